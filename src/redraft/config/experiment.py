@@ -1,0 +1,147 @@
+"""What a paper's experiment is made of: cells, grids, and the preset that gives them a scale."""
+
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from redraft.config.algorithm import Algorithm
+from redraft.config.base import Config
+from redraft.config.data import Benchmark, Data
+from redraft.config.method import Method
+from redraft.config.model import Model
+from redraft.config.trainer import Engine, Trainer
+
+
+class Cell(Config):
+    """One experiment of a paper, at no particular scale and without a seed."""
+
+    paper: str
+    """Folder under experiments/."""
+    name: str
+    """Readable name, the labels of its grid joined by `-`."""
+    model: str
+    """The paper's model; the preset says what stands for it."""
+    data: str
+    """The paper's training data; the preset says what stands for it."""
+    algorithm: Algorithm
+    """How the policy is updated."""
+    method: Method
+    """How rollouts are produced."""
+    trainer: dict[str, Any] = {}
+    """Fields of the preset's trainer that this cell changes."""
+
+    @property
+    def id(self) -> str:
+        """`paper/name`, as every command takes it."""
+        return f"{self.paper}/{self.name}"
+
+
+class Exclusion(Config):
+    """Combinations of a grid that are not cells, and why."""
+
+    when: dict[str, list[str]]
+    """Axis to labels; excluded where all axes match."""
+    reason: str = Field(min_length=10)
+    """Said to whoever asks for such a cell."""
+
+
+class Grid(Config):
+    """Cells as the product of axes. A label stands in the cell's name, its fragment in the cell's definition."""
+
+    name: str
+    """What the grid is for; presets and targets select by it."""
+    cell: dict[str, Any]
+    """Fields that all cells share."""
+    axes: dict[str, dict[str, dict[str, Any]]]
+    """Axis to label to the fields that the label sets. An empty label adds nothing to the name."""
+    exclude: list[Exclusion] = []
+    """Combinations left out."""
+
+
+class CellFile(Config):
+    """`experiments/<paper>/cells.yaml`."""
+
+    title: str
+    """The paper's title."""
+    source: str
+    """Where it is published."""
+    grids: list[Grid]
+    """All cells of the paper."""
+
+
+class Preset(Config):
+    """`experiments/presets/<name>.yaml`: what changes with scale, never the method."""
+
+    name: str
+    """The file's name, and the folder under results/."""
+    description: str
+    """One sentence."""
+    paper_scale: bool = False
+    """Whether models and benchmarks are the papers' own, so that absolute values may be compared with reported ones."""
+    seeds: list[int] = Field(min_length=1)
+    """Each cell is run once a seed."""
+    models: dict[str, Model]
+    """What stands for the papers' models."""
+    data: dict[str, Data]
+    """What stands for the papers' training data."""
+    trainer: Trainer
+    """Training settings of all cells."""
+    engine: Engine = Engine()
+    """How runs execute."""
+    benchmarks: dict[str, Benchmark]
+    """What each run's final policy is evaluated on."""
+    default: dict[str, list[str]]
+    """Paper to the grids that a bare `snakemake` runs."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: list[int]) -> list[int]:
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if twice:
+            raise ValueError(f"a seed must stand once; {twice[0]} stands twice")
+        if min(seeds) < 0:
+            raise ValueError("seeds must be >= 0")
+        return seeds
+
+
+class Run(Config):
+    """A cell at a preset's scale with one seed: everything that defines one training run."""
+
+    preset: str
+    """Name of the preset it was resolved with."""
+    paper: str
+    """Folder under experiments/."""
+    cell: str
+    """Name of the cell."""
+    seed: int
+    """Seed of every random stream of the run."""
+    model_role: str
+    """The paper's model."""
+    data_role: str
+    """The paper's training data."""
+    model: Model
+    """What is trained."""
+    data: Data
+    """What it is trained on."""
+    algorithm: Algorithm
+    """How the policy is updated."""
+    method: Method
+    """How rollouts are produced."""
+    trainer: Trainer
+    """How much is trained."""
+    engine: Engine
+    """How it executes; not part of the identity."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What defines the experiment, defaults left out, so that a new field with a default changes nothing."""
+        fields = {"paper", "cell", "seed", "model", "data", "algorithm", "method", "trainer"}
+        return self.model_dump(mode="json", include=fields, exclude_defaults=True) | _kinds(self)
+
+
+def _kinds(run: Run) -> dict[str, Any]:
+    """The discriminators, which are defaults of their classes and would vanish with them."""
+    parts = {"model": run.model, "data": run.data, "algorithm": run.algorithm, "method": run.method}
+    return {
+        key: part.model_dump(mode="json", exclude_defaults=True) | {"kind": part.kind} for key, part in parts.items()
+    }

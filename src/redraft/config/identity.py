@@ -1,0 +1,44 @@
+"""Fingerprints: a recorded hash of what defines an experiment, stable over Python versions and key order."""
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from redraft.config.experiment import Run
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value made of mappings, lists, strings, finite numbers, booleans and None.
+
+    Raises:
+        TypeError: for anything that has no single text (sets, NaN, objects).
+    """
+    _refuse_ambiguous(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def _refuse_ambiguous(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"cannot fingerprint a key of type {type(key).__name__}")
+            _refuse_ambiguous(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _refuse_ambiguous(item)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise TypeError("cannot fingerprint a number that is not finite")
+    elif value is not None and not isinstance(value, str | int):
+        raise TypeError(f"cannot fingerprint a {type(value).__name__}")
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 of the canonical text, first 16 hexadecimal digits."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
+
+
+def run_fingerprint(run: Run) -> str:
+    """The fingerprint of a run's identity; where and how it executes does not enter."""
+    return fingerprint(run.identity)

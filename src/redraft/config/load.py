@@ -1,0 +1,234 @@
+"""Reading experiment files and resolving cells to runs. Errors name file, key, value and what is allowed."""
+
+import difflib
+import itertools
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from redraft.config.experiment import Cell, CellFile, Exclusion, Grid, Preset, Run
+from redraft.config.report import ClaimFile, FigureFile, TableFile
+from redraft.config.trainer import Trainer
+from redraft.errors import UserError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _UniqueKeys(yaml.CSafeLoader):
+    """YAML in which a key that stands twice is an error instead of silently the last one."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict:
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
+    return {key: loader.construct_object(value, deep=True) for key, (_, value) in zip(keys, node.value, strict=True)}
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def parse(model: type[M], content: Any, file: Path | str) -> M:
+    """Validate `content` as `model`.
+
+    Raises:
+        UserError: with the first offending key, its value and what is allowed.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(the whole file)"
+        allowed = first.get("ctx", {}).get("expected_tags") or first.get("ctx", {}).get("expected")
+        if first["type"] == "extra_forbidden":
+            allowed = _fields_at(model, first["loc"])
+        value = first["input"] if not isinstance(first["input"], dict) else first["input"].get("kind", "(a mapping)")
+        raise UserError(first["msg"], file=file, key=key, value=value, allowed=allowed) from None
+
+
+def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
+    """The fields of the model that holds the unknown key, found by walking the schema along the error's location."""
+    schema = model.model_json_schema()
+    node: dict = schema
+    for part in location[:-1]:
+        node = _resolve(schema, node)
+        if isinstance(part, int):
+            node = node.get("items", {})
+        elif part in node.get("properties", {}):
+            node = node["properties"][part]
+        elif part in node.get("discriminator", {}).get("mapping", {}):
+            node = {"$ref": node["discriminator"]["mapping"][part]}
+        else:
+            node = node.get("additionalProperties", {})
+    fields = _resolve(schema, node).get("properties", {}) if isinstance(node, dict) else {}
+    return ", ".join(sorted(fields)) or None
+
+
+def _resolve(schema: dict, node: dict) -> dict:
+    return schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+
+
+def read_yaml(file: Path) -> Any:
+    """Parse a YAML file.
+
+    Raises:
+        UserError: if it is missing or not YAML.
+    """
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except FileNotFoundError:
+        siblings = (path.stem for path in file.parent.glob("*.yaml"))
+        raise UserError("no such file", file=file, allowed=siblings) from None
+    except yaml.YAMLError as error:
+        raise UserError(f"not valid YAML: {' '.join(str(error).split())}", file=file) from None
+
+
+def merge(base: dict, change: dict) -> dict:
+    """`base` with `change` laid over it, mapping by mapping. Neither is changed."""
+    merged = dict(base)
+    for key, value in change.items():
+        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if nested else value
+    return merged
+
+
+class Experiments:
+    """The experiment files under one root, read on demand.
+
+    Args:
+        root: the repository's root, or any folder with an `experiments` folder of the same layout.
+    """
+
+    def __init__(self, root: Path | str = ".") -> None:
+        self.root = Path(root)
+        self.folder = self.root / "experiments"
+
+    @property
+    def papers(self) -> list[str]:
+        """Names of all papers."""
+        return sorted(file.parent.name for file in self.folder.glob("*/cells.yaml"))
+
+    @cache  # noqa: B019 - one instance lives as long as the process
+    def cell_file(self, paper: str) -> CellFile:
+        """The parsed `cells.yaml` of a paper."""
+        file = self.folder / paper / "cells.yaml"
+        if not file.exists():
+            raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
+        return parse(CellFile, read_yaml(file), file)
+
+    @cache  # noqa: B019
+    def preset(self, name: str) -> Preset:
+        """The preset of that name."""
+        file = self.folder / "presets" / f"{name}.yaml"
+        preset = parse(Preset, read_yaml(file), file)
+        if preset.name != name:
+            raise UserError("a preset is named as its file", file=file, key="name", value=preset.name, allowed=name)
+        return preset
+
+    def tables(self, paper: str) -> TableFile:
+        """The parsed `tables.yaml` of a paper."""
+        return parse(TableFile, read_yaml(file := self.folder / paper / "tables.yaml"), file)
+
+    def figures(self, paper: str) -> FigureFile:
+        """The parsed `figures.yaml` of a paper."""
+        return parse(FigureFile, read_yaml(file := self.folder / paper / "figures.yaml"), file)
+
+    def claims(self, paper: str) -> ClaimFile:
+        """The parsed `claims.yaml` of a paper."""
+        return parse(ClaimFile, read_yaml(file := self.folder / paper / "claims.yaml"), file)
+
+    @cache  # noqa: B019
+    def _expanded(self, paper: str) -> tuple[dict[str, Cell], dict[str, Exclusion], dict[str, list[str]]]:
+        """Cells by name, exclusions by the name the cell would have, and names by grid."""
+        file = self.folder / paper / "cells.yaml"
+        cells: dict[str, Cell] = {}
+        excluded: dict[str, Exclusion] = {}
+        grids: dict[str, list[str]] = {}
+        for grid in self.cell_file(paper).grids:
+            _check_exclusions(grid, file)
+            for labels in itertools.product(*grid.axes.values()):
+                name = "-".join(label for label in labels if label)
+                exclusion = _exclusion(grid, dict(zip(grid.axes, labels, strict=True)))
+                if exclusion:
+                    excluded[name] = exclusion
+                    continue
+                cell = _cell(paper, name, grid, labels, file)
+                if cells.setdefault(name, cell) != cell:
+                    raise UserError("two grids define this cell differently", file=file, key="grids", value=name)
+                grids.setdefault(grid.name, []).append(name)
+        return cells, excluded, grids
+
+    def cells(self, paper: str, grids: list[str] | None = None) -> list[Cell]:
+        """Cells of a paper in the order of the file, those of some grids or all."""
+        cells, _, by_grid = self._expanded(paper)
+        if grids is None:
+            return list(cells.values())
+        for grid in grids:
+            if grid not in by_grid:
+                raise UserError("no such grid", file=self.folder / paper / "cells.yaml", value=grid, allowed=by_grid)
+        return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
+
+    def cell(self, cell_id: str) -> Cell:
+        """The cell called `paper/name`.
+
+        Raises:
+            UserError: if there is none, with near names; or if it is excluded, with the reason.
+        """
+        paper, _, name = cell_id.partition("/")
+        file = self.folder / paper / "cells.yaml"
+        cells, excluded, _ = self._expanded(paper)
+        if name in cells:
+            return cells[name]
+        if name in excluded:
+            raise UserError(f"this cell is excluded: {excluded[name].reason}", file=file, key="cell", value=cell_id)
+        near = difflib.get_close_matches(name, cells, n=5, cutoff=0.3) or list(cells)
+        raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=[f"{paper}/{c}" for c in near])
+
+    def run(self, cell_id: str, seed: int, preset_name: str) -> Run:
+        """Resolve a cell with a preset and a seed to a complete run."""
+        cell, preset = self.cell(cell_id), self.preset(preset_name)
+        file = self.folder / "presets" / f"{preset_name}.yaml"
+        if seed < 0:
+            raise UserError("a seed must be >= 0", key="seed", value=seed)
+        roles = {"models": (preset.models, cell.model), "data": (preset.data, cell.data)}
+        for key, (known, role) in roles.items():
+            if role not in known:
+                raise UserError(f"the preset has nothing for {cell.id}", file=file, key=key, value=role, allowed=known)
+        trainer = merge(preset.trainer.model_dump(), cell.trainer)
+        return Run(
+            preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=cell.model,
+            data_role=cell.data, model=preset.models[cell.model], data=preset.data[cell.data],
+            algorithm=cell.algorithm, method=cell.method, engine=preset.engine,
+            trainer=parse(Trainer, trainer, self.folder / cell.paper / "cells.yaml"),
+        )  # fmt: skip
+
+
+def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path) -> Cell:
+    content: dict = {"paper": paper, "name": name, **grid.cell}
+    for fragments, label in zip(grid.axes.values(), labels, strict=True):
+        content = merge(content, fragments[label])
+    try:
+        return parse(Cell, content, file)
+    except UserError as error:
+        error.message = f"cell {name}: {error.message}"
+        raise UserError(error.message, file=file, key=error.key, value=error.value, allowed=error.allowed) from None
+
+
+def _exclusion(grid: Grid, labels: dict[str, str]) -> Exclusion | None:
+    matching = (e for e in grid.exclude if all(labels[axis] in values for axis, values in e.when.items()))
+    return next(matching, None)
+
+
+def _check_exclusions(grid: Grid, file: Path) -> None:
+    for exclusion in grid.exclude:
+        for axis, labels in exclusion.when.items():
+            if axis not in grid.axes:
+                raise UserError("no such axis", file=file, key="exclude.when", value=axis, allowed=grid.axes)
+            for label in labels:
+                if label not in grid.axes[axis]:
+                    raise UserError("no such label", file=file, key=f"exclude.when.{axis}", value=label,
+                                    allowed=grid.axes[axis])  # fmt: skip

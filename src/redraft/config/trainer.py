@@ -1,0 +1,55 @@
+"""How much is trained (part of a cell's identity) and how it is run (not part of it)."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from redraft.config.base import Config
+
+
+class Trainer(Config):
+    """Everything about the training loop that changes what is learned."""
+
+    epochs: int = Field(default=15, ge=1)
+    """Passes over the training data."""
+    prompts_per_step: int = Field(default=1024, ge=1)
+    """Prompts in one rollout batch; divides the data's size."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts a prompt (n)."""
+    prompts_per_update: int = Field(default=256, ge=1)
+    """Prompts in one optimiser update (the mini-batch); divides `prompts_per_step`."""
+    learning_rate: float = Field(default=5e-7, gt=0)
+    """Actor learning rate, constant."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """AdamW weight decay."""
+    gradient_clip: float = Field(default=1.0, gt=0)
+    """Norm to which gradients are clipped."""
+    max_response_tokens: int = Field(default=4096, ge=1)
+    """Longest response, tokens, the end-of-sequence token included."""
+    fresh_samples: int = Field(default=1, ge=0)
+    """New samples a prompt and step whose mean reward is logged beside the rollouts' (see docs/metrics.md); not trained on."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> "Trainer":
+        if self.prompts_per_step % self.prompts_per_update:
+            raise ValueError("prompts_per_update must divide prompts_per_step")
+        return self
+
+
+class Engine(Config):
+    """Where and how a run executes. Nothing here may change its result beyond floating-point noise."""
+
+    kind: Literal["torch"] = "torch"
+    """The rollout engine."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU where there is one."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads; one thread in two processes beats two threads in one."""
+    max_rows: int = Field(default=256, ge=1)
+    """Sequences in the KV cache at once."""
+    max_batched_tokens: int = Field(default=16384, ge=1)
+    """Tokens in one prefill or scoring pass."""
+    rows_per_micro_batch: int = Field(default=256, ge=1)
+    """Sequences in one forward and backward pass of the actor."""
+    checkpoint_every: int = Field(default=8, ge=1)
+    """Steps between checkpoints."""

@@ -1,0 +1,1 @@
+"""Engines: what runs the strategies' sessions. `torch` runs in the process of the trainer."""

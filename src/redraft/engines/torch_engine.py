@@ -1,0 +1,309 @@
+"""The in-process engine: continuous batching of sessions over one transformers model, on a CPU or a GPU.
+
+Sessions ask, the engine answers in passes. A pass either prefills the prompts and drafts that wait for it (which
+scores the drafts and leaves their keys and values in the cache) or decodes one token of every decoding session.
+Decoding sessions occupy the first rows of the cache, so that a decoding pass works on views and copies nothing.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from redraft.engines.kv_cache import SlotCache
+from redraft.engines.sampling import log_probs_of, sample
+from redraft.rollout.engine import Continuation
+from redraft.rollout.types import Finish
+
+T = TypeVar("T")
+
+
+@dataclass
+class Usage:
+    """What an engine did: seconds busy and tokens handled, by kind of pass."""
+
+    verification_seconds: float = 0.0
+    rollout_seconds: float = 0.0
+    scored_tokens: int = 0
+    prefilled_tokens: int = 0
+    decoded_tokens: int = 0
+
+
+@dataclass(eq=False)
+class _Row:
+    """A session's place in the cache and what it waits for."""
+
+    prompt: list[int]
+    slot: int = -1
+    filled: int = 0
+    """Slots whose keys and values belong to the prompt and the draft."""
+    draft: np.ndarray | None = None
+    scored: asyncio.Future | None = None
+    prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    limit: int = 0
+    uniforms: np.ndarray | None = None
+    decoded: asyncio.Future | None = None
+    count: int = 0
+
+
+class TorchEngine:
+    """Batching engine over a transformers causal language model with standard attention.
+
+    Args:
+        model: the current policy; its weights may change between calls of `run`.
+        eos: token that ends a response.
+        max_length: longest prompt and response together, tokens.
+        max_rows: sessions in the cache at once; further ones wait.
+        max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
+        temperature: of sampling and of scoring.
+        top_p: of sampling; scoring refuses anything but 1, since a truncated law has no ratio to another.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, eos: int, max_length: int, max_rows: int = 256,
+        max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.model, self.eos, self.max_rows = model, eos, max_rows
+        self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
+        self.temperature, self.top_p = temperature, top_p
+        parameter = next(model.parameters())
+        self.device = parameter.device
+        self.cache = SlotCache(model.config, max_rows, max_length, self.device, parameter.dtype)
+        self.usage = Usage()
+        self._waiting: deque[_Row] = deque()
+        self._ready: deque[_Row] = deque()
+        self._slots: list[_Row | None] = [None] * max_rows
+        self._decoding = 0
+        """Rows 0 to this number, exclusive, are decoding."""
+        self._tokens = torch.zeros(max_rows, dtype=torch.long, device=self.device)
+        self._positions = torch.zeros(max_rows, dtype=torch.long, device=self.device)
+        self._uniforms = torch.zeros((max_rows, max_length), dtype=torch.float64, device=self.device)
+        self._out_tokens = torch.zeros((max_rows, max_length), dtype=torch.int32, device=self.device)
+        self._out_log_probs = torch.zeros((max_rows, max_length), dtype=torch.float32, device=self.device)
+        self._counts = torch.zeros(max_rows, dtype=torch.long, device=self.device)
+        self._limits = torch.zeros(max_rows, dtype=torch.long, device=self.device)
+        self._columns = torch.arange(max_length, device=self.device)
+
+    def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
+        """Run coroutines that use this engine to their ends, concurrently; return their results in order."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                return asyncio.run(self._serve(coroutines))
+        finally:
+            self.model.train(training)
+
+    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        everything = asyncio.gather(*coroutines)
+        try:
+            while not everything.done():
+                await asyncio.sleep(0)  # whoever got an answer asks for the next thing
+                self._pass()
+            return await everything
+        finally:
+            everything.cancel()
+            self._reset()
+
+    def _reset(self) -> None:
+        self._waiting.clear()
+        self._ready.clear()
+        self._slots = [None] * self.max_rows
+        self._decoding = 0
+
+    @asynccontextmanager
+    async def session(self, prompt: Sequence[int]) -> AsyncIterator["TorchSession"]:
+        """Open a session; it takes a row of the cache as soon as it asks for something."""
+        row = _Row(list(prompt))
+        try:
+            yield TorchSession(self, row)
+        finally:
+            self.release(row)
+
+    def ask(self, row: _Row) -> None:
+        """Queue a session that set what it wants."""
+        if len(row.prompt) + max(len(row.prefix) + row.limit, 0 if row.draft is None else len(row.draft)) > self.max_length:
+            raise ValueError(f"prompt and response exceed the engine's {self.max_length} tokens")
+        (self._ready if row.filled else self._waiting).append(row)
+
+    def release(self, row: _Row) -> None:
+        if row.slot >= 0 and self._slots[row.slot] is row:
+            self._slots[row.slot] = None
+            row.slot = -1
+
+    def _pass(self) -> None:
+        """One pass over the model: prefill if enough wait for it and have room, else decode one token each."""
+        began = time.perf_counter()
+        while self._ready:
+            self._start(self._ready.popleft())
+        if batch := self._admit():
+            scoring = batch[0].scored is not None
+            self._prefill(batch)
+            if scoring:
+                self.usage.verification_seconds += time.perf_counter() - began
+                return
+        elif self._decoding:
+            self._decode()
+        self.usage.rollout_seconds += time.perf_counter() - began
+
+    def _admit(self) -> list[_Row]:
+        """Those waiting that go into one prefill pass; while others decode, only if an eighth of the rows is free."""
+        free = [slot for slot in range(self._decoding, self.max_rows) if self._slots[slot] is None]
+        if self._decoding and len(free) < min(len(self._waiting), self.max_rows // 8):
+            return []
+        batch: list[_Row] = []
+        longest = 0
+        for slot in free:
+            if not self._waiting or (batch and (self._waiting[0].scored is None) != (batch[0].scored is None)):
+                break
+            row = self._waiting[0]
+            longest = max(longest, len(row.prompt) + len(row.draft if row.draft is not None else ()))
+            if batch and longest * (len(batch) + 1) > self.max_batched_tokens:
+                break
+            row.slot, self._slots[slot] = slot, row
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _prefill(self, batch: list[_Row]) -> None:
+        """Fill the cache with prompts and drafts; answer whoever wanted a draft scored."""
+        sequences = [row.prompt + (row.draft.tolist() if row.draft is not None else []) for row in batch]
+        width = max(map(len, sequences))
+        padded = torch.tensor([s + [self.eos] * (width - len(s)) for s in sequences], device=self.device)
+        self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device))
+        scoring = batch[0].scored is not None
+        logits = self._forward(padded, torch.arange(width, device=self.device)[None], None, keep=0 if scoring else 1)
+        self.usage.prefilled_tokens += sum(map(len, sequences))
+        for row, sequence in zip(batch, sequences, strict=True):
+            row.filled = len(sequence)
+        if not scoring:
+            for row in batch:
+                self._start(row)
+            return
+        chosen = self._chosen(logits, padded).cpu().numpy()
+        for row, log_probs in zip(batch, chosen, strict=True):
+            first = len(row.prompt) - 1
+            assert row.draft is not None and row.scored is not None
+            self.usage.scored_tokens += len(row.draft)
+            row.scored.set_result(log_probs[first : first + len(row.draft)].copy())
+            row.scored = None
+
+    def _chosen(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Log-probability of each next token, (rows, width - 1); row by row, since the vocabulary may be large."""
+        return torch.stack([
+            log_probs_of(row[:-1], self.temperature).gather(1, following[1:, None])[:, 0]
+            for row, following in zip(logits, tokens, strict=True)
+        ]) if logits.numel() > 1 << 26 else (
+            log_probs_of(logits[:, :-1], self.temperature).gather(2, tokens[:, 1:, None])[..., 0]
+        )  # fmt: skip
+
+    def _start(self, row: _Row) -> None:
+        """Let a filled session decode: it moves to the end of the decoding rows."""
+        assert row.uniforms is not None
+        self._place(row, self._decoding)
+        self._decoding += 1
+        slot, known = row.slot, row.prompt + row.prefix.tolist()
+        self._tokens[slot], self._positions[slot] = known[-1], len(known) - 1
+        self._counts[slot], self._limits[slot] = 0, row.limit
+        self._uniforms[slot, : row.limit] = torch.from_numpy(row.uniforms[: row.limit])
+        row.filled = len(known)
+
+    def _place(self, row: _Row, target: int) -> None:
+        """Bring a session to a slot; whoever sits there takes its old one (through a row of scratch)."""
+        if row.slot == target:
+            return
+        other = self._slots[target]
+        if other is not None:
+            held = [t[target, :, : other.filled].clone() for t in (*self.cache.keys, *self.cache.values)]
+        self.cache.move(row.slot, target, row.filled)
+        if other is not None:
+            for tensor, values in zip((*self.cache.keys, *self.cache.values), held, strict=True):
+                tensor[row.slot, :, : other.filled] = values
+            other.slot = row.slot
+        self._slots[row.slot], self._slots[target] = other, row
+        row.slot = target
+
+    def _decode(self) -> None:
+        """One token of every decoding session."""
+        rows = slice(0, self._decoding)
+        positions = self._positions[rows]
+        span = int(positions.max()) + 1
+        self.cache.decode(positions, span)
+        mask = (self._columns[None, :span] <= positions[:, None])[:, None, None, :]
+        logits = self._forward(self._tokens[rows, None], positions[:, None], mask, keep=1)[:, 0]
+        counts = self._counts[rows, None]
+        u = self._uniforms[rows].gather(1, counts)[:, 0]
+        tokens, log_probs = sample(logits, u, self.temperature, self.top_p)
+        self._out_tokens[rows].scatter_(1, counts, tokens[:, None].to(torch.int32))
+        self._out_log_probs[rows].scatter_(1, counts, log_probs[:, None])
+        self._tokens[rows] = tokens
+        self._positions[rows] += 1
+        self._counts[rows] += 1
+        self.usage.decoded_tokens += self._decoding
+        finished = ((tokens == self.eos) | (self._counts[rows] >= self._limits[rows])).nonzero()[:, 0].tolist()
+        for slot in reversed(finished):
+            self._finish(slot)
+
+    def _finish(self, slot: int) -> None:
+        """Answer a session; the last decoding row takes its place."""
+        row = self._slots[slot]
+        assert row is not None and row.decoded is not None
+        count = int(self._counts[slot])
+        tokens = self._out_tokens[slot, :count].cpu().numpy().copy()
+        finish = Finish.EOS if tokens[-1] == self.eos else Finish.LENGTH
+        row.decoded.set_result(Continuation(tokens, self._out_log_probs[slot, :count].cpu().numpy().copy(), finish))
+        row.decoded = None
+        self._slots[slot] = None
+        row.slot = -1
+        self._decoding -= 1
+        last = self._slots[self._decoding]
+        if slot == self._decoding or last is None:
+            return
+        self.cache.move(self._decoding, slot, int(self._positions[self._decoding]))
+        for state in (self._tokens, self._positions, self._counts, self._limits, self._uniforms,
+                      self._out_tokens, self._out_log_probs):  # fmt: skip
+            state[slot] = state[self._decoding]
+        self._slots[slot], self._slots[self._decoding] = last, None
+        last.slot = slot
+
+    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, keep: int) -> torch.Tensor:  # fmt: skip
+        output = self.model(
+            input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
+            use_cache=True, logits_to_keep=keep,
+        )  # fmt: skip
+        return output.logits
+
+
+class TorchSession:
+    """One response in the making on a `TorchEngine`."""
+
+    def __init__(self, engine: TorchEngine, row: _Row) -> None:
+        self._engine, self._row = engine, row
+
+    async def score(self, draft: np.ndarray) -> np.ndarray:
+        """Log-probabilities, float32 (n,), of the draft's tokens under the current policy."""
+        if self._engine.top_p < 1:
+            raise ValueError("a draft cannot be scored under top-p sampling")
+        self._row.draft = draft
+        self._row.scored = asyncio.get_running_loop().create_future()
+        self._engine.ask(self._row)
+        return await self._row.scored
+
+    async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
+        """Sample behind prompt and prefix until end of sequence or `max_new_tokens`."""
+        if max_new_tokens < 1 or len(uniforms) < max_new_tokens:
+            raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
+        row = self._row
+        if len(prefix) and (row.draft is None or not np.array_equal(prefix, row.draft[: len(prefix)])):
+            row.draft, row.filled = prefix, 0  # not what was scored: prefill it
+            self._engine.release(row)
+        row.prefix, row.limit, row.uniforms = prefix, max_new_tokens, uniforms
+        row.decoded = asyncio.get_running_loop().create_future()
+        self._engine.ask(row)
+        return await row.decoded

@@ -1,0 +1,65 @@
+"""Files that are either whole or not there."""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from redraft.errors import UserError
+
+
+@contextmanager
+def atomic(file: Path) -> Iterator[Path]:
+    """A temporary path beside `file`, moved onto it when the block ends well, removed when it does not.
+
+    Raises:
+        UserError: if there is no space left; what stood at `file` stays as it was.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError("no space left to write this file; nothing was overwritten", file=file) from None
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(file: Path, content: bytes | str) -> None:
+    """Write a whole file or nothing."""
+    with atomic(file) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write indented JSON, whole or not at all."""
+    write_atomically(file, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(file: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        UserError: if it is missing or not JSON.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("this file is missing", file=file) from None
+    except ValueError as error:
+        raise UserError(f"this file is damaged ({error})", file=file) from None
+
+
+def sha256(file: Path) -> str:
+    """Hash of a file's content, hexadecimal."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
