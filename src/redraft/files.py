@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redraft.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @contextmanager
@@ -63,3 +66,23 @@ def sha256(file: Path) -> str:
     """Hash of a file's content, hexadecimal."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def read_parquet(file: Path, columns: tuple[str, ...]) -> "pd.DataFrame":
+    """A Parquet file with at least these columns.
+
+    Raises:
+        UserError: if it is missing, damaged or lacks a column.
+    """
+    import pandas as pd  # here, so that the configuration package need not load it
+
+    try:
+        frame = pd.read_parquet(file)
+    except FileNotFoundError:
+        raise UserError("this file is missing", file=file) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"this file is damaged ({str(error).splitlines()[0]})", file=file) from None
+    for column in columns:
+        if column not in frame:
+            raise UserError("this file lacks a column", file=file, key=column, allowed=", ".join(columns))
+    return frame

@@ -52,5 +52,7 @@ Lenience = Annotated[
     float,
     BeforeValidator(parse_lenience),
     PlainSerializer(format_lenience, return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^(e\^-?[0-9.]+|inf)$"}]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^(e\^-?[0-9.]+|inf)$"}]}
+    ),
 ]

@@ -17,6 +17,8 @@ class ArithmeticProblems(Config):
     """Fewest terms in a problem."""
     max_terms: int = Field(default=7, ge=2)
     """Most terms in a problem."""
+    signs: Literal["both", "minus"] = "both"
+    """Whether terms are added and subtracted, or only subtracted."""
     split: Literal["train", "held-out"] = "train"
     """Problems of the two splits never coincide."""
     seed: int = Field(default=0, ge=0)

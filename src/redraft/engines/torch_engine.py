@@ -50,7 +50,11 @@ class _Row:
     limit: int = 0
     uniforms: np.ndarray | None = None
     decoded: asyncio.Future | None = None
-    count: int = 0
+
+    @property
+    def prefill_length(self) -> int:
+        """Prompt and draft together, tokens."""
+        return len(self.prompt) + (0 if self.draft is None else len(self.draft))
 
 
 class TorchEngine:
@@ -77,7 +81,7 @@ class TorchEngine:
         self.device = parameter.device
         self.cache = SlotCache(model.config, max_rows, max_length, self.device, parameter.dtype)
         self.usage = Usage()
-        self._waiting: deque[_Row] = deque()
+        self._waiting: list[_Row] = []
         self._ready: deque[_Row] = deque()
         self._slots: list[_Row | None] = [None] * max_rows
         self._decoding = 0
@@ -129,7 +133,10 @@ class TorchEngine:
 
     def ask(self, row: _Row) -> None:
         """Queue a session that set what it wants."""
-        if len(row.prompt) + max(len(row.prefix) + row.limit, 0 if row.draft is None else len(row.draft)) > self.max_length:
+        if (
+            len(row.prompt) + max(len(row.prefix) + row.limit, 0 if row.draft is None else len(row.draft))
+            > self.max_length
+        ):
             raise ValueError(f"prompt and response exceed the engine's {self.max_length} tokens")
         (self._ready if row.filled else self._waiting).append(row)
 
@@ -158,17 +165,16 @@ class TorchEngine:
         free = [slot for slot in range(self._decoding, self.max_rows) if self._slots[slot] is None]
         if self._decoding and len(free) < min(len(self._waiting), self.max_rows // 8):
             return []
+        # Longest first: rows of a pass need little padding, and those that may decode longest start earliest.
+        self._waiting.sort(key=lambda row: (row.scored is None, -row.prefill_length))
         batch: list[_Row] = []
-        longest = 0
-        for slot in free:
-            if not self._waiting or (batch and (self._waiting[0].scored is None) != (batch[0].scored is None)):
-                break
-            row = self._waiting[0]
-            longest = max(longest, len(row.prompt) + len(row.draft if row.draft is not None else ()))
-            if batch and longest * (len(batch) + 1) > self.max_batched_tokens:
+        for slot, row in zip(free, self._waiting, strict=False):
+            full = (len(batch) + 1) * self._waiting[0].prefill_length > self.max_batched_tokens
+            if batch and (full or (row.scored is None) != (batch[0].scored is None)):
                 break
             row.slot, self._slots[slot] = slot, row
-            batch.append(self._waiting.popleft())
+            batch.append(row)
+        del self._waiting[: len(batch)]
         return batch
 
     def _prefill(self, batch: list[_Row]) -> None:

@@ -30,6 +30,7 @@ class Context:
         group_size: rollouts a prompt.
         max_response_tokens: longest response, tokens.
         drafts: earlier rollouts.
+        purpose: what the rollouts are for; keeps random streams of different uses apart.
         assembly_seconds: grows by the time spent on acceptance and on joining prefix and continuation.
     """
 
@@ -39,6 +40,7 @@ class Context:
     group_size: int
     max_response_tokens: int
     drafts: DraftStore = field(default_factory=DraftStore)
+    purpose: str = "rollout"
     assembly_seconds: float = 0.0
 
 
@@ -86,14 +88,14 @@ async def _complete(
         if draft is not None and draft.length:
             new = await session.score(draft.tokens)
             began = time.perf_counter()
-            u = uniforms(context.seed, "acceptance", *position, count=draft.length)
+            u = uniforms(context.seed, f"{context.purpose}/acceptance", *position, count=draft.length)
             prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
             context.assembly_seconds += time.perf_counter() - began
         if draft is not None and (finish := _finish(draft.tokens[:prefix], engine.eos, context.max_response_tokens)):
             return _reused(draft, finish, prefix)
         kept = draft.tokens[:prefix] if draft is not None else np.zeros(0, dtype=np.int32)
         room = context.max_response_tokens - prefix
-        u = uniforms(context.seed, "sampling", *position, count=room)
+        u = uniforms(context.seed, f"{context.purpose}/sampling", *position, count=room)
         new_part = await session.decode(kept, room, u)
     began = time.perf_counter()
     rollout = Rollout(

@@ -1,0 +1,1 @@
+"""Evaluation: generations are saved once, graded once, and measured for diversity."""

@@ -1,0 +1,51 @@
+"""Where results lie. The Snakefile and the commands ask here, so that no path is written twice."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of one preset under one results root."""
+
+    preset: str
+    root: Path = Path("results")
+
+    @property
+    def folder(self) -> Path:
+        """Everything of the preset."""
+        return self.root / self.preset
+
+    def model(self, role: str) -> Path:
+        """An initial policy in transformers' format."""
+        return self.folder / "models" / role
+
+    def run(self, cell_id: str, seed: int | str) -> Path:
+        """All files of one run."""
+        return self.folder / "runs" / cell_id / f"seed{seed}"
+
+    def collected(self, paper: str) -> Path:
+        """All runs of a paper in a few Parquet files."""
+        return self.folder / "collected" / paper
+
+    def table(self, paper: str, number: int) -> Path:
+        """A table, without the suffix."""
+        return self.folder / "tables" / paper / f"table{number:02d}"
+
+    def figure(self, paper: str, number: int) -> Path:
+        """A figure, without the suffix."""
+        return self.folder / "figures" / paper / f"figure{number:02d}"
+
+    def claims(self, paper: str) -> Path:
+        """Claims with verdicts."""
+        return self.folder / "claims" / f"{paper}.json"
+
+    @property
+    def report(self) -> Path:
+        """The page a person opens."""
+        return self.folder / "report.html"
+
+    @property
+    def tracking(self) -> Path:
+        """MLflow's database."""
+        return self.folder / "mlflow.db"

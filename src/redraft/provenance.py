@@ -1,0 +1,68 @@
+"""Where a result comes from: the manifest written beside every run."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from redraft.config.experiment import Run
+from redraft.config.identity import run_fingerprint
+from redraft.files import sha256, write_json
+
+LOCK = Path("envs/cpu/requirements.lock")
+PACKAGES = ("numpy", "torch", "transformers", "verl", "math-verify", "snakemake")
+
+
+def write_manifest(file: Path, run: Run, seconds: float, outputs: list[Path]) -> None:
+    """Record what was run, by which code, on what, for how long, and the hashes of what came out."""
+    write_json(
+        file,
+        {
+            "run": f"{run.paper}/{run.cell}/seed{run.seed}",
+            "fingerprint": run_fingerprint(run),
+            "identity": run.identity,
+            "configuration": run.model_dump(mode="json"),
+            "git": git_state(),
+            "lock_sha256": sha256(LOCK) if LOCK.exists() else None,
+            "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+            "machine": machine(),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
+        },
+    )
+
+
+def git_state() -> dict[str, Any]:
+    """Commit and whether the working tree differs from it; None where this is no checkout."""
+
+    def git(*arguments: str) -> str | None:
+        result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        return result.stdout.strip() if result.returncode == 0 else None
+
+    changes = git("status", "--porcelain")
+    return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and memory."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,76 @@
+"""The tiny task: sums modulo 100, worked out term by term.
+
+A problem reads `75a+6b-2c+8=`: letters tag the terms, so that each step of the working can say which term it takes
+up. Its solution is `75;a+6=81;b-2=79;c+8=87;\\boxed{87}`. A quarter-million parameters learn it in minutes, and a
+response is long enough for a prefix of it to be worth reusing.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from redraft.rollout.streams import stream
+
+MODULUS = 100
+TAGS = "abcdefghijklmnop"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A first value and signed terms, each between 1 and 9 in size."""
+
+    first: int
+    terms: tuple[int, ...]
+
+    @property
+    def prompt(self) -> str:
+        """The problem as it is put to the model."""
+        tagged = "".join(f"{TAGS[i]}{term:+d}" for i, term in enumerate(self.terms))
+        return f"{self.first}{tagged}="
+
+    @property
+    def answer(self) -> int:
+        """The sum, 0 to 99."""
+        return (self.first + sum(self.terms)) % MODULUS
+
+    def working(self, slips: dict[int, int] | None = None, boxed: int | None = None) -> str:
+        """The solution, right unless told otherwise.
+
+        Args:
+            slips: step to an error added to its value; the working goes on from the wrong value.
+            boxed: what is boxed instead of the last value.
+        """
+        value, steps = self.first, [str(self.first)]
+        for i, term in enumerate(self.terms):
+            value = (value + term + (slips or {}).get(i, 0)) % MODULUS
+            steps.append(f"{TAGS[i]}{term:+d}={value}")
+        return ";".join(steps) + f";{box(value if boxed is None else boxed)}"
+
+
+def box(value: int) -> str:
+    """The value as a final answer."""
+    return f"\\boxed{{{value}}}"
+
+
+def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
+    """Different problems of one split; the number of terms counts the first value."""
+    rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
+    drawn: dict[Sum, None] = {}
+    while len(drawn) < size:
+        problem = draw_one(rng, min_terms, max_terms, signs)
+        if split_of(problem) == split:
+            drawn[problem] = None
+    return list(drawn)
+
+
+def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
+    """One random problem of either split."""
+    count = int(rng.integers(min_terms, max_terms + 1)) - 1
+    terms = rng.integers(1, 10, count) * rng.choice((-1, 1) if signs == "both" else (-1,), count)
+    return Sum(int(rng.integers(MODULUS)), tuple(map(int, terms)))
+
+
+def split_of(problem: Sum) -> str:
+    """`train` or `held-out`, by a hash of the problem, so that the splits can never overlap."""
+    return ("train", "held-out")[hashlib.blake2b(problem.prompt.encode(), digest_size=1).digest()[0] % 2]

@@ -1,0 +1,1 @@
+"""Trainers. `local` trains in one process; the only package that imports verl."""

@@ -1,0 +1,55 @@
+"""Rollouts as tensors, and what the policy thinks of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from redraft.rollout.types import Rollout
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Prompts and responses side by side, padded on the right.
+
+    Attributes:
+        tokens: int64 (rows, width), prompt and response.
+        starts: int64 (rows,), where each response begins.
+        mask: float32 (rows, longest response), 1 on response tokens.
+    """
+
+    tokens: torch.Tensor
+    starts: torch.Tensor
+    mask: torch.Tensor
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]], rollouts: Sequence[Rollout], pad: int, device: torch.device) -> "Batch":  # fmt: skip
+        """Join each rollout with its prompt."""
+        rows = [[*prompt, *rollout.tokens.tolist()] for prompt, rollout in zip(prompts, rollouts, strict=True)]
+        width = max(map(len, rows))
+        tokens = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
+        lengths = torch.tensor([rollout.length for rollout in rollouts], device=device)
+        mask = (torch.arange(int(lengths.max()), device=device) < lengths[:, None]).float()
+        return cls(tokens, torch.tensor([len(p) for p in prompts], device=device), mask)
+
+    def parts(self, rows: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, "Batch"]]:
+        """Some of the rows in micro-batches of about equal length, each no wider than it must be.
+
+        Yields:
+            the micro-batch's row indices, int64 (n,), and the micro-batch; its mask keeps the width of the whole.
+        """
+        ends = self.starts + self.mask.sum(1).long()
+        for chosen in rows[ends[rows].argsort(stable=True)].split(size):
+            width = int(ends[chosen].max())
+            yield chosen, Batch(self.tokens[chosen, :width], self.starts[chosen], self.mask[chosen])
+
+    def log_probs(self, model: Any, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
+        # What a pad token behind the end sees does not matter: attention is causal, and the mask drops it.
+        logits = model(input_ids=self.tokens, attention_mask=None).logits.float()
+        positions = self.starts[:, None] + torch.arange(self.mask.shape[1], device=self.tokens.device)
+        positions = positions.clamp(max=self.tokens.shape[1] - 1)
+        chosen = logits.gather(1, (positions - 1)[..., None].expand(-1, -1, logits.shape[-1])).log_softmax(-1)
+        log_probs = chosen.gather(2, self.tokens.gather(1, positions)[..., None])[..., 0]
+        return log_probs * self.mask, -(chosen.exp() * chosen).sum(-1) * self.mask if entropy else None

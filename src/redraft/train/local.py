@@ -1,0 +1,243 @@
+"""The local trainer: one process, one model, every method and algorithm in miniature.
+
+A step rolls out a batch of prompts with the run's strategy, rewards it, and updates the policy with verl's losses.
+What a step did is one record; what it produced is one Parquet file; a checkpoint makes both resumable.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from redraft.config.experiment import Run
+from redraft.config.identity import run_fingerprint
+from redraft.errors import UserError
+from redraft.files import atomic
+from redraft.rollout.drafts import DraftStore
+from redraft.rollout.strategies import Context, strategy, vanilla
+from redraft.rollout.streams import stream
+from redraft.rollout.types import Finish, Rollout
+from redraft.tasks.grading import is_correct
+from redraft.tasks.problems import load_problems
+from redraft.train import models
+from redraft.train.batch import Batch
+from redraft.train.checkpoint import Checkpoints, append_record, truncate_records
+from redraft.train.losses import PolicyLoss, advantages
+from redraft.train.stages import StageClock
+
+Progress = Callable[[int, int, dict[str, Any]], None]
+"""Called after each step with (steps done, steps in all, the step's record)."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps its files."""
+
+    path: Path
+
+    @property
+    def records(self) -> Path:
+        """One JSON line a step."""
+        return self.path / "steps.jsonl"
+
+    @property
+    def policy(self) -> Path:
+        """The final model in transformers' format."""
+        return self.path / "policy"
+
+    def rollouts(self, step: int) -> Path:
+        """What a step rolled out."""
+        return self.path / "rollouts" / f"step-{step:04d}.parquet"
+
+
+class LocalTrainer:
+    """Trains one run.
+
+    Args:
+        run: what to train.
+        model_folder: the initial policy in transformers' format; the reference policy too.
+        folder: where the run's files go; a checkpoint there is resumed from.
+    """
+
+    def __init__(self, run: Run, model_folder: Path, folder: Path) -> None:
+        torch.set_num_threads(run.engine.threads)
+        self.run, self.folder = run, RunFolder(folder)
+        self.device = models.device_of(run.engine.device)
+        self.model, self.tokenizer = models.load(model_folder)
+        self.model.to(self.device)
+        self.reference = models.load(model_folder)[0].to(self.device).eval().requires_grad_(False)
+        self.problems = load_problems(run.data)
+        self.prompts = self.tokenizer([problem.prompt for problem in self.problems])["input_ids"]
+        trainer = run.trainer
+        if len(self.problems) % trainer.prompts_per_step:
+            raise UserError("prompts_per_step must divide the number of problems", key="trainer.prompts_per_step",
+                            value=trainer.prompts_per_step, allowed=f"divisors of {len(self.problems)}")  # fmt: skip
+        self.steps_per_epoch = len(self.problems) // trainer.prompts_per_step
+        self.steps = trainer.epochs * self.steps_per_epoch
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=trainer.learning_rate, weight_decay=trainer.weight_decay
+        )
+        self.loss = PolicyLoss(run.algorithm)
+        self.strategy = strategy(run.method)
+        self.drafts = DraftStore()
+        self.engine = self._engine()
+
+    def _engine(self) -> Any:
+        from redraft.engines.torch_engine import TorchEngine
+
+        longest = max(map(len, self.prompts)) + self.run.trainer.max_response_tokens
+        settings = self.run.engine
+        return TorchEngine(
+            self.model, eos=self.tokenizer.eos_token_id, max_length=longest, max_rows=settings.max_rows,
+            max_batched_tokens=settings.max_batched_tokens,
+        )  # fmt: skip
+
+    def train(self, progress: Progress = lambda *_: None) -> None:
+        """Run all steps that are not done yet, then save the policy."""
+        checkpoints = Checkpoints(self.folder.path / "checkpoints", run_fingerprint(self.run))
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        done, self.drafts = checkpoints.restore(self.model, self.optimizer)
+        truncate_records(self.folder.records, done)
+        for step in range(done, self.steps):
+            record = self.step(step)
+            append_record(self.folder.records, record)
+            if (step + 1) % self.run.engine.checkpoint_every == 0 or step + 1 == self.steps:
+                checkpoints.save(step + 1, self.model, self.optimizer, self.drafts)
+            progress(step + 1, self.steps, record)
+        self.model.save_pretrained(self.folder.policy)
+        self.tokenizer.save_pretrained(self.folder.policy)
+
+    def step(self, step: int) -> dict[str, Any]:
+        """One step: roll out, reward, update; returns its record."""
+        clock = StageClock()
+        epoch, position = divmod(step, self.steps_per_epoch)
+        size = self.run.trainer.prompts_per_step
+        order = stream(self.run.seed, "order", epoch).permutation(len(self.problems))
+        chosen = [int(i) for i in order[position * size : (position + 1) * size]]
+        context = self._context(step, epoch, self.run.trainer.group_size, "rollout")
+        usage, rollouts = self._roll_out(chosen, context, clock)
+        with clock.stage("reward"):
+            rewards = self._rewards(rollouts)
+        batch = Batch.of([self.prompts[r.prompt] for r in rollouts], rollouts, self.engine.eos, self.device)
+        update = self._update(batch, rewards, np.array([r.prompt for r in rollouts]), clock)
+        for rollout in rollouts:
+            self.drafts.put(rollout, epoch)
+        self._save_rollouts(step, epoch, rollouts, rewards)
+        with clock.excluded():
+            fresh = self._fresh_reward(chosen, step, epoch)
+        return {
+            "step": step, "epoch": epoch, **_describe(rollouts, step, self.steps_per_epoch), **usage,
+            "reward": float(rewards.mean()), "fresh_reward": fresh, **update, "seconds": clock.finish(),
+        }  # fmt: skip
+
+    def _context(self, step: int, epoch: int, group_size: int, purpose: str) -> Context:
+        limit = self.run.trainer.max_response_tokens
+        return Context(self.run.seed, step, epoch, group_size, limit, self.drafts, purpose)
+
+    def _roll_out(self, chosen: Sequence[int], context: Context, clock: StageClock) -> tuple[dict, list[Rollout]]:
+        """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper."""
+        before = (self.engine.usage.verification_seconds, self.engine.usage.scored_tokens)
+        began = time.perf_counter()
+        groups = self.engine.run(*(self.strategy(i, self.prompts[i], self.engine, context) for i in chosen))
+        total = time.perf_counter() - began
+        verification = self.engine.usage.verification_seconds - before[0]
+        clock.seconds["verification"] = verification
+        clock.seconds["assembly"] = context.assembly_seconds
+        clock.seconds["rollout"] = total - verification - context.assembly_seconds
+        scored = self.engine.usage.scored_tokens - before[1]
+        return {"tokens_verified": scored}, [rollout for group in groups for rollout in group]
+
+    def _rewards(self, rollouts: Sequence[Rollout]) -> np.ndarray:
+        texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
+        answers = [self.problems[r.prompt].answer for r in rollouts]
+        return np.array([float(is_correct(t, a)) for t, a in zip(texts, answers, strict=True)], dtype=np.float32)
+
+    def _update(self, batch: Batch, rewards: np.ndarray, groups: np.ndarray, clock: StageClock) -> dict[str, Any]:
+        with torch.no_grad(), clock.stage("old_log_probs"):
+            old, entropy = self._all_log_probs(self.model, batch, entropy=True)
+        with torch.no_grad(), clock.stage("ref"):
+            ref, _ = self._all_log_probs(self.reference, batch)
+        with clock.stage("adv"):
+            rewards_tensor = torch.from_numpy(rewards).to(self.device)
+            advantage = advantages(self.run.algorithm, rewards_tensor, batch.mask, groups)
+        with clock.stage("update_actor"):
+            metrics = self._update_actor(batch, old, ref, advantage)
+        return {"entropy": float(entropy.sum() / batch.mask.sum()), **metrics}
+
+    def _all_log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies (zero unless asked for), float32 (rows, longest response)."""
+        log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
+        everything = torch.arange(len(batch.mask), device=self.device)
+        for rows, part in batch.parts(everything, self.run.engine.rows_per_micro_batch):
+            log_probs[rows], entropy_of_part = part.log_probs(model, entropy)
+            if entropy_of_part is not None:
+                entropies[rows] = entropy_of_part
+        return log_probs, entropies
+
+    def _update_actor(self, batch: Batch, old: torch.Tensor, ref: torch.Tensor, advantage: torch.Tensor) -> dict:
+        """One optimiser update a mini-batch, in the order of the batch, as verl does without shuffling."""
+        self.model.train()
+        size = self.run.trainer.prompts_per_update * self.run.trainer.group_size
+        totals = {"kl": 0.0, "clip_fraction": 0.0}
+        norms = []
+        for mini in torch.arange(len(batch.mask), device=self.device).split(size):
+            whole = {"batch_num_tokens": batch.mask[mini].sum(), "global_batch_size": len(mini)}
+            self.optimizer.zero_grad(set_to_none=True)
+            for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
+                log_probs, _ = part.log_probs(self.model)
+                result = self.loss(log_probs, old[rows], ref[rows], advantage[rows], part.mask, whole)
+                result.loss.backward()
+                share = float(part.mask.sum() / batch.mask.sum())
+                totals["kl"] += result.kl * share
+                totals["clip_fraction"] += result.clip_fraction * share
+            norms.append(float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.trainer.gradient_clip)))
+            self.optimizer.step()
+        return {**totals, "gradient_norm": float(np.mean(norms))}
+
+    def _fresh_reward(self, chosen: Sequence[int], step: int, epoch: int) -> float | None:
+        """Mean reward of new samples of the updated policy: a reused rollout's reward says what the old one could."""
+        count = self.run.trainer.fresh_samples
+        if not count:
+            return None
+        context = self._context(step, epoch, count, "fresh")
+        groups = self.engine.run(*(vanilla(i, self.prompts[i], self.engine, context) for i in chosen))
+        return float(self._rewards([rollout for group in groups for rollout in group]).mean())
+
+    def _save_rollouts(self, step: int, epoch: int, rollouts: Sequence[Rollout], rewards: np.ndarray) -> None:
+        frame = pd.DataFrame(
+            {
+                "epoch": epoch,
+                "prompt": [r.prompt for r in rollouts],
+                "sample": [r.sample for r in rollouts],
+                "tokens": [r.tokens for r in rollouts],
+                "sampled_at": [r.sampled_at for r in rollouts],
+                "prefix_length": [r.prefix_length for r in rollouts],
+                "draft_length": [r.draft_length for r in rollouts],
+                "finish": [str(r.finish) for r in rollouts],
+                "reward": rewards,
+            }
+        )
+        with atomic(self.folder.rollouts(step)) as temporary:
+            frame.to_parquet(temporary, index=False)
+
+
+def _describe(rollouts: Sequence[Rollout], step: int, steps_per_epoch: int) -> dict[str, Any]:
+    """Counts and means over a batch; those about drafts are None where no rollout had one."""
+    drafted = [r for r in rollouts if r.draft_length]
+    lengths = np.array([r.length for r in rollouts])
+    ages = step - np.concatenate([r.sampled_at for r in rollouts])
+    return {
+        "rollouts": len(rollouts),
+        "tokens_decoded": sum(r.decoded for r in rollouts),
+        "tokens_reused": sum(r.prefix_length for r in rollouts),
+        "response_length": float(lengths.mean()),
+        "truncated": float(np.mean([r.finish is Finish.LENGTH for r in rollouts])),
+        "prefix_length": float(np.mean([r.prefix_length for r in drafted])) if drafted else None,
+        "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
+        "token_age_epochs": float(ages.mean()) / steps_per_epoch,
+    }

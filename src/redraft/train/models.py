@@ -1,0 +1,63 @@
+"""Making the tiny model and loading any."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from redraft.config.model import TinyModel
+from redraft.errors import UserError
+
+_ARCHITECTURES: dict[str, tuple[Any, Any]] = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+}
+
+
+def initialise(model: TinyModel, tokenizer: Any) -> Any:
+    """A model of the configured shape with random weights from the warm start's seed.
+
+    Embeddings are untied, since vLLM's CPU build keeps tied ones stale after a weight update.
+    """
+    config_class, model_class = _ARCHITECTURES[model.architecture]
+    config = config_class(
+        vocab_size=len(tokenizer), hidden_size=model.hidden_size, num_hidden_layers=model.layers,
+        num_attention_heads=model.heads, num_key_value_heads=model.heads, head_dim=model.head_dim,
+        intermediate_size=model.intermediate_size, max_position_embeddings=512, tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(model.warm_start.seed)
+        return model_class(config)
+
+
+def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
+    """Model in float32 and tokenizer from a local folder or the hub.
+
+    Raises:
+        UserError: if there is nothing that can be loaded.
+    """
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+        return model, AutoTokenizer.from_pretrained(path, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no model can be loaded from here ({str(error).splitlines()[0]})", file=path) from None
+    except Exception as error:  # safetensors raises its own type for a truncated file
+        if type(error).__module__.startswith("safetensors"):
+            raise UserError(f"the weights are damaged ({error})", file=path) from None
+        raise
+
+
+def device_of(choice: str) -> torch.device:
+    """The torch device of a configured choice."""
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise UserError("no GPU is available", key="engine.device", value=choice, allowed="auto, cpu")
+    return torch.device("cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu")

@@ -1,0 +1,79 @@
+"""Supervised training of the tiny model, so that it solves some problems and has something to learn.
+
+Solutions are worked step by step with a few slips; some box a guess without working. The last steps raise the share of
+guesses, which reinforcement learning then has to unlearn: accuracy starts low although the skill is there.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from redraft.config.data import ArithmeticProblems
+from redraft.config.model import WarmStart
+from redraft.rollout.streams import stream
+from redraft.tasks.arithmetic import MODULUS, Sum, box, draw_one, split_of
+
+Report = Callable[[int, int, float], None]
+"""Called with (step, steps, loss)."""
+
+
+def solution(problem: Sum, rng: np.random.Generator, guess_share: float, error_share: float) -> str:
+    """A solution as the warm start teaches it: worked with slips, or a boxed guess."""
+    if rng.random() < guess_share:
+        return box(int(rng.integers(MODULUS)))
+    slipped = np.flatnonzero(rng.random(len(problem.terms)) < error_share)
+    return problem.working({int(i): int(rng.integers(1, 10)) for i in slipped})
+
+
+def warm_start(model: torch.nn.Module, tokenizer: object, settings: WarmStart, data: ArithmeticProblems, report: Report) -> None:  # fmt: skip
+    """Train `model` in place. Held-out problems never occur."""
+    rng = stream(settings.seed, "warm start")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    total = settings.steps + settings.final_steps
+    model.train()
+    for step in range(total):
+        last = step >= settings.steps
+        rate = _rate(step, settings)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        share = settings.final_guess_share if last else settings.guess_share
+        loss = _loss(model, *_batch(tokenizer, rng, settings, share, data))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        report(step + 1, total, float(loss.detach()))
+
+
+def _rate(step: int, settings: WarmStart) -> float:
+    """Linear warm-up over 50 steps and cosine decay to a tenth; the final steps have a rate of their own."""
+    if step >= settings.steps:
+        return settings.final_learning_rate
+    decay = 0.55 + 0.45 * float(np.cos(np.pi * step / max(settings.steps, 1)))
+    return settings.learning_rate * min(1.0, (step + 1) / 50) * decay
+
+
+def _batch(tokenizer: object, rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Token ids and targets, (batch, tokens); prompts and padding have target -100."""
+    problems: list[Sum] = []
+    while len(problems) < settings.batch_size:
+        problem = draw_one(rng, data.min_terms, data.max_terms)
+        if split_of(problem) == "train":
+            problems.append(problem)
+    prompts = tokenizer([p.prompt for p in problems])["input_ids"]  # type: ignore[operator]
+    solutions = tokenizer([solution(p, rng, guess_share, settings.error_share) for p in problems])["input_ids"]  # type: ignore[operator]
+    eos = tokenizer.eos_token_id  # type: ignore[attr-defined]
+    width = max(len(p) + len(s) + 1 for p, s in zip(prompts, solutions, strict=True))
+    tokens = torch.full((len(problems), width), eos)
+    targets = torch.full((len(problems), width), -100)
+    for i, (prompt, worked) in enumerate(zip(prompts, solutions, strict=True)):
+        whole = torch.tensor(prompt + worked + [eos])
+        tokens[i, : len(whole)] = whole
+        targets[i, len(prompt) : len(whole)] = whole[len(prompt) :]
+    return tokens, targets
+
+
+def _loss(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    logits = model(input_ids=tokens).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100)
