@@ -62,6 +62,20 @@ def read_json(file: Path) -> Any:
         raise UserError(f"this file is damaged ({error})", file=file) from None
 
 
+def read_json_lines(file: Path) -> list[Any]:
+    """Parse a JSON Lines file.
+
+    Raises:
+        UserError: if it is missing or a line is not JSON.
+    """
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        raise UserError("this file is missing", file=file) from None
+    except ValueError as error:
+        raise UserError(f"this file is damaged ({error})", file=file) from None
+
+
 def sha256(file: Path) -> str:
     """Hash of a file's content, hexadecimal."""
     with file.open("rb") as handle:

@@ -25,11 +25,9 @@ def parse_lenience(value: Any) -> float:
         text = value.strip().lower() if isinstance(value, str) else value
         if isinstance(text, bool):
             raise ValueError
-        if isinstance(text, str) and text.startswith("e^"):
-            lenience = math.exp(float(text[2:]))
-        else:
-            lenience = float(text)
-    except (TypeError, ValueError):
+        is_exponential = isinstance(text, str) and text.startswith("e^")
+        lenience = math.exp(float(text[2:])) if is_exponential else float(text)
+    except (TypeError, ValueError, OverflowError):
         raise ValueError("must be a number >= 0, e^x or inf") from None
     if math.isnan(lenience) or lenience < 0:
         raise ValueError("must be a number >= 0, e^x or inf; negative and NaN have no meaning")

@@ -194,7 +194,10 @@ class Experiments:
         file = self.folder / "presets" / f"{preset_name}.yaml"
         if seed < 0:
             raise UserError("a seed must be >= 0", key="seed", value=seed)
-        roles = {"models": (preset.models, cell.model), "data": (preset.data, cell.data)}
+        roles: dict[str, tuple[dict[str, Any], str]] = {
+            "models": (preset.models, cell.model),
+            "data": (preset.data, cell.data),
+        }
         for key, (known, role) in roles.items():
             if role not in known:
                 raise UserError(f"the preset has nothing for {cell.id}", file=file, key=key, value=role, allowed=known)
@@ -230,5 +233,6 @@ def _check_exclusions(grid: Grid, file: Path) -> None:
                 raise UserError("no such axis", file=file, key="exclude.when", value=axis, allowed=grid.axes)
             for label in labels:
                 if label not in grid.axes[axis]:
-                    raise UserError("no such label", file=file, key=f"exclude.when.{axis}", value=label,
-                                    allowed=grid.axes[axis])  # fmt: skip
+                    raise UserError(
+                        "no such label", file=file, key=f"exclude.when.{axis}", value=label, allowed=grid.axes[axis]
+                    )

@@ -18,7 +18,7 @@ class Speculative(Config):
 
     kind: Literal["speculative"] = "speculative"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
-    """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses everything. e^0.5 is the paper's for GRPO."""
+    """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. e^0.5 is the paper's for GRPO."""
 
 
 Method = Annotated[Vanilla | Speculative, Field(discriminator="kind")]

@@ -23,6 +23,8 @@ class Column(Config):
     """How the value relates to the table's baseline: x/baseline, baseline/x, x-baseline; absolute if empty."""
     reported: list[str] = []
     """Columns of the reported table whose mean is the paper's value."""
+    printed_relative: bool = False
+    """Whether the paper prints these columns relative to its baseline already, as it does speedups."""
     decimals: int = Field(default=2, ge=0)
     """Decimals shown to people."""
     scale: float = 1.0

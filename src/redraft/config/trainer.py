@@ -27,7 +27,7 @@ class Trainer(Config):
     max_response_tokens: int = Field(default=4096, ge=1)
     """Longest response, tokens, the end-of-sequence token included."""
     fresh_samples: int = Field(default=1, ge=0)
-    """New samples a prompt and step whose mean reward is logged beside the rollouts' (see docs/metrics.md); not trained on."""
+    """New samples a prompt and step whose mean reward is logged as `fresh_reward` (docs/metrics.md); not trained on."""
 
     @model_validator(mode="after")
     def _divides(self) -> "Trainer":

@@ -29,7 +29,7 @@ class SlotCache(Cache):
         shape = (rows, heads, slots, head_dim)
         self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
         self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
-        self.layers = []
+        self.layers: list = []
         self._rows: torch.Tensor | None = None
         self._positions: torch.Tensor | None = None
         self._span = 0

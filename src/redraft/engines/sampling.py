@@ -8,7 +8,9 @@ def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     return torch.log_softmax(logits.float() / temperature, dim=-1)
 
 
-def sample(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+def sample(
+    logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row.
 
     Args:

@@ -141,6 +141,7 @@ class TorchEngine:
         (self._ready if row.filled else self._waiting).append(row)
 
     def release(self, row: _Row) -> None:
+        """Give a session's row of the cache back; nothing happens if it has none."""
         if row.slot >= 0 and self._slots[row.slot] is row:
             self._slots[row.slot] = None
             row.slot = -1
@@ -195,19 +196,19 @@ class TorchEngine:
         chosen = self._chosen(logits, padded).cpu().numpy()
         for row, log_probs in zip(batch, chosen, strict=True):
             first = len(row.prompt) - 1
-            assert row.draft is not None and row.scored is not None
+            assert row.draft is not None
+            assert row.scored is not None
             self.usage.scored_tokens += len(row.draft)
             row.scored.set_result(log_probs[first : first + len(row.draft)].copy())
             row.scored = None
 
     def _chosen(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Log-probability of each next token, (rows, width - 1); row by row, since the vocabulary may be large."""
-        return torch.stack([
-            log_probs_of(row[:-1], self.temperature).gather(1, following[1:, None])[:, 0]
-            for row, following in zip(logits, tokens, strict=True)
-        ]) if logits.numel() > 1 << 26 else (
-            log_probs_of(logits[:, :-1], self.temperature).gather(2, tokens[:, 1:, None])[..., 0]
-        )  # fmt: skip
+        following = tokens[:, 1:, None]
+        if logits.numel() <= 1 << 26:
+            return log_probs_of(logits[:, :-1], self.temperature).gather(2, following)[..., 0]
+        rows = zip(logits, following, strict=True)
+        return torch.stack([log_probs_of(row[:-1], self.temperature).gather(1, f)[:, 0] for row, f in rows])
 
     def _start(self, row: _Row) -> None:
         """Let a filled session decode: it moves to the end of the decoding rows."""
@@ -259,26 +260,29 @@ class TorchEngine:
     def _finish(self, slot: int) -> None:
         """Answer a session; the last decoding row takes its place."""
         row = self._slots[slot]
-        assert row is not None and row.decoded is not None
+        assert row is not None
+        assert row.decoded is not None
         count = int(self._counts[slot])
         tokens = self._out_tokens[slot, :count].cpu().numpy().copy()
         finish = Finish.EOS if tokens[-1] == self.eos else Finish.LENGTH
         row.decoded.set_result(Continuation(tokens, self._out_log_probs[slot, :count].cpu().numpy().copy(), finish))
         row.decoded = None
         self._slots[slot] = None
-        row.slot = -1
+        row.slot, row.filled = -1, 0  # asked again, the session starts over
         self._decoding -= 1
         last = self._slots[self._decoding]
         if slot == self._decoding or last is None:
             return
         self.cache.move(self._decoding, slot, int(self._positions[self._decoding]))
-        for state in (self._tokens, self._positions, self._counts, self._limits, self._uniforms,
-                      self._out_tokens, self._out_log_probs):  # fmt: skip
+        one_number = (self._tokens, self._positions, self._counts, self._limits)
+        for state in (*one_number, self._uniforms, self._out_tokens, self._out_log_probs):
             state[slot] = state[self._decoding]
         self._slots[slot], self._slots[self._decoding] = last, None
         last.slot = slot
 
-    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, keep: int) -> torch.Tensor:  # fmt: skip
+    def _forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, keep: int
+    ) -> torch.Tensor:
         output = self.model(
             input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
             use_cache=True, logits_to_keep=keep,
@@ -296,10 +300,12 @@ class TorchSession:
         """Log-probabilities, float32 (n,), of the draft's tokens under the current policy."""
         if self._engine.top_p < 1:
             raise ValueError("a draft cannot be scored under top-p sampling")
-        self._row.draft = draft
-        self._row.scored = asyncio.get_running_loop().create_future()
-        self._engine.ask(self._row)
-        return await self._row.scored
+        row = self._row
+        row.draft, row.filled = draft, 0
+        self._engine.release(row)
+        row.scored = asyncio.get_running_loop().create_future()
+        self._engine.ask(row)
+        return await row.scored
 
     async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
         """Sample behind prompt and prefix until end of sequence or `max_new_tokens`."""

@@ -20,8 +20,9 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
     """
     frame = read_parquet(file, COLUMNS)
     if unknown := set(frame["benchmark"]) - set(benchmarks):
-        raise UserError("generations of another benchmark", file=file, key="benchmark", value=sorted(unknown),
-                        allowed=benchmarks)  # fmt: skip
+        raise UserError(
+            "generations of another benchmark", file=file, key="benchmark", value=sorted(unknown), allowed=benchmarks
+        )
     for name, benchmark in benchmarks.items():
         expected = benchmark.data.size * benchmark.samples
         found = int((frame["benchmark"] == name).sum())

@@ -75,24 +75,23 @@ class DraftStore:
             UserError: if the file is missing, truncated or inconsistent.
         """
         try:
-            arrays = load_file(file)
-            entries = arrays["entries"]
-            ends = np.cumsum(entries[:, 3])
-            tokens = int(ends[-1]) if len(ends) else 0
-            if any(len(arrays[name]) != tokens for name in ("tokens", "log_probs", "sampled_at")):
-                raise ValueError("lengths do not add up")
+            return cls(epochs)._filled(load_file(file))
         except FileNotFoundError:
             raise UserError("the draft store is missing", file=file) from None
         except (SafetensorError, KeyError, ValueError, IndexError) as error:
             raise UserError(f"the draft store is damaged ({error})", file=file) from None
-        store = cls(epochs)
+
+    def _filled(self, arrays: dict[str, np.ndarray]) -> "DraftStore":
+        entries, finishes = arrays["entries"], dict(enumerate(_FINISHES))
+        ends = np.cumsum(entries[:, 3])
+        tokens = int(ends[-1]) if len(ends) else 0
+        if any(len(arrays[name]) != tokens for name in ("tokens", "log_probs", "sampled_at")):
+            raise ValueError("lengths do not add up")
         for (epoch, prompt, sample, length, prefix, draft, verified, finish), end in zip(entries, ends, strict=True):
             part = slice(int(end - length), int(end))
-            store.put(
-                Rollout(
-                    int(prompt), int(sample), arrays["tokens"][part], arrays["log_probs"][part],
-                    arrays["sampled_at"][part], _FINISHES[int(finish)], int(prefix), int(draft), int(verified),
-                ),
-                int(epoch),
+            rollout = Rollout(
+                int(prompt), int(sample), arrays["tokens"][part], arrays["log_probs"][part],
+                arrays["sampled_at"][part], finishes[int(finish)], int(prefix), int(draft), int(verified),
             )  # fmt: skip
-        return store
+            self.put(rollout, int(epoch))
+        return self

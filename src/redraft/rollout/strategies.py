@@ -59,7 +59,7 @@ async def vanilla(prompt: int, tokens: Sequence[int], engine: Engine, context: C
 
 
 def speculative(lenience: float) -> Strategy:
-    """SPEC-RL, Algorithm 1: verify the previous epoch's rollout, keep it up to the first rejection, go on from there."""
+    """SPEC-RL, Algorithm 1: verify the last epoch's rollout, keep it up to the first rejection, go on from there."""
 
     async def run(prompt: int, tokens: Sequence[int], engine: Engine, context: Context) -> list[Rollout]:
         drafts = [context.drafts.get(prompt, s, context.epoch - 1) for s in range(context.group_size)]
@@ -79,8 +79,14 @@ def strategy(method: Method) -> Strategy:
 
 
 async def _complete(
-    prompt: int, sample: int, tokens: Sequence[int], engine: Engine, context: Context, draft: Rollout | None, lenience: float
-) -> Rollout:  # fmt: skip
+    prompt: int,
+    sample: int,
+    tokens: Sequence[int],
+    engine: Engine,
+    context: Context,
+    draft: Rollout | None,
+    lenience: float,
+) -> Rollout:
     """One rollout: what is accepted of the draft, and what is sampled behind it."""
     position = (context.step, prompt, sample)
     async with engine.session(tokens) as session:

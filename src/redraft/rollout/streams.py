@@ -15,7 +15,12 @@ def stream(seed: int, purpose: str, *position: int) -> np.random.Generator:
         seed: the run's seed.
         purpose: what the numbers are for, such as `acceptance`.
         position: where in the run, such as (step, prompt, sample).
+
+    Raises:
+        ValueError: for a purpose that ends in a number, which could be taken for a position.
     """
+    if purpose.rpartition("/")[2].lstrip("-").isdigit():
+        raise ValueError(f"the purpose of a random stream must not end in a number, got {purpose!r}")
     name = "/".join((str(seed), purpose, *map(str, position)))
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

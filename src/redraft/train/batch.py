@@ -24,7 +24,9 @@ class Batch:
     mask: torch.Tensor
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], rollouts: Sequence[Rollout], pad: int, device: torch.device) -> "Batch":  # fmt: skip
+    def of(
+        cls, prompts: Sequence[Sequence[int]], rollouts: Sequence[Rollout], pad: int, device: torch.device
+    ) -> "Batch":
         """Join each rollout with its prompt."""
         rows = [[*prompt, *rollout.tokens.tolist()] for prompt, rollout in zip(prompts, rollouts, strict=True)]
         width = max(map(len, rows))

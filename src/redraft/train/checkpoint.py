@@ -77,15 +77,25 @@ class Checkpoints:
         state = read_json(folder / "state.json")
         remedy = f"remove {folder} to go on from the checkpoint before it, or from the start"
         if state["run"] != self.fingerprint:
-            raise UserError("this checkpoint belongs to another experiment", file=folder / "state.json", key="run",
-                            value=state["run"], allowed=f"{self.fingerprint}; {remedy}")  # fmt: skip
+            raise UserError(
+                "this checkpoint belongs to another experiment",
+                file=folder / "state.json",
+                key="run",
+                value=state["run"],
+                allowed=f"{self.fingerprint}; {remedy}",
+            )
         for name, expected in state["sha256"].items():
             file = folder / name
             if not file.exists():
                 raise UserError("this file of a checkpoint is missing", file=file, allowed=remedy)
             if sha256(file) != expected:
-                raise UserError("this file of a checkpoint is damaged", file=file, key="sha256", value=sha256(file),
-                                allowed=f"{expected}; {remedy}")  # fmt: skip
+                raise UserError(
+                    "this file of a checkpoint is damaged",
+                    file=file,
+                    key="sha256",
+                    value=sha256(file),
+                    allowed=f"{expected}; {remedy}",
+                )
         return state
 
 

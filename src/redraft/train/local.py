@@ -50,6 +50,10 @@ class RunFolder:
         """The final model in transformers' format."""
         return self.path / "policy"
 
+    def checkpoints(self, fingerprint: str) -> Path:
+        """Checkpoints of the experiment with that fingerprint, so that a changed one starts anew."""
+        return self.path / "checkpoints" / fingerprint
+
     def rollouts(self, step: int) -> Path:
         """What a step rolled out."""
         return self.path / "rollouts" / f"step-{step:04d}.parquet"
@@ -75,8 +79,12 @@ class LocalTrainer:
         self.prompts = self.tokenizer([problem.prompt for problem in self.problems])["input_ids"]
         trainer = run.trainer
         if len(self.problems) % trainer.prompts_per_step:
-            raise UserError("prompts_per_step must divide the number of problems", key="trainer.prompts_per_step",
-                            value=trainer.prompts_per_step, allowed=f"divisors of {len(self.problems)}")  # fmt: skip
+            raise UserError(
+                "prompts_per_step must divide the number of problems",
+                key="trainer.prompts_per_step",
+                value=trainer.prompts_per_step,
+                allowed=f"divisors of {len(self.problems)}",
+            )
         self.steps_per_epoch = len(self.problems) // trainer.prompts_per_step
         self.steps = trainer.epochs * self.steps_per_epoch
         self.optimizer = torch.optim.AdamW(
@@ -99,7 +107,8 @@ class LocalTrainer:
 
     def train(self, progress: Progress = lambda *_: None) -> None:
         """Run all steps that are not done yet, then save the policy."""
-        checkpoints = Checkpoints(self.folder.path / "checkpoints", run_fingerprint(self.run))
+        fingerprint = run_fingerprint(self.run)
+        checkpoints = Checkpoints(self.folder.checkpoints(fingerprint), fingerprint)
         self.folder.path.mkdir(parents=True, exist_ok=True)
         done, self.drafts = checkpoints.restore(self.model, self.optimizer)
         truncate_records(self.folder.records, done)

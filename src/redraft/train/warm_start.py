@@ -5,6 +5,7 @@ guesses, which reinforcement learning then has to unlearn: accuracy starts low a
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,9 @@ def solution(problem: Sum, rng: np.random.Generator, guess_share: float, error_s
     return problem.working({int(i): int(rng.integers(1, 10)) for i in slipped})
 
 
-def warm_start(model: torch.nn.Module, tokenizer: object, settings: WarmStart, data: ArithmeticProblems, report: Report) -> None:  # fmt: skip
+def warm_start(
+    model: torch.nn.Module, tokenizer: Any, settings: WarmStart, data: ArithmeticProblems, report: Report
+) -> None:
     """Train `model` in place. Held-out problems never occur."""
     rng = stream(settings.seed, "warm start")
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
@@ -54,16 +57,18 @@ def _rate(step: int, settings: WarmStart) -> float:
     return settings.learning_rate * min(1.0, (step + 1) / 50) * decay
 
 
-def _batch(tokenizer: object, rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+def _batch(
+    tokenizer: Any, rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and targets, (batch, tokens); prompts and padding have target -100."""
     problems: list[Sum] = []
     while len(problems) < settings.batch_size:
         problem = draw_one(rng, data.min_terms, data.max_terms)
         if split_of(problem) == "train":
             problems.append(problem)
-    prompts = tokenizer([p.prompt for p in problems])["input_ids"]  # type: ignore[operator]
-    solutions = tokenizer([solution(p, rng, guess_share, settings.error_share) for p in problems])["input_ids"]  # type: ignore[operator]
-    eos = tokenizer.eos_token_id  # type: ignore[attr-defined]
+    prompts = tokenizer([p.prompt for p in problems])["input_ids"]
+    solutions = tokenizer([solution(p, rng, guess_share, settings.error_share) for p in problems])["input_ids"]
+    eos = tokenizer.eos_token_id
     width = max(len(p) + len(s) + 1 for p, s in zip(prompts, solutions, strict=True))
     tokens = torch.full((len(problems), width), eos)
     targets = torch.full((len(problems), width), -100)

@@ -1,0 +1,35 @@
+"""Everything from models to the report. `snakemake` runs the tiny preset, `snakemake --config preset=NAME` another."""
+
+from redraft.config import Experiments, run_fingerprint
+from redraft.layout import Layout
+
+
+configfile: "workflows/config.yaml"
+
+
+# The system that envs/cpu/requirements.lock installs on. Inert unless containers are asked for.
+container: "docker://python:3.11-slim"
+
+
+include: "workflows/rules/common.smk"
+include: "workflows/rules/models.smk"
+include: "workflows/rules/train.smk"
+include: "workflows/rules/evaluate.smk"
+include: "workflows/rules/analysis.smk"
+
+
+localrules:
+    all,
+    reproduction,
+
+
+rule all:
+    default_target: True
+    input:
+        LAYOUT.report,
+        expand(LAYOUT.collected("{paper}") / "tracked.json", paper=PAPERS),
+
+
+rule reproduction:
+    input:
+        rules.all.input,

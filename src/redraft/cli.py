@@ -1,0 +1,235 @@
+"""The command `redraft`: what a person does between runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from redraft.config import Experiments, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json, read_json_lines
+from redraft.layout import Layout
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+stage = typer.Typer(no_args_is_help=True, help="Single stages, as the workflow's rules run them.")
+app.add_typer(stage, name="stage", hidden=True)
+
+Cell = Annotated[str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec-l0.5")]
+Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
+Seed = Annotated[int, typer.Option(help="Seed of the run.")]
+
+
+@app.command("list")
+def list_cells(paper: str = "", preset: Preset = "tiny") -> None:
+    """List all cells, and which of their runs are finished."""
+    experiments, layout = Experiments(), Layout(preset)
+    experiments.preset(preset)
+    for name in [paper] if paper else experiments.papers:
+        for cell in experiments.cells(name):
+            done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
+            typer.echo(f"{cell.id:<32} {cell.method.kind:<12} {', '.join(done) or '-'}")
+
+
+@app.command()
+def show(cell: Cell, preset: Preset = "tiny", seed: Seed = 0) -> None:
+    """Print one cell resolved to a complete run."""
+    run = Experiments().run(cell, seed, preset)
+    content = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
+    typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
+
+
+@app.command()
+def run(
+    cell: Cell,
+    seed: Annotated[list[int], typer.Option(help="Seed of the run; may be given several times.")] = [0],  # noqa: B006
+    preset: Preset = "tiny",
+    cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
+) -> None:
+    """Run one cell: make the model if need be, train, evaluate, and print what came out."""
+    experiments, layout = Experiments(), Layout(preset)
+    if twice := [s for s in seed if seed.count(s) > 1]:
+        raise UserError("this seed is given twice", key="--seed", value=twice[0])
+    for s in seed:
+        experiments.run(cell, s, preset)
+    folders = [layout.run(cell, s) for s in seed]
+    targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
+    command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
+    if code := subprocess.run(command, check=False).returncode:
+        raise typer.Exit(code)
+    for s, folder in zip(seed, folders, strict=True):
+        typer.echo(f"\n{cell} seed {s}: {folder}")
+        _print_table(["quantity", "value"], [[name, _text(value)] for name, value in _summary(folder).items()])
+    typer.echo("\n`snakemake --forcerun collect` takes it into the tables.")
+
+
+@app.command()
+def compare(
+    first: Cell,
+    second: Cell,
+    preset: Preset = "tiny",
+    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
+) -> None:
+    """Print what two finished runs came to, side by side."""
+    layout = Layout(preset)
+    summaries = []
+    for cell in (first, second):
+        Experiments().cell(cell)
+        if not (layout.run(cell, seed) / "manifest.json").exists():
+            raise UserError("this run is not finished", file=layout.run(cell, seed), key="cell", value=cell,
+                            allowed=f"after `redraft run {cell} --seed {seed} --preset {preset}`")  # fmt: skip
+        summaries.append(_summary(layout.run(cell, seed)))
+    a, b = summaries
+    rows = [[name, _text(a[name]), _text(b[name]), _text(b[name] / a[name] if a[name] else None)] for name in a]
+    _print_table(["quantity", first, second, "second / first"], rows)
+
+
+def _summary(folder: Path) -> dict[str, float | None]:
+    """The main numbers of a finished run."""
+    records = read_json_lines(folder / "steps.jsonl")
+    last = [r for r in records if r["epoch"] == records[-1]["epoch"]]
+    stages = ("verification", "rollout", "assembly", "update_actor", "total")
+    summary: dict[str, float | None] = {
+        "tokens decoded": sum(r["tokens_decoded"] for r in records),
+        "tokens verified": sum(r["tokens_verified"] for r in records),
+        "tokens reused": sum(r["tokens_reused"] for r in records),
+        "fresh reward, last epoch": _mean([r["fresh_reward"] for r in last]),
+        "reward, last epoch": _mean([r["reward"] for r in last]),
+        **{f"seconds, {name}": sum(r["seconds"][name] for r in records) for name in stages},
+    }
+    if (folder / "scores.json").exists():
+        scores = read_json(folder / "scores.json").items()
+        summary |= {f"accuracy, {name}": score["correct"] / score["total"] for name, score in scores}
+    return summary
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+
+
+def _print_table(header: list[str], rows: list[list[str]]) -> None:
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        first, *others = row
+        typer.echo("  ".join([first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=True))]))
+
+
+@app.command()
+def schema(check: Annotated[bool, typer.Option(help="Only say whether the files are up to date.")] = False) -> None:
+    """Write the JSON schemas and the configuration reference from the configuration models."""
+    from redraft.config.schema import write_schemas
+
+    if changed := write_schemas(Path("docs"), check):
+        if check:
+            raise UserError("not up to date; run `redraft schema`", file=changed[0])
+        typer.echo("\n".join(f"wrote {file}" for file in changed))
+
+
+@stage.command()
+def model(preset: str, role: str, folder: Path, threads: int = 1) -> None:
+    """Make an initial policy."""
+    from redraft import stages
+
+    stages.make_model(preset, role, folder, threads)
+
+
+@stage.command()
+def train(preset: str, cell: str, seed: int, model: Path, folder: Path) -> None:
+    """Train one run."""
+    from redraft import stages
+
+    stages.train(preset, cell, seed, model, folder)
+
+
+@stage.command()
+def generate(preset: str, policy: Path, seed: int, file: Path) -> None:
+    """Sample a policy on the preset's benchmarks."""
+    from redraft import stages
+
+    stages.generate(preset, policy, seed, file)
+
+
+@stage.command()
+def grade(preset: str, generations: Path, file: Path) -> None:
+    """Grade saved generations."""
+    from redraft import stages
+
+    stages.grade(preset, generations, file)
+
+
+@stage.command()
+def diversity(folder: Path, seed: int, file: Path) -> None:
+    """Measure the diversity of a run's rollouts."""
+    from redraft import stages
+
+    stages.diversity(folder, seed, file)
+
+
+@stage.command()
+def collect(preset: str, paper: str) -> None:
+    """Gather all finished runs of a paper."""
+    from analysis import stages
+
+    stages.collect_runs(preset, paper)
+
+
+@stage.command()
+def table(preset: str, paper: str, number: int) -> None:
+    """Regenerate a table."""
+    from analysis import stages
+
+    stages.table(preset, paper, number)
+
+
+@stage.command()
+def figure(preset: str, paper: str, number: int) -> None:
+    """Regenerate a figure."""
+    from analysis import stages
+
+    stages.figure(preset, paper, number)
+
+
+@stage.command()
+def claims(preset: str, paper: str) -> None:
+    """Judge the claims of a paper."""
+    from analysis import stages
+
+    stages.claims(preset, paper)
+
+
+@stage.command()
+def report(preset: str, papers: list[str]) -> None:
+    """Write the report."""
+    from analysis import stages
+
+    stages.report(preset, papers)
+
+
+@stage.command()
+def track(preset: str, paper: str) -> None:
+    """Import finished runs into MLflow."""
+    from redraft import stages
+
+    stages.track(preset, paper)
+
+
+def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) -> None:
+    """Entry point: a mistake of the user's ends in one message and exit code 2, anything else in a traceback."""
+    try:
+        command(args=arguments)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

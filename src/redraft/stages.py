@@ -1,0 +1,104 @@
+"""What the workflow's rules run: one function a stage, from files to files."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redraft.config import Experiments
+from redraft.errors import UserError
+from redraft.layout import Layout
+
+
+def make_model(preset_name: str, role: str, folder: Path, threads: int) -> None:
+    """Make and warm-start the tiny model that stands for `role`, or copy a checkpoint in.
+
+    Raises:
+        UserError: if the preset has nothing for the role.
+    """
+    import torch
+
+    from redraft.config import ArithmeticProblems, TinyModel
+    from redraft.tasks.tokenizer import make_tokenizer
+    from redraft.train import models
+    from redraft.train.warm_start import warm_start
+
+    torch.set_num_threads(threads)
+    preset = Experiments().preset(preset_name)
+    if role not in preset.models:
+        raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
+    settings = preset.models[role]
+    if isinstance(settings, TinyModel):
+        tokenizer = make_tokenizer()
+        model = models.initialise(settings, tokenizer)
+        report = _reporter(f"warm start {role}", every=150)
+        warm_start(model, tokenizer, settings.warm_start, ArithmeticProblems(), lambda i, n, loss: report(i, n, f"loss {loss:.3f}"))
+    else:
+        model, tokenizer = models.load(settings.path, settings.revision)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
+    """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
+    from redraft.provenance import write_manifest
+    from redraft.train.local import LocalTrainer
+
+    run = Experiments().run(cell_id, seed, preset_name)
+    trainer = LocalTrainer(run, model, folder)
+    report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
+    began = time.perf_counter()
+    trainer.train(lambda i, n, record: report(i, n, _summary(record)))
+    outputs = [trainer.folder.records, trainer.folder.policy / "model.safetensors"]
+    write_manifest(folder / "manifest.json", run, time.perf_counter() - began, outputs)
+
+
+def _summary(record: dict[str, Any]) -> str:
+    reused = record["tokens_reused"] / max(record["tokens_reused"] + record["tokens_decoded"], 1)
+    return f"epoch {record['epoch'] + 1}  reward {record['fresh_reward'] or record['reward']:.2f}  reused {reused:4.0%}"
+
+
+def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:
+    """A function that prints one line every so many steps: what runs, how far it is, how long it still takes."""
+    began = time.perf_counter()
+    first: list[int] = []
+
+    def report(done: int, total: int, text: str) -> None:
+        first.append(done - 1)
+        if done % every and done != total:
+            return
+        left = (time.perf_counter() - began) / (done - first[0]) * (total - done)
+        first[1:] = []
+        print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)
+
+    return report
+
+
+def generate(preset_name: str, policy: Path, seed: int, file: Path) -> None:
+    """Sample a policy on the preset's benchmarks."""
+    from redraft.evaluate.generate import generate as sample
+
+    preset = Experiments().preset(preset_name)
+    sample(policy, preset.benchmarks, seed, preset.engine, file)
+
+
+def grade(preset_name: str, generations: Path, file: Path) -> None:
+    """Grade saved generations."""
+    from redraft.evaluate.grade import grade as graded
+
+    graded(generations, Experiments().preset(preset_name).benchmarks, file)
+
+
+def diversity(run_folder: Path, seed: int, file: Path) -> None:
+    """Measure the diversity of a run's saved rollouts."""
+    from redraft.evaluate.diversity import measure
+
+    measure(run_folder, seed, file)
+
+
+def track(preset_name: str, paper: str) -> None:
+    """Import a preset's runs into MLflow's database, each once."""
+    from redraft.tracking import import_runs
+
+    import_runs(Layout(preset_name), paper)

@@ -1,0 +1,129 @@
+# From finished runs to the report. Light, so these stay on the machine that runs Snakemake.
+
+LOGS = LAYOUT.folder / "logs"
+COLLECTED = {
+    name: str(LAYOUT.collected("{paper}") / f"{name}.parquet")
+    for name in ("runs", "steps", "scores")
+}
+
+
+localrules:
+    collect,
+    table,
+    figure,
+    claims,
+    report,
+    track,
+
+
+rule collect:
+    input:
+        scores=lambda wildcards: [
+            run / "scores.json" for run in DEFAULT_RUNS[wildcards.paper]
+        ],
+        diversity=lambda wildcards: [
+            run / "diversity.parquet" for run in DEFAULT_RUNS[wildcards.paper]
+        ],
+    output:
+        **COLLECTED,
+    log:
+        LOGS / "{paper}/collect.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage collect {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
+rule table:
+    input:
+        **COLLECTED,
+        spec="experiments/{paper}/tables.yaml",
+        reported="experiments/{paper}/reported/table{number}.csv",
+    output:
+        multiext(
+            str(LAYOUT.folder / "tables/{paper}/table{number}"),
+            ".csv",
+            ".md",
+            ".tex",
+            ".html",
+        ),
+    log:
+        LOGS / "{paper}/table{number}.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage table {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
+
+
+rule figure:
+    input:
+        **COLLECTED,
+        spec="experiments/{paper}/figures.yaml",
+    output:
+        multiext(
+            str(LAYOUT.folder / "figures/{paper}/figure{number}"),
+            ".csv",
+            ".png",
+            ".svg",
+        ),
+    log:
+        LOGS / "{paper}/figure{number}.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage figure {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
+
+
+rule claims:
+    input:
+        **COLLECTED,
+        spec="experiments/{paper}/claims.yaml",
+    output:
+        LAYOUT.claims("{paper}"),
+    log:
+        LOGS / "{paper}/claims.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
+def report_parts():
+    """All tables, figures and claims of the preset's papers."""
+    for paper in PAPERS:
+        yield from (
+            LAYOUT.table(paper, t.number).with_suffix(".csv")
+            for t in EXPERIMENTS.tables(paper).tables
+        )
+        yield from (
+            LAYOUT.figure(paper, f.number).with_suffix(".svg")
+            for f in EXPERIMENTS.figures(paper).figures
+        )
+        yield LAYOUT.claims(paper)
+
+
+rule report:
+    input:
+        checked(lambda: list(report_parts())),
+    output:
+        LAYOUT.report,
+    log:
+        LOGS / "report.log",
+    params:
+        preset=PRESET.name,
+        papers=PAPERS,
+    shell:
+        "redraft stage report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
+
+
+rule track:
+    input:
+        COLLECTED["runs"],
+    output:
+        LAYOUT.collected("{paper}") / "tracked.json",
+    log:
+        LOGS / "{paper}/track.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage track {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"

@@ -1,0 +1,19 @@
+# Initial policies: made and warm-started, or fetched.
+
+
+rule make_model:
+    output:
+        weights=LAYOUT.model("{role}") / "model.safetensors",
+    log:
+        LAYOUT.folder / "logs/models/{role}.log",
+    threads: 2
+    params:
+        preset=PRESET.name,
+        folder=subpath(output.weights, parent=True),
+        model=lambda wildcards: fingerprint(
+            PRESET.models[wildcards.role].model_dump(
+                mode="json", exclude_defaults=True
+            )
+        ),
+    shell:
+        "redraft stage model {params.preset:q} {wildcards.role:q} {params.folder:q} --threads {threads} 2>&1 | tee {log:q}"

@@ -1,0 +1,23 @@
+# One training run. It keeps checkpoints beside its outputs and goes on from them when it is started again.
+
+
+rule train:
+    input:
+        lambda wildcards: LAYOUT.model(run_of(wildcards).model_role)
+        / "model.safetensors",
+    output:
+        manifest=f"{RUN}/manifest.json",
+        weights=f"{RUN}/policy/model.safetensors",
+    log:
+        f"{RUN}/log.txt",
+    benchmark:
+        f"{RUN}/resources.tsv"
+    threads: 1
+    params:
+        preset=PRESET.name,
+        model=subpath(input[0], parent=True),
+        folder=subpath(output.manifest, parent=True),
+        run=lambda wildcards: run_fingerprint(run_of(wildcards)),
+    shell:
+        "redraft stage train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
+        " {params.folder:q} 2>&1 | tee {log:q}"
