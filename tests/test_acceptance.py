@@ -40,10 +40,10 @@ def acceptance_probabilities(p, q, lenience):
     low, high = np.zeros(len(row)), np.ones(len(row))
 
     def accepts(u):
-        uniforms = np.full((len(row), length), 1e-300)  # all other tokens are accepted if they can be
+        uniforms = np.full((len(row), length), 1e-300)
         uniforms[np.arange(len(row)), column] = u
-        alone = (np.arange(length) == column[:, None]) | (np.arange(length) > column[:, None])
-        new, old = np.where(alone, log(p)[row], 0.0), np.where(alone, log(q)[row], 0.0)
+        reached = np.arange(length) >= column[:, None]  # the law of later tokens is conditional on earlier ones
+        new, old = np.where(reached, log(p)[row], 0.0), np.where(reached, log(q)[row], 0.0)
         return first_rejection(new, old, uniforms, np.full(len(row), length), lenience) > column
 
     at_one = accepts(np.ones(len(row)))

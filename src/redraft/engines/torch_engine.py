@@ -24,6 +24,9 @@ from redraft.rollout.types import Finish
 
 T = TypeVar("T")
 
+LOGITS_AT_ONCE = 1 << 26
+"""More logits than these are normalised row by row, since the vocabulary may be large."""
+
 
 @dataclass
 class Usage:
@@ -203,9 +206,9 @@ class TorchEngine:
             row.scored = None
 
     def _chosen(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Log-probability of each next token, (rows, width - 1); row by row, since the vocabulary may be large."""
+        """Log-probability of each next token, (rows, width - 1)."""
         following = tokens[:, 1:, None]
-        if logits.numel() <= 1 << 26:
+        if logits.numel() <= LOGITS_AT_ONCE:
             return log_probs_of(logits[:, :-1], self.temperature).gather(2, following)[..., 0]
         rows = zip(logits, following, strict=True)
         return torch.stack([log_probs_of(row[:-1], self.temperature).gather(1, f)[:, 0] for row, f in rows])

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Makes the virtual environment $1 from the lock and installs this project into it. Run from the repository's root.
+set -eu
+venv=$1
+
+for candidate in python3.11 python3.12 python3 python; do
+    if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+        python=$candidate
+        break
+    fi
+done
+if [ -z "${python:-}" ]; then
+    echo "error: no Python 3.11 or 3.12 was found on the PATH" >&2
+    exit 2
+fi
+
+echo "installing $(grep -c == envs/cpu/requirements.lock) pinned packages into $venv with $("$python" --version); this takes some minutes" >&2
+"$python" -m venv --clear "$venv"
+pip="$venv/bin/python -m pip --disable-pip-version-check"
+# The lock is whole, so nothing is resolved; see envs/cpu/excludes.txt for what is left out.
+$pip install --quiet --no-deps -r envs/cpu/requirements.lock
+# Where the index offers only PyTorch's CUDA build, that needs its CUDA packages to be imported at all.
+"$venv/bin/python" -c 'import torch' 2>/dev/null || $pip install --quiet 'torch==2.13.0'
+$pip install --quiet --no-deps --no-build-isolation -e .
+touch "$venv/.ready"

@@ -1,0 +1,141 @@
+"""Snakemake's progress for a person at a terminal: what runs, how far the campaign is, how long it still takes.
+
+`logger: redraft` in a profile turns it on. One line when a job starts and one when it ends; errors, warnings and dry
+runs look as Snakemake shows them.
+"""
+
+import sys
+import time
+from collections import Counter, defaultdict
+from logging import LogRecord
+from typing import Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+SILENT = {LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.PROGRESS}
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `3 min` or `2 h 05 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class Campaign:
+    """What is planned, runs and is done, by rule; estimates the rest from the jobs that ended.
+
+    Args:
+        parallel: jobs that run at once, until more are seen.
+    """
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.left: Counter[str] = Counter()
+        self.total = self.done = 0
+        self._running: dict[int, tuple[str, float]] = {}
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._most = 1
+
+    def plan(self, stats: dict[str, Any]) -> None:
+        """Take up the number of jobs of each rule."""
+        self.left = Counter({rule: int(count) for rule, count in stats.items() if rule != "total"})
+        self.total = sum(self.left.values())
+
+    def start(self, job: int, rule: str) -> None:
+        """A job runs."""
+        self._running[job] = (rule, time.monotonic())
+        self._most = max(self._most, len(self._running))
+
+    def finish(self, job: int) -> tuple[str, float]:
+        """A job has ended; returns its rule and seconds."""
+        rule, began = self._running.pop(job, ("", time.monotonic()))
+        seconds = time.monotonic() - began
+        self._seconds[rule].append(seconds)
+        self.left[rule] -= 1
+        self.done += 1
+        return rule, seconds
+
+    def rest(self) -> str:
+        """How long it still takes, as far as can be said: rules of which no job has ended yet are not counted."""
+        waiting = {rule: count for rule, count in self.left.items() if count > 0}
+        known = {rule: self._mean(rule) * count for rule, count in waiting.items() if self._seconds[rule]}
+        gone = sum(min(time.monotonic() - began, self._mean(rule)) for rule, began in self._running.values() if rule in known)
+        seconds = max(sum(known.values()) - gone, 0.0) / self._most
+        unknown = [rule for rule in waiting if rule not in known and rule != "all"]
+        return f"about {duration(seconds)} left" + (f" and {', '.join(unknown)}" if unknown else "")
+
+    def _mean(self, rule: str) -> float:
+        seconds = self._seconds[rule]
+        return sum(seconds) / len(seconds) if seconds else 0.0
+
+
+class LogHandler(LogHandlerBase):
+    """One line a job on stderr."""
+
+    def __post_init__(self) -> None:
+        self.campaign = Campaign()
+        self.names: dict[int, str] = {}
+
+    def emit(self, record: LogRecord) -> None:
+        """Write a record as one line, or as Snakemake would if it is nothing that this handler knows."""
+        event = getattr(record, "event", None)
+        if self.common_settings.dryrun or event not in {*SILENT, LogEvent.RUN_INFO, LogEvent.JOB_INFO, LogEvent.JOB_FINISHED}:
+            self._other(record)
+        elif event == LogEvent.RUN_INFO:
+            self.campaign.plan(record.stats)  # type: ignore[attr-defined]
+            jobs = ", ".join(f"{count} {rule}" for rule, count in self.campaign.left.items() if rule != "all")
+            self._write(f"{self.campaign.total} jobs: {jobs}")
+        elif event == LogEvent.JOB_INFO:
+            self._started(record)
+        elif event == LogEvent.JOB_FINISHED:
+            self._finished(record)
+
+    def _started(self, record: LogRecord) -> None:
+        job, rule = record.jobid, record.rule_name  # type: ignore[attr-defined]
+        self.names[job] = " ".join([rule, *map(str, (record.wildcards or {}).values())])  # type: ignore[attr-defined]
+        self.campaign.start(job, rule)
+        if rule != "all":
+            self._write(f"  start  {self.names[job]}")
+
+    def _finished(self, record: LogRecord) -> None:
+        job = record.job_id  # type: ignore[attr-defined]
+        rule, seconds = self.campaign.finish(job)
+        gone = duration(time.monotonic() - self.campaign.began)
+        head = f"[{self.campaign.done:>3}/{self.campaign.total}]"
+        if rule != "all":
+            self._write(f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {gone} gone, {self.campaign.rest()}")
+
+    def _other(self, record: LogRecord) -> None:
+        if text := self.format(record).strip():
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    @property
+    def writes_to_stream(self) -> bool:
+        """It writes to stderr."""
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        """It writes no file."""
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        """Snakemake's own filter applies."""
+        return False
+
+    @property
+    def has_formatter(self) -> bool:
+        """Snakemake's own formatter formats what this handler does not."""
+        return False
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        """No graph is drawn."""
+        return False

@@ -1,0 +1,71 @@
+"""Sampling by inversion: its exact law, top-p, and that one row never depends on another."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from redraft.engines.sampling import log_probs_of, sample
+
+PROBABILITIES = [0.05, 0.5, 0.0, 0.15, 0.3]
+GRID = 20_000
+
+
+def logits_of(probabilities):
+    return torch.tensor(probabilities, dtype=torch.float64).log().float()
+
+
+def law(probabilities, temperature=1.0, top_p=1.0):
+    """Share of an even grid of uniforms that gives each token."""
+    u = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
+    logits = logits_of(probabilities).expand(GRID, -1)
+    tokens, _ = sample(logits, u, temperature, top_p)
+    return np.bincount(tokens.numpy(), minlength=len(probabilities)) / GRID
+
+
+def test_each_token_gets_the_share_of_uniforms_that_is_its_probability():
+    np.testing.assert_allclose(law(PROBABILITIES), PROBABILITIES, atol=1 / GRID + 1e-7)
+
+
+def test_temperature_changes_the_law_as_a_power():
+    powers = np.array(PROBABILITIES) ** (1 / 0.5)
+    np.testing.assert_allclose(law(PROBABILITIES, temperature=0.5), powers / powers.sum(), atol=1 / GRID + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [(0.4, [1]), (0.6, [1, 4]), (0.79, [1, 4]), (0.81, [1, 3, 4]), (0.94, [1, 3, 4]), (0.96, [0, 1, 3, 4])],
+)
+def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_their_proportions(top_p, kept):
+    expected = np.where(np.isin(range(5), kept), PROBABILITIES, 0.0)
+    np.testing.assert_allclose(law(PROBABILITIES, top_p=top_p), expected / expected.sum(), atol=1 / GRID + 1e-6)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize("probabilities", [[0, 0.5, 0, 0.5, 0], [0.5, 0, 0, 0, 0.5], [0, 0, 1.0, 0, 0]])
+def test_a_token_of_probability_zero_is_never_drawn(probabilities, top_p):
+    edges = np.cumsum(probabilities)
+    u = [5e-324, 2**-53, 1.0, 1 - 2**-53, *edges[edges > 0], *np.nextafter(edges[edges > 0], 0)]
+    tokens, log_probs = sample(logits_of(probabilities).expand(len(u), -1), torch.tensor(u), 1.0, top_p)
+    assert {probabilities[token] for token in tokens.tolist()} <= {0.5, 1.0}
+    assert torch.isfinite(log_probs).all()
+
+
+def test_log_probs_are_those_of_the_temperature_before_top_p():
+    logits = logits_of(PROBABILITIES).expand(50, -1)
+    tokens, log_probs = sample(logits, torch.linspace(0.01, 1, 50, dtype=torch.float64), 2.0, 0.5)
+    assert torch.equal(log_probs, log_probs_of(logits, 2.0).gather(1, tokens[:, None])[:, 0])
+    roots = np.sqrt(PROBABILITIES)
+    expected = [math.log(roots[token] / roots.sum()) for token in tokens.tolist()]
+    np.testing.assert_allclose(log_probs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_a_row_is_drawn_as_if_it_were_alone(top_p):
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(40, 17, generator=generator)
+    u = 1 - torch.rand(40, dtype=torch.float64, generator=generator)
+    together = sample(logits, u, 1.0, top_p)[0].tolist()
+    assert together == [int(sample(logits[i : i + 1], u[i : i + 1], 1.0, top_p)[0]) for i in range(40)]
+    assert len(set(together)) > 5
