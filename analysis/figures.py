@@ -9,6 +9,7 @@ mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "redraft"
 from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
 from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 from analysis.collect import Runs  # noqa: E402
 from analysis.quantities import over_time  # noqa: E402
@@ -40,12 +41,11 @@ def _point(values: pd.Series) -> dict:
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
     """Draw the points as `<stem>.png` and `<stem>.svg`."""
-    fig, axes = plt.subplots(1, len(figure.panels), figsize=(4.6 * len(figure.panels), 3.6), squeeze=False)
+    fig, axes = plt.subplots(1, len(figure.panels), figsize=(max(4.6 * len(figure.panels), 6), 3.6), squeeze=False)
     for axis, panel in zip(axes[0], figure.panels, strict=True):
         _draw_panel(axis, panel, data[data["panel"] == panel.quantity], figure.x)
     handles, labels = axes[0][0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="lower center", ncols=min(len(labels), 8) or 1, fontsize=8, frameon=False)
-    fig.suptitle(f"Figure {figure.number}: {figure.title}", fontsize=10)
     fig.tight_layout(rect=(0, 0.08, 1, 1))
     for suffix in (".png", ".svg"):
         with atomic(stem.with_suffix(suffix)) as temporary:
@@ -68,4 +68,5 @@ def _draw_panel(axis: Axes, panel: Panel, data: pd.DataFrame, x: str) -> None:
                       color="grey", va="bottom")  # fmt: skip
     axis.set_title(panel.title, fontsize=9)
     axis.set_xlabel(x)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.grid(alpha=0.3)

@@ -23,9 +23,7 @@ def number(value: float, decimals: int) -> str:
 
 def cell_text(cell: pd.Series, column: Column) -> str:
     """`0.31 [0.28, 0.34] (paper 0.33)`; what is missing says so."""
-    if cell["verdict"] == MISSING:
-        return MISSING
-    text = number(cell["reproduced"], column.decimals)
+    text = MISSING if cell["verdict"] == MISSING else number(cell["reproduced"], column.decimals)
     if not math.isnan(cell["low"]) and cell["verdict"] != "baseline":
         text += f" [{number(cell['low'], column.decimals)}, {number(cell['high'], column.decimals)}]"
     if not math.isnan(cell["reported"]):

@@ -22,4 +22,6 @@ $pip install --quiet --no-deps -r envs/cpu/requirements.lock
 # Where the index offers only PyTorch's CUDA build, that needs its CUDA packages to be imported at all.
 "$venv/bin/python" -c 'import torch' 2>/dev/null || $pip install --quiet 'torch==2.13.0'
 $pip install --quiet --no-deps --no-build-isolation -e .
+# Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
+echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
 touch "$venv/.ready"

@@ -56,7 +56,7 @@ def test_wrong(text, answer):
     assert is_correct(text, answer) is False
 
 
-@pytest.mark.parametrize("content", [r"\frac{1}{0}", r"\frac{}{}", "(" * 3000, r"\int_{", "\x00", "^", r"\left(\right", "1/0"])
+@pytest.mark.parametrize("content", [r"\frac{1}{0}", r"\frac{}{}", "(" * 100, r"\int_{", "\x00", "^", r"\left(\right", "1/0"])
 def test_what_cannot_be_parsed_is_wrong_and_raises_nothing(content):
     assert is_correct(f"\\boxed{{{content}}}", "42") is False
 

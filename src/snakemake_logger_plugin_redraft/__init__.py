@@ -4,6 +4,7 @@
 runs look as Snakemake shows them.
 """
 
+import logging
 import sys
 import time
 from collections import Counter, defaultdict
@@ -13,7 +14,15 @@ from typing import Any
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-SILENT = {LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.PROGRESS}
+SILENT = {
+    LogEvent.WORKFLOW_STARTED,
+    LogEvent.RESOURCES_INFO,
+    LogEvent.JOB_STARTED,
+    LogEvent.SHELLCMD,
+    LogEvent.PROGRESS,
+}
+AGGREGATES = {"all", "reproduction"}
+"""Rules that only name files."""
 
 
 def duration(seconds: float) -> str:
@@ -25,11 +34,7 @@ def duration(seconds: float) -> str:
 
 
 class Campaign:
-    """What is planned, runs and is done, by rule; estimates the rest from the jobs that ended.
-
-    Args:
-        parallel: jobs that run at once, until more are seen.
-    """
+    """What is planned, runs and is done, by rule; estimates the rest from the jobs that ended."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -62,10 +67,12 @@ class Campaign:
         """How long it still takes, as far as can be said: rules of which no job has ended yet are not counted."""
         waiting = {rule: count for rule, count in self.left.items() if count > 0}
         known = {rule: self._mean(rule) * count for rule, count in waiting.items() if self._seconds[rule]}
-        gone = sum(min(time.monotonic() - began, self._mean(rule)) for rule, began in self._running.values() if rule in known)
+        gone = sum(
+            min(time.monotonic() - began, self._mean(rule)) for rule, began in self._running.values() if rule in known
+        )
         seconds = max(sum(known.values()) - gone, 0.0) / self._most
-        unknown = [rule for rule in waiting if rule not in known and rule != "all"]
-        return f"about {duration(seconds)} left" + (f" and {', '.join(unknown)}" if unknown else "")
+        unknown = sum(count for rule, count in waiting.items() if rule not in known and rule not in AGGREGATES)
+        return f"about {duration(seconds)} left" + (f" and {unknown} jobs of kinds not timed yet" if unknown else "")
 
     def _mean(self, rule: str) -> float:
         seconds = self._seconds[rule]
@@ -82,11 +89,16 @@ class LogHandler(LogHandlerBase):
     def emit(self, record: LogRecord) -> None:
         """Write a record as one line, or as Snakemake would if it is nothing that this handler knows."""
         event = getattr(record, "event", None)
-        if self.common_settings.dryrun or event not in {*SILENT, LogEvent.RUN_INFO, LogEvent.JOB_INFO, LogEvent.JOB_FINISHED}:
+        if self.common_settings.dryrun or event not in {
+            *SILENT,
+            LogEvent.RUN_INFO,
+            LogEvent.JOB_INFO,
+            LogEvent.JOB_FINISHED,
+        }:
             self._other(record)
         elif event == LogEvent.RUN_INFO:
             self.campaign.plan(record.stats)  # type: ignore[attr-defined]
-            jobs = ", ".join(f"{count} {rule}" for rule, count in self.campaign.left.items() if rule != "all")
+            jobs = ", ".join(f"{count} {rule}" for rule, count in self.campaign.left.items() if rule not in AGGREGATES)
             self._write(f"{self.campaign.total} jobs: {jobs}")
         elif event == LogEvent.JOB_INFO:
             self._started(record)
@@ -97,7 +109,7 @@ class LogHandler(LogHandlerBase):
         job, rule = record.jobid, record.rule_name  # type: ignore[attr-defined]
         self.names[job] = " ".join([rule, *map(str, (record.wildcards or {}).values())])  # type: ignore[attr-defined]
         self.campaign.start(job, rule)
-        if rule != "all":
+        if rule not in AGGREGATES:
             self._write(f"  start  {self.names[job]}")
 
     def _finished(self, record: LogRecord) -> None:
@@ -105,11 +117,15 @@ class LogHandler(LogHandlerBase):
         rule, seconds = self.campaign.finish(job)
         gone = duration(time.monotonic() - self.campaign.began)
         head = f"[{self.campaign.done:>3}/{self.campaign.total}]"
-        if rule != "all":
-            self._write(f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {gone} gone, {self.campaign.rest()}")
+        if rule not in AGGREGATES:
+            self._write(
+                f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {gone} gone, {self.campaign.rest()}"
+            )
 
     def _other(self, record: LogRecord) -> None:
-        if text := self.format(record).strip():
+        chatter = getattr(record, "event", None) is None and record.levelno <= logging.INFO
+        text = self.format(record).strip()
+        if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
             self._write(text)
 
     def _write(self, text: str) -> None:

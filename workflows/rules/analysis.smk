@@ -19,10 +19,10 @@ localrules:
 rule collect:
     input:
         scores=lambda wildcards: [
-            run / "scores.json" for run in DEFAULT_RUNS[wildcards.paper]
+            run / "scores.json" for run in wanted_runs(wildcards.paper)
         ],
         diversity=lambda wildcards: [
-            run / "diversity.parquet" for run in DEFAULT_RUNS[wildcards.paper]
+            run / "diversity.parquet" for run in wanted_runs(wildcards.paper)
         ],
     output:
         **COLLECTED,

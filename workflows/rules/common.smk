@@ -29,13 +29,18 @@ PAPERS = list(PRESET.default)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 
 
-def default_runs(paper):
-    """Folders of all runs that a bare `snakemake` wants of a paper."""
-    cells = EXPERIMENTS.cells(paper, PRESET.default[paper])
+def wanted_runs(paper):
+    """Folders of all runs that a paper's tables wait for.
+
+    `snakemake reproduction` wants all cells of the paper, anything else those of the preset's default grids.
+    """
+    everything = "reproduction" in workflow.dag_settings.targets
+    cells = EXPERIMENTS.cells(paper, None if everything else PRESET.default[paper])
     return [LAYOUT.run(cell.id, seed) for cell in cells for seed in PRESET.seeds]
 
 
-DEFAULT_RUNS = checked(lambda: {paper: default_runs(paper) for paper in PAPERS})
+for paper in PAPERS:
+    checked(lambda: EXPERIMENTS.cells(paper, PRESET.default[paper]))
 
 
 def run_of(wildcards):

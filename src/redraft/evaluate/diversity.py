@@ -27,7 +27,7 @@ def distinct_1(responses: Sequence[Tokens]) -> float:
     return len(np.unique(tokens)) / len(tokens) if len(tokens) else 0.0
 
 
-def self_bleu(responses: Sequence[Tokens], seed: int, sample: int = 64) -> float:
+def self_bleu(responses: Sequence[Tokens], seed: int, sample: int = 32) -> float:
     """Mean sentence BLEU, 0 to 1, of sampled responses against the others in the sample; 0 if fewer than two."""
     if len(responses) < 2:
         return 0.0

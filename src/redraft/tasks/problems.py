@@ -44,6 +44,8 @@ def _from_file(data: ProblemFile) -> list[Problem]:
             raise UserError(f"line {number} is not JSON", file=file, value=line[:80]) from None
         except KeyError as key:
             raise UserError(f"line {number} lacks a key", file=file, key=str(key), allowed="problem, answer") from None
+        except TypeError:
+            raise UserError(f"line {number} is not an object", file=file, value=line[:80]) from None
     if len(problems) != data.size:
         raise UserError("wrong number of problems", file=file, key="size", value=len(problems), allowed=str(data.size))
     return problems

@@ -111,6 +111,7 @@ class LocalTrainer:
         checkpoints = Checkpoints(self.folder.checkpoints(fingerprint), fingerprint)
         self.folder.path.mkdir(parents=True, exist_ok=True)
         done, self.drafts = checkpoints.restore(self.model, self.optimizer)
+        checkpoints.remove_others()
         truncate_records(self.folder.records, done)
         for step in range(done, self.steps):
             record = self.step(step)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -37,6 +38,9 @@ def initialise(model: TinyModel, tokenizer: Any) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(model.warm_start.seed)
         return model_class(config)
+
+
+transformers.utils.logging.disable_progress_bar()
 
 
 def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:

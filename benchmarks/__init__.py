@@ -1,0 +1,1 @@
+"""Timings, as ratios of things measured side by side in one run. `make bench` runs them all."""

@@ -1,0 +1,6 @@
+"""All benchmarks."""
+
+from benchmarks import engine, workflow
+
+engine.main()
+workflow.main()

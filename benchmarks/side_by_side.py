@@ -1,0 +1,29 @@
+"""Fair timing on a noisy machine: alternatives take turns, and medians are compared."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+ROUNDS = 7
+
+
+def seconds(alternatives: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Wall seconds of each alternative, one a round, after a first round that does not count."""
+    measured: dict[str, list[float]] = {name: [] for name in alternatives}
+    for number in range(rounds + 1):
+        for name, function in alternatives.items():
+            began = time.perf_counter()
+            function()
+            if number:
+                measured[name].append(time.perf_counter() - began)
+    return measured
+
+
+def line(name: str, values: list[float], unit: str = "s") -> str:
+    """Median with minimum and maximum."""
+    return f"  {name:<44} {statistics.median(values):10.3f} {unit}  [{min(values):.3f}, {max(values):.3f}]"
+
+
+def ratio(first: list[float], second: list[float]) -> float:
+    """Median over rounds of first/second."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))

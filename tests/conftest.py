@@ -1,0 +1,38 @@
+"""What several test files use. Tests compute on one thread: for models so small a second one only waits."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """Folder of a model of a few thousand parameters that answers each of data/coin_problems.jsonl by 1 or 2.
+
+    It writes a random digit and letter before that, so that responses differ, end, and are right half of the time.
+    """
+    import numpy as np
+    import torch
+
+    from redraft.config import TinyModel
+    from redraft.tasks.tokenizer import make_tokenizer
+    from redraft.train import models
+
+    tokenizer = make_tokenizer()
+    shape = TinyModel(hidden_size=16, layers=1, heads=2, head_dim=8, intermediate_size=32)
+    model = models.initialise(shape, tokenizer)
+    optimizer, rng = torch.optim.AdamW(model.parameters(), lr=0.02), np.random.default_rng(0)
+    for _ in range(60):
+        drawn = zip(*(rng.integers(0, n, 32) for n in (8, 10, 8, 2)), strict=True)
+        texts = [f"{i}{'abcdefgh'[i]}={d}{'abcdefgh'[j]};\\boxed{{{1 + k}}}<eos>" for i, d, j, k in drawn]
+        tokens = torch.tensor(tokenizer(texts)["input_ids"])
+        loss = torch.nn.functional.cross_entropy(model(input_ids=tokens).logits[:, 2:-1].mT, tokens[:, 3:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

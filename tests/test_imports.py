@@ -1,0 +1,129 @@
+"""Which module may import which. A failure here breaks the build, which is the point."""
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"redraft": ROOT / "src" / "redraft", "analysis": ROOT / "analysis"}
+ENTRANCES = {"redraft.cli", "redraft.stages", "redraft.tracking"}
+"""What ties everything together; imported by nobody below."""
+
+# Part of the code to what of this project it may import, itself always included.
+ALLOWED = {
+    "redraft.errors": set(),
+    "redraft.layout": set(),
+    "redraft.config": {"redraft.errors", "redraft.files"},
+    "redraft.files": {"redraft.errors"},
+    "redraft.provenance": {"redraft.config", "redraft.errors", "redraft.files"},
+    "redraft.rollout": {"redraft.config", "redraft.errors", "redraft.files"},
+    "redraft.engines": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout"},
+    "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
+    "redraft.train": {"redraft"},
+    "redraft.evaluate": {"redraft"},
+    "analysis": {
+        "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.provenance",
+        "redraft.rollout.streams",
+    },
+}  # fmt: skip
+# Package from outside to the parts that may import it.
+ONLY_IN = {
+    "verl": {"redraft.train"},
+    "vllm": {"redraft.engines", "redraft.train"},
+    "torch": {"redraft.engines", "redraft.train", "redraft.evaluate", *ENTRANCES},
+    "transformers": {"redraft.engines", "redraft.train", "redraft.evaluate", "redraft.tasks"},
+    "math_verify": {"redraft.tasks"},
+}
+
+
+def within(module, part):
+    return module == part or module.startswith(part + ".")
+
+
+@cache
+def modules():
+    """Every module of the project and its file."""
+    found = {}
+    for name, folder in PACKAGES.items():
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).with_suffix("").parts
+            found[".".join([name, *(part for part in parts if part != "__init__")])] = file
+    return found
+
+
+def imports_of(file):
+    """Names of imported modules, those in functions included; of `from a import b`, a.b where that is a module."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in modules() else node.module
+
+
+def violations(rule):
+    return [(module, name) for module, file in modules().items() for name in imports_of(file) if rule(module, name)]
+
+
+def part_of(module):
+    return next((part for part in ALLOWED if within(module, part)), None)
+
+
+def test_every_module_belongs_to_a_part_with_a_rule():
+    assert [m for m in modules() if not part_of(m) and m not in ENTRANCES | {"redraft"}] == []
+    assert {part_of(m) for m in modules()} - {None} == set(ALLOWED), "a rule about nothing"
+
+
+def test_import_directions():
+    def forbidden(module, name):
+        part = part_of(module)
+        if part is None or not any(within(name, package) for package in PACKAGES):
+            return False
+        return not any(within(name, allowed) for allowed in {part} | ALLOWED[part])
+
+    assert violations(forbidden) == []
+
+
+def test_nothing_but_the_entrances_imports_analysis_or_an_entrance():
+    def forbidden(module, name):
+        inner = within(module, "redraft") and module not in ENTRANCES
+        return name in ENTRANCES and module not in ENTRANCES or inner and within(name, "analysis")
+
+    assert violations(forbidden) == []
+
+
+@pytest.mark.parametrize("package", ONLY_IN)
+def test_heavy_packages_are_imported_in_their_place_only(package):
+    def forbidden(module, name):
+        return within(name, package) and not any(within(module, part) for part in ONLY_IN[package])
+
+    assert violations(forbidden) == []
+
+
+def test_no_import_cycle():
+    graph = {
+        module: {name for name in imports_of(file) if name in modules()} - {module}
+        for module, file in modules().items()
+    }  # fmt: skip
+    assert sum(map(len, graph.values())) > 50
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+LIGHT = ["redraft.config", "redraft.files", "redraft.layout", "redraft.provenance", "redraft.rollout.strategies"]
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_what_the_workflow_reads_loads_no_machine_learning(module):
+    code = f"import sys, {module}; print(*sorted({{'torch', 'transformers', 'verl', 'vllm'}} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""

@@ -1,0 +1,185 @@
+"""Advantages and losses against hand computations, micro-batches against the whole, and that verl computes them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from verl.trainer.ppo import core_algos
+
+from redraft.config.algorithm import GRPO
+from redraft.rollout.types import Finish, Rollout
+from redraft.train.batch import Batch
+from redraft.train.losses import PolicyLoss, advantages
+
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+
+
+def mask_of(*lengths):
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).float()
+
+
+def test_advantages_are_rewards_standardised_within_a_group():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    groups = np.array([7, 7, 3, 3, 7, 3])  # interleaved: rewards 1, 0, 1 and 0, 1, 1
+    mask = mask_of(2, 3, 1, 3, 3, 2)
+    deviation = math.sqrt((2 * (1 / 3) ** 2 + (2 / 3) ** 2) / 2)  # unbiased
+    high, low = (1 / 3) / (deviation + 1e-6), (-2 / 3) / (deviation + 1e-6)
+    expected = torch.tensor([high, low, low, high, high, high])[:, None] * mask
+    torch.testing.assert_close(advantages(GRPO(), rewards, mask, groups), expected)
+
+
+def test_a_group_of_equal_rewards_teaches_nothing():
+    computed = advantages(GRPO(), torch.ones(4), mask_of(2, 2, 3, 1), np.array([0, 0, 1, 1]))
+    assert computed.abs().max() == 0
+
+
+def whole(mask):
+    return {"batch_num_tokens": mask.sum(), "global_batch_size": len(mask)}
+
+
+def loss_of(algorithm, ratios, advantage, kl_shift=0.0):
+    """The loss of one response with these probability ratios; the reference's log-probs lie `kl_shift` higher."""
+    ratios = torch.tensor([ratios])
+    old = torch.full_like(ratios, -1.0)
+    log_probs = old + ratios.log()
+    mask = torch.ones_like(ratios)
+    return PolicyLoss(algorithm)(log_probs, old, log_probs + kl_shift, torch.full_like(ratios, advantage), mask, whole(mask))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.1, 2.0, -2.2),  # inside the clip range
+        (1.5, 2.0, -2.4),  # clipped above, at 1.2
+        (0.5, 2.0, -1.0),  # no clip where it would help
+        (0.5, -2.0, 1.6),  # clipped below, at 0.8
+        (1.5, -2.0, 3.0),
+        (9.0, -2.0, 6.0),  # dual clip, at 3
+    ],
+)
+def test_policy_loss_clips_as_ppo_with_a_dual_clip(ratio, advantage, expected):
+    result = loss_of(GRPO(kl_loss_coef=0), [ratio, ratio], advantage)
+    assert float(result.loss) == pytest.approx(expected, rel=1e-5)
+    assert result.clip_fraction == float(expected in (-2.4, 1.6))
+
+
+def test_clip_ranges_are_the_configured_ones():
+    wide = GRPO(kl_loss_coef=0, clip_low=0.4, clip_high=0.28, clip_ratio_c=10)
+    losses = [float(loss_of(wide, [r], a).loss) for r, a in ((1.5, 1.0), (0.5, -1.0), (20.0, -1.0))]
+    assert losses == pytest.approx([-1.28, 0.6, 10.0], rel=1e-5)
+
+
+def test_kl_loss_is_the_low_variance_estimator_with_its_weight():
+    shift = 0.3
+    estimate = math.exp(shift) - shift - 1
+    result = loss_of(GRPO(kl_loss_coef=0.5), [1.0, 1.0], 0.0, shift)
+    assert result.kl == pytest.approx(estimate, rel=1e-5)
+    assert float(result.loss) == pytest.approx(0.5 * estimate, rel=1e-5)
+    assert float(loss_of(GRPO(kl_loss_coef=0), [1.0], 0.0, shift).loss) == 0
+
+
+def test_verl_computes_advantages_losses_and_divergence(monkeypatch):
+    called = []
+
+    def spy(name, value):
+        def function(*args, **kwargs):
+            called.append(name)
+            return value
+
+        return function
+
+    monkeypatch.setitem(core_algos.ADV_ESTIMATOR_REGISTRY, "grpo", spy("advantage", ("verl's", None)))
+    monkeypatch.setitem(
+        core_algos.POLICY_LOSS_REGISTRY, "vanilla", spy("loss", (torch.tensor(5.0), {"actor/pg_clipfrac": 0.25}))
+    )
+    monkeypatch.setattr(core_algos, "kl_penalty", spy("kl", torch.full((1, 1), 2.0)))
+    assert advantages(GRPO(), torch.ones(2), mask_of(1, 1), np.array([0, 0])) == "verl's"
+    result = loss_of(GRPO(kl_loss_coef=0.5), [1.0], 1.0)
+    assert (float(result.loss), result.clip_fraction, result.kl) == (5.0 + 0.5 * 2.0, 0.25, 2.0)
+    assert called == ["advantage", "loss", "kl"]
+
+
+PROMPTS = [[3, 4], [5], [6, 7, 8], [2], [9, 2], [4, 4, 4, 4]]
+LENGTHS = [5, 1, 3, 7, 2, 4]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=12, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=24, max_position_embeddings=32, initializer_range=0.2,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).double()
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(0)
+    rollouts = [
+        Rollout(i, 0, rng.integers(1, 12, n).astype(np.int32), np.zeros(n), np.zeros(n), Finish.LENGTH)
+        for i, n in enumerate(LENGTHS)
+    ]
+    return Batch.of(PROMPTS, rollouts, 0, torch.device("cpu"))
+
+
+def test_a_batch_joins_prompts_and_responses(batch):
+    assert batch.starts.tolist() == [len(prompt) for prompt in PROMPTS]
+    assert batch.mask.sum(1).tolist() == LENGTHS
+    assert batch.tokens.shape == (6, max(len(p) + n for p, n in zip(PROMPTS, LENGTHS, strict=True)))
+    assert [row[: len(p)].tolist() for row, p in zip(batch.tokens, PROMPTS, strict=True)] == PROMPTS
+
+
+@torch.no_grad()
+def test_padding_changes_no_log_prob_and_no_entropy(model, batch):
+    log_probs, entropy = batch.log_probs(model, entropy=True)
+    for row, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
+        alone = batch.tokens[row : row + 1, : len(prompt) + length]
+        law = model(input_ids=alone).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+        torch.testing.assert_close(log_probs[row, :length], law.gather(1, alone[0, len(prompt) :, None])[:, 0])
+        torch.testing.assert_close(entropy[row, :length], -(law.exp() * law).sum(-1))
+        assert log_probs[row, length:].abs().sum() == entropy[row, length:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_micro_batches_hold_every_row_once_and_no_needless_padding(batch, size):
+    rows = torch.tensor([5, 0, 3, 1, 4, 2])
+    parts = list(batch.parts(rows, size))
+    assert sorted(torch.cat([chosen for chosen, _ in parts]).tolist()) == list(range(6))
+    for chosen, part in parts:
+        assert len(chosen) <= size
+        assert part.tokens.shape[1] == max(len(PROMPTS[i]) + LENGTHS[i] for i in chosen)
+        assert part.mask.tolist() == batch.mask[chosen].tolist()
+
+
+def gradients(model, batch, mode, size):
+    """Gradients and loss of the whole batch, summed over micro-batches of some size."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        now = batch.log_probs(model)[0]
+        old, ref = (now + 0.3 * torch.randn(now.shape, generator=generator) * batch.mask for _ in range(2))
+    advantage = torch.randn((6, 1), generator=generator) * batch.mask
+    loss, total = PolicyLoss(GRPO(loss_agg_mode=mode, kl_loss_coef=0.1)), 0.0
+    model.zero_grad(set_to_none=True)
+    for rows, part in batch.parts(torch.arange(6), size):
+        result = loss(part.log_probs(model)[0], old[rows], ref[rows], advantage[rows], part.mask, whole(batch.mask))
+        result.loss.backward()
+        total += float(result.loss.detach())
+    return total, [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_micro_batches_give_the_gradients_of_the_whole(model, batch, mode, size):
+    expected_loss, expected = gradients(model, batch, mode, 6)
+    loss, computed = gradients(model, batch, mode, size)
+    assert max(float(g.abs().max()) for g in expected) > 1e-3
+    assert loss == pytest.approx(expected_loss, abs=1e-6)
+    for one, other in zip(computed, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_aggregation_modes_differ(model, batch):
+    assert len({round(gradients(model, batch, mode, 6)[0], 5) for mode in MODES}) == 3
