@@ -56,7 +56,9 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
             print(f"left out, since its configuration has changed: {folder}", file=sys.stderr)
             continue
         key = {"cell": cell, "seed": seed}
-        runs.append(key | {"fingerprint": content["fingerprint"], "manifest": str(manifest), "seconds": content["seconds"]})
+        runs.append(
+            key | {"fingerprint": content["fingerprint"], "manifest": str(manifest), "seconds": content["seconds"]}
+        )
         steps.append(_steps(folder).assign(**key))
         scores += [key | {"benchmark": b} | s for b, s in read_json(folder / "scores.json").items()]
     if not runs:

@@ -36,7 +36,7 @@ def wide(table: Table, cells: pd.DataFrame) -> pd.DataFrame:
     indexed = cells.set_index(["row", "column"])
     return pd.DataFrame(
         {c.title: [cell_text(indexed.loc[(row.label, c.name)], c) for row in table.rows] for c in table.columns},
-        index=pd.Index([row.label for row in table.rows], name=""),
+        index=[row.label for row in table.rows],
     )
 
 
@@ -57,7 +57,10 @@ def latex(table: Table, cells: pd.DataFrame) -> str:
 def html(table: Table, cells: pd.DataFrame, base: Path) -> str:
     """The table as an HTML fragment; each number links to the manifests of its runs, relative to `base`."""
     indexed = cells.set_index(["row", "column"])
-    rows = [(row.label, [_html_cell(indexed.loc[(row.label, c.name)], c, base) for c in table.columns]) for row in table.rows]
+    rows = [
+        (row.label, [_html_cell(indexed.loc[(row.label, c.name)], c, base) for c in table.columns])
+        for row in table.rows
+    ]
     return TEMPLATES.get_template("table.html.j2").render(table=table, rows=rows)
 
 

@@ -1,5 +1,6 @@
 """What the papers report, transcribed: `experiments/<paper>/reported/table<NN>.csv`, long format."""
 
+import io
 from pathlib import Path
 
 import pandas as pd
@@ -16,11 +17,12 @@ def read_reported(folder: Path, number: int) -> pd.DataFrame:
     """A reported table, `value` as float, everything else as text.
 
     Raises:
-        UserError: if the file is missing, has another header, or a value is not a number.
+        UserError: if the file is missing or cut off, has another header, or a value is not a number.
     """
     file = folder / "reported" / f"table{number:02d}.csv"
     try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        text = file.read_text(encoding="utf-8")
+        frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise UserError("this reported table is missing", file=file) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
@@ -30,7 +32,13 @@ def read_reported(folder: Path, number: int) -> pd.DataFrame:
     values = pd.to_numeric(frame["value"], errors="coerce")
     if values.isna().any():
         line = int(values.isna().to_numpy().argmax()) + 2
-        raise UserError(f"line {line} is cut off or not a number", file=file, key="value", value=frame["value"][line - 2])
+        raise UserError(
+            f"the value in line {line} is not a number", file=file, key="value", value=frame["value"][line - 2]
+        )
+    # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
+    last = frame.groupby(HEADER[:-2], sort=False)["column"].last()
+    if not text.endswith("\n") or last.nunique() > 1:
+        raise UserError("this reported table is cut off", file=file, key="line", value=len(frame) + 1)
     return frame.assign(value=values)
 
 

@@ -123,7 +123,9 @@ def test_cut_never_falls_as_lenience_rises(batch, one, other):
 @given(batches(), st.floats(0, 10), st.floats(0.01, 1))
 def test_cut_never_falls_as_uniforms_fall(batch, lenience, factor):
     new, old, u, lengths = batch
-    assert (first_rejection(new, old, u, lengths, lenience) <= first_rejection(new, old, u * factor, lengths, lenience)).all()
+    assert (
+        first_rejection(new, old, u, lengths, lenience) <= first_rejection(new, old, u * factor, lengths, lenience)
+    ).all()
 
 
 @given(batches(), st.sampled_from(LENIENCES))
@@ -163,7 +165,10 @@ def test_float32_is_cut_as_float64_away_from_the_threshold(batch, lenience):
         distance = np.abs(np.log(u) - (math.log(lenience) + new - old))
     u = np.where(distance < 1e-5, np.minimum(u * 0.9, 1.0), u)
     single = (new.astype(np.float32), old.astype(np.float32))
-    assert first_rejection(*single, u, lengths, lenience).tolist() == first_rejection(new, old, u, lengths, lenience).tolist()
+    assert (
+        first_rejection(*single, u, lengths, lenience).tolist()
+        == first_rejection(new, old, u, lengths, lenience).tolist()
+    )
 
 
 @pytest.mark.parametrize(

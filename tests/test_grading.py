@@ -1,5 +1,7 @@
 """The grader, the arithmetic task and its tokenizer."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +58,9 @@ def test_wrong(text, answer):
     assert is_correct(text, answer) is False
 
 
-@pytest.mark.parametrize("content", [r"\frac{1}{0}", r"\frac{}{}", "(" * 100, r"\int_{", "\x00", "^", r"\left(\right", "1/0"])
+@pytest.mark.parametrize(
+    "content", [r"\frac{1}{0}", r"\frac{}{}", "(" * 100, r"\int_{", "\x00", "^", r"\left(\right", "1/0"]
+)
 def test_what_cannot_be_parsed_is_wrong_and_raises_nothing(content):
     assert is_correct(f"\\boxed{{{content}}}", "42") is False
 
@@ -74,7 +78,7 @@ def test_working_ends_in_the_right_box_and_takes_up_every_term(problem):
     assert is_correct(working, str(problem.answer))
     assert working.count(";") == len(problem.terms) + 1
     values = [int(step.rpartition("=")[2]) for step in working.split(";")[:-1]]
-    steps = [(after - before) % MODULUS for before, after in zip(values, values[1:], strict=False)]
+    steps = [(after - before) % MODULUS for before, after in pairwise(values)]
     assert steps == [term % MODULUS for term in problem.terms]
 
 

@@ -45,7 +45,9 @@ def loss_of(algorithm, ratios, advantage, kl_shift=0.0):
     old = torch.full_like(ratios, -1.0)
     log_probs = old + ratios.log()
     mask = torch.ones_like(ratios)
-    return PolicyLoss(algorithm)(log_probs, old, log_probs + kl_shift, torch.full_like(ratios, advantage), mask, whole(mask))
+    return PolicyLoss(algorithm)(
+        log_probs, old, log_probs + kl_shift, torch.full_like(ratios, advantage), mask, whole(mask)
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,14 @@ def test_names_and_numbers_correspond(one, other):
 
 
 def test_seed_purpose_and_every_position_matter():
-    changed = [(1, "p", (2, 3)), (0, "q", (2, 3)), (0, "p", (9, 3)), (0, "p", (2, 9)), (0, "p", (3, 2)), (0, "p", (23,))]
+    changed = [
+        (1, "p", (2, 3)),
+        (0, "q", (2, 3)),
+        (0, "p", (9, 3)),
+        (0, "p", (2, 9)),
+        (0, "p", (3, 2)),
+        (0, "p", (23,)),
+    ]
     assert len({numbers(name) for name in [(0, "p", (2, 3)), *changed]}) == len(changed) + 1
 
 

@@ -1,7 +1,7 @@
 """The in-process engine against plain forward passes of transformers, for all that it does to save work."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -51,6 +51,9 @@ class Job:
     draft: np.ndarray
     scores: bool
     keep: int
+    patience: int = 0
+    """Turns it waits between the two, so that others overtake it."""
+    decodes: bool = True
 
     @property
     def prefix(self):
@@ -64,13 +67,19 @@ def make_jobs(count=12):
         rng = stream(0, "jobs", name)
         draft = rng.integers(2, VOCABULARY, rng.integers(3, 9)).astype(np.int32) if name % 4 else NOTHING
         keep = (0, int(rng.integers(1, len(draft))) if len(draft) else 0, len(draft))[name % 3]
-        jobs.append(Job(name, rng.integers(2, VOCABULARY, rng.integers(1, 7)).tolist(), draft, name % 4 in (1, 2), keep))
+        jobs.append(
+            Job(name, rng.integers(2, VOCABULARY, rng.integers(1, 7)).tolist(), draft, name % 4 in (1, 2), keep)
+        )
     return jobs
 
 
 async def serve(engine, job):
     async with engine.session(job.prompt) as session:
         scored = await session.score(job.draft) if job.scores else None
+        for _ in range(job.patience):
+            await asyncio.sleep(0)
+        if not job.decodes:
+            return scored, None
         room = LIMIT - job.keep
         return scored, await session.decode(job.prefix, room, uniforms(0, "decode", job.name, count=room))
 
@@ -90,17 +99,26 @@ def plain_log_probs(model, prompt, response, temperature=1.0):
 
 def check_against_plain_forward(model, jobs, results, temperature=1.0):
     for job, (scored, continuation) in zip(jobs, results, strict=True):
-        whole = np.concatenate([job.prefix, continuation.tokens])
-        expected = plain_log_probs(model, job.prompt, whole, temperature)[job.keep :]
-        np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
+        if job.decodes:
+            whole = np.concatenate([job.prefix, continuation.tokens])
+            expected = plain_log_probs(model, job.prompt, whole, temperature)[job.keep :]
+            np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
         if job.scores:
             np.testing.assert_allclose(scored, plain_log_probs(model, job.prompt, job.draft, temperature), atol=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_rows": 3}, {"max_rows": 1}, {"max_rows": 5, "max_batched_tokens": 12}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_rows": 3}, {"max_rows": 1}, {"max_rows": 5, "max_batched_tokens": 12}], ids=str
+)
 def test_scores_and_decoded_log_probs_are_those_of_a_plain_forward(model, settings):
     jobs = make_jobs()
     check_against_plain_forward(model, jobs, run(make_engine(model, **settings), jobs))
+
+
+@pytest.mark.parametrize("max_rows", [2, 5, 16])
+def test_sessions_that_overtake_wait_or_leave_do_not_disturb_each_other(qwen3, max_rows):
+    jobs = [replace(job, patience=7 * job.name % 5, decodes=job.name % 5 != 1) for job in make_jobs(20)]
+    check_against_plain_forward(qwen3, jobs, run(make_engine(qwen3, max_rows=max_rows), jobs))
 
 
 def test_temperature_enters_scores_and_samples(qwen3):
@@ -175,12 +193,13 @@ def test_changed_weights_change_the_next_runs_log_probs():
 
 def test_a_session_may_score_and_decode_again(qwen3):
     job, other = make_jobs()[5], make_jobs()[6]
+    prefixes = (job.draft[:2], other.draft, other.draft, NOTHING)  # the first is not of the draft scored last
 
     async def again(engine):
         async with engine.session(job.prompt) as session:
             scored = [await session.score(draft) for draft in (job.draft, other.draft)]
             u = uniforms(0, "again", count=8)
-            return scored, [await session.decode(prefix, 8, u) for prefix in (other.prefix, other.prefix, NOTHING)]
+            return scored, [await session.decode(prefix, 8, u) for prefix in prefixes]
 
     async def neighbour(engine):
         return await serve(engine, make_jobs()[1])
@@ -189,8 +208,8 @@ def test_a_session_may_score_and_decode_again(qwen3):
     (scored, decoded), _ = engine.run(again(engine), neighbour(engine))
     for draft, log_probs in zip((job.draft, other.draft), scored, strict=True):
         np.testing.assert_allclose(log_probs, plain_log_probs(qwen3, job.prompt, draft), atol=1e-4)
-    assert decoded[0].tokens.tolist() == decoded[1].tokens.tolist()
-    for prefix, continuation in zip((other.prefix, other.prefix, NOTHING), decoded, strict=True):
+    assert decoded[1].tokens.tolist() == decoded[2].tokens.tolist()
+    for prefix, continuation in zip(prefixes, decoded, strict=True):
         expected = plain_log_probs(qwen3, job.prompt, [*prefix, *continuation.tokens])[len(prefix) :]
         np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
 

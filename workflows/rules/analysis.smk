@@ -88,20 +88,6 @@ rule claims:
         "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
-def report_parts():
-    """All tables, figures and claims of the preset's papers."""
-    for paper in PAPERS:
-        yield from (
-            LAYOUT.table(paper, t.number).with_suffix(".csv")
-            for t in EXPERIMENTS.tables(paper).tables
-        )
-        yield from (
-            LAYOUT.figure(paper, f.number).with_suffix(".svg")
-            for f in EXPERIMENTS.figures(paper).figures
-        )
-        yield LAYOUT.claims(paper)
-
-
 rule report:
     input:
         checked(lambda: list(report_parts())),

@@ -49,6 +49,20 @@ def run_of(wildcards):
     return checked(lambda: EXPERIMENTS.run(cell_id, int(wildcards.seed), PRESET.name))
 
 
+def report_parts():
+    """All tables, figures and claims of the preset's papers."""
+    for paper in PAPERS:
+        yield from (
+            LAYOUT.table(paper, t.number).with_suffix(".csv")
+            for t in EXPERIMENTS.tables(paper).tables
+        )
+        yield from (
+            LAYOUT.figure(paper, f.number).with_suffix(".svg")
+            for f in EXPERIMENTS.figures(paper).figures
+        )
+        yield LAYOUT.claims(paper)
+
+
 wildcard_constraints:
     paper=r"[a-z0-9_]+",
     cell=r"[A-Za-z0-9_.-]+",

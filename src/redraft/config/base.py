@@ -41,7 +41,7 @@ def format_lenience(lenience: float) -> str:
     if lenience in (0.0, 1.0):
         return f"{lenience:g}"
     exponent = round(math.log(lenience), 6)
-    if math.exp(exponent) == lenience:
+    if abs(exponent) < 700 and math.exp(exponent) == lenience:
         return f"e^{exponent:g}"
     return repr(lenience)
 

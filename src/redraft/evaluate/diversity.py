@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics import BLEU
 
+from redraft.errors import UserError
 from redraft.files import atomic, read_parquet
 from redraft.rollout.streams import stream
 
@@ -47,10 +48,17 @@ def rouge_1(response: Tokens, earlier: Tokens) -> float:
 
 
 def measure(run_folder: Path, seed: int, file: Path) -> None:
-    """Measure every step of a run from its saved rollouts; one Parquet line a step."""
+    """Measure every step of a run from its saved rollouts; one Parquet line a step.
+
+    Raises:
+        UserError: if there are none, or one is damaged.
+    """
+    files = sorted((run_folder / "rollouts").glob("step-*.parquet"))
+    if not files:
+        raise UserError("there are no saved rollouts here", file=run_folder / "rollouts")
     earlier: dict[tuple[int, int], np.ndarray] = {}
     lines = []
-    for step, path in enumerate(sorted((run_folder / "rollouts").glob("step-*.parquet"))):
+    for step, path in enumerate(files):
         frame = read_parquet(path, ROLLOUT_COLUMNS)
         responses = list(frame["tokens"])
         keys = list(zip(frame["prompt"], frame["sample"], strict=True))

@@ -1,0 +1,247 @@
+"""From runs to verdicts, on runs made up here: what is reported never turns into what is reproduced."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import render
+from analysis.claims import judge
+from analysis.collect import Runs
+from analysis.figures import figure_data
+from analysis.quantities import RUN_QUANTITIES, STEP_QUANTITIES, by_seed
+from analysis.reported import read_reported, reported_row
+from analysis.statistics import Estimate, estimate, paired
+from analysis.tables import COLUMNS, Source, expand, make_table, verdict
+from redraft.config import Bound, Claim, Compare, Experiments, Monotone
+from redraft.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = Experiments(ROOT)
+STAGES = ("verification", "rollout", "assembly", "total")
+
+
+def run_steps(cell, seed, tokens, seconds, **values):
+    """Three steps of one epoch each."""
+    return [
+        {
+            "cell": cell, "seed": seed, "step": i, "epoch": i, "tokens_decoded": tokens, "tokens_verified": 0,
+            "prefix_length": math.nan if i == 0 else 10.0, "full_reuse_ratio": math.nan if i == 0 else 0.5,
+            "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3,
+            "kl": 0.01 * i, "clip_fraction": 0.001, "distinct_1": 0.1, "self_bleu": 0.5,
+            "rouge_1": math.nan if i == 0 else 0.6, **{f"seconds.{name}": seconds for name in STAGES}, **values,
+        }
+        for i in range(3)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def runs():
+    """GRPO and two speculative cells, three seeds; l = 1 decodes half, inf a tenth."""
+    cells = {"grpo-vanilla": (100, 4.0, 60), "grpo-spec-l0": (50, 2.0, 57), "grpo-spec-linf": (10, 1.0, 40)}
+    steps, scores, lines = [], [], []
+    for cell, (tokens, seconds, correct) in cells.items():
+        for seed in (0, 1, 2):
+            steps += run_steps(cell, seed, tokens + seed, seconds)
+            lines.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0,
+                          "manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json"})  # fmt: skip
+            for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution")):
+                scores.append({"cell": cell, "seed": seed, "benchmark": benchmark, "role": role,
+                               "correct": correct + seed, "total": 100})  # fmt: skip
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+@pytest.fixture
+def table3(runs):
+    spec = expand(EXPERIMENTS.tables("spec_rl").tables[0], EXPERIMENTS.preset("tiny").benchmarks)
+    source = Source(runs, read_reported(ROOT / "experiments/spec_rl", 3), EXPERIMENTS, "spec_rl", paper_scale=False)
+    return spec, make_table(spec, source)
+
+
+def cell_of(cells, row, column):
+    return cells[(cells["row"] == row) & (cells["column"] == column)].iloc[0]
+
+
+def test_table_3_has_the_contract_s_columns_and_every_cell(table3):
+    spec, cells = table3
+    assert list(cells.columns) == COLUMNS
+    assert {"row", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"} <= set(COLUMNS)
+    assert len(cells) == len(spec.rows) * len(spec.columns)
+
+
+def test_relative_values_are_paired_by_seed_and_compared_with_the_paper_s(table3):
+    _, cells = table3
+    cell = cell_of(cells, "+ SPEC-RL, ℓ = 1", "tokens_relative")
+    assert cell["reproduced"] == pytest.approx(np.mean([50 / 100, 51 / 101, 52 / 102]))
+    assert cell["reported"] == pytest.approx(419.1 / 554.8)
+    assert cell["deviation"] == pytest.approx(cell["reproduced"] - cell["reported"])
+    assert (cell["n_seeds"], cell["verdict"]) == (3, "same direction")
+    assert cell_of(cells, "+ SPEC-RL, ℓ = ∞", "speedup")["reported"] == 14.86
+    math_reported = cell_of(cells, "+ SPEC-RL, ℓ = ∞", "math_difference")["reported"]
+    assert math_reported == pytest.approx(np.mean([30.2 - 35.0, 4.4 - 7.8, 60.4 - 64.4, 19.9 - 26.5, 23.7 - 25.5]))
+
+
+def test_absolute_values_of_another_model_have_no_reported_one(table3):
+    _, cells = table3
+    cell = cell_of(cells, "GRPO", "tokens_m")
+    assert (cell["verdict"], math.isnan(cell["reported"])) == ("not comparable", True)
+    assert cell["reproduced"] == pytest.approx(3 * 101e-6)
+
+
+def test_at_paper_scale_absolute_values_are_compared(runs):
+    table = EXPERIMENTS.tables("spec_rl").tables[0]
+    source = Source(runs, read_reported(ROOT / "experiments/spec_rl", 3), EXPERIMENTS, "spec_rl", paper_scale=True)
+    cell = cell_of(make_table(expand(table, {}), source), "GRPO", "tokens_m")
+    assert (cell["reported"], cell["verdict"]) == (554.8, "differs")
+
+
+def test_what_was_not_run_is_missing_and_never_zero_or_reported(table3):
+    spec, cells = table3
+    missing = cells[cells["row"] == "+ SPEC-RL, ℓ = e^0.5"]
+    assert set(missing["verdict"]) == {"missing"}
+    assert missing["reproduced"].isna().all()
+    assert (missing["n_seeds"] == 0).all()
+    assert "missing (paper 0.33)" in render.markdown(spec, cells)
+
+
+def test_no_reported_value_can_become_a_reproduced_one(runs):
+    """Every reported value is replaced by nonsense: not one reproduced value moves."""
+    spec = expand(EXPERIMENTS.tables("spec_rl").tables[0], EXPERIMENTS.preset("tiny").benchmarks)
+    reported = read_reported(ROOT / "experiments/spec_rl", 3)
+    columns = ["reproduced", "low", "high", "n_seeds"]
+    tables = [
+        make_table(spec, Source(runs, frame, EXPERIMENTS, "spec_rl", paper_scale=True))
+        for frame in (reported, reported.assign(value=reported["value"] * 7 + 1))
+    ]
+    pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
+    assert not tables[0]["reported"].equals(tables[1]["reported"])
+
+
+def test_a_table_is_rendered_as_it_was(table3):
+    """The golden Markdown of Table 3 on the made-up runs; `tests/golden/table03.md` is changed only on purpose."""
+    spec, cells = table3
+    assert render.markdown(spec, cells) == (ROOT / "tests/golden/table03.md").read_text()
+
+
+def test_latex_and_html_hold_the_same_cells(table3):
+    spec, cells = table3
+    tex, page = render.latex(spec, cells), render.html(spec, cells, Path("results/tiny"))
+    assert tex.count("\\\\") == len(spec.rows) + 1
+    assert "ℓ" not in tex
+    assert 'href="runs/spec_rl/grpo-spec-l0/seed2/manifest.json"' in page
+    assert page.count('class="missing"') == 4 * len(spec.columns)
+
+
+@pytest.mark.parametrize(
+    ("found", "reported", "relative", "expected"),
+    [
+        (Estimate(math.nan, math.nan, math.nan, ()), 1.0, "ratio", "missing"),
+        (Estimate(0.5, 0.4, 0.6, (0, 1)), math.nan, "ratio", "not comparable"),
+        (Estimate(0.5, 0.4, 0.6, (0, 1)), 0.45, "ratio", "agrees"),
+        (Estimate(0.5, 0.4, 0.6, (0, 1)), 0.9, "ratio", "same direction"),
+        (Estimate(0.5, 0.4, 0.6, (0, 1)), 1.1, "ratio", "opposite direction"),
+        (Estimate(0.9, 0.8, 1.1, (0, 1)), 0.5, "ratio", "inconclusive"),
+        (Estimate(-3.0, -4.0, -2.0, (0, 1)), 2.0, "difference", "opposite direction"),
+        (Estimate(0.5, math.nan, math.nan, (0,)), 0.5, "ratio", "inconclusive"),
+        (Estimate(0.5, 0.4, 0.6, (0, 1)), 0.9, None, "differs"),
+    ],
+)
+def test_verdicts(found, reported, relative, expected):
+    assert verdict(found, reported, relative) == expected
+
+
+def test_an_interval_needs_two_seeds_and_contains_the_mean():
+    assert math.isnan(estimate({0: 1.0}).low)
+    found = estimate({0: 1.0, 1: 2.0, 2: 4.0})
+    assert (found.low, found.high) == (1.0, 4.0)
+    assert found.mean == pytest.approx(7 / 3)
+    assert estimate({0: 3.0, 1: 3.0}) == Estimate(3.0, 3.0, 3.0, (0, 1))
+    assert estimate({}).seeds == ()
+    assert estimate({0: math.nan, 1: 2.0, 2: 3.0}).seeds == (1, 2)
+
+
+def test_pairing_takes_only_shared_seeds():
+    assert paired({0: 2.0, 1: 3.0}, {1: 6.0, 2: 1.0}, "ratio") == {1: 0.5}
+    assert paired({1: 3.0}, {1: 6.0}, "speedup") == {1: 2.0}
+
+
+def claim(test):
+    return Claim(id="c", quotation="q", section="1", test=test)
+
+
+CLAIMS = [
+    (Compare(quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below", threshold=0.6), "reproduced"),
+    (Compare(quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below", threshold=0.3), "contradicted"),
+    (Compare(quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below", threshold=0.505), "inconclusive"),
+    (Compare(quantity="accuracy:all", cell="grpo-spec-l0", baseline="grpo-vanilla", expected="within", threshold=5), "reproduced"),
+    (Compare(quantity="accuracy:all", cell="grpo-spec-linf", baseline="grpo-vanilla", expected="within", threshold=5), "contradicted"),
+    (Compare(quantity="tokens_decoded", cell="grpo-spec-l2", baseline="grpo-vanilla", expected="below", threshold=0), "not run"),
+    (Monotone(quantity="tokens_decoded", cells=["grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"], expected="falls"), "reproduced"),
+    (Monotone(quantity="tokens_decoded", cells=["grpo-vanilla", "grpo-spec-linf", "grpo-spec-l0"], expected="falls"), "contradicted"),
+    (Monotone(quantity="kl", cells=["grpo-vanilla", "grpo-spec-l0"], expected="falls"), "inconclusive"),
+    (Bound(quantity="kl_max", cell="grpo-vanilla", expected="below", threshold=0.1), "reproduced"),
+    (Bound(quantity="kl_max", cell="grpo-vanilla", expected="above", threshold=0.1), "contradicted"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("test", "expected"), CLAIMS)
+def test_claims_are_judged_by_their_intervals(runs, test, expected):
+    judged = judge(claim(test), runs)
+    assert judged["verdict"] == expected
+    assert judged["evidence"]
+
+
+def test_every_declared_quantity_exists(runs):
+    for item in EXPERIMENTS.claims("spec_rl").claims:
+        judge(item, runs)
+    for column in EXPERIMENTS.tables("spec_rl").tables[0].columns:
+        if column.quantity != "accuracy:*":
+            assert by_seed(runs, column.quantity, "grpo-vanilla")
+    panels = [panel for figure in EXPERIMENTS.figures("spec_rl").figures for panel in figure.panels]
+    assert {panel.quantity for panel in panels} <= set(STEP_QUANTITIES)
+    assert all(len(by_seed(runs, quantity, "grpo-vanilla")) == 3 for quantity in RUN_QUANTITIES)
+
+
+def test_an_unknown_quantity_is_named(runs):
+    with pytest.raises(UserError, match="no such quantity(.|\n)*luck(.|\n)*tokens_decoded"):
+        by_seed(runs, "luck", "grpo-vanilla")
+    with pytest.raises(UserError, match="no such benchmark(.|\n)*aime24"):
+        by_seed(runs, "accuracy:aime24", "grpo-vanilla")
+
+
+def test_a_figure_has_a_point_for_every_step_that_was_run(runs):
+    figure = EXPERIMENTS.figures("spec_rl").figures[1]
+    data = figure_data(figure, runs)
+    rollout = data[(data["panel"] == "rollout_seconds") & (data["cell"] == "grpo-vanilla")]
+    assert list(rollout["x"]) == [0, 1, 2]
+    assert (rollout["reproduced"] == 4.0).all()
+    assert set(data["cell"]) == {"grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"}
+    prefix = data[data["panel"] == "prefix_length"]
+    assert prefix["x"].min() == 1, "there is no prefix without drafts"
+
+
+def test_reported_tables_that_are_missing_or_damaged_are_named(tmp_path):
+    (tmp_path / "reported").mkdir()
+    with pytest.raises(UserError, match=r"table03\.csv: this reported table is missing"):
+        read_reported(tmp_path, 3)
+    whole = (ROOT / "experiments/spec_rl/reported/table03.csv").read_text()
+    for text, word in (
+        (whole[:-3], "cut off"),
+        (whole[: whole.rindex("qwen")], "cut off"),
+        (whole.replace(",29.2", ",many"), "not a number"),
+        ("a,b\n1,2\n", "wrong header"),
+        ("", "damaged"),
+    ):
+        (tmp_path / "reported/table03.csv").write_text(text)
+        with pytest.raises(UserError, match=word):
+            read_reported(tmp_path, 3)
+
+
+def test_the_reported_row_of_a_cell_is_that_of_its_lenience():
+    reported = read_reported(ROOT / "experiments/spec_rl", 3)
+    speedups = [
+        reported_row(reported, EXPERIMENTS.cell(f"spec_rl/grpo-spec-l{x}"))["speedup"] for x in ("0", "0.5", "inf")
+    ]
+    assert speedups == [1.22, 2.29, 14.86]

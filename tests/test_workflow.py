@@ -1,0 +1,244 @@
+"""The workflow as a user runs it, on the smoke preset, in a copy of the repository."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs")
+CELLS = ("grpo-vanilla", "grpo-spec-linf")
+
+
+def copy_to(folder):
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    return folder
+
+
+def snakemake(folder, *arguments, preset="smoke"):
+    command = ["snakemake", "--config", f"preset={preset}", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    """A finished campaign."""
+    folder = copy_to(tmp_path_factory.mktemp("campaign"))
+    result = snakemake(folder)
+    assert result.returncode == 0, result.stderr[-3000:]
+    (folder / "terminal").write_text(result.stderr + result.stdout)
+    return folder
+
+
+def planned(folder, *arguments):
+    """Outputs' rules and wildcards that a dry run would make."""
+    result = snakemake(folder, "-n", *arguments)
+    assert result.returncode == 0, result.stderr
+    text = result.stdout + result.stderr
+    return text, re.findall(r"^(?:local)?rule (\w+):", text, flags=re.M)
+
+
+def test_the_files_are_formatted_and_lint_clean():
+    lint = subprocess.run(["snakemake", "--lint"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert lint.returncode == 0, lint.stdout + lint.stderr
+    formatted = subprocess.run(
+        ["snakefmt", "--check", "Snakefile", "workflows"], cwd=ROOT, capture_output=True, check=False
+    )
+    assert formatted.returncode == 0, formatted.stderr
+
+
+def test_a_bare_call_wants_the_default_grid_and_reproduction_every_cell(tmp_path):
+    folder = copy_to(tmp_path)
+    tiny = yaml.safe_load((folder / "experiments/presets/tiny.yaml").read_text())
+    seeds = len(tiny["seeds"])
+    assert seeds >= 3
+    for arguments, cells in (([], 4), (["reproduction"], 7)):
+        result = snakemake(folder, "-n", *arguments, preset="tiny")
+        counts = dict(re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, flags=re.M))
+        assert int(counts["train"]) == int(counts["grade"]) == cells * seeds
+
+
+def test_every_run_leaves_its_records_rollouts_scores_and_manifest(campaign):
+    for cell in CELLS:
+        for seed in (0, 1):
+            folder = campaign / f"results/smoke/runs/spec_rl/{cell}/seed{seed}"
+            records = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+            assert [record["step"] for record in records] == list(range(6))
+            assert len(list((folder / "rollouts").glob("*.parquet"))) == 6
+            scores = json.loads((folder / "scores.json").read_text())
+            assert {s["total"] for s in scores.values()} == {20}
+            manifest = json.loads((folder / "manifest.json").read_text())
+            assert manifest["configuration"]["seed"] == seed
+            assert {"fingerprint", "git", "lock_sha256", "machine", "seconds", "packages", "sha256"} <= set(manifest)
+
+
+def test_full_reuse_decodes_nothing_after_the_first_epoch(campaign):
+    file = campaign / "results/smoke/runs/spec_rl/grpo-spec-linf/seed0/steps.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [record["tokens_decoded"] == 0 for record in records] == [record["epoch"] > 0 for record in records]
+
+
+def test_tables_hold_the_contract_and_numbers_point_to_manifests(campaign):
+    table = pd.read_csv(campaign / "results/smoke/tables/spec_rl/table03.csv")
+    assert {"row", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"} <= set(table)
+    made = table[table["n_seeds"] > 0]
+    assert set(made["cell"]) == {f"spec_rl/{cell}" for cell in CELLS}
+    for manifests in made["manifests"]:
+        assert all((campaign / path).exists() for path in manifests.split())
+    for suffix in ("md", "tex", "html"):
+        assert "SPEC-RL" in (campaign / f"results/smoke/tables/spec_rl/table03.{suffix}").read_text()
+    for number in ("02", "04", "06"):
+        assert all(
+            (campaign / f"results/smoke/figures/spec_rl/figure{number}.{s}").stat().st_size
+            for s in ("csv", "png", "svg")
+        )
+
+
+def test_the_report_stands_by_itself_and_its_links_lead_somewhere(campaign):
+    page = campaign / "results/smoke/report.html"
+    text = page.read_text()
+    assert not re.findall(r'(?:src|href)="https?:', text)
+    links = set(re.findall(r'href="([^#"][^"]*)"', text))
+    assert len([link for link in links if link.endswith("manifest.json")]) == 4
+    assert all((page.parent / link).exists() for link in links)
+    claims = json.loads((campaign / "results/smoke/claims/spec_rl.json").read_text())
+    assert {claim["verdict"] for claim in claims} <= {"reproduced", "contradicted", "inconclusive", "not run"}
+    assert all(claim["quotation"].replace('"', "&#34;") in text for claim in claims)
+
+
+def test_runs_are_in_mlflow(campaign):
+    with sqlite3.connect(campaign / "results/smoke/mlflow.db") as database:
+        names = {name for (name,) in database.execute("select name from runs")}
+        (metrics,) = database.execute("select count(*) from metrics where key = 'fresh_reward'").fetchone()
+    assert names == {f"spec_rl/{cell}/seed{seed}" for cell in CELLS for seed in (0, 1)}
+    assert metrics == 24
+
+
+def test_the_terminal_says_what_runs_how_far_and_how_long(campaign):
+    text = (campaign / "terminal").read_text()
+    assert re.search(r"^\[ *\d+/26\] train spec_rl grpo-vanilla 0 .*gone, about .* left", text, flags=re.M)
+    assert re.search(r"grpo-vanilla seed 0 +\d+/6 .* s left", text)
+
+
+def test_a_second_call_does_nothing(campaign):
+    result = snakemake(campaign)
+    assert result.returncode == 0
+    assert "Nothing to be done" in result.stderr
+
+
+def test_adding_a_cell_reruns_no_other(campaign, tmp_path):
+    folder = copy_with_results(campaign, tmp_path)
+    path = folder / "experiments/spec_rl/cells.yaml"
+    content = yaml.safe_load(path.read_text())
+    smoke = next(grid for grid in content["grids"] if grid["name"] == "smoke")
+    smoke["axes"]["method"]["grpo-spec-l1.5"] = {"method": {"kind": "speculative", "lenience": "e^1.5"}}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    text, rules = planned(folder)
+    assert rules.count("train") == 2
+    assert "runs/spec_rl/grpo-spec-l1.5/seed0/manifest.json" in text
+    assert "make_model" not in rules
+
+
+def test_a_changed_setting_reruns_the_cells_it_concerns(campaign, tmp_path):
+    folder = copy_with_results(campaign, tmp_path)
+    path = folder / "experiments/presets/smoke.yaml"
+    path.write_text(path.read_text().replace("learning_rate: 1.0e-4", "learning_rate: 2.0e-4"))
+    assert planned(folder)[1].count("train") == 4
+    path.write_text(
+        path.read_text().replace("learning_rate: 2.0e-4", "learning_rate: 1.0e-4").replace("threads: 1", "threads: 2")
+    )
+    assert planned(folder)[1].count("train") == 0
+
+
+def copy_with_results(campaign, tmp_path):
+    """A copy of a finished campaign that Snakemake takes for the same one."""
+    return Path(shutil.copytree(campaign, tmp_path / "copy", symlinks=True))
+
+
+def test_a_killed_campaign_goes_on_and_ends_as_an_undisturbed_one(campaign, tmp_path):
+    folder = copy_to(tmp_path)
+    shutil.copytree(campaign / "results/smoke/models", folder / "results/smoke/models")
+    run = Path("results/smoke/runs/spec_rl/grpo-spec-linf/seed1")
+    command = ["snakemake", "--config", "preset=smoke", "--", str(run / "manifest.json")]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    records = folder / run / "steps.jsonl"
+    deadline = time.monotonic() + 120
+    while not (records.exists() and len(records.read_text().splitlines()) >= 3):
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / run / "manifest.json").exists()
+    assert snakemake(folder, "--unlock").returncode == 0
+    again = snakemake(folder, "--", str(run / "manifest.json"))
+    assert again.returncode == 0, again.stderr[-2000:]
+    hashes = [json.loads((root / run / "manifest.json").read_text())["sha256"] for root in (folder, campaign)]
+    weights = str(Path("policy/model.safetensors"))
+    assert hashes[0][weights] == hashes[1][weights]
+    assert without_seconds(folder / run) == without_seconds(campaign / run)
+
+
+def without_seconds(run):
+    records = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+@pytest.mark.parametrize(
+    ("damage", "stage", "words"),
+    [
+        (
+            "generations.parquet",
+            ["grade", "smoke", "generations.parquet", "new.json"],
+            ["generations.parquet", "damaged"],
+        ),
+        ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "damaged"]),
+        ("policy/model.safetensors", ["generate", "smoke", "policy", "0", "new.parquet"], ["policy"]),
+    ],
+)
+def test_a_truncated_file_is_named_and_nothing_is_written(campaign, tmp_path, damage, stage, words):
+    run = Path(shutil.copytree(campaign / "results/smoke/runs/spec_rl/grpo-vanilla/seed0", tmp_path / "run"))
+    shutil.copytree(ROOT / "experiments", run / "experiments")
+    (run / damage).write_bytes((run / damage).read_bytes()[:200])
+    result = subprocess.run(["redraft", "stage", *stage], cwd=run, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    assert all(word in result.stderr for word in ["error:", *words]), result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(run.glob("new.*"))
+
+
+def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_path):
+    run = campaign / "results/smoke/runs/spec_rl/grpo-vanilla/seed0"
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    frame = pd.read_parquet(run / "generations.parquet")
+    for changed, word in (
+        (frame.iloc[:-1], "wrong number"),
+        (frame.replace("arithmetic", "aime24"), "another benchmark"),
+    ):
+        changed.to_parquet(tmp_path / "generations.parquet")
+        command = ["redraft", "stage", "grade", "smoke", "generations.parquet", "scores.json"]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 2
+        assert word in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"]])
+def test_a_wrong_call_is_one_message(tmp_path, arguments):
+    command = ["snakemake", "-n", "--config", *arguments]
+    result = subprocess.run(command, cwd=copy_to(tmp_path), capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "error:" in result.stderr
+    assert "Traceback" not in result.stderr
