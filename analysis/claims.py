@@ -36,7 +36,8 @@ def _compare(test: Compare, runs: Runs) -> tuple[str, str]:
     if not found.seeds:
         return NOT_RUN, _absent(test.cell if not values else test.baseline)
     sign = "/" if test.relative == "ratio" else "-"
-    text = f"{test.quantity} of {test.cell} {sign} {test.baseline}: {show(found)}; asserted {test.expected} {test.threshold:g}"
+    asserted = f"asserted {test.expected} {test.threshold:g}"
+    text = f"{test.quantity} of {test.cell} {sign} {test.baseline}: {show(found)}; {asserted}"
     if test.expected == "within":
         neutral = NEUTRAL[test.relative]
         return _sided(abs_interval(found, neutral), "below", test.threshold), text

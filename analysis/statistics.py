@@ -1,5 +1,6 @@
 """Estimates over seeds. Runs are paired by seed wherever two cells are compared."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,5 +63,4 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float], relative:
 
 def consecutive(sequences: Sequence[Mapping[int, float]]) -> list[Estimate]:
     """Paired differences between neighbours of a sequence of cells."""
-    pairs = zip(sequences[:-1], sequences[1:], strict=True)
-    return [estimate(paired(later, earlier, "difference")) for earlier, later in pairs]
+    return [estimate(paired(later, earlier, "difference")) for earlier, later in itertools.pairwise(sequences)]

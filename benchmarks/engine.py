@@ -60,7 +60,6 @@ def main() -> None:
     print(f"engine: {ROWS} responses x {TOKENS} tokens, prompts of {PROMPT}, one thread; tokens a second")
     for name, values in measured.items():
         print(line(name, [ROWS * TOKENS / value for value in values], "tok/s"))
-    print(f"  engine / generate: {ratio(measured['transformers generate'], measured['engine, decoding']):.2f}x as fast")
-    print(f"  verification / decoding: {ratio(measured['engine, decoding'], measured['engine, verification']):.2f}x as fast")
-
-
+    decoding = measured["engine, decoding"]
+    print(f"  engine / generate: {ratio(measured['transformers generate'], decoding):.2f}x as fast")
+    print(f"  verification / decoding: {ratio(decoding, measured['engine, verification']):.2f}x as fast")

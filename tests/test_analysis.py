@@ -171,19 +171,35 @@ def claim(test):
     return Claim(id="c", quotation="q", section="1", test=test)
 
 
+def tokens_ratio(below):
+    return Compare(
+        quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below",
+        threshold=below,
+    )  # fmt: skip
+
+
+def accuracy_kept(cell):
+    return Compare(quantity="accuracy:all", cell=cell, baseline="grpo-vanilla", expected="within", threshold=5)
+
+
+def tokens_fall(*cells):
+    return Monotone(quantity="tokens_decoded", cells=list(cells), expected="falls")
+
+
 CLAIMS = [
-    (Compare(quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below", threshold=0.6), "reproduced"),
-    (Compare(quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below", threshold=0.3), "contradicted"),
-    (Compare(quantity="tokens_decoded", cell="grpo-spec-l0", baseline="grpo-vanilla", relative="ratio", expected="below", threshold=0.505), "inconclusive"),
-    (Compare(quantity="accuracy:all", cell="grpo-spec-l0", baseline="grpo-vanilla", expected="within", threshold=5), "reproduced"),
-    (Compare(quantity="accuracy:all", cell="grpo-spec-linf", baseline="grpo-vanilla", expected="within", threshold=5), "contradicted"),
-    (Compare(quantity="tokens_decoded", cell="grpo-spec-l2", baseline="grpo-vanilla", expected="below", threshold=0), "not run"),
-    (Monotone(quantity="tokens_decoded", cells=["grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"], expected="falls"), "reproduced"),
-    (Monotone(quantity="tokens_decoded", cells=["grpo-vanilla", "grpo-spec-linf", "grpo-spec-l0"], expected="falls"), "contradicted"),
+    (tokens_ratio(0.6), "reproduced"),
+    (tokens_ratio(0.3), "contradicted"),
+    (tokens_ratio(0.505), "inconclusive"),
+    (accuracy_kept("grpo-spec-l0"), "reproduced"),
+    (accuracy_kept("grpo-spec-linf"), "contradicted"),
+    (accuracy_kept("grpo-spec-l2"), "not run"),
+    (tokens_fall("grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"), "reproduced"),
+    (tokens_fall("grpo-vanilla", "grpo-spec-linf", "grpo-spec-l0"), "contradicted"),
+    (tokens_fall("grpo-vanilla", "grpo-spec-l2"), "not run"),
     (Monotone(quantity="kl", cells=["grpo-vanilla", "grpo-spec-l0"], expected="falls"), "inconclusive"),
     (Bound(quantity="kl_max", cell="grpo-vanilla", expected="below", threshold=0.1), "reproduced"),
     (Bound(quantity="kl_max", cell="grpo-vanilla", expected="above", threshold=0.1), "contradicted"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("test", "expected"), CLAIMS)

@@ -189,7 +189,8 @@ def test_identity_is_what_defines_the_experiment_and_nothing_else():
     reference = fingerprint(tiny_run().identity)
     same = [{"engine": {"threads": 2, "max_rows": 8, "checkpoint_every": 1}}]
     other = [
-        {"seed": 1}, {"trainer": {"epochs": 7}}, {"method": {"lenience": "e^0.6"}}, {"algorithm": {"kl_loss_coef": 0.5}},
+        {"seed": 1}, {"trainer": {"epochs": 7}}, {"method": {"lenience": "e^0.6"}},
+        {"algorithm": {"kl_loss_coef": 0.5}},
         {"data": {"size": 128}}, {"model": {"layers": 3}}, {"model": {"warm_start": {"seed": 1}}},
     ]  # fmt: skip
     assert all(fingerprint(tiny_run(**changes).identity) == reference for changes in same)

@@ -84,7 +84,7 @@ def compare(
                             allowed=f"after `redraft run {cell} --seed {seed} --preset {preset}`")  # fmt: skip
         summaries.append(_summary(layout.run(cell, seed)))
     a, b = summaries
-    rows = [[name, _text(a[name]), _text(b[name]), _text(b[name] / a[name] if a[name] else None)] for name in a]
+    rows = [[name, _text(a[name]), _text(b[name]), _text(_ratio(b[name], a[name]))] for name in a]
     _print_table(["quantity", first, second, "second / first"], rows)
 
 
@@ -110,6 +110,10 @@ def _summary(folder: Path) -> dict[str, float | None]:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _ratio(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or not reference else value / reference
 
 
 def _text(value: float | None) -> str:

@@ -33,7 +33,13 @@ def make_model(preset_name: str, role: str, folder: Path, threads: int) -> None:
         tokenizer = make_tokenizer()
         model = models.initialise(settings, tokenizer)
         report = _reporter(f"warm start {role}", every=150)
-        warm_start(model, tokenizer, settings.warm_start, ArithmeticProblems(), lambda i, n, loss: report(i, n, f"loss {loss:.3f}"))
+        warm_start(
+            model,
+            tokenizer,
+            settings.warm_start,
+            ArithmeticProblems(),
+            lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
+        )
     else:
         model, tokenizer = models.load(settings.path, settings.revision)
     model.save_pretrained(folder)
