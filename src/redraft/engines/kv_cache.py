@@ -5,12 +5,20 @@ overwrites the slots of the rejected tail. Nothing is moved, padded on the left 
 behind a row's current position is stale and masked, because a query attends only to slots up to its own position.
 """
 
+import math
+
 import torch
 from transformers import Cache, PreTrainedConfig
 
+GROWTH = 16
+"""Slots by which a cache on a CPU grows."""
+
 
 class SlotCache(Cache):
-    """Preallocated keys and values, (rows, heads, slots, head_dim) for each layer.
+    """Keys and values, (rows, heads, slots, head_dim) for each layer.
+
+    On a GPU all slots are allocated at once. On a CPU they grow with the longest sequence, a few at a time, and all are
+    attended to: gaps between rows defeat the processor's prefetching, and attention over them takes twice as long.
 
     transformers' attention calls `update` with the new keys and values; `prefill` and `decode` say beforehand which
     rows and positions these belong to.
@@ -19,6 +27,9 @@ class SlotCache(Cache):
         config: of a model with standard attention in every layer.
         rows: sequences at once.
         slots: longest sequence, tokens.
+
+    Attributes:
+        most: slots that a row can have.
     """
 
     def __init__(
@@ -26,41 +37,83 @@ class SlotCache(Cache):
     ) -> None:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (rows, heads, slots, head_dim)
-        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_hidden_layers)]
+        self.most = -(-slots // GROWTH) * GROWTH
+        self._growth = GROWTH if device.type == "cpu" else self.most
+        self._shape = (2, config.num_hidden_layers, rows, heads)
+        self._head_dim = head_dim
+        size = math.prod(self._shape) * self.most * head_dim
+        # Growing copies from one buffer to the other; allocating anew each time would fault in every page again. They
+        # start as zeros, since what a mask hides must still be finite.
+        self._buffers = [torch.zeros(size, device=device, dtype=dtype) for _ in range(2 if device.type == "cpu" else 1)]
         self.layers: list = []
-        self._rows: torch.Tensor | None = None
-        self._positions: torch.Tensor | None = None
-        self._span = 0
+        self.clear()
 
-    def prefill(self, rows: torch.Tensor) -> None:
-        """The next pass writes these rows from slot 0 on, and attends only to what it writes."""
-        self._rows, self._positions = rows, None
+    def clear(self) -> None:
+        """Forget everything; on a CPU the slots grow anew."""
+        self._all = self._view(0 if self._growth < self.most else self.most)
+        self._rows = self._index = torch.empty(0, dtype=torch.long, device=self._all.device)
+        self._count = self._span = 0
 
-    def decode(self, positions: torch.Tensor, span: int) -> None:
-        """The next pass writes one slot of each of the first rows, and attends to the first `span` slots."""
-        self._rows = torch.arange(len(positions), device=positions.device)
-        self._positions, self._span = positions, span
+    def _view(self, slots: int) -> torch.Tensor:
+        """Keys and values, (2, layers, rows, heads, slots, head_dim), at the front of the buffer that is not in use."""
+        self._buffers.reverse()
+        size = math.prod(self._shape) * slots * self._head_dim
+        return self._buffers[0][:size].view(*self._shape, slots, self._head_dim)
+
+    def _reserve(self, slots: int) -> None:
+        """Make room for sequences of so many tokens."""
+        had = self._all.shape[4]
+        if slots <= had:
+            return
+        grown = self._view(min(-(-slots // self._growth) * self._growth, self.most))
+        grown[..., :had, :] = self._all
+        self._all = grown
+
+    def prefill(self, rows: torch.Tensor, width: int) -> None:
+        """The next pass writes `width` slots of these rows from slot 0 on, and attends only to what it writes."""
+        self._reserve(width)
+        self._rows, self._count = rows, 0
+
+    def decode(self, positions: torch.Tensor, longest: int) -> int:
+        """The next pass writes one slot of each of the first rows.
+
+        Args:
+            positions: int64 (rows,), the slot of each.
+            longest: slots in use after the pass.
+
+        Returns:
+            the slots that the pass will attend to; the mask must hide those that a row does not use.
+        """
+        self._reserve(longest)
+        heads, slots = self._all.shape[3:5]
+        self._count = len(positions)
+        first = torch.arange(self._count * heads, device=positions.device) * slots
+        self._index = first + positions.repeat_interleave(heads)
+        self._span = longest if self._growth == self.most else slots
+        return self._span
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` slots of one row to another."""
-        for tensor in (*self.keys, *self.values):
-            tensor[target, :, :length] = tensor[source, :, :length]
+        self._all[:, :, target, :, :length] = self._all[:, :, source, :, :length]
+
+    def swap(self, first: int, second: int, length: int) -> None:
+        """Exchange the first `length` slots of two rows."""
+        held = self._all[:, :, first, :, :length].clone()
+        self.move(second, first, length)
+        self._all[:, :, second, :, :length] = held
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new keys and values, (rows, heads, tokens, head_dim); return those to attend to."""
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        if self._positions is None:
+        keys, values = self._all[0, layer_idx], self._all[1, layer_idx]
+        if not self._count:
             keys[self._rows, :, : key_states.shape[2]] = key_states
             values[self._rows, :, : key_states.shape[2]] = value_states
             return key_states, value_states
-        keys[self._rows, :, self._positions] = key_states[:, :, 0]
-        values[self._rows, :, self._positions] = value_states[:, :, 0]
-        count = len(self._positions)
-        return keys[:count, :, : self._span], values[:count, :, : self._span]
+        for cache, new in ((keys, key_states), (values, value_states)):
+            cache.view(-1, self._head_dim).index_copy_(0, self._index, new.reshape(-1, self._head_dim))
+        return keys[: self._count, :, : self._span], values[: self._count, :, : self._span]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens before the next pass, as transformers' mask builder asks for prefill."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from redraft.engines.attention import slot_attention
 from redraft.engines.kv_cache import SlotCache
 from redraft.engines.sampling import log_probs_of, sample
 from redraft.rollout.engine import Continuation
@@ -81,7 +82,7 @@ class TorchEngine:
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p = temperature, top_p
         parameter = next(model.parameters())
-        self.device = parameter.device
+        self.device, self.dtype = parameter.device, parameter.dtype
         self.cache = SlotCache(model.config, max_rows, max_length, self.device, parameter.dtype)
         self.usage = Usage()
         self._waiting: list[_Row] = []
@@ -96,14 +97,14 @@ class TorchEngine:
         self._out_log_probs = torch.zeros((max_rows, max_length), dtype=torch.float32, device=self.device)
         self._counts = torch.zeros(max_rows, dtype=torch.long, device=self.device)
         self._limits = torch.zeros(max_rows, dtype=torch.long, device=self.device)
-        self._columns = torch.arange(max_length, device=self.device)
+        self._columns = torch.arange(self.cache.most, device=self.device)
 
     def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order."""
         training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), slot_attention(self.model):
                 return asyncio.run(self._serve(coroutines))
         finally:
             self.model.train(training)
@@ -124,6 +125,7 @@ class TorchEngine:
         self._ready.clear()
         self._slots = [None] * self.max_rows
         self._decoding = 0
+        self.cache.clear()
 
     @asynccontextmanager
     async def session(self, prompt: Sequence[int]) -> AsyncIterator["TorchSession"]:
@@ -186,7 +188,7 @@ class TorchEngine:
         sequences = [row.prompt + (row.draft.tolist() if row.draft is not None else []) for row in batch]
         width = max(map(len, sequences))
         padded = torch.tensor([s + [self.eos] * (width - len(s)) for s in sequences], device=self.device)
-        self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device))
+        self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device), width)
         scoring = batch[0].scored is not None
         logits = self._forward(padded, torch.arange(width, device=self.device)[None], None, keep=0 if scoring else 1)
         self.usage.prefilled_tokens += sum(map(len, sequences))
@@ -225,16 +227,14 @@ class TorchEngine:
         row.filled = len(known)
 
     def _place(self, row: _Row, target: int) -> None:
-        """Bring a session to a slot; whoever sits there takes its old one (through a row of scratch)."""
+        """Bring a session to a slot; whoever sits there takes its old one."""
         if row.slot == target:
             return
         other = self._slots[target]
-        if other is not None:
-            held = [t[target, :, : other.filled].clone() for t in (*self.cache.keys, *self.cache.values)]
-        self.cache.move(row.slot, target, row.filled)
-        if other is not None:
-            for tensor, values in zip((*self.cache.keys, *self.cache.values), held, strict=True):
-                tensor[row.slot, :, : other.filled] = values
+        if other is None:
+            self.cache.move(row.slot, target, row.filled)
+        else:
+            self.cache.swap(row.slot, target, max(row.filled, other.filled))
             other.slot = row.slot
         self._slots[row.slot], self._slots[target] = other, row
         row.slot = target
@@ -243,10 +243,10 @@ class TorchEngine:
         """One token of every decoding session."""
         rows = slice(0, self._decoding)
         positions = self._positions[rows]
-        span = int(positions.max()) + 1
-        self.cache.decode(positions, span)
-        mask = (self._columns[None, :span] <= positions[:, None])[:, None, None, :]
-        logits = self._forward(self._tokens[rows, None], positions[:, None], mask, keep=1)[:, 0]
+        span = self.cache.decode(positions, int(positions.max()) + 1)
+        unseen = self._columns[None, :span] > positions[:, None]
+        mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
+        logits = self._forward(self._tokens[rows, None], positions[:, None], mask[:, None, None], keep=1)[:, 0]
         counts = self._counts[rows, None]
         u = self._uniforms[rows].gather(1, counts)[:, 0]
         tokens, log_probs = sample(logits, u, self.temperature, self.top_p)
