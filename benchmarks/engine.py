@@ -1,4 +1,8 @@
-"""The in-process engine against transformers' `generate`, and its scoring against its decoding."""
+"""The in-process engine against transformers' `generate`, and its scoring against its decoding.
+
+A rollout needs the log-probability of each sampled token. The engine always returns them; `generate` is timed with them
+(its logits are kept and turned into log-probabilities at the end) and, for information, without.
+"""
 
 import numpy as np
 import torch
@@ -9,7 +13,8 @@ from redraft.engines.torch_engine import TorchEngine
 from redraft.rollout.streams import uniforms
 
 ROWS = TOKENS = 128
-PROMPT = 16
+PROMPTS = (9, 21)
+"""Shortest and longest prompt, tokens: those of the tiny task. `generate` gets them padded on the left, as it must."""
 NO_EOS = -1
 """An end-of-sequence token that never comes, so that every response has full length."""
 
@@ -18,48 +23,89 @@ def tiny_model() -> Qwen3ForCausalLM:
     """The tiny preset's architecture with random weights."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=44, hidden_size=96, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, head_dim=32,
-        intermediate_size=288, max_position_embeddings=512, tie_word_embeddings=False, eos_token_id=None,
-        pad_token_id=0, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=44,
+        hidden_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        intermediate_size=288,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
     return Qwen3ForCausalLM(config).eval()
+
+
+class Work:
+    """The same job for each alternative: a batch of prompts, a fixed number of tokens each."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        self.model = tiny_model()
+        self.prompts = [rng.integers(2, 44, int(length)) for length in rng.integers(PROMPTS[0], PROMPTS[1] + 1, ROWS)]
+        self.drafts = rng.integers(2, 44, (ROWS, TOKENS)).astype(np.int32)
+        self.engine = TorchEngine(
+            self.model, eos=NO_EOS, max_length=PROMPTS[1] + TOKENS, max_rows=ROWS, max_batched_tokens=2048
+        )
+        width = max(map(len, self.prompts))
+        self.inputs = torch.tensor([[0] * (width - len(p)) + p.tolist() for p in self.prompts])
+        self.mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in self.prompts])
+
+    async def _decode(self, row: int) -> None:
+        async with self.engine.session(self.prompts[row]) as session:
+            u = uniforms(0, "benchmark", row, count=TOKENS)
+            continuation = await session.decode(np.zeros(0, dtype=np.int32), TOKENS, u)
+        assert len(continuation.log_probs) == TOKENS
+
+    async def _score(self, row: int) -> None:
+        async with self.engine.session(self.prompts[row]) as session:
+            await session.score(self.drafts[row])
+
+    def decode(self) -> None:
+        """The engine samples."""
+        self.engine.run(*(self._decode(i) for i in range(ROWS)))
+
+    def score(self) -> None:
+        """The engine scores drafts of that length."""
+        self.engine.run(*(self._score(i) for i in range(ROWS)))
+
+    def generate(self, log_probs: bool) -> None:
+        """Transformers samples."""
+        settings = GenerationConfig(
+            do_sample=True,
+            min_new_tokens=TOKENS,
+            max_new_tokens=TOKENS,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=log_probs,
+        )
+        with torch.inference_mode():
+            output = self.model.generate(self.inputs, attention_mask=self.mask, generation_config=settings)
+            tokens = output.sequences[:, self.inputs.shape[1] :]
+            assert tokens.shape == (ROWS, TOKENS)
+            if log_probs:
+                torch.stack(output.logits, 1).log_softmax(-1).gather(2, tokens[..., None])
 
 
 def main() -> None:
     """Print tokens a second and ratios."""
     torch.set_num_threads(1)
-    model = tiny_model()
-    prompts = np.random.default_rng(0).integers(2, 44, (ROWS, PROMPT))
-    engine = TorchEngine(model, eos=NO_EOS, max_length=PROMPT + TOKENS, max_rows=ROWS)
-    drafts = np.random.default_rng(1).integers(2, 44, (ROWS, TOKENS)).astype(np.int32)
-    nothing = np.zeros(0, dtype=np.int32)
-
-    async def decode(row: int) -> None:
-        async with engine.session(prompts[row]) as session:
-            await session.decode(nothing, TOKENS, uniforms(0, "benchmark", row, count=TOKENS))
-
-    async def score(row: int) -> None:
-        async with engine.session(prompts[row]) as session:
-            await session.score(drafts[row])
-
-    settings = GenerationConfig(do_sample=True, min_new_tokens=TOKENS, max_new_tokens=TOKENS, pad_token_id=0)
-    inputs = torch.from_numpy(prompts)
-
-    def generate() -> None:
-        with torch.inference_mode():
-            output = model.generate(inputs, attention_mask=torch.ones_like(inputs), generation_config=settings)
-        assert output.shape == (ROWS, PROMPT + TOKENS)
-
+    work = Work()
     measured = seconds(
         {
-            "transformers generate": generate,
-            "engine, decoding": lambda: engine.run(*(decode(i) for i in range(ROWS))),
-            "engine, verification": lambda: engine.run(*(score(i) for i in range(ROWS))),
+            "generate, tokens and log-probs": lambda: work.generate(log_probs=True),
+            "generate, tokens only": lambda: work.generate(log_probs=False),
+            "engine, decoding": work.decode,
+            "engine, verification": work.score,
         }
     )
-    print(f"engine: {ROWS} responses x {TOKENS} tokens, prompts of {PROMPT}, one thread; tokens a second")
+    print(f"engine: {ROWS} responses x {TOKENS} tokens, prompts of {PROMPTS[0]} to {PROMPTS[1]}, one thread")
     for name, values in measured.items():
         print(line(name, [ROWS * TOKENS / value for value in values], "tok/s"))
     decoding = measured["engine, decoding"]
-    print(f"  engine / generate: {ratio(measured['transformers generate'], decoding):.2f}x as fast")
+    for name in ("generate, tokens and log-probs", "generate, tokens only"):
+        print(f"  engine / {name}: {ratio(measured[name], decoding):.2f}x as fast")
     print(f"  verification / decoding: {ratio(decoding, measured['engine, verification']):.2f}x as fast")

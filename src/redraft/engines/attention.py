@@ -35,8 +35,8 @@ def attention(
         return out.transpose(1, 2), None
     heads = key.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    grouped_query = query[:, :, 0].unflatten(1, (heads, -1))  # heads that share keys become queries of one product
-    scores = torch.matmul(grouped_query, key.transpose(2, 3)).mul_(scale).add_(attention_mask)
+    grouped_query = (query[:, :, 0] * scale).unflatten(1, (heads, -1))  # heads that share keys join in one product
+    scores = torch.matmul(grouped_query, key.transpose(2, 3)).add_(attention_mask)
     out = torch.matmul(scores.softmax(-1), value)
     return out.flatten(1, 2)[:, None], None
 

@@ -87,8 +87,8 @@ class SlotCache(Cache):
         self._reserve(longest)
         heads, slots = self._all.shape[3:5]
         self._count = len(positions)
-        first = torch.arange(self._count * heads, device=positions.device) * slots
-        self._index = first + positions.repeat_interleave(heads)
+        first = torch.arange(0, self._count * heads * slots, slots, device=positions.device)
+        self._index = (first.view(-1, heads) + positions[:, None]).view(-1)
         self._span = longest if self._growth == self.most else slots
         return self._span
 

@@ -117,7 +117,9 @@ class TorchEngine:
                 self._pass()
             return await everything
         finally:
-            everything.cancel()
+            if not everything.done():
+                everything.cancel()
+                await asyncio.gather(everything, return_exceptions=True)
             self._reset()
 
     def _reset(self) -> None:
@@ -187,7 +189,7 @@ class TorchEngine:
         """Fill the cache with prompts and drafts; answer whoever wanted a draft scored."""
         sequences = [row.prompt + (row.draft.tolist() if row.draft is not None else []) for row in batch]
         width = max(map(len, sequences))
-        padded = torch.tensor([s + [self.eos] * (width - len(s)) for s in sequences], device=self.device)
+        padded = torch.tensor([s + [0] * (width - len(s)) for s in sequences], device=self.device)
         self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device), width)
         scoring = batch[0].scored is not None
         logits = self._forward(padded, torch.arange(width, device=self.device)[None], None, keep=0 if scoring else 1)
