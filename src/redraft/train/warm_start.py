@@ -62,9 +62,8 @@ def _batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and targets, (batch, tokens); prompts and padding have target -100."""
     problems: list[Sum] = []
-    terms = int(rng.integers(data.min_terms, data.max_terms + 1))  # one length a batch, so that little is padding
     while len(problems) < settings.batch_size:
-        problem = draw_one(rng, terms, terms)
+        problem = draw_one(rng, data.min_terms, data.max_terms)
         if split_of(problem) == "train":
             problems.append(problem)
     prompts = tokenizer([p.prompt for p in problems])["input_ids"]
