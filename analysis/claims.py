@@ -9,6 +9,8 @@ from analysis.statistics import NEUTRAL, Estimate, consecutive, estimate, paired
 from redraft.config import Bound, Claim, Compare, Monotone
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
+FEWEST = 3
+"""Cells of a monotone claim that must have been run; those that were not are named in the evidence."""
 
 
 def judge(claim: Claim, runs: Runs) -> dict[str, Any]:
@@ -45,17 +47,16 @@ def _compare(test: Compare, runs: Runs) -> tuple[str, str]:
 
 
 def _monotone(test: Monotone, runs: Runs) -> tuple[str, str]:
-    sequences = [by_seed(runs, test.quantity, cell) for cell in test.cells]
-    absent = [cell for cell, values in zip(test.cells, sequences, strict=True) if not values]
-    if absent:
+    values = {cell: by_seed(runs, test.quantity, cell) for cell in test.cells}
+    present = [cell for cell in test.cells if values[cell]]
+    absent = [cell for cell in test.cells if not values[cell]]
+    if len(present) < min(FEWEST, len(test.cells)):
         return NOT_RUN, _absent(*absent)
-    steps = consecutive(sequences)
     side = "above" if test.expected == "rises" else "below"
-    results = [_sided(step, side, 0.0) for step in steps]
-    path = " → ".join(f"{cell} {estimate(v).mean:.4g}" for cell, v in zip(test.cells, sequences, strict=True))
-    text = f"{test.quantity}: {path}; asserted: {test.expected}; " + ", ".join(
-        f"step {i + 1} {result}" for i, result in enumerate(results)
-    )
+    results = [_sided(step, side, 0.0) for step in consecutive([values[cell] for cell in present])]
+    path = " → ".join(f"{cell} {estimate(values[cell]).mean:.4g}" for cell in present)
+    steps = ", ".join(f"step {i + 1} {result}" for i, result in enumerate(results))
+    text = f"{test.quantity}: {path}; asserted: {test.expected}; {steps}" + (f"; {_absent(*absent)}" if absent else "")
     if all(result == REPRODUCED for result in results):
         return REPRODUCED, text
     return (CONTRADICTED if CONTRADICTED in results else INCONCLUSIVE), text

@@ -196,6 +196,8 @@ CLAIMS = [
     (tokens_fall("grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"), "reproduced"),
     (tokens_fall("grpo-vanilla", "grpo-spec-linf", "grpo-spec-l0"), "contradicted"),
     (tokens_fall("grpo-vanilla", "grpo-spec-l2"), "not run"),
+    (tokens_fall("grpo-vanilla", "grpo-spec-l0", "grpo-spec-l2"), "not run"),
+    (tokens_fall("grpo-vanilla", "grpo-spec-l0", "grpo-spec-l2", "grpo-spec-linf"), "reproduced"),
     (Monotone(quantity="kl", cells=["grpo-vanilla", "grpo-spec-l0"], expected="falls"), "inconclusive"),
     (Bound(quantity="kl_max", cell="grpo-vanilla", expected="below", threshold=0.1), "reproduced"),
     (Bound(quantity="kl_max", cell="grpo-vanilla", expected="above", threshold=0.1), "contradicted"),

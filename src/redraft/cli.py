@@ -12,7 +12,7 @@ import yaml
 
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json, read_json_lines
+from redraft.files import NO_SPACE, read_json, read_json_lines
 from redraft.layout import Layout
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -232,6 +232,11 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
         command(args=arguments)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        typer.echo(f"error: {error.filename or 'a file'}: no space left; what was finished is intact", err=True)
         sys.exit(2)
 
 

@@ -14,6 +14,9 @@ from redraft.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk and of a used-up quota."""
+
 
 @contextmanager
 def atomic(file: Path) -> Iterator[Path]:
@@ -30,7 +33,7 @@ def atomic(file: Path) -> Iterator[Path]:
             os.fsync(handle.fileno())
         temporary.replace(file)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_SPACE:
             raise UserError("no space left to write this file; nothing was overwritten", file=file) from None
         raise
     finally:

@@ -140,6 +140,8 @@ class TorchEngine:
 
     def ask(self, row: _Row) -> None:
         """Queue a session that set what it wants."""
+        if not row.prompt:
+            raise ValueError("a prompt has at least one token")
         if (
             len(row.prompt) + max(len(row.prefix) + row.limit, 0 if row.draft is None else len(row.draft))
             > self.max_length

@@ -170,6 +170,14 @@ class LocalTrainer:
     def _update(self, batch: Batch, rewards: np.ndarray, groups: np.ndarray, clock: StageClock) -> dict[str, Any]:
         with torch.no_grad(), clock.stage("old_log_probs"):
             old, entropy = self._all_log_probs(self.model, batch, entropy=True)
+        if not torch.isfinite(old).all():
+            learning_rate = self.run.trainer.learning_rate
+            raise UserError(
+                "the policy has diverged: its log-probabilities are not finite",
+                key="trainer.learning_rate",
+                value=learning_rate,
+                allowed="a smaller one",
+            )
         with torch.no_grad(), clock.stage("ref"):
             ref, _ = self._all_log_probs(self.reference, batch)
         with clock.stage("adv"):
