@@ -35,5 +35,5 @@ lock:
 clean:
 	rm -rf $(VENV) .snakemake
 
-$(READY): envs/cpu/requirements.lock envs/install.sh pyproject.toml
+$(READY): envs/cpu/requirements.lock envs/cpu/cuda.lock envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV)

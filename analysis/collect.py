@@ -1,6 +1,7 @@
 """Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a run and benchmark."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pandas as pd
 
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import atomic, read_json, read_json_lines, read_parquet
+from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
 from redraft.layout import Layout
 
 
@@ -27,6 +28,11 @@ class Runs:
     steps: pd.DataFrame
     scores: pd.DataFrame
 
+    def manifests(self, cell: str, seeds: Iterable[int]) -> list[str]:
+        """Paths of the manifests of a cell's runs, by seed."""
+        chosen = self.runs[(self.runs["cell"] == cell) & self.runs["seed"].isin(list(seeds))]
+        return list(chosen.sort_values("seed")["manifest"])
+
     def save(self, folder: Path) -> None:
         """Write one Parquet file a frame."""
         for name in ("runs", "steps", "scores"):
@@ -43,31 +49,52 @@ class Runs:
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     """All complete runs of a paper's cells, also those that nobody asked for this time.
 
-    A run whose fingerprint is not that of today's configuration is left out and named.
+    A run whose configuration or benchmarks are not today's is left out and named.
+
+    Raises:
+        UserError: if there is no run, or a run's files do not belong together.
     """
-    cells = {cell.name: cell for cell in experiments.cells(paper)}
     runs, steps, scores = [], [], []
     for manifest in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
-        folder, cell, seed = manifest.parent, manifest.parents[1].name, int(manifest.parent.name.removeprefix("seed"))
-        if cell not in cells or not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
+        folder = manifest.parent
+        key = {"cell": folder.parent.name, "seed": int(folder.name.removeprefix("seed"))}
+        if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
-        content = read_json(manifest)
-        if content["fingerprint"] != run_fingerprint(experiments.run(cells[cell].id, seed, layout.preset)):
-            print(f"left out, since its configuration has changed: {folder}", file=sys.stderr)
+        content, scored = read_json(manifest), read_json(folder / "scores.json")
+        if reason := _outdated(content, scored, layout.preset, experiments):
+            print(f"left out, since its {reason} changed: {folder}", file=sys.stderr)
             continue
-        key = {"cell": cell, "seed": seed}
-        runs.append(
-            key | {"fingerprint": content["fingerprint"], "manifest": str(manifest), "seconds": content["seconds"]}
-        )
-        steps.append(_steps(folder).assign(**key))
-        scores += [key | {"benchmark": b} | s for b, s in read_json(folder / "scores.json").items()]
+        runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | {"manifest": str(manifest)})
+        steps.append(_steps(folder, content["sha256"]["steps.jsonl"]).assign(**key))
+        scores += [key | {"benchmark": benchmark} | score for benchmark, score in scored.items()]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
-def _steps(folder: Path) -> pd.DataFrame:
+def _outdated(manifest: dict[str, Any], scores: dict[str, Any], preset: str, experiments: Experiments) -> str | None:
+    """What about a run is not as it would be run today."""
+    cell, _, seed = manifest["run"].rpartition("/seed")
+    try:
+        run = experiments.run(cell, int(seed), preset)
+    except UserError:
+        return "cell"
+    if manifest["fingerprint"] != run_fingerprint(run):
+        return "configuration"
+    wanted = {name: b.data.size * b.samples for name, b in experiments.preset(preset).benchmarks.items()}
+    return None if {name: score["total"] for name, score in scores.items()} == wanted else "benchmarks"
+
+
+def _steps(folder: Path, digest: str) -> pd.DataFrame:
     """Records and diversity of one run, a line a step."""
-    records: list[dict[str, Any]] = read_json_lines(folder / "steps.jsonl")
+    file = folder / "steps.jsonl"
+    records: list[dict[str, Any]] = read_json_lines(file)
+    if sha256(file) != digest:
+        raise UserError("these records are not those of the manifest beside them", file=file, key="sha256",
+                        value=sha256(file), allowed=digest)  # fmt: skip
     frame = pd.json_normalize(records).astype({"prefix_length": float, "full_reuse_ratio": float})
-    return frame.merge(read_parquet(folder / "diversity.parquet", ("step",)), on=["step", "epoch"], validate="1:1")
+    measured = read_parquet(folder / "diversity.parquet", ("step", "epoch"))
+    if list(measured["step"]) != list(frame["step"]):
+        raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",
+                        value=len(measured), allowed=str(len(frame)))  # fmt: skip
+    return frame.merge(measured, on=["step", "epoch"], validate="1:1")

@@ -42,7 +42,8 @@ def wide(table: Table, cells: pd.DataFrame) -> pd.DataFrame:
 
 def markdown(table: Table, cells: pd.DataFrame) -> str:
     """The table in GitHub's Markdown."""
-    return f"**Table {table.number}.** {table.title}\n\n{wide(table, cells).to_markdown()}\n"
+    note = f"\n{table.note}\n" if table.note else ""
+    return f"**Table {table.number}.** {table.title}\n\n{wide(table, cells).to_markdown()}\n{note}"
 
 
 def latex(table: Table, cells: pd.DataFrame) -> str:
@@ -65,9 +66,7 @@ def html(table: Table, cells: pd.DataFrame, base: Path) -> str:
 
 
 def _html_cell(cell: pd.Series, column: Column, base: Path) -> dict:
-    manifests = [Path(path) for path in str(cell["manifests"]).split()]
-    seeds = str(cell["seeds"]).split()
-    links = [(seed, _relative(path, base)) for seed, path in zip(seeds, manifests, strict=True)]
+    links = [(path, _relative(Path(path), base)) for path in str(cell["manifests"]).split()]
     return {
         "verdict": cell["verdict"],
         "value": number(cell["reproduced"], column.decimals),

@@ -19,21 +19,26 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     """Join tables, figures and claims of some papers into `report.html`."""
     preset = experiments.preset(layout.preset)
     runs = [run for paper in papers for run in _runs(layout, paper)]
-    manifest = read_json(layout.folder / runs[0]["manifest"])
-    git = manifest["git"]
+    manifests = [read_json(layout.folder / run["manifest"]) for run in runs]
     page = TEMPLATES.get_template("report.html.j2").render(
         preset=preset,
         benchmarks=preset.benchmarks,
         papers=[_paper(layout, paper, experiments, preset) for paper in papers],
         runs=runs,
-        commit=(git["commit"] or "not under version control")[:12] + (" with changes" if git["modified"] else ""),
-        machine=f"{manifest['machine']['processor']}, {manifest['machine']['cores']} cores",
+        commits=sorted({_commit(manifest["git"]) for manifest in manifests}),
+        machines=sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
     )
     write_atomically(layout.report, page)
 
 
+def _commit(git: dict[str, Any]) -> str:
+    return (git["commit"] or "no commit")[:12] + (" with changes" if git["modified"] else "")
+
+
 def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset) -> dict[str, Any]:
     claims = read_json(layout.claims(paper))
+    for claim in claims:
+        claim["manifests"] = {c: [_link(layout, p) for p in paths] for c, paths in claim["manifests"].items()}
     cells = experiments.cell_file(paper)
     tables = [expand(table, preset.benchmarks) for table in experiments.tables(paper).tables]
     return {
@@ -61,6 +66,10 @@ def read_table(stem: Path) -> pd.DataFrame:
     return frame.astype({"seeds": str, "manifests": str}).replace({"seeds": {"nan": ""}, "manifests": {"nan": ""}})
 
 
+def _link(layout: Layout, path: str) -> str:
+    return Path(path).relative_to(layout.folder).as_posix()
+
+
 def _svg(file: Path) -> str:
     """The drawing without its XML prologue, to stand inside a page."""
     text = file.read_text(encoding="utf-8")
@@ -75,7 +84,7 @@ def _runs(layout: Layout, paper: str) -> list[dict[str, Any]]:
             "name": f"{paper}/{run.cell} seed {run.seed}",
             "fingerprint": run.fingerprint,
             "seconds": run.seconds,
-            "manifest": Path(str(run.manifest)).relative_to(layout.folder).as_posix(),
+            "manifest": _link(layout, str(run.manifest)),
             "fresh_reward": rewards[run.cell][int(run.seed)],
             "scores": _scores(runs.scores, str(run.cell), int(run.seed)),
         }

@@ -48,21 +48,22 @@ def figure(preset: str, paper: str, number: int) -> None:
     """Regenerate a figure as CSV, PNG and SVG."""
     from analysis.figures import draw, figure_data
 
-    layout = Layout(preset)
-    spec = _find(Experiments().figures(paper).figures, number)
-    data = figure_data(spec, Runs.load(layout.collected(paper)))
+    layout, experiments = Layout(preset), Experiments()
+    spec = _find(experiments.figures(paper).figures, number)
+    data = figure_data(spec, Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale)
     stem = layout.figure(paper, number)
     _write_csv(data, stem.with_suffix(".csv"))
     draw(spec, data, stem)
 
 
-def claims(preset: str, paper: str) -> None:
+def judge_claims(preset: str, paper: str) -> None:
     """Judge every claim of a paper."""
     from analysis.claims import judge
 
-    layout = Layout(preset)
-    runs = Runs.load(layout.collected(paper))
-    write_json(layout.claims(paper), [judge(claim, runs) for claim in Experiments().claims(paper).claims])
+    layout, experiments = Layout(preset), Experiments()
+    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
+    claims = experiments.claims(paper).claims
+    write_json(layout.claims(paper), [judge(claim, runs, paper_scale) for claim in claims])
 
 
 def report(preset: str, papers: list[str]) -> None:

@@ -12,9 +12,10 @@ from analysis.statistics import NEUTRAL, PAIRINGS, Estimate, estimate, paired
 from redraft.config import Benchmark, Cell, Column, Experiments, Row, Table
 
 COLUMNS = [
-    "row", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict", "cell", "seeds",
-    "manifests",
-]  # fmt: skip
+    *("row", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"),
+    *("tested_low", "tested_high", "cell", "seeds", "manifests"),
+]
+"""`low` and `high` are the bootstrap interval that is shown, `tested_low` and `tested_high` that of the verdict."""
 
 EACH = "accuracy:*"
 """Quantity of a column that stands for one column a benchmark."""
@@ -58,19 +59,22 @@ def _cell(table: Table, row: Row, column: Column, source: Source) -> dict:
     found = estimate(values)
     reported = _reported(table, row, column, source)
     is_baseline = bool(column.relative) and row.cell == table.baseline
+    cells = [row.cell] if is_baseline or not column.relative else [row.cell, table.baseline]
     return {
         "row": row.label,
         "column": column.name,
         "reproduced": found.mean,
-        "low": found.low,
-        "high": found.high,
+        "low": found.shown.low,
+        "high": found.shown.high,
         "n_seeds": len(found.seeds),
         "reported": reported,
         "deviation": found.mean - reported,
         "verdict": verdict(found, reported, column.relative, is_baseline),
+        "tested_low": found.tested.low,
+        "tested_high": found.tested.high,
         "cell": f"{source.paper}/{row.cell}",
         "seeds": " ".join(map(str, found.seeds)),
-        "manifests": " ".join(_manifests(source.runs, row.cell, found.seeds)),
+        "manifests": " ".join(path for cell in cells for path in source.runs.manifests(cell, found.seeds)),
     }
 
 
@@ -98,19 +102,14 @@ def _mean(row: dict[str, float], column: Column) -> float:
     return sum(values) / len(values) if len(values) == len(column.reported) else math.nan
 
 
-def _manifests(runs: Runs, cell: str, seeds: tuple[int, ...]) -> list[str]:
-    chosen = runs.runs[(runs.runs["cell"] == cell) & runs.runs["seed"].isin(seeds)]
-    return list(chosen.sort_values("seed")["manifest"])
-
-
 def verdict(found: Estimate, reported: float, relative: str | None, is_baseline: bool = False) -> str:
-    """How a reproduced value stands to the reported one.
+    """How a reproduced value stands to the reported one, by the tested interval.
 
     Returns:
-        `missing` without runs, `baseline` for a cell compared with itself, `not comparable` without a reported value;
-        `agrees` if the reported value lies in the interval; else for relative quantities `same direction` or
-        `opposite direction` if the interval lies wholly on one side of the neutral value, `inconclusive` if it does
-        not (or if there is no interval), and for absolute ones `differs`.
+        `missing` without runs, `baseline` for a cell compared with itself, `not comparable` without a reported value.
+        For relative quantities `inconclusive` if the interval holds the neutral value or there is none, else `agrees`
+        if it holds the reported value, else `same direction` or `opposite direction` by the side of the neutral value,
+        `differs` if the paper reports no effect. For absolute ones `agrees`, `differs` or `inconclusive`.
     """
     if math.isnan(found.mean):
         return "missing"
@@ -118,13 +117,11 @@ def verdict(found: Estimate, reported: float, relative: str | None, is_baseline:
         return "baseline"
     if math.isnan(reported):
         return "not comparable"
-    if math.isnan(found.low):
+    neutral = NEUTRAL[relative] if relative else math.nan
+    if math.isnan(found.tested.low) or neutral in found.tested:
         return "inconclusive"
-    if found.low <= reported <= found.high:
+    if reported in found.tested:
         return "agrees"
-    if relative is None:
+    if relative is None or reported == neutral:
         return "differs"
-    neutral = NEUTRAL[relative]
-    if found.low <= neutral <= found.high:
-        return "inconclusive"
     return "same direction" if (found.mean - neutral) * (reported - neutral) > 0 else "opposite direction"

@@ -4,13 +4,18 @@ A rollout needs the log-probability of each sampled token. The engine always ret
 (its logits are kept and turned into log-probabilities at the end) and, for information, without.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig
 
 from benchmarks.side_by_side import line, ratio, seconds
+from redraft.config import TinyModel
 from redraft.engines.torch_engine import TorchEngine
 from redraft.rollout.streams import uniforms
+from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train import models
 
 ROWS = TOKENS = 128
 PROMPTS = (9, 21)
@@ -19,24 +24,11 @@ NO_EOS = -1
 """An end-of-sequence token that never comes, so that every response has full length."""
 
 
-def tiny_model() -> Qwen3ForCausalLM:
-    """The tiny preset's architecture with random weights."""
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=44,
-        hidden_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        num_key_value_heads=3,
-        head_dim=32,
-        intermediate_size=288,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        bos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config).eval()
+def tiny_model() -> Any:
+    """The tiny preset's architecture with random weights; `generate` too must not stop at an end of sequence."""
+    model = models.initialise(TinyModel(), make_tokenizer()).eval()
+    model.generation_config.eos_token_id = None
+    return model
 
 
 class Work:

@@ -19,8 +19,12 @@ echo "installing $(grep -c == envs/cpu/requirements.lock) pinned packages into $
 pip="$venv/bin/python -m pip --disable-pip-version-check"
 # The lock is whole, so nothing is resolved; see envs/cpu/excludes.txt for what is left out.
 $pip install --quiet --no-deps -r envs/cpu/requirements.lock
-# Where the index offers only PyTorch's CUDA build, that needs its CUDA packages to be imported at all.
-"$venv/bin/python" -c 'import torch' 2>/dev/null || $pip install --quiet 'torch==2.13.0'
+# Where the index offers only PyTorch's CUDA build, that cannot be imported without its CUDA packages.
+if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+    echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
+    $pip install --quiet --no-deps -r envs/cpu/cuda.lock
+    "$venv/bin/python" -c 'import torch'
+fi
 $pip install --quiet --no-deps --no-build-isolation -e .
 # Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
 echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"

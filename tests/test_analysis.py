@@ -13,9 +13,9 @@ from analysis.collect import Runs
 from analysis.figures import figure_data
 from analysis.quantities import RUN_QUANTITIES, STEP_QUANTITIES, by_seed
 from analysis.reported import read_reported, reported_row
-from analysis.statistics import Estimate, estimate, paired
+from analysis.statistics import NONE, Estimate, Interval, estimate, paired
 from analysis.tables import COLUMNS, Source, expand, make_table, verdict
-from redraft.config import Bound, Claim, Compare, Experiments, Monotone
+from redraft.config import Bound, Claim, Compare, Experiments, Monotone, Peak
 from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +78,7 @@ def test_relative_values_are_paired_by_seed_and_compared_with_the_paper_s(table3
     assert cell["reported"] == pytest.approx(419.1 / 554.8)
     assert cell["deviation"] == pytest.approx(cell["reproduced"] - cell["reported"])
     assert (cell["n_seeds"], cell["verdict"]) == (3, "same direction")
+    assert len(cell["manifests"].split()) == 6, "those of the cell and of the baseline"
     assert cell_of(cells, "+ SPEC-RL, ℓ = ∞", "speedup")["reported"] == 14.86
     math_reported = cell_of(cells, "+ SPEC-RL, ℓ = ∞", "math_difference")["reported"]
     assert math_reported == pytest.approx(np.mean([30.2 - 35.0, 4.4 - 7.8, 60.4 - 64.4, 19.9 - 26.5, 23.7 - 25.5]))
@@ -134,30 +135,38 @@ def test_latex_and_html_hold_the_same_cells(table3):
     assert page.count('class="missing"') == 4 * len(spec.columns)
 
 
+def estimated(mean, low, high):
+    return Estimate(mean, NONE, Interval(low, high), (0, 1))
+
+
 @pytest.mark.parametrize(
     ("found", "reported", "relative", "expected"),
     [
-        (Estimate(math.nan, math.nan, math.nan, ()), 1.0, "ratio", "missing"),
-        (Estimate(0.5, 0.4, 0.6, (0, 1)), math.nan, "ratio", "not comparable"),
-        (Estimate(0.5, 0.4, 0.6, (0, 1)), 0.45, "ratio", "agrees"),
-        (Estimate(0.5, 0.4, 0.6, (0, 1)), 0.9, "ratio", "same direction"),
-        (Estimate(0.5, 0.4, 0.6, (0, 1)), 1.1, "ratio", "opposite direction"),
-        (Estimate(0.9, 0.8, 1.1, (0, 1)), 0.5, "ratio", "inconclusive"),
-        (Estimate(-3.0, -4.0, -2.0, (0, 1)), 2.0, "difference", "opposite direction"),
-        (Estimate(0.5, math.nan, math.nan, (0,)), 0.5, "ratio", "inconclusive"),
-        (Estimate(0.5, 0.4, 0.6, (0, 1)), 0.9, None, "differs"),
+        (Estimate(math.nan, NONE, NONE, ()), 1.0, "ratio", "missing"),
+        (estimated(0.5, 0.4, 0.6), math.nan, "ratio", "not comparable"),
+        (estimated(0.5, 0.4, 0.6), 0.45, "ratio", "agrees"),
+        (estimated(0.5, 0.4, 0.6), 0.9, "ratio", "same direction"),
+        (estimated(0.5, 0.4, 0.6), 1.1, "ratio", "opposite direction"),
+        (estimated(0.5, 0.4, 0.6), 1.0, "ratio", "differs"),
+        (estimated(0.9, 0.8, 1.1), 0.85, "ratio", "inconclusive"),
+        (estimated(-3.0, -4.0, -2.0), 2.0, "difference", "opposite direction"),
+        (Estimate(0.5, NONE, NONE, (0,)), 0.5, "ratio", "inconclusive"),
+        (estimated(0.5, 0.4, 0.6), 0.9, None, "differs"),
+        (estimated(0.5, 0.4, 0.6), 0.5, None, "agrees"),
     ],
 )
 def test_verdicts(found, reported, relative, expected):
     assert verdict(found, reported, relative) == expected
 
 
-def test_an_interval_needs_two_seeds_and_contains_the_mean():
-    assert math.isnan(estimate({0: 1.0}).low)
+def test_an_interval_needs_two_seeds_and_verdicts_rest_on_the_wider_one():
+    assert math.isnan(estimate({0: 1.0}).tested.low)
     found = estimate({0: 1.0, 1: 2.0, 2: 4.0})
-    assert (found.low, found.high) == (1.0, 4.0)
+    assert found.shown == Interval(1.0, 4.0)
     assert found.mean == pytest.approx(7 / 3)
-    assert estimate({0: 3.0, 1: 3.0}) == Estimate(3.0, 3.0, 3.0, (0, 1))
+    # Student's t with two degrees of freedom is 4.3027, the standard error 1.5275 / sqrt(3).
+    assert found.tested.high - found.mean == pytest.approx(4.3027 * 1.5275 / math.sqrt(3), rel=1e-3)
+    assert estimate({0: 3.0, 1: 3.0}) == Estimate(3.0, Interval(3.0, 3.0), Interval(3.0, 3.0), (0, 1))
     assert estimate({}).seeds == ()
     assert estimate({0: math.nan, 1: 2.0, 2: 3.0}).seeds == (1, 2)
 
@@ -198,6 +207,9 @@ CLAIMS = [
     (tokens_fall("grpo-vanilla", "grpo-spec-l2"), "not run"),
     (tokens_fall("grpo-vanilla", "grpo-spec-l0", "grpo-spec-l2"), "not run"),
     (tokens_fall("grpo-vanilla", "grpo-spec-l0", "grpo-spec-l2", "grpo-spec-linf"), "reproduced"),
+    (Peak(quantity="tokens_decoded", cell="grpo-vanilla", others=["grpo-spec-l0", "grpo-spec-linf"]), "reproduced"),
+    (Peak(quantity="tokens_decoded", cell="grpo-spec-l0", others=["grpo-vanilla", "grpo-spec-linf"]), "contradicted"),
+    (Peak(quantity="tokens_decoded", cell="grpo-spec-l0", others=["grpo-spec-l2"]), "not run"),
     (Monotone(quantity="kl", cells=["grpo-vanilla", "grpo-spec-l0"], expected="falls"), "inconclusive"),
     (Bound(quantity="kl_max", cell="grpo-vanilla", expected="below", threshold=0.1), "reproduced"),
     (Bound(quantity="kl_max", cell="grpo-vanilla", expected="above", threshold=0.1), "contradicted"),
@@ -206,14 +218,28 @@ CLAIMS = [
 
 @pytest.mark.parametrize(("test", "expected"), CLAIMS)
 def test_claims_are_judged_by_their_intervals(runs, test, expected):
-    judged = judge(claim(test), runs)
+    judged = judge(claim(test), runs, paper_scale=True)
     assert judged["verdict"] == expected
     assert judged["evidence"]
 
 
+def test_what_only_the_paper_s_scale_can_decide_is_inconclusive_elsewhere(runs):
+    bound = Bound(quantity="kl_max", cell="grpo-vanilla", expected="below", threshold=0.1)
+    absolute = Claim(id="c", quotation="q", section="1", test=bound, scale="paper")
+    assert judge(absolute, runs, paper_scale=True)["verdict"] == "reproduced"
+    elsewhere = judge(absolute, runs, paper_scale=False)
+    assert elsewhere["verdict"] == "inconclusive"
+    assert "0.02" in elsewhere["evidence"]
+
+
+def test_a_claim_points_to_the_runs_of_all_its_cells(runs):
+    manifests = judge(claim(tokens_ratio(0.6)), runs, paper_scale=True)["manifests"]
+    assert {cell: len(paths) for cell, paths in manifests.items()} == {"grpo-spec-l0": 3, "grpo-vanilla": 3}
+
+
 def test_every_declared_quantity_exists(runs):
     for item in EXPERIMENTS.claims("spec_rl").claims:
-        judge(item, runs)
+        judge(item, runs, paper_scale=False)
     for column in EXPERIMENTS.tables("spec_rl").tables[0].columns:
         if column.quantity != "accuracy:*":
             assert by_seed(runs, column.quantity, "grpo-vanilla")
@@ -231,13 +257,21 @@ def test_an_unknown_quantity_is_named(runs):
 
 def test_a_figure_has_a_point_for_every_step_that_was_run(runs):
     figure = EXPERIMENTS.figures("spec_rl").figures[1]
-    data = figure_data(figure, runs)
+    data = figure_data(figure, runs, paper_scale=False)
     rollout = data[(data["panel"] == "rollout_seconds") & (data["cell"] == "grpo-vanilla")]
     assert list(rollout["x"]) == [0, 1, 2]
     assert (rollout["reproduced"] == 4.0).all()
     assert set(data["cell"]) == {"grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"}
     prefix = data[data["panel"] == "prefix_length"]
     assert prefix["x"].min() == 1, "there is no prefix without drafts"
+
+
+def test_figure_2_has_reported_points_at_the_paper_s_scale_only(runs):
+    figure = EXPERIMENTS.figures("spec_rl").figures[0]
+    assert figure_data(figure, runs, paper_scale=False)["reported"].isna().all()
+    data = figure_data(figure, runs, paper_scale=True)
+    assert list(data["reported"]) == [0.5, 0.7]
+    assert list(data["deviation"]) == pytest.approx([0.1, -0.1])
 
 
 def test_reported_tables_that_are_missing_or_damaged_are_named(tmp_path):

@@ -1,11 +1,16 @@
 """The command: what it prints, and that a mistake is one message with exit code 2 and no traceback."""
 
+import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from redraft.config import Experiments, run_fingerprint
+from redraft.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,7 +22,10 @@ def folder(tmp_path):
 
 
 def redraft(folder, *arguments):
-    return subprocess.run(["redraft", *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        ["redraft", *arguments], cwd=folder, env=offline, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_list_names_every_cell(folder):
@@ -47,6 +55,7 @@ def test_show_prints_a_complete_run(folder):
         (["run", "spec_rl/grpo-vanilla", "--seed", "1", "--seed", "1"], ["twice", "--seed", "1"]),
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
+        (["compare", "spec_rl/nothing", "nothing", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "table", "tiny", "spec_rl", "3"], ["runs.parquet", "missing"]),
         (["stage", "grade", "tiny", "nothing.parquet", "scores.json"], ["nothing.parquet", "missing"]),
         (["stage", "diversity", ".", "0", "out.parquet"], ["rollouts", "no saved rollouts"]),
@@ -59,6 +68,109 @@ def test_a_mistake_is_one_message(folder, arguments, words):
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     assert all(word in result.stderr for word in ["error:", *words]), result.stderr
+
+
+CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
+RECORD = {"step": 0, "epoch": 0, "tokens_decoded": 1200, "tokens_verified": 0, "reward": 0.5, "fresh_reward": None}
+SECONDS = {"rollout": 2.0, "verification": 0.5, "assembly": 0.0, "total": 4.0}
+
+
+def finish(folder, cell, **reward):
+    """A run of two steps, as training and grading would leave it."""
+    run = Layout("tiny", folder / "results").run(cell, 0)
+    run.mkdir(parents=True)
+    records = [RECORD | {"step": i, "epoch": i, "seconds": SECONDS} | reward for i in range(2)]
+    (run / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    manifest = {
+        "run": f"{cell}/seed0",
+        "fingerprint": run_fingerprint(Experiments(folder).run(cell, 0, "tiny")),
+        "git": {"commit": None},
+        "configuration": {"seed": 0},
+    }
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    grade(run, 3)
+    return run
+
+
+def grade(run, correct):
+    scores = {"arithmetic": {"correct": correct, "total": 4, "role": "in-distribution"}}
+    (run / "scores.json").write_text(json.dumps(scores))
+
+
+def test_compare_prints_the_quantities_of_the_tables_side_by_side(folder):
+    for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
+        finish(folder, cell, reward=reward)
+    result = redraft(folder, "compare", *CELLS)
+    assert result.returncode == 0, result.stderr
+    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
+    assert lines["tokens_decoded"].split() == ["2,400", "2,400", "1"]
+    assert lines["generation_seconds"].split() == ["5", "5", "1"]
+    assert lines["reward"].split() == ["0.500", "0.250", "0.500"]
+    assert lines["fresh_reward"].split() == ["-", "-", "-"]
+    assert lines["accuracy:arithmetic"].split() == ["75", "75", "1"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda run: (run / "scores.json").unlink(), ["not finished", "scores.json", "redraft run"]),
+        (lambda run: (run / "steps.jsonl").write_text(""), ["steps.jsonl", "no step"]),
+        (lambda run: (run / "manifest.json").write_text("{}"), ["manifest.json", "lacks a key", "fingerprint"]),
+        (
+            lambda run: (run / "manifest.json").write_text('{"fingerprint": "0123"}'),
+            ["manifest.json", "another configuration", "0123"],
+        ),
+    ],
+)
+def test_compare_refuses_what_is_not_a_finished_run_of_today(folder, damage, words):
+    runs = [finish(folder, cell) for cell in CELLS]
+    damage(runs[1])
+    test_a_mistake_is_one_message(folder, ["compare", *CELLS], words)
+
+
+def tracked(layout):
+    """Runs in the database after an import: (name, step count, accuracy), by name."""
+    from mlflow.tracking import MlflowClient
+
+    from redraft.tracking import import_runs
+
+    import_runs(layout, "spec_rl")
+    client = MlflowClient(f"sqlite:///{layout.tracking}")
+    experiment = client.get_experiment_by_name("tiny/spec_rl").experiment_id
+    found = [
+        (run.info.run_name, len(client.get_metric_history(run.info.run_id, "reward")),
+         run.data.metrics.get("accuracy.arithmetic"))
+        for run in client.search_runs([experiment])
+    ]  # fmt: skip
+    return sorted(found)
+
+
+def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
+    layout = Layout("tiny", folder / "results")
+    runs = [finish(folder, cell) for cell in CELLS]
+    before = [("spec_rl/grpo-spec-l0/seed0", 2, 0.75), ("spec_rl/grpo-vanilla/seed0", 2, 0.75)]
+    assert tracked(layout) == tracked(layout) == before
+    grade(runs[0], 1)
+    assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 2, 0.25)]
+
+
+def test_a_killed_import_is_replaced(folder, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    layout = Layout("tiny", folder / "results")
+    finish(folder, CELLS[0])
+    logged = MlflowClient.log_batch
+
+    def killed(self, run_id, metrics=(), **others):
+        logged(self, run_id, metrics=metrics[:1], **others)
+        if metrics:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tracked(layout)
+    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 2, 0.75)]
 
 
 def test_no_space_left_is_one_message_and_keeps_what_was_there(tmp_path, monkeypatch):

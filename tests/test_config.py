@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from redraft.config import Experiments, Run, Speculative, Trainer, fingerprint, format_lenience, parse_lenience
+from redraft.config import (
+    Benchmark,
+    Experiments,
+    Run,
+    Speculative,
+    Trainer,
+    benchmarks_fingerprint,
+    fingerprint,
+    format_lenience,
+    parse_lenience,
+)
 from redraft.config.load import merge
 from redraft.config.schema import write_schemas
 from redraft.errors import UserError
@@ -38,11 +48,8 @@ def test_every_shipped_file_parses_and_every_cell_resolves_in_every_preset():
     presets = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml")]
     assert {"tiny", "smoke"} <= set(presets)
     for paper in experiments.papers:
-        names = {cell.name for cell in experiments.cells(paper)}
-        for table in experiments.tables(paper).tables:
-            assert {row.cell for row in table.rows} | {table.baseline} <= names
-        for figure in experiments.figures(paper).figures:
-            assert {cell for panel in figure.panels for cell in panel.cells} <= names
+        assert experiments.tables(paper).tables
+        assert experiments.figures(paper).figures
         assert experiments.claims(paper).claims
         for cell in experiments.cells(paper):
             assert all(experiments.run(cell.id, 0, preset).cell == cell.name for preset in presets)
@@ -116,6 +123,22 @@ WRONG = {
         lambda c: c["grids"][0]["exclude"][0]["when"].update(reuse=["spek"]),
         ["spek", "vanilla"],
     ),
+    "a label that is no name": (
+        "spec_rl/cells.yaml",
+        lambda c: c["grids"][0]["axes"]["lenience"].update({"../l3": {}}),
+        ["grids.0.axes.lenience", "../l3"],
+    ),
+    "a role that is no name": ("spec_rl/cells.yaml", lambda c: c["grids"][0]["cell"].update(model="a b"), ["a b"]),
+    "a cell that names itself": (
+        "spec_rl/cells.yaml",
+        lambda c: c["grids"][0]["cell"].update(name="mine"),
+        ["grids.0", "name", "mine"],
+    ),
+    "a label that sets the paper": (
+        "spec_rl/cells.yaml",
+        lambda c: c["grids"][0]["axes"]["lenience"]["l2"].update(paper="other"),
+        ["grids.0", "paper", "other"],
+    ),
 }
 
 
@@ -136,7 +159,26 @@ WRONG_PRESET = {
         lambda p: p["trainer"].update(learning_rate=0),
         ["trainer.learning_rate", "greater than 0"],
     ),
-    "batches that do not divide": (lambda p: p["trainer"].update(prompts_per_update=5), ["trainer", "divide"]),
+    "batches that do not divide": (
+        lambda p: p["trainer"].update(prompts_per_update=5),
+        ["trainer", "divide", "5", "64"],
+    ),
+    "terms out of order": (
+        lambda p: p["data"]["deepmath-6k"].update(min_terms=9, max_terms=8),
+        ["data.deepmath-6k", "min_terms", "9", "8"],
+    ),
+    "a benchmark that is no name": (
+        lambda p: p["benchmarks"].update({"my bench": p["benchmarks"]["arithmetic"]}),
+        ["benchmarks", "my bench"],
+    ),
+    "a benchmark that is a number": (
+        lambda p: p["benchmarks"].update({"24": p["benchmarks"]["arithmetic"]}),
+        ["benchmarks", "24", "number"],
+    ),
+    "a model that leaves its folder": (lambda p: p["models"].update({"..": {"kind": "tiny"}}), ["models", ".."]),
+    "data that leaves its folder": (lambda p: p["data"].update({"a..b": {"kind": "arithmetic"}}), ["data", "a..b"]),
+    "a paper that is no folder": (lambda p: p["default"].update({"SPEC-RL": ["core"]}), ["default", "SPEC-RL"]),
+    "a name that is none": (lambda p: p.update(name="tiny/er"), ["name", "tiny/er", "pattern"]),
     "an unknown data kind": (lambda p: p["data"]["deepmath-6k"].update(kind="oracle"), ["oracle", "arithmetic"]),
     "another name": (lambda p: p.update(name="huge"), ["name", "huge", "tiny"]),
     "an unknown engine": (lambda p: p["engine"].update(kind="steam"), ["engine.kind", "steam", "torch"]),
@@ -169,6 +211,73 @@ def test_cells_that_are_not_there_are_named_with_neighbours_or_a_reason():
         experiments.cell("spek_rl/grpo-vanilla")
     with pytest.raises(UserError, match=r"no such file(.|\n)*tiny"):
         experiments.preset("tyny")
+
+
+WRONG_REPORT = {
+    "a baseline that is no row": (
+        "tables",
+        lambda c: c["tables"][0].update(baseline="grpo-spec-l2", rows=c["tables"][0]["rows"][:3]),
+        ["tables.0", "baseline", "grpo-spec-l2", "grpo-vanilla"],
+    ),
+    "a row twice": ("tables", lambda c: c["tables"][0]["rows"][1].update(label="GRPO"), ["tables.0", "GRPO", "twice"]),
+    "a column twice": (
+        "tables",
+        lambda c: c["tables"][0]["columns"][1].update(name="tokens_m"),
+        ["tables.0", "tokens_m", "twice"],
+    ),
+    "a table twice": ("tables", lambda c: c["tables"].append(c["tables"][0]), ["tables", "3", "twice"]),
+    "a figure twice": ("figures", lambda c: c["figures"].append(c["figures"][0]), ["figures", "2", "twice"]),
+    "a claim twice": ("claims", lambda c: c["claims"].append(c["claims"][0]), ["reuse-saves-tokens", "twice"]),
+    "a row of no cell": (
+        "tables",
+        lambda c: c["tables"][0]["rows"][3].update(cell="grpo-spec-0.5"),
+        ["tables.0.rows.3.cell", "no such cell", "grpo-spec-0.5", "grpo-spec-l0.5"],
+    ),
+    "a baseline of no cell": (
+        "tables",
+        lambda c: c["tables"][0].update(baseline="grpo"),
+        ["tables.0.baseline", "grpo"],
+    ),
+    "a line of no cell": (
+        "figures",
+        lambda c: c["figures"][0]["panels"][0]["cells"].append("grpo-vanila"),
+        ["figures.0.panels.0.cells.1", "grpo-vanila", "grpo-vanilla"],
+    ),
+    **{
+        f"a {kind} claim about no cell": (
+            "claims",
+            lambda c, test={"kind": kind, "quantity": "kl", **fields}: c["claims"][0].update(test=test),
+            ["claims.0.test", "grpo-vanila", "grpo-vanilla"],
+        )
+        for kind, fields in {
+            "compare": {"cell": "grpo-spec-l0", "baseline": "grpo-vanila", "expected": "above", "threshold": 0},
+            "monotone": {"cells": ["grpo-spec-l0", "grpo-vanila"], "expected": "rises"},
+            "bound": {"cell": "grpo-vanila", "expected": "above", "threshold": 0},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRONG_REPORT)
+def test_a_wrong_table_figure_or_claim_is_named_with_file_key_and_value(experiments, name):
+    kind, edit, words = WRONG_REPORT[name]
+    path = change(experiments, f"spec_rl/{kind}.yaml", edit)
+    with pytest.raises(UserError) as error:
+        getattr(Experiments(experiments), kind)("spec_rl")
+    assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
+
+
+def test_a_paper_s_folder_must_fit_paths_and_rules(experiments):
+    (experiments / "experiments/spec_rl").rename(experiments / "experiments/SPEC-RL")
+    with pytest.raises(UserError, match="folder(.|\n)*SPEC-RL(.|\n)*a-z, 0-9 and _"):
+        Experiments(experiments).cells("SPEC-RL")
+
+
+def test_a_file_that_is_not_utf_8_is_one_message(experiments):
+    file = experiments / "experiments/presets/tiny.yaml"
+    file.write_bytes(b"name: tiny\ndescription: caf\xe9\n")
+    with pytest.raises(UserError, match="tiny.yaml: not UTF-8(.|\n)*line 2"):
+        Experiments(experiments).preset("tiny")
 
 
 def test_two_grids_must_not_define_one_cell_differently(experiments):
@@ -210,6 +319,32 @@ def test_a_new_field_with_a_default_changes_no_fingerprint():
     wider = WiderRun.model_validate(run.model_dump())
     assert wider.trainer.patience == 3
     assert fingerprint(wider.identity) == fingerprint(run.identity)
+
+
+def benchmarks(**changes):
+    names = Experiments(ROOT).preset("tiny").benchmarks
+    return {name: Benchmark.model_validate(merge(b.model_dump(), changes)) for name, b in names.items()}
+
+
+def test_a_benchmark_is_what_is_sampled_and_its_scores_also_their_role():
+    def both(**changes):
+        return [benchmarks_fingerprint(benchmarks(**changes), graded) for graded in (False, True)]
+
+    sampled, graded = both()
+    assert both(description="other words") == [sampled, graded]
+    generations, scores = both(role="out-of-distribution")
+    assert generations == sampled
+    assert scores != graded
+    for changes in ({"samples": 9}, {"top_p": 0.5}, {"data": {"seed": 1}}):
+        assert not {sampled, graded} & set(both(**changes))
+
+
+def test_a_new_field_of_a_benchmark_with_a_default_changes_no_fingerprint():
+    class WiderBenchmark(Benchmark):
+        top_k: int = 0
+
+    wider = {name: WiderBenchmark.model_validate(b.model_dump()) for name, b in benchmarks().items()}
+    assert benchmarks_fingerprint(wider, graded=True) == benchmarks_fingerprint(benchmarks(), graded=True)
 
 
 def test_fingerprints_are_stable_over_order_and_refuse_what_has_no_single_text():

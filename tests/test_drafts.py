@@ -47,7 +47,6 @@ def test_a_store_comes_back_from_its_file(tmp_path_factory, contents):
     store.save(file)
     loaded = DraftStore.load(file)
     assert len(loaded) == len(store) == len(put)
-    assert loaded.tokens == store.tokens == sum(rollout.length for rollout in put.values())
     assert all(same(loaded.get(*key), rollout) for key, rollout in put.items())
 
 
@@ -67,7 +66,7 @@ def test_a_rollout_of_the_same_key_and_epoch_is_replaced():
     store.put(make(seed=1), 0)
     store.put(make(seed=2, length=5), 0)
     assert same(store.get(0, 0, 0), make(seed=2, length=5))
-    assert (len(store), store.tokens) == (1, 5)
+    assert len(store) == 1
 
 
 def test_prompts_and_samples_are_kept_apart():

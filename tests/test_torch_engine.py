@@ -6,9 +6,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from redraft.engines.torch_engine import TorchEngine
+from redraft.errors import UserError
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 
@@ -168,15 +180,113 @@ def test_a_limit_of_one_token_is_kept(qwen3):
     assert len(continuation.tokens) == 1
 
 
-def test_usage_counts_what_was_done(qwen3):
+def test_usage_counts_what_was_scored(qwen3):
     jobs, engine = make_jobs(), make_engine(qwen3)
-    results = run(engine, jobs)
-    assert engine.usage.decoded_tokens == sum(len(continuation.tokens) for _, continuation in results)
+    run(engine, jobs)
     assert engine.usage.scored_tokens == sum(len(job.draft) for job in jobs if job.scores)
-    in_cache = (len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
-    assert engine.usage.prefilled_tokens == sum(in_cache), "a scored draft is not computed again"
     assert engine.usage.verification_seconds > 0
-    assert engine.usage.rollout_seconds > 0
+
+
+def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
+    jobs, engine, filled = make_jobs(), make_engine(qwen3), []
+    prefill = engine._prefill
+    monkeypatch.setattr(
+        engine, "_prefill", lambda batch: [filled.extend(r.prefill_length for r in batch), prefill(batch)]
+    )
+    run(engine, jobs)
+    assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
+
+
+TINY = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 16, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+FULL = {"layer_types": ["full_attention"] * 2}
+UNSUPPORTED = [
+    (Qwen3Config, Qwen3ForCausalLM, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+     "qwen3", "layer_types"),
+    (Qwen3Config, Qwen3ForCausalLM, {"use_sliding_window": True, "sliding_window": 4, **FULL}, "qwen3",
+     "sliding_window"),
+    (MistralConfig, MistralForCausalLM, {"sliding_window": 4}, "mistral", "sliding_window"),
+    (Gemma2Config, Gemma2ForCausalLM, {}, "gemma2", "layer_types"),
+    (Gemma2Config, Gemma2ForCausalLM, FULL, "gemma2", "attn_logit_softcapping"),
+    (GptOssConfig, GptOssForCausalLM, {"num_local_experts": 2, "num_experts_per_tok": 1, **FULL}, "gpt_oss", "sinks"),
+    (LlamaConfig, LlamaForCausalLM, {"max_position_embeddings": 31}, "llama", "max_position_embeddings"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "model", "settings", "kind", "key"), UNSUPPORTED, ids=str)
+def test_a_model_that_would_run_wrongly_is_refused(config, model, settings, kind, key):
+    with pytest.raises(UserError, match=kind) as error:
+        make_engine(model(config(**TINY | settings)))
+    assert error.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "settings"),
+    [
+        (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+        (Gemma2Config, Gemma2ForCausalLM, {"attn_logit_softcapping": None, **FULL}),
+        (LlamaConfig, LlamaForCausalLM, {"max_position_embeddings": 32}),
+    ],
+)
+def test_a_model_with_full_attention_is_run(config, model, settings):
+    model = model(config(**TINY | settings))
+    check_against_plain_forward(model, make_jobs(4), run(make_engine(model), make_jobs(4)))
+
+
+def test_log_probabilities_that_are_nan_are_never_answered():
+    model, jobs = make_model("qwen3", 2, 2), make_jobs()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    for chosen in ([job for job in jobs if job.scores], [job for job in jobs if not job.scores]):
+        with pytest.raises(UserError, match="NaN"):
+            run(make_engine(model), chosen)
+
+
+def test_sessions_that_wait_for_something_outside_are_not_waited_for_for_ever(qwen3):
+    async def wait(engine):
+        async with engine.session([3]) as session:
+            await session.score(np.array([4], dtype=np.int32))
+            await asyncio.Event().wait()
+
+    engine = make_engine(qwen3)
+    with pytest.raises(RuntimeError, match="no session asks for anything"):
+        engine.run(wait(engine))
+    jobs = make_jobs()
+    check_against_plain_forward(qwen3, jobs, run(engine, jobs))
+
+
+def test_scored_sessions_that_hold_every_row_while_others_wait_are_named(qwen3):
+    async def one(engine, barrier):
+        async with engine.session([3]) as session:
+            await session.score(np.array([4], dtype=np.int32))
+            await barrier.wait()
+
+    async def all_together(engine):
+        barrier = asyncio.Barrier(5)
+        await asyncio.gather(*(one(engine, barrier) for _ in range(5)))
+
+    engine = make_engine(qwen3, max_rows=3)
+    with pytest.raises(RuntimeError, match="2 sessions wait for rows of the cache"):
+        engine.run(all_together(engine))
+    enough = make_engine(qwen3, max_rows=5)
+    assert enough.run(all_together(enough)) == [None]
+
+
+def test_answers_that_pass_through_many_layers_are_waited_for(qwen3):
+    async def layered(engine, depth):
+        if depth:
+            return (await asyncio.gather(layered(engine, depth - 1)))[0]
+        return await serve(engine, make_jobs()[1])
+
+    async def stages(engine):
+        first = await asyncio.gather(*(layered(engine, 10) for _ in range(3)))
+        return first + await asyncio.gather(*(layered(engine, 10) for _ in range(3)))
+
+    engine = make_engine(qwen3)
+    (results,) = engine.run(stages(engine))
+    check_against_plain_forward(qwen3, [make_jobs()[1]] * 6, results)
 
 
 def test_changed_weights_change_the_next_runs_log_probs():

@@ -7,16 +7,32 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from redraft.config import GRPO, Engine, ProblemFile, Run, Speculative, TinyModel, Trainer, Vanilla, run_fingerprint
+from redraft import stages
+from redraft.config import (
+    GRPO,
+    Engine,
+    Experiments,
+    ProblemFile,
+    Run,
+    Speculative,
+    TinyModel,
+    Trainer,
+    Vanilla,
+    run_fingerprint,
+)
 from redraft.errors import UserError
-from redraft.files import read_json_lines, sha256
+from redraft.evaluate.diversity import measure
+from redraft.files import read_json, read_json_lines, sha256
+from redraft.train import models
 from redraft.train.local import LocalTrainer
 from redraft.train.stages import STAGES, StageClock
 
@@ -120,14 +136,45 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
 
 def test_time_that_training_does_not_need_is_left_out(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("redraft.train.stages.time.perf_counter", lambda: now[0])
-    clock = StageClock()
+    monkeypatch.setattr("redraft.engines.clock.time.perf_counter", lambda: now[0])
+    clock = StageClock(torch.device("cpu"))
     for block, seconds in ((clock.stage("reward"), 1.0), (clock.excluded(), 5.0), (clock.stage("reward"), 2.0)):
         with block:
             now[0] += seconds
     now[0] += 0.5
     finished = clock.finish()
     assert (finished["reward"], finished["others"], finished["total"]) == (3.0, 0.5, 3.5)
+
+
+def test_a_stage_ends_when_the_gpu_has_done_its_work(monkeypatch):
+    now, queued = [0.0], [0.0]
+
+    def synchronize(device):
+        assert device.type == "cuda"
+        now[0] += queued[0]
+        queued[0] = 0.0
+
+    monkeypatch.setattr("redraft.engines.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("redraft.engines.clock.torch.cuda.synchronize", synchronize)
+    clock = StageClock(torch.device("cuda"))
+    for name, seconds in (("ref", 2.0), ("update_actor", 3.0)):
+        with clock.stage(name):
+            queued[0] += seconds
+    queued[0] += 1.0
+    finished = clock.finish()
+    assert [finished[name] for name in ("ref", "update_actor", "others", "total")] == [2.0, 3.0, 1.0, 6.0]
+
+
+def test_only_updates_see_the_policy_in_training_mode(tiny_model, tmp_path):
+    trainer, modes = LocalTrainer(make_run(), tiny_model, tmp_path), set()
+
+    def look(model, *_):
+        modes.add((torch.is_grad_enabled(), model.training))
+
+    trainer.model.register_forward_pre_hook(look)
+    for step in range(2):
+        trainer.step(step)
+    assert modes == {(True, True), (False, False)}
 
 
 def test_full_reuse_generates_nothing_after_the_first_epoch(tiny_model, tmp_path):
@@ -236,7 +283,7 @@ PLACES = {
     "after a checkpoint was moved into place": lambda: after(Path, "rename", lambda p, t: t.name == "step-000004"),
     "in the middle of removing an old checkpoint": lambda: setattr(checkpoint.shutil, "rmtree", half_removed),
     "before the policy is saved": lambda: after(
-        local.Checkpoints, "save", lambda s, step, *_: step == 6),
+        local.Checkpoints, "save", lambda s, state, *_: state.step == 6),
 }
 
 for place, patch in PLACES.items():
@@ -267,8 +314,8 @@ def killed(tiny_model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, killed, undisturbed, tiny_model):
-    folder = killed / place
+def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, killed, undisturbed, tiny_model, tmp_path):
+    folder = shutil.copytree(killed / place, tmp_path / "run")
     assert not (folder / "policy").exists()
     train(make_run(), tiny_model, folder)
     assert results(folder) == results(undisturbed)
@@ -351,6 +398,113 @@ def test_experiments_that_follow_each_other_in_one_folder_never_mix(undisturbed,
     assert results(folder) == results(undisturbed)
 
 
+@pytest.fixture(scope="module")
+def other_model(tiny_model, tmp_path_factory):
+    """The same shape and tokenizer with other weights, as a model made anew may be."""
+    model, tokenizer = models.load(tiny_model)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.01)
+    folder = tmp_path_factory.mktemp("models") / "other"
+    models.save(model, tokenizer, folder)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["after the fourth record", "before the policy is saved"])
+def test_a_run_goes_on_from_its_own_initial_policy_only(place, killed, tiny_model, other_model, tmp_path):
+    folder = shutil.copytree(killed / place, tmp_path / "run")
+    train(make_run(), other_model, folder)
+    train(make_run(), other_model, tmp_path / "alone")
+    assert results(folder) == results(tmp_path / "alone")
+    assert names(folder / "checkpoints") == [CHECKPOINTS.name]
+    assert read_json(folder / LATEST / "state.json")["initial_policy_sha256"] == sha256(
+        other_model / "model.safetensors"
+    )
+
+
+def test_rollouts_of_a_longer_run_in_the_same_folder_are_removed(undisturbed, tiny_model, tmp_path):
+    folder = shutil.copytree(undisturbed, tmp_path / "run")
+    shutil.copy(folder / "rollouts" / "step-0005.parquet", folder / "rollouts" / "step-0006.parquet")
+    train(OTHER, tiny_model, folder)
+    assert names(folder / "rollouts") == [f"step-{step:04d}.parquet" for step in range(STEPS)]
+
+
+def test_a_missing_step_is_named_and_steps_keep_their_numbers(undisturbed, tmp_path):
+    folder, file = shutil.copytree(undisturbed, tmp_path / "run"), tmp_path / "diversity.parquet"
+    measure(folder, 0, file)
+    assert pd.read_parquet(file)["step"].tolist() == list(range(STEPS))
+    (folder / "rollouts" / "step-0001.parquet").unlink()
+    with pytest.raises(UserError, match="rollouts of a step are missing") as error:
+        measure(folder, 0, file)
+    assert error.value.value == 1
+
+
+@pytest.fixture
+def stage(tiny_model, monkeypatch):
+    """The workflow's stage `train`, for this file's run."""
+
+    class Stub:
+        def run(self, *_):
+            return make_run()
+
+    monkeypatch.setattr(stages, "Experiments", Stub)
+    return lambda folder: stages.train("test", "test/cell", 0, tiny_model, folder)
+
+
+def manifest_of(folder):
+    return read_json(folder / "manifest.json")
+
+
+def test_the_manifest_counts_the_seconds_of_all_processes(stage, killed, tmp_path, monkeypatch):
+    folder = shutil.copytree(killed / "after the fourth record", tmp_path / "run")
+    (state,) = (folder / CHECKPOINTS).glob("step-*/state.json")
+    content = read_json(state)
+    assert (content["step"], content["seconds"] > 0) == (2, True)
+    state.write_text(json.dumps(content | {"seconds": 1000.0}))
+    began = time.perf_counter()
+    stage(folder)
+    assert 1000 < manifest_of(folder)["seconds"] < 1000 + time.perf_counter() - began
+    monkeypatch.setattr(LocalTrainer, "step", lambda *_: pytest.fail("a step was done again"))
+    first = manifest_of(folder)["seconds"]
+    stage(folder)
+    assert manifest_of(folder)["seconds"] == first
+
+
+def test_the_manifest_names_the_initial_policy_and_the_code_that_trained(stage, tiny_model, tmp_path, monkeypatch):
+    commit = ["before"]
+    original = LocalTrainer.train
+
+    def committing(*arguments):
+        original(*arguments)
+        commit[0] = "after"
+
+    monkeypatch.setattr("redraft.provenance.git_state", lambda: {"commit": commit[0], "modified": False})
+    monkeypatch.setattr(LocalTrainer, "train", committing)
+    stage(tmp_path)
+    assert manifest_of(tmp_path)["git"]["commit"] == "before"
+    assert manifest_of(tmp_path)["initial_policy_sha256"] == sha256(tiny_model / "model.safetensors")
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_model_is_made_by_a_fixed_number_of_threads(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    threads, before = [], torch.get_num_threads()
+    monkeypatch.setattr("redraft.train.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads()))
+    try:
+        stages.make_model("smoke", "qwen3-1.7b-base", tmp_path / "model")
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [2]
+    assert models.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("preset", ["tiny", "smoke"])
+def test_presets_without_a_gpu_compute_the_same_where_there_is_one(preset, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert Experiments().preset(preset).engine.device == "cpu"
+
+
 def test_missing_records_are_named(undisturbed, tiny_model, tmp_path):
     folder = shutil.copytree(undisturbed, tmp_path / "run")
     lines = (folder / "steps.jsonl").read_text().splitlines(keepends=True)
@@ -382,12 +536,89 @@ def test_without_space_left_the_earlier_checkpoint_stays_and_resumes(
     assert results(tmp_path) == results(undisturbed)
 
 
-def test_a_diverged_run_stops_with_an_error_instead_of_recording_nan(tiny_model, tmp_path):
+FULL_DISK = {
+    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    "json": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "config.json"),
+    "tokenizers": Exception("Disk quota exceeded (os error 122)"),
+}
+
+
+@pytest.mark.parametrize("error", FULL_DISK.values(), ids=FULL_DISK)
+def test_without_space_left_a_model_is_written_whole_or_not_at_all(error, tiny_model, tmp_path, monkeypatch):
+    model, tokenizer = models.load(tiny_model)
+    folder = tmp_path / "policy"
+    models.save(model, tokenizer, folder)
+    before = {file.name: sha256(file) for file in folder.iterdir()}
+
+    def full(unfinished):
+        (unfinished / "tokenizer.json").write_text("{")
+        raise error
+
+    monkeypatch.setattr(tokenizer, "save_pretrained", full)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    for target in (folder, tmp_path / "new"):
+        with pytest.raises(UserError, match="no space left") as raised:
+            models.save(model, tokenizer, target)
+        assert raised.value.file == target
+    assert {file.name: sha256(file) for file in folder.iterdir()} == before
+    assert names(tmp_path) == ["policy"]
+
+
+def test_other_errors_of_safetensors_stay_what_they_are(tiny_model, tmp_path, monkeypatch):
+    model, tokenizer = models.load(tiny_model)
+
+    def wrong(_):
+        raise SafetensorError("shape mismatch")
+
+    monkeypatch.setattr(model, "save_pretrained", wrong)
+    with pytest.raises(SafetensorError, match="shape"):
+        models.save(model, tokenizer, tmp_path / "policy")
+    assert not names(tmp_path)
+
+
+def nothing_recorded(folder):
+    return not read_json_lines(folder / "steps.jsonl") and not (folder / "policy").exists()
+
+
+def test_a_policy_of_nan_stops_with_an_error_instead_of_recording_it(tiny_model, tmp_path):
     trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"JSON compliant|NaN"):
+    with pytest.raises(UserError, match="diverged"):
         trainer.train()
-    lines = (tmp_path / "steps.jsonl").read_text().splitlines()
-    assert all(json.loads(line) for line in lines)
+    assert nothing_recorded(tmp_path)
+
+
+@pytest.mark.parametrize("quantity", ["loss", "kl", "gradient norm"])
+def test_a_diverged_update_is_not_made(quantity, tiny_model, tmp_path, monkeypatch):
+    trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    loss = trainer.loss
+
+    def diverged(*arguments):
+        result = loss(*arguments)
+        match quantity:
+            case "loss":
+                return replace(result, loss=result.loss + float("inf"))
+            case "kl":
+                return replace(result, kl=float("nan"))
+            case _:
+                result.loss.register_hook(lambda gradient: gradient * float("nan"))
+                return result
+
+    monkeypatch.setattr(trainer, "loss", diverged)
+    with pytest.raises(UserError, match=f"diverged: the {quantity}") as error:
+        trainer.train()
+    assert (error.value.key, error.value.value) == ("trainer.learning_rate", 0.01)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+    assert nothing_recorded(tmp_path)
+
+
+def test_a_learning_rate_that_is_far_too_high_ends_in_an_error_of_the_users(tiny_model, tmp_path):
+    run = make_run()
+    run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"learning_rate": 1e30})})
+    with pytest.raises(UserError, match="diverged"):
+        train(run, tiny_model, tmp_path)
+    assert all(np.isfinite(record["gradient_norm"]) for record in read_json_lines(tmp_path / "steps.jsonl"))
     assert not (tmp_path / "policy").exists()

@@ -161,6 +161,42 @@ def test_a_changed_setting_reruns_the_cells_it_concerns(campaign, tmp_path):
     assert planned(folder)[1].count("train") == 0
 
 
+def test_rewording_a_benchmark_makes_nothing_anew_and_another_role_only_grades(campaign, tmp_path):
+    folder = copy_with_results(campaign, tmp_path)
+    path = folder / "experiments/presets/smoke.yaml"
+    path.write_text(path.read_text().replace("unseen problems that", "new problems which"))
+    assert planned(folder)[1] == []
+    path.write_text(path.read_text().replace("role: out-of-distribution", "role: in-distribution"))
+    rules = planned(folder)[1]
+    assert (rules.count("generate"), rules.count("grade")) == (0, 4)
+
+
+def test_a_changed_problem_file_reruns_what_reads_it(campaign, tmp_path):
+    folder = copy_with_results(campaign, tmp_path)
+    path = folder / "experiments/presets/smoke.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["data"]["deepmath-6k"] = {"kind": "file", "path": "train.jsonl", "size": 16}
+    content["benchmarks"]["arithmetic"]["data"] = {"kind": "file", "path": "test.jsonl", "size": 10}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    for name in ("train.jsonl", "test.jsonl"):
+        (folder / name).write_text("{}")
+    assert snakemake(folder, "--touch").returncode == 0
+    assert planned(folder)[1] == []
+    (folder / "test.jsonl").write_text("{ }")
+    rules = planned(folder)[1]
+    assert (rules.count("train"), rules.count("generate")) == (0, 4)
+    (folder / "train.jsonl").write_text("{ }")
+    assert planned(folder)[1].count("train") == 4
+
+
+def test_redraft_run_takes_what_is_finished_and_says_how_to_go_on(campaign):
+    command = ["redraft", "run", "spec_rl/grpo-spec-linf", "--seed", "1", "--preset", "smoke"]
+    result = subprocess.run(command, cwd=campaign, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^accuracy:arithmetic-minus +[\d.]+$", result.stdout, flags=re.M)
+    assert "`snakemake --config preset=smoke --forcerun collect`" in result.stdout
+
+
 def copy_with_results(campaign, tmp_path):
     """A copy of a finished campaign that Snakemake takes for the same one."""
     return Path(shutil.copytree(campaign, tmp_path / "copy", symlinks=True))

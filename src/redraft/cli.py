@@ -1,5 +1,6 @@
 """The command `redraft`: what a person does between runs."""
 
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, read_json, read_json_lines
 from redraft.layout import Layout
@@ -22,10 +23,17 @@ app.add_typer(stage, name="stage", hidden=True)
 Cell = Annotated[str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec-l0.5")]
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
+DEFAULT_PRESET = "tiny"
+"""As in workflows/config.yaml."""
+SUMMARY = (
+    "tokens_decoded", "tokens_verified", "rollout_seconds", "generation_seconds", "step_seconds", "fresh_reward",
+    "reward",
+)  # fmt: skip
+"""Quantities of a run that are printed, besides its accuracies."""
 
 
 @app.command("list")
-def list_cells(paper: str = "", preset: Preset = "tiny") -> None:
+def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
     """List all cells, and which of their runs are finished."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
@@ -36,7 +44,7 @@ def list_cells(paper: str = "", preset: Preset = "tiny") -> None:
 
 
 @app.command()
-def show(cell: Cell, preset: Preset = "tiny", seed: Seed = 0) -> None:
+def show(cell: Cell, preset: Preset = DEFAULT_PRESET, seed: Seed = 0) -> None:
     """Print one cell resolved to a complete run."""
     run = Experiments().run(cell, seed, preset)
     content = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
@@ -47,7 +55,7 @@ def show(cell: Cell, preset: Preset = "tiny", seed: Seed = 0) -> None:
 def run(
     cell: Cell,
     seed: Annotated[list[int], typer.Option(help="Seed of the run; may be given several times.")] = [0],  # noqa: B006
-    preset: Preset = "tiny",
+    preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
 ) -> None:
     """Run one cell: make the model if need be, train, evaluate, and print what came out."""
@@ -63,61 +71,62 @@ def run(
         raise typer.Exit(code)
     for s, folder in zip(seed, folders, strict=True):
         typer.echo(f"\n{cell} seed {s}: {folder}")
-        _print_table(["quantity", "value"], [[name, _text(value)] for name, value in _summary(folder).items()])
-    typer.echo("\n`snakemake --forcerun collect` takes it into the tables.")
+        _print_table(["quantity", "value"], [[name, _text(value)] for name, value in _summary(folder, cell, s).items()])
+    config = "" if preset == DEFAULT_PRESET else f"--config preset={preset} "
+    typer.echo(f"\n`snakemake {config}--forcerun collect` takes it into the tables.")
 
 
 @app.command()
 def compare(
     first: Cell,
     second: Cell,
-    preset: Preset = "tiny",
+    preset: Preset = DEFAULT_PRESET,
     seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
 ) -> None:
     """Print what two finished runs came to, side by side."""
-    layout = Layout(preset)
-    summaries = []
-    for cell in (first, second):
-        Experiments().cell(cell)
-        if not (layout.run(cell, seed) / "manifest.json").exists():
-            raise UserError("this run is not finished", file=layout.run(cell, seed), key="cell", value=cell,
-                            allowed=f"after `redraft run {cell} --seed {seed} --preset {preset}`")  # fmt: skip
-        summaries.append(_summary(layout.run(cell, seed)))
-    a, b = summaries
-    rows = [[name, _text(a[name]), _text(b[name]), _text(_ratio(b[name], a[name]))] for name in a]
+    experiments, layout = Experiments(), Layout(preset)
+    experiments.preset(preset)
+    a, b = (_summary(_finished(experiments.run(cell, seed, preset), layout), cell, seed) for cell in (first, second))
+    pairs = {name: (a.get(name, math.nan), b.get(name, math.nan)) for name in a | b}
+    rows = [[name, _text(x), _text(y), _text(y / x if x else math.nan)] for name, (x, y) in pairs.items()]
     _print_table(["quantity", first, second, "second / first"], rows)
 
 
-def _summary(folder: Path) -> dict[str, float | None]:
-    """The main numbers of a finished run."""
-    records = read_json_lines(folder / "steps.jsonl")
-    last = [r for r in records if r["epoch"] == records[-1]["epoch"]]
-    stages = ("verification", "rollout", "assembly", "update_actor", "total")
-    summary: dict[str, float | None] = {
-        "tokens decoded": sum(r["tokens_decoded"] for r in records),
-        "tokens verified": sum(r["tokens_verified"] for r in records),
-        "tokens reused": sum(r["tokens_reused"] for r in records),
-        "fresh reward, last epoch": _mean([r["fresh_reward"] for r in last]),
-        "reward, last epoch": _mean([r["reward"] for r in last]),
-        **{f"seconds, {name}": sum(r["seconds"][name] for r in records) for name in stages},
-    }
-    if (folder / "scores.json").exists():
-        scores = read_json(folder / "scores.json").items()
-        summary |= {f"accuracy, {name}": score["correct"] / score["total"] for name, score in scores}
-    return summary
+def _finished(run: Run, layout: Layout) -> Path:
+    """The folder of a run that is trained and graded, as it is configured today."""
+    cell = f"{run.paper}/{run.cell}"
+    folder = layout.run(cell, run.seed)
+    remedy = f"redraft run {cell} --seed {run.seed} --preset {run.preset}"
+    for file in (folder / "manifest.json", folder / "scores.json"):
+        if not file.exists():
+            raise UserError("this run is not finished", file=file, key="cell", value=cell, allowed=f"after `{remedy}`")
+    manifest = read_json(file := folder / "manifest.json")
+    if not isinstance(manifest, dict) or "fingerprint" not in manifest:
+        raise UserError("this manifest lacks a key", file=file, key="fingerprint", allowed=f"none; do `{remedy}` anew")
+    if manifest["fingerprint"] != (today := run_fingerprint(run)):
+        raise UserError("this run is of another configuration than today's", file=file, key="fingerprint",
+                        value=manifest["fingerprint"], allowed=f"{today}, after `{remedy}`")  # fmt: skip
+    return folder
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
+    """The main quantities of a finished run, by the names that tables and claims use."""
+    import pandas as pd
+
+    from analysis.collect import Runs
+    from analysis.quantities import ACCURACY, by_seed
+
+    records, scores = read_json_lines(folder / "steps.jsonl"), read_json(folder / "scores.json")
+    if not records:
+        raise UserError("this file holds no step", file=folder / "steps.jsonl")
+    steps = pd.json_normalize(records).apply(pd.to_numeric).assign(cell=cell, seed=seed)
+    graded = pd.DataFrame([{"cell": cell, "seed": seed, "benchmark": name, **score} for name, score in scores.items()])
+    runs = Runs(runs=pd.DataFrame(), steps=steps, scores=graded)
+    return {name: by_seed(runs, name, cell)[seed] for name in [*SUMMARY, *(ACCURACY + name for name in scores)]}
 
 
-def _ratio(value: float | None, reference: float | None) -> float | None:
-    return None if value is None or not reference else value / reference
-
-
-def _text(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+def _text(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:,.0f}" if value.is_integer() else f"{value:.3f}"
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:
@@ -139,11 +148,11 @@ def schema(check: Annotated[bool, typer.Option(help="Only say whether the files 
 
 
 @stage.command()
-def model(preset: str, role: str, folder: Path, threads: int = 1) -> None:
+def model(preset: str, role: str, folder: Path) -> None:
     """Make an initial policy."""
     from redraft import stages
 
-    stages.make_model(preset, role, folder, threads)
+    stages.make_model(preset, role, folder)
 
 
 @stage.command()
@@ -207,7 +216,7 @@ def claims(preset: str, paper: str) -> None:
     """Judge the claims of a paper."""
     from analysis import stages
 
-    stages.claims(preset, paper)
+    stages.judge_claims(preset, paper)
 
 
 @stage.command()

@@ -16,8 +16,15 @@ LOCK = Path("envs/cpu/requirements.lock")
 PACKAGES = ("numpy", "torch", "transformers", "verl", "math-verify", "snakemake")
 
 
-def write_manifest(file: Path, run: Run, seconds: float, outputs: list[Path]) -> None:
-    """Record what was run, by which code, on what, for how long, and the hashes of what came out."""
+def write_manifest(
+    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, initial_policy_sha256: str
+) -> None:
+    """Record what was run, by which code, from what, on what, for how long, and the hashes of what came out.
+
+    Args:
+        git: `git_state()` when training started.
+        seconds: of training, over all processes that took part.
+    """
     write_json(
         file,
         {
@@ -25,7 +32,8 @@ def write_manifest(file: Path, run: Run, seconds: float, outputs: list[Path]) ->
             "fingerprint": run_fingerprint(run),
             "identity": run.identity,
             "configuration": run.model_dump(mode="json"),
-            "git": git_state(),
+            "initial_policy_sha256": initial_policy_sha256,
+            "git": git,
             "lock_sha256": sha256(LOCK) if LOCK.exists() else None,
             "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
             "machine": machine(),

@@ -10,8 +10,11 @@ from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.layout import Layout
 
+MODEL_THREADS = 2
+"""Threads that make a model: always as many, whatever Snakemake grants, since sums of floats depend on the number."""
 
-def make_model(preset_name: str, role: str, folder: Path, threads: int) -> None:
+
+def make_model(preset_name: str, role: str, folder: Path) -> None:
     """Make and warm-start the tiny model that stands for `role`, or copy a checkpoint in.
 
     Raises:
@@ -24,7 +27,7 @@ def make_model(preset_name: str, role: str, folder: Path, threads: int) -> None:
     from redraft.train import models
     from redraft.train.warm_start import warm_start
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(MODEL_THREADS)
     preset = Experiments().preset(preset_name)
     if role not in preset.models:
         raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
@@ -42,22 +45,24 @@ def make_model(preset_name: str, role: str, folder: Path, threads: int) -> None:
         )
     else:
         model, tokenizer = models.load(settings.path, settings.revision)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    models.save(model, tokenizer, folder)
 
 
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
     """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
-    from redraft.provenance import write_manifest
+    from redraft.provenance import git_state, write_manifest
     from redraft.train.local import LocalTrainer
 
+    git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
     trainer = LocalTrainer(run, model, folder)
     report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
-    began = time.perf_counter()
     trainer.train(lambda i, n, record: report(i, n, _summary(record)))
     outputs = [trainer.folder.records, trainer.folder.policy / "model.safetensors"]
-    write_manifest(folder / "manifest.json", run, time.perf_counter() - began, outputs)
+    write_manifest(
+        folder / "manifest.json", run, outputs, git=git, seconds=trainer.state.seconds,
+        initial_policy_sha256=trainer.initial_policy_sha256,
+    )  # fmt: skip
 
 
 def _summary(record: dict[str, Any]) -> str:

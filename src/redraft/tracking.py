@@ -1,15 +1,23 @@
 """Finished runs in MLflow. Runs write files; this imports them into one SQLite database, in one process."""
 
 import logging
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from redraft.files import read_json, read_json_lines, write_json
+from redraft.config import fingerprint
+from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.layout import Layout
+
+DIGEST = "digest"
+"""Tag of a run that was imported whole."""
 
 
 def import_runs(layout: Layout, paper: str) -> None:
-    """Import each run of a paper that the database does not hold yet, and list all in `tracked.json`."""
+    """Bring the database up to date with the finished runs of a paper, and list them in `tracked.json`.
+
+    What the database holds of a run that has since been run or graded anew, or whose import was cut short, is replaced.
+    """
     import mlflow
     from mlflow.tracking import MlflowClient
 
@@ -18,15 +26,25 @@ def import_runs(layout: Layout, paper: str) -> None:
     mlflow.set_tracking_uri(f"sqlite:///{layout.tracking}")
     client = MlflowClient()
     experiment = _experiment(client, f"{layout.preset}/{paper}", layout)
-    known = {run.data.tags.get("digest") for run in client.search_runs([experiment], max_results=5000)}
-    imported = []
+    known = defaultdict(list)
+    for run in client.search_runs([experiment], max_results=5000):
+        known[run.info.run_name].append(run)
+    tracked = []
     for file in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
-        manifest = read_json(file)
-        digest = manifest["sha256"]["steps.jsonl"]
-        imported.append({"run": manifest["run"], "digest": digest})
-        if digest not in known:
+        manifest, digest = read_json(file), _digest(file.parent)
+        name = manifest["run"]
+        tracked.append({"run": name, "digest": digest})
+        if [run.data.tags.get(DIGEST) for run in known[name]] != [digest]:
+            for run in known[name]:
+                client.delete_run(run.info.run_id)
             _import(client, experiment, manifest, file.parent)
-    write_json(layout.collected(paper) / "tracked.json", imported)
+    write_json(layout.collected(paper) / "tracked.json", tracked)
+
+
+def _digest(folder: Path) -> str:
+    """Hash of all that is imported of a run: the manifest, which holds the hash of the records, and the scores."""
+    files = (folder / "manifest.json", folder / "scores.json")
+    return fingerprint({file.name: sha256(file) for file in files if file.exists()})
 
 
 def _experiment(client: Any, name: str, layout: Layout) -> str:
@@ -39,7 +57,6 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
     from mlflow.entities import Metric, Param, RunTag
 
     tags = {
-        "digest": manifest["sha256"]["steps.jsonl"],
         "fingerprint": manifest["fingerprint"],
         "commit": str(manifest["git"]["commit"]),
         "manifest": str(folder / "manifest.json"),
@@ -59,6 +76,7 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
     for start in range(0, len(metrics), 1000):
         client.log_batch(run.info.run_id, metrics=metrics[start : start + 1000])
     client.set_terminated(run.info.run_id)
+    client.set_tag(run.info.run_id, DIGEST, _digest(folder))  # last: a run without it was not imported whole
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from redraft.config import fingerprint
+from redraft.config import benchmarks_fingerprint, fingerprint
 from redraft.errors import UserError
 
 
@@ -33,6 +33,8 @@ def wanted_runs(paper):
     """Folders of all runs that a paper's tables wait for.
 
     `snakemake reproduction` wants all cells of the paper, anything else those of the preset's default grids.
+    Going from one to the other changes the inputs of `collect`, so that it and what follows are made again. That takes
+    seconds and loses nothing: `collect` gathers every finished run, asked for or not.
     """
     everything = "reproduction" in workflow.dag_settings.targets
     cells = EXPERIMENTS.cells(paper, None if everything else PRESET.default[paper])
@@ -47,6 +49,11 @@ def run_of(wildcards):
     """The resolved run that a rule's wildcards name."""
     cell_id = f"{wildcards.paper}/{wildcards.cell}"
     return checked(lambda: EXPERIMENTS.run(cell_id, int(wildcards.seed), PRESET.name))
+
+
+def problem_files(*data):
+    """Files that these problems are read from: inputs, since a fingerprint holds their paths and not their content."""
+    return [part.path for part in data if part.kind == "file"]
 
 
 def report_parts():

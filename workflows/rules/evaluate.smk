@@ -1,13 +1,10 @@
 # Generations are saved, then graded; rollouts of training are measured for diversity.
 
-BENCHMARKS = fingerprint(
-    {name: b.model_dump(mode="json") for name, b in PRESET.benchmarks.items()}
-)
-
 
 rule generate:
     input:
         weights=f"{RUN}/policy/model.safetensors",
+        problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
     output:
         f"{RUN}/generations.parquet",
     log:
@@ -16,7 +13,7 @@ rule generate:
     params:
         preset=PRESET.name,
         policy=subpath(input.weights, parent=True),
-        benchmarks=BENCHMARKS,
+        benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=False),
     shell:
         "redraft stage generate {params.preset:q} {params.policy:q} {wildcards.seed} {output:q} > {log:q} 2>&1"
 
@@ -31,7 +28,7 @@ rule grade:
     threads: 1
     params:
         preset=PRESET.name,
-        benchmarks=BENCHMARKS,
+        benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
     shell:
         "redraft stage grade {params.preset:q} {input:q} {output:q} > {log:q} 2>&1"
 

@@ -6,7 +6,7 @@ rule make_model:
         weights=LAYOUT.model("{role}") / "model.safetensors",
     log:
         LAYOUT.folder / "logs/models/{role}.log",
-    threads: 2
+    threads: 2  # what the stage takes, however few are granted
     params:
         preset=PRESET.name,
         folder=subpath(output.weights, parent=True),
@@ -16,4 +16,4 @@ rule make_model:
             )
         ),
     shell:
-        "redraft stage model {params.preset:q} {wildcards.role:q} {params.folder:q} --threads {threads} 2>&1 | tee {log:q}"
+        "redraft stage model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"

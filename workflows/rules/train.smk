@@ -3,8 +3,9 @@
 
 rule train:
     input:
-        lambda wildcards: LAYOUT.model(run_of(wildcards).model_role)
+        weights=lambda wildcards: LAYOUT.model(run_of(wildcards).model_role)
         / "model.safetensors",
+        problems=lambda wildcards: problem_files(run_of(wildcards).data),
     output:
         manifest=f"{RUN}/manifest.json",
         weights=f"{RUN}/policy/model.safetensors",
@@ -15,7 +16,7 @@ rule train:
     threads: 1
     params:
         preset=PRESET.name,
-        model=subpath(input[0], parent=True),
+        model=subpath(input.weights, parent=True),
         folder=subpath(output.manifest, parent=True),
         run=lambda wildcards: run_fingerprint(run_of(wildcards)),
     shell:

@@ -1,15 +1,69 @@
 """The base of every configuration model, and the scalar types they share."""
 
+import difflib
 import math
+from collections import Counter
+from collections.abc import Iterable, Set
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+_WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
+
+Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$")]
+"""What becomes part of a path: letters, digits, `_`, `-` and single dots."""
+
+Label = Annotated[str, StringConstraints(pattern=f"^({_WORD})?$")]
+"""A name or nothing."""
+
+PAPER = "[a-z0-9_]+"
+PaperName = Annotated[str, StringConstraints(pattern=f"^{PAPER}$")]
+"""A folder under experiments/."""
+
+
+def _no_number(name: str) -> str:
+    try:
+        float(name)
+    except ValueError:
+        return name
+    raise ValueError(f"{name} is a number, not a name")
+
+
+WordyName = Annotated[Name, AfterValidator(_no_number)]
+"""A name that no reader of a table takes for a number."""
 
 
 class Config(BaseModel):
     """A configuration model: unknown keys are errors, values do not change after parsing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
+    """What a model defines: fields that differ from their defaults, and its `kind`, which is one and would vanish."""
+    kind = {"kind": model.kind} if hasattr(model, "kind") else {}
+    return model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude)) | kind
+
+
+def refuse_twice(what: str, values: Iterable[object]) -> None:
+    """Raise a ValueError if a value stands twice."""
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise ValueError(f"{what} {value!r} stands twice")
+
+
+def near(name: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` that may have been meant, or all."""
+    known = list(names)
+    return difflib.get_close_matches(name, known, n=5, cutoff=0.3) or known
 
 
 def parse_lenience(value: Any) -> float:

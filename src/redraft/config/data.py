@@ -27,7 +27,7 @@ class ArithmeticProblems(Config):
     @model_validator(mode="after")
     def _ordered(self) -> "ArithmeticProblems":
         if self.min_terms > self.max_terms:
-            raise ValueError("min_terms must not exceed max_terms")
+            raise ValueError(f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})")
         return self
 
 

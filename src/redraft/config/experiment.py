@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from redraft.config.algorithm import Algorithm
-from redraft.config.base import Config
+from redraft.config.base import Config, Label, Name, PaperName, WordyName, defining, refuse_twice
 from redraft.config.data import Benchmark, Data
 from redraft.config.method import Method
 from redraft.config.model import Model
@@ -15,13 +15,13 @@ from redraft.config.trainer import Engine, Trainer
 class Cell(Config):
     """One experiment of a paper, at no particular scale and without a seed."""
 
-    paper: str
+    paper: PaperName
     """Folder under experiments/."""
-    name: str
+    name: Name
     """Readable name, the labels of its grid joined by `-`."""
-    model: str
+    model: Name
     """The paper's model; the preset says what stands for it."""
-    data: str
+    data: Name
     """The paper's training data; the preset says what stands for it."""
     algorithm: Algorithm
     """How the policy is updated."""
@@ -52,10 +52,18 @@ class Grid(Config):
     """What the grid is for; presets and targets select by it."""
     cell: dict[str, Any]
     """Fields that all cells share."""
-    axes: dict[str, dict[str, dict[str, Any]]]
+    axes: dict[str, dict[Label, dict[str, Any]]]
     """Axis to label to the fields that the label sets. An empty label adds nothing to the name."""
     exclude: list[Exclusion] = []
     """Combinations left out."""
+
+    @model_validator(mode="after")
+    def _names_nothing(self) -> "Grid":
+        for fragment in (self.cell, *(fragment for axis in self.axes.values() for fragment in axis.values())):
+            for key in ("paper", "name"):
+                if key in fragment:
+                    raise ValueError(f"{key} ({fragment[key]}) follows from the folder and the labels and is not set")
+        return self
 
 
 class CellFile(Config):
@@ -72,7 +80,7 @@ class CellFile(Config):
 class Preset(Config):
     """`experiments/presets/<name>.yaml`: what changes with scale, never the method."""
 
-    name: str
+    name: Name
     """The file's name, and the folder under results/."""
     description: str
     """One sentence."""
@@ -80,25 +88,23 @@ class Preset(Config):
     """Whether models and benchmarks are the papers' own, so that absolute values may be compared with reported ones."""
     seeds: list[int] = Field(min_length=1)
     """Each cell is run once a seed."""
-    models: dict[str, Model]
+    models: dict[Name, Model]
     """What stands for the papers' models."""
-    data: dict[str, Data]
+    data: dict[Name, Data]
     """What stands for the papers' training data."""
     trainer: Trainer
     """Training settings of all cells."""
     engine: Engine = Engine()
     """How runs execute."""
-    benchmarks: dict[str, Benchmark]
+    benchmarks: dict[WordyName, Benchmark]
     """What each run's final policy is evaluated on."""
-    default: dict[str, list[str]]
+    default: dict[PaperName, list[str]]
     """Paper to the grids that a bare `snakemake` runs."""
 
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int]) -> list[int]:
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if twice:
-            raise ValueError(f"a seed must stand once; {twice[0]} stands twice")
+        refuse_twice("seed", seeds)
         if min(seeds) < 0:
             raise ValueError("seeds must be >= 0")
         return seeds
@@ -136,12 +142,6 @@ class Run(Config):
     def identity(self) -> dict[str, Any]:
         """What defines the experiment, defaults left out, so that a new field with a default changes nothing."""
         fields = {"paper", "cell", "seed", "model", "data", "algorithm", "method", "trainer"}
-        return self.model_dump(mode="json", include=fields, exclude_defaults=True) | _kinds(self)
-
-
-def _kinds(run: Run) -> dict[str, Any]:
-    """The discriminators, which are defaults of their classes and would vanish with them."""
-    parts = {"model": run.model, "data": run.data, "algorithm": run.algorithm, "method": run.method}
-    return {
-        key: part.model_dump(mode="json", exclude_defaults=True) | {"kind": part.kind} for key, part in parts.items()
-    }
+        return self.model_dump(mode="json", include=fields, exclude_defaults=True) | {
+            key: defining(getattr(self, key)) for key in ("model", "data", "algorithm", "method")
+        }

@@ -3,8 +3,11 @@
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
+from redraft.config.base import defining
+from redraft.config.data import Benchmark
 from redraft.config.experiment import Run
 
 
@@ -42,3 +45,12 @@ def fingerprint(value: Any) -> str:
 def run_fingerprint(run: Run) -> str:
     """The fingerprint of a run's identity; where and how it executes does not enter."""
     return fingerprint(run.identity)
+
+
+def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) -> str:
+    """The fingerprint of what benchmarks sample, or with `graded` of what scores say; descriptions do not enter.
+
+    Only scores name the role.
+    """
+    left_out = {"description"} if graded else {"description", "role"}
+    return fingerprint({name: defining(b, left_out) | {"data": defining(b.data)} for name, b in benchmarks.items()})

@@ -1,7 +1,7 @@
 """Reading experiment files and resolving cells to runs. Errors name file, key, value and what is allowed."""
 
-import difflib
 import itertools
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from redraft.config.base import PAPER, near
 from redraft.config.experiment import Cell, CellFile, Exclusion, Grid, Preset, Run
 from redraft.config.report import ClaimFile, FigureFile, TableFile
 from redraft.config.trainer import Trainer
@@ -32,14 +33,14 @@ def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict:
 _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def parse(model: type[M], content: Any, file: Path | str) -> M:
-    """Validate `content` as `model`.
+def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any] | None = None) -> M:
+    """Validate `content` as `model`; what else its validators must know is `context`.
 
     Raises:
         UserError: with the first offending key, its value and what is allowed.
     """
     try:
-        return model.model_validate(content)
+        return model.model_validate(content, context=context)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(the whole file)"
@@ -47,7 +48,8 @@ def parse(model: type[M], content: Any, file: Path | str) -> M:
         if first["type"] == "extra_forbidden":
             allowed = _fields_at(model, first["loc"])
         value = first["input"] if not isinstance(first["input"], dict) else first["input"].get("kind", "(a mapping)")
-        raise UserError(first["msg"], file=file, key=key, value=value, allowed=allowed) from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(message, file=file, key=key, value=value, allowed=allowed) from None
 
 
 def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
@@ -63,9 +65,15 @@ def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
         elif part in node.get("discriminator", {}).get("mapping", {}):
             node = {"$ref": node["discriminator"]["mapping"][part]}
         else:
-            node = node.get("additionalProperties", {})
+            node = mapping_values(node)
     fields = _resolve(schema, node).get("properties", {}) if isinstance(node, dict) else {}
     return ", ".join(sorted(fields)) or None
+
+
+def mapping_values(schema: dict) -> dict:
+    """The JSON schema of a mapping's values, whether or not its keys have a pattern."""
+    values: Any = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), {})
+    return values if isinstance(values, dict) else {}
 
 
 def _resolve(schema: dict, node: dict) -> dict:
@@ -76,13 +84,16 @@ def read_yaml(file: Path) -> Any:
     """Parse a YAML file.
 
     Raises:
-        UserError: if it is missing or not YAML.
+        UserError: if it is missing, not UTF-8 or not YAML.
     """
     try:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except FileNotFoundError:
         siblings = (path.stem for path in file.parent.glob("*.yaml"))
         raise UserError("no such file", file=file, allowed=siblings) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError("not UTF-8", file=file, key=f"line {line}", value=error.object[error.start]) from None
     except yaml.YAMLError as error:
         raise UserError(f"not valid YAML: {' '.join(str(error).split())}", file=file) from None
 
@@ -118,6 +129,9 @@ class Experiments:
         file = self.folder / paper / "cells.yaml"
         if not file.exists():
             raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
+        if not re.fullmatch(PAPER, paper):
+            raise UserError("a paper's folder has a name that paths and rules cannot take", file=file.parent,
+                            key="paper", value=paper, allowed="a-z, 0-9 and _")  # fmt: skip
         return parse(CellFile, read_yaml(file), file)
 
     @cache  # noqa: B019
@@ -131,15 +145,21 @@ class Experiments:
 
     def tables(self, paper: str) -> TableFile:
         """The parsed `tables.yaml` of a paper."""
-        return parse(TableFile, read_yaml(file := self.folder / paper / "tables.yaml"), file)
+        return self._about_cells(TableFile, paper, "tables.yaml")
 
     def figures(self, paper: str) -> FigureFile:
         """The parsed `figures.yaml` of a paper."""
-        return parse(FigureFile, read_yaml(file := self.folder / paper / "figures.yaml"), file)
+        return self._about_cells(FigureFile, paper, "figures.yaml")
 
     def claims(self, paper: str) -> ClaimFile:
         """The parsed `claims.yaml` of a paper."""
-        return parse(ClaimFile, read_yaml(file := self.folder / paper / "claims.yaml"), file)
+        return self._about_cells(ClaimFile, paper, "claims.yaml")
+
+    def _about_cells(self, model: type[M], paper: str, name: str) -> M:
+        """A parsed file that names cells, all of which the paper must have."""
+        cells, _, _ = self._expanded(paper)
+        file = self.folder / paper / name
+        return parse(model, read_yaml(file), file, {"cells": cells})
 
     @cache  # noqa: B019
     def _expanded(self, paper: str) -> tuple[dict[str, Cell], dict[str, Exclusion], dict[str, list[str]]]:
@@ -185,8 +205,8 @@ class Experiments:
             return cells[name]
         if name in excluded:
             raise UserError(f"this cell is excluded: {excluded[name].reason}", file=file, key="cell", value=cell_id)
-        near = difflib.get_close_matches(name, cells, n=5, cutoff=0.3) or list(cells)
-        raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=[f"{paper}/{c}" for c in near])
+        allowed = [f"{paper}/{c}" for c in near(name, cells)]
+        raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
 
     def run(self, cell_id: str, seed: int, preset_name: str) -> Run:
         """Resolve a cell with a preset and a seed to a complete run."""

@@ -2,9 +2,22 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from redraft.config.base import Config
+from redraft.config.base import Config, near, refuse_twice
+
+
+def _known(name: str, info: ValidationInfo) -> str:
+    """The name, if it is among the cells of the context; without a context nothing is known."""
+    cells = (info.context or {}).get("cells", [name])
+    if name not in cells:
+        raise PydanticCustomError("no_such_cell", "no such cell", {"expected": ", ".join(near(name, cells))})
+    return name
+
+
+CellName = Annotated[str, AfterValidator(_known)]
+"""Name of a cell of the same paper."""
 
 Quantity = str
 """Name of a quantity of a run, one of `analysis.quantities.QUANTITIES` or `accuracy:<benchmark or role>`."""
@@ -32,11 +45,11 @@ class Column(Config):
 
 
 class Row(Config):
-    """One row of a table: a cell, or the model before training."""
+    """One row of a table."""
 
     label: str
     """As the paper names it."""
-    cell: str
+    cell: CellName
     """Name of the cell."""
     reported: dict[str, str] = {}
     """Fields that select the paper's row where they differ from the cell's own."""
@@ -49,12 +62,22 @@ class Table(Config):
     """The paper's number."""
     title: str
     """What it shows."""
-    baseline: str
+    baseline: CellName
     """Cell that relative columns refer to."""
     columns: list[Column]
     """Columns in order."""
     rows: list[Row]
     """Rows in order."""
+    note: str = ""
+    """What a reader must know to compare the values."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Table":
+        refuse_twice("column", [column.name for column in self.columns])
+        refuse_twice("row", [row.label for row in self.rows])
+        if self.baseline not in (cells := [row.cell for row in self.rows]):
+            raise ValueError(f"the baseline ({self.baseline}) must be the cell of a row ({', '.join(cells)})")
+        return self
 
 
 class Panel(Config):
@@ -64,10 +87,10 @@ class Panel(Config):
     """A quantity of a step or an epoch."""
     title: str
     """Title, with the unit."""
-    cells: list[str]
+    cells: list[CellName]
     """One line a cell."""
-    reported: dict[str, float] = {}
-    """Values read from the paper's figure, by what they are."""
+    reported: dict[Literal["first", "last"], float] = {}
+    """Values read off the paper's figure at its first and last point; shown at the paper's scale only."""
 
 
 class Figure(Config):
@@ -89,9 +112,9 @@ class Compare(Config):
     kind: Literal["compare"] = "compare"
     quantity: Quantity
     """What is compared."""
-    cell: str
+    cell: CellName
     """The cell the claim is about."""
-    baseline: str
+    baseline: CellName
     """What it is compared with."""
     relative: Literal["ratio", "difference"] = "difference"
     """cell/baseline or cell-baseline, by seed."""
@@ -107,7 +130,7 @@ class Monotone(Config):
     kind: Literal["monotone"] = "monotone"
     quantity: Quantity
     """What is compared."""
-    cells: list[str] = Field(min_length=2)
+    cells: list[CellName] = Field(min_length=2)
     """In the order in which the quantity should rise or fall."""
     expected: Literal["rises", "falls"]
     """Direction along `cells`."""
@@ -119,12 +142,24 @@ class Bound(Config):
     kind: Literal["bound"] = "bound"
     quantity: Quantity
     """What is bounded."""
-    cell: str
+    cell: CellName
     """The cell."""
     expected: Literal["above", "below"]
     """Which side."""
     threshold: float
     """In the quantity's unit."""
+
+
+class Peak(Config):
+    """A quantity is highest in one cell of several."""
+
+    kind: Literal["peak"] = "peak"
+    quantity: Quantity
+    """What is compared."""
+    cell: CellName
+    """The cell that should be highest."""
+    others: list[CellName] = Field(min_length=1)
+    """The cells it should exceed, each by itself."""
 
 
 class Claim(Config):
@@ -136,8 +171,11 @@ class Claim(Config):
     """The paper's words, shortened to the assertion."""
     section: str
     """Where they stand."""
-    test: Annotated[Compare | Monotone | Bound, Field(discriminator="kind")]
+    test: Annotated[Compare | Monotone | Peak | Bound, Field(discriminator="kind")]
     """The statistic and its threshold."""
+    scale: Literal["any", "paper"] = "any"
+    """Where the test can decide: `paper` if it is about an absolute value, or about something that another model or
+    task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
     note: str = ""
     """What the test leaves out, or why its threshold is what it is."""
 
@@ -148,6 +186,12 @@ class TableFile(Config):
     tables: list[Table]
     """All regenerated tables."""
 
+    @field_validator("tables")
+    @classmethod
+    def _distinct(cls, tables: list[Table]) -> list[Table]:
+        refuse_twice("table", [table.number for table in tables])
+        return tables
+
 
 class FigureFile(Config):
     """`experiments/<paper>/figures.yaml`."""
@@ -155,9 +199,21 @@ class FigureFile(Config):
     figures: list[Figure]
     """All regenerated figures."""
 
+    @field_validator("figures")
+    @classmethod
+    def _distinct(cls, figures: list[Figure]) -> list[Figure]:
+        refuse_twice("figure", [figure.number for figure in figures])
+        return figures
+
 
 class ClaimFile(Config):
     """`experiments/<paper>/claims.yaml`."""
 
     claims: list[Claim]
     """All claims."""
+
+    @field_validator("claims")
+    @classmethod
+    def _distinct(cls, claims: list[Claim]) -> list[Claim]:
+        refuse_twice("claim", [claim.id for claim in claims])
+        return claims

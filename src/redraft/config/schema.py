@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from redraft.config.experiment import CellFile, Preset, Run
+from redraft.config.load import mapping_values
 from redraft.config.report import ClaimFile, FigureFile, TableFile
 from redraft.files import write_atomically
 
@@ -77,6 +78,6 @@ def _type(content: dict[str, Any]) -> str:
     if content.get("type") == "array":
         return f"list of {_type(content['items'])}"
     if content.get("type") == "object":
-        extra = content.get("additionalProperties")
-        return f"mapping to {_type(extra)}" if isinstance(extra, dict) and extra else "mapping"
+        values = mapping_values(content)
+        return f"mapping to {_type(values)}" if values else "mapping"
     return content.get("type", "any")

@@ -32,7 +32,9 @@ class Trainer(Config):
     @model_validator(mode="after")
     def _divides(self) -> "Trainer":
         if self.prompts_per_step % self.prompts_per_update:
-            raise ValueError("prompts_per_update must divide prompts_per_step")
+            raise ValueError(
+                f"prompts_per_update ({self.prompts_per_update}) must divide prompts_per_step ({self.prompts_per_step})"
+            )
         return self
 
 

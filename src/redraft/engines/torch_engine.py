@@ -6,7 +6,6 @@ Decoding sessions occupy the first rows of the cache, so that a decoding pass wo
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -18,8 +17,11 @@ import torch
 from transformers import PreTrainedModel
 
 from redraft.engines.attention import slot_attention
+from redraft.engines.clock import now
 from redraft.engines.kv_cache import SlotCache
 from redraft.engines.sampling import log_probs_of, sample
+from redraft.engines.support import refuse_unsupported
+from redraft.errors import UserError
 from redraft.rollout.engine import Continuation
 from redraft.rollout.types import Finish
 
@@ -27,17 +29,16 @@ T = TypeVar("T")
 
 LOGITS_AT_ONCE = 1 << 26
 """More logits than these are normalised row by row, since the vocabulary may be large."""
+IDLE_TURNS = 100
+"""Turns of the event loop without a request after which none will come; awaiting through layers takes a few."""
 
 
 @dataclass
 class Usage:
-    """What an engine did: seconds busy and tokens handled, by kind of pass."""
+    """What an engine did to score drafts: seconds busy and tokens."""
 
     verification_seconds: float = 0.0
-    rollout_seconds: float = 0.0
     scored_tokens: int = 0
-    prefilled_tokens: int = 0
-    decoded_tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -72,12 +73,16 @@ class TorchEngine:
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
         temperature: of sampling and of scoring.
         top_p: of sampling; scoring refuses anything but 1, since a truncated law has no ratio to another.
+
+    Raises:
+        UserError: for a model that it would run wrongly, or that is too short for `max_length`.
     """
 
     def __init__(
         self, model: PreTrainedModel, *, eos: int, max_length: int, max_rows: int = 256,
         max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0,
     ) -> None:  # fmt: skip
+        refuse_unsupported(model, max_length)
         self.model, self.eos, self.max_rows = model, eos, max_rows
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p = temperature, top_p
@@ -100,7 +105,12 @@ class TorchEngine:
         self._columns = torch.arange(self.cache.most, device=self.device)
 
     def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
-        """Run coroutines that use this engine to their ends, concurrently; return their results in order."""
+        """Run coroutines that use this engine to their ends, concurrently; return their results in order.
+
+        Raises:
+            RuntimeError: if they wait for each other, for rows of the cache, or for something outside the engine.
+            UserError: if the model's log-probabilities are NaN.
+        """
         training = self.model.training
         self.model.eval()
         try:
@@ -111,16 +121,24 @@ class TorchEngine:
 
     async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         everything = asyncio.gather(*coroutines)
+        idle = 0
         try:
             while not everything.done():
+                if idle > IDLE_TURNS:
+                    raise RuntimeError(self._standstill())
                 await asyncio.sleep(0)  # whoever got an answer asks for the next thing
-                self._pass()
+                idle = 0 if self._pass() else idle + 1
             return await everything
         finally:
             if not everything.done():
                 everything.cancel()
                 await asyncio.gather(everything, return_exceptions=True)
             self._reset()
+
+    def _standstill(self) -> str:
+        if self._waiting:
+            return f"{len(self._waiting)} sessions wait for rows of the cache, held by sessions that ask for nothing"
+        return "no session asks for anything: they wait for each other, or for something outside the engine"
 
     def _reset(self) -> None:
         self._waiting.clear()
@@ -155,20 +173,25 @@ class TorchEngine:
             self._slots[row.slot] = None
             row.slot = -1
 
-    def _pass(self) -> None:
-        """One pass over the model: prefill if enough wait for it and have room, else decode one token each."""
-        began = time.perf_counter()
+    def _pass(self) -> bool:
+        """One pass over the model: prefill if enough wait for it and have room, else decode one token each.
+
+        Returns:
+            whether there was anything to do.
+        """
+        began = now(self.device)
         while self._ready:
             self._start(self._ready.popleft())
         if batch := self._admit():
             scoring = batch[0].scored is not None
             self._prefill(batch)
             if scoring:
-                self.usage.verification_seconds += time.perf_counter() - began
-                return
-        elif self._decoding:
-            self._decode()
-        self.usage.rollout_seconds += time.perf_counter() - began
+                self.usage.verification_seconds += now(self.device) - began
+            return True
+        if not self._decoding:
+            return False
+        self._decode()
+        return True
 
     def _admit(self) -> list[_Row]:
         """Those waiting that go into one prefill pass; while others decode, only if an eighth of the rows is free."""
@@ -195,7 +218,6 @@ class TorchEngine:
         self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device), width)
         scoring = batch[0].scored is not None
         logits = self._forward(padded, torch.arange(width, device=self.device)[None], None, keep=0 if scoring else 1)
-        self.usage.prefilled_tokens += sum(map(len, sequences))
         for row, sequence in zip(batch, sequences, strict=True):
             row.filled = len(sequence)
         if not scoring:
@@ -208,7 +230,7 @@ class TorchEngine:
             assert row.draft is not None
             assert row.scored is not None
             self.usage.scored_tokens += len(row.draft)
-            row.scored.set_result(log_probs[first : first + len(row.draft)].copy())
+            row.scored.set_result(_numbers(log_probs[first : first + len(row.draft)]))
             row.scored = None
 
     def _chosen(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -259,7 +281,6 @@ class TorchEngine:
         self._tokens[rows] = tokens
         self._positions[rows] += 1
         self._counts[rows] += 1
-        self.usage.decoded_tokens += self._decoding
         finished = ((tokens == self.eos) | (self._counts[rows] >= self._limits[rows])).nonzero()[:, 0].tolist()
         for slot in reversed(finished):
             self._finish(slot)
@@ -271,8 +292,8 @@ class TorchEngine:
         assert row.decoded is not None
         count = int(self._counts[slot])
         tokens = self._out_tokens[slot, :count].cpu().numpy().copy()
-        finish = Finish.EOS if tokens[-1] == self.eos else Finish.LENGTH
-        row.decoded.set_result(Continuation(tokens, self._out_log_probs[slot, :count].cpu().numpy().copy(), finish))
+        log_probs = _numbers(self._out_log_probs[slot, :count].cpu().numpy())
+        row.decoded.set_result(Continuation(tokens, log_probs, Finish.EOS if tokens[-1] == self.eos else Finish.LENGTH))
         row.decoded = None
         self._slots[slot] = None
         row.slot, row.filled = -1, 0  # asked again, the session starts over
@@ -295,6 +316,16 @@ class TorchEngine:
             use_cache=True, logits_to_keep=keep,
         )  # fmt: skip
         return output.logits
+
+
+def _numbers(log_probs: np.ndarray) -> np.ndarray:
+    """A copy of log-probabilities, which a diverged policy does not have."""
+    if np.isnan(log_probs).any():
+        raise UserError(
+            "the model's log-probabilities are NaN: it has diverged (then the learning rate was too high), "
+            "or its weights are damaged"
+        )
+    return log_probs.copy()
 
 
 class TorchSession:

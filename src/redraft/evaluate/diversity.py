@@ -6,12 +6,12 @@ ROUGE-1 compares each response with its prompt's and sample's response one epoch
 score of token counts. Tokens are the model's; Self-BLEU writes their numbers as words.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
 from redraft.errors import UserError
@@ -33,32 +33,49 @@ def self_bleu(responses: Sequence[Tokens], seed: int, sample: int = 32) -> float
     if len(responses) < 2:
         return 0.0
     chosen = stream(seed, "self-bleu").permutation(len(responses))[:sample]
-    words = [" ".join(map(str, responses[i])) for i in chosen]
+    words = [_words(responses[i]) for i in chosen]
     bleu = BLEU(tokenize="none", effective_order=True)
     scores = [bleu.sentence_score(w, words[:i] + words[i + 1 :]).score for i, w in enumerate(words)]
     return float(np.mean(scores)) / 100
 
 
 def rouge_1(response: Tokens, earlier: Tokens) -> float:
-    """F score of shared tokens, each counted as often as it stands in both; 1 if both are empty."""
+    """F score, by rouge-score, of shared tokens, each counted as often as it stands in both; 1 if both are empty."""
     if not len(response) and not len(earlier):
         return 1.0
-    shared = sum((Counter(map(int, response)) & Counter(map(int, earlier))).values())
-    return 2 * shared / (len(response) + len(earlier))
+    return float(ROUGE.score(_words(earlier), _words(response))["rouge1"].fmeasure)
+
+
+def _words(tokens: Tokens) -> str:
+    return " ".join(map(str, tokens))
+
+
+class _SplitAtSpaces:
+    """Lets rouge-score count tokens instead of the words that it would find in a text."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words between spaces."""
+        return text.split()
+
+
+ROUGE = RougeScorer(["rouge1"], tokenizer=_SplitAtSpaces())
 
 
 def measure(run_folder: Path, seed: int, file: Path) -> None:
     """Measure every step of a run from its saved rollouts; one Parquet line a step.
 
     Raises:
-        UserError: if there are none, or one is damaged.
+        UserError: if there are none, one is damaged, or those of a step before the last are missing.
     """
-    files = sorted((run_folder / "rollouts").glob("step-*.parquet"))
+    folder = run_folder / "rollouts"
+    files = {int(path.stem.removeprefix("step-")): path for path in folder.glob("step-*.parquet")}
     if not files:
-        raise UserError("there are no saved rollouts here", file=run_folder / "rollouts")
+        raise UserError("there are no saved rollouts here", file=folder)
+    if missing := set(range(max(files))) - files.keys():
+        raise UserError("the rollouts of a step are missing", file=folder, key="step", value=min(missing))
     earlier: dict[tuple[int, int], np.ndarray] = {}
     lines = []
-    for step, path in enumerate(files):
+    for step, path in sorted(files.items()):
         frame = read_parquet(path, ROLLOUT_COLUMNS)
         responses = list(frame["tokens"])
         keys = list(zip(frame["prompt"], frame["sample"], strict=True))

@@ -33,11 +33,6 @@ class DraftStore:
     def __len__(self) -> int:
         return sum(len(by_epoch) for by_epoch in self._rollouts.values())
 
-    @property
-    def tokens(self) -> int:
-        """Tokens held."""
-        return sum(rollout.length for by_epoch in self._rollouts.values() for rollout in by_epoch.values())
-
     def put(self, rollout: Rollout, epoch: int) -> None:
         """Keep a rollout of an epoch; one of the same key and epoch is replaced."""
         by_epoch = self._rollouts.setdefault((rollout.prompt, rollout.sample), {})

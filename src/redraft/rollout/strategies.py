@@ -14,7 +14,7 @@ import numpy as np
 from redraft.config.method import Method, Speculative, Vanilla
 from redraft.rollout.acceptance import first_rejection
 from redraft.rollout.drafts import DraftStore
-from redraft.rollout.engine import Engine
+from redraft.rollout.engine import Continuation, Engine, Session
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish, Rollout
 
@@ -54,7 +54,7 @@ class Strategy(Protocol):
 
 async def vanilla(prompt: int, tokens: Sequence[int], engine: Engine, context: Context) -> list[Rollout]:
     """Sample every rollout from its first token on."""
-    samples = (_complete(prompt, s, tokens, engine, context, None, 0.0) for s in range(context.group_size))
+    samples = (_complete(_no_draft(prompt, s), tokens, engine, context) for s in range(context.group_size))
     return list(await asyncio.gather(*samples))
 
 
@@ -62,8 +62,9 @@ def speculative(lenience: float) -> Strategy:
     """SPEC-RL, Algorithm 1: verify the last epoch's rollout, keep it up to the first rejection, go on from there."""
 
     async def run(prompt: int, tokens: Sequence[int], engine: Engine, context: Context) -> list[Rollout]:
-        drafts = [context.drafts.get(prompt, s, context.epoch - 1) for s in range(context.group_size)]
-        samples = (_complete(prompt, s, tokens, engine, context, d, lenience) for s, d in enumerate(drafts))
+        earlier = (context.drafts.get(prompt, s, context.epoch - 1) for s in range(context.group_size))
+        drafts = [draft or _no_draft(prompt, s) for s, draft in enumerate(earlier)]
+        samples = (_complete(draft, tokens, engine, context, lenience) for draft in drafts)
         return list(await asyncio.gather(*samples))
 
     return run
@@ -78,47 +79,45 @@ def strategy(method: Method) -> Strategy:
             return speculative(lenience)
 
 
+def _no_draft(prompt: int, sample: int) -> Rollout:
+    """A draft without tokens, of which nothing can be reused."""
+    nothing = np.zeros(0, dtype=np.int32)
+    return Rollout(prompt, sample, nothing, np.zeros(0, dtype=np.float32), nothing, Finish.LENGTH)
+
+
 async def _complete(
-    prompt: int,
-    sample: int,
-    tokens: Sequence[int],
-    engine: Engine,
-    context: Context,
-    draft: Rollout | None,
-    lenience: float,
+    draft: Rollout, tokens: Sequence[int], engine: Engine, context: Context, lenience: float = 0.0
 ) -> Rollout:
-    """One rollout: what is accepted of the draft, and what is sampled behind it."""
-    position = (context.step, prompt, sample)
+    """One rollout: what is accepted of its draft, and what is sampled behind it."""
     async with engine.session(tokens) as session:
-        prefix = 0
-        if draft is not None and draft.length:
-            new = await session.score(draft.tokens)
-            began = time.perf_counter()
-            u = uniforms(context.seed, f"{context.purpose}/acceptance", *position, count=draft.length)
-            prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
-            context.assembly_seconds += time.perf_counter() - began
-        if draft is not None and (finish := _finish(draft.tokens[:prefix], engine.eos, context.max_response_tokens)):
-            return _reused(draft, finish, prefix)
-        kept = draft.tokens[:prefix] if draft is not None else np.zeros(0, dtype=np.int32)
-        room = context.max_response_tokens - prefix
-        u = uniforms(context.seed, f"{context.purpose}/sampling", *position, count=room)
-        new_part = await session.decode(kept, room, u)
+        prefix = await _verify(draft, session, context, lenience) if draft.length else 0
+        finish = _finish(draft.tokens[:prefix], engine.eos, context.max_response_tokens)
+        if finish:
+            continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
+        else:
+            continuation = await _go_on(draft, prefix, session, context)
+    return _assemble(draft, prefix, continuation, context)
+
+
+async def _verify(draft: Rollout, session: Session, context: Context, lenience: float) -> int:
+    """How many of the draft's tokens stand before its first rejection."""
+    new = await session.score(draft.tokens)
     began = time.perf_counter()
-    rollout = Rollout(
-        prompt, sample,
-        tokens=np.concatenate([kept, new_part.tokens]),
-        log_probs=np.concatenate([draft.log_probs[:prefix], new_part.log_probs]) if draft else new_part.log_probs,
-        sampled_at=np.concatenate([
-            draft.sampled_at[:prefix] if draft else np.zeros(0, dtype=np.int32),
-            np.full(len(new_part.tokens), context.step, dtype=np.int32),
-        ]),
-        finish=new_part.finish,
-        prefix_length=prefix,
-        draft_length=draft.length if draft else 0,
-        verified=draft.length if draft else 0,
-    )  # fmt: skip
+    u = _uniforms(context, "acceptance", draft, draft.length)
+    prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
     context.assembly_seconds += time.perf_counter() - began
-    return rollout
+    return prefix
+
+
+async def _go_on(draft: Rollout, prefix: int, session: Session, context: Context) -> Continuation:
+    """Sample behind the draft's prefix."""
+    room = context.max_response_tokens - prefix
+    return await session.decode(draft.tokens[:prefix], room, _uniforms(context, "sampling", draft, room))
+
+
+def _uniforms(context: Context, use: str, draft: Rollout, count: int) -> np.ndarray:
+    position = (context.step, draft.prompt, draft.sample)
+    return uniforms(context.seed, f"{context.purpose}/{use}", *position, count=count)
 
 
 def _finish(kept: np.ndarray, eos: int, limit: int) -> Finish | None:
@@ -128,8 +127,17 @@ def _finish(kept: np.ndarray, eos: int, limit: int) -> Finish | None:
     return Finish.LENGTH if len(kept) >= limit else None
 
 
-def _reused(draft: Rollout, finish: Finish, prefix: int) -> Rollout:
-    return Rollout(
-        draft.prompt, draft.sample, draft.tokens[:prefix], draft.log_probs[:prefix], draft.sampled_at[:prefix],
-        finish, prefix_length=prefix, draft_length=draft.length, verified=draft.length,
+def _assemble(draft: Rollout, prefix: int, continuation: Continuation, context: Context) -> Rollout:
+    """Join the draft's prefix, which keeps its history, and the continuation."""
+    began = time.perf_counter()
+    sampled_now = np.full(len(continuation.tokens), context.step, dtype=np.int32)
+    rollout = Rollout(
+        draft.prompt, draft.sample,
+        tokens=np.concatenate([draft.tokens[:prefix], continuation.tokens]),
+        log_probs=np.concatenate([draft.log_probs[:prefix], continuation.log_probs]),
+        sampled_at=np.concatenate([draft.sampled_at[:prefix], sampled_now]),
+        finish=continuation.finish,
+        prefix_length=prefix, draft_length=draft.length, verified=draft.length,
     )  # fmt: skip
+    context.assembly_seconds += time.perf_counter() - began
+    return rollout

@@ -6,6 +6,7 @@ safetensors, so that loading one never executes code. The last two are kept.
 
 import json
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,24 @@ from safetensors.torch import load, save
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_atomically, write_json
 from redraft.rollout.drafts import DraftStore
+from redraft.train.folders import atomic_folder
 
 KEPT = 2
+
+
+@dataclass
+class State:
+    """How far a run is.
+
+    Attributes:
+        step: steps done.
+        seconds: that they took, in whichever process.
+        drafts: rollouts of the last epochs.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    drafts: DraftStore = field(default_factory=DraftStore)
 
 
 class Checkpoints:
@@ -25,34 +42,29 @@ class Checkpoints:
     Args:
         folder: where they lie.
         fingerprint: of the run; a checkpoint of another experiment is refused.
+        initial_policy_sha256: hash of the weights that it starts from; checkpoints that started from others are
+            set aside, since a model made anew leaves the fingerprint as it was.
     """
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        self.folder, self.fingerprint = folder, fingerprint
+    def __init__(self, folder: Path, fingerprint: str, initial_policy_sha256: str) -> None:
+        self.folder = folder
+        self.run = {"run": fingerprint, "initial_policy_sha256": initial_policy_sha256}
 
-    def save(self, step: int, model: Any, optimizer: torch.optim.Optimizer, drafts: DraftStore) -> None:
-        """Write the state after `step` steps."""
-        target = self.folder / f"step-{step:06d}"
-        unfinished = self.folder / f".step-{step:06d}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        try:
+    def save(self, state: State, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Write the state of a run."""
+        with atomic_folder(self.folder / f"step-{state.step:06d}") as unfinished:
             write_atomically(unfinished / "model.safetensors", save(_contiguous(model.state_dict())))
             write_atomically(unfinished / "optimizer.safetensors", save(_flat(optimizer)))
             write_atomically(unfinished / "random.safetensors", save({"torch": torch.get_rng_state()}))
-            drafts.save(unfinished / "drafts.safetensors")
+            state.drafts.save(unfinished / "drafts.safetensors")
             hashes = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
-            write_json(unfinished / "state.json", {"step": step, "run": self.fingerprint, "sha256": hashes})
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
+            progress = {"step": state.step, "seconds": round(state.seconds, 3)}
+            write_json(unfinished / "state.json", {**self.run, **progress, "sha256": hashes})
         for old in self._complete()[:-KEPT]:
             shutil.rmtree(old)
 
     def remove_others(self) -> None:
-        """Remove the checkpoints beside these, of other experiments in the same run folder.
+        """Remove the checkpoints beside these, of other experiments in the same run folder or set aside.
 
         This one overwrites their records and rollouts: going on from them later would mix two experiments.
         """
@@ -62,49 +74,56 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
-    def restore(self, model: Any, optimizer: torch.optim.Optimizer) -> tuple[int, DraftStore]:
-        """Load the latest state into model and optimizer.
+    def restore(self, model: Any, optimizer: torch.optim.Optimizer) -> State:
+        """Load the latest state into model and optimizer, and return the rest of it.
 
-        Returns:
-            steps done and the draft store; (0, empty) if there is no checkpoint.
+        A run without a checkpoint, or whose checkpoints started from another initial policy, is at its start.
 
         Raises:
             UserError: if the latest is damaged, or belongs to another experiment.
         """
         complete = self._complete()
         if not complete:
-            return 0, DraftStore()
+            return State()
         latest = complete[-1]
-        state = self._checked(latest)
+        state = read_json(latest / "state.json")
+        self._check_run(latest, state)
+        if state.get("initial_policy_sha256") != self.run["initial_policy_sha256"]:
+            self.folder.rename(self.folder.with_name(f".{self.folder.name}"))  # at once; removing takes longer
+            return State()
+        self._check_files(latest, state)
         model.load_state_dict(load((latest / "model.safetensors").read_bytes()))
         _unflatten(optimizer, load((latest / "optimizer.safetensors").read_bytes()))
         torch.set_rng_state(load((latest / "random.safetensors").read_bytes())["torch"])
-        return state["step"], DraftStore.load(latest / "drafts.safetensors")
+        return State(state["step"], state["seconds"], DraftStore.load(latest / "drafts.safetensors"))
 
-    def _checked(self, folder: Path) -> dict[str, Any]:
-        state = read_json(folder / "state.json")
-        remedy = f"remove {folder} to go on from the checkpoint before it, or from the start"
-        if state["run"] != self.fingerprint:
+    def _check_run(self, folder: Path, state: dict[str, Any]) -> None:
+        if state["run"] != self.run["run"]:
             raise UserError(
                 "this checkpoint belongs to another experiment",
                 file=folder / "state.json",
                 key="run",
                 value=state["run"],
-                allowed=f"{self.fingerprint}; {remedy}",
+                allowed=f"{self.run['run']}; {_remedy(folder)}",
             )
+
+    def _check_files(self, folder: Path, state: dict[str, Any]) -> None:
         for name, expected in state["sha256"].items():
             file = folder / name
             if not file.exists():
-                raise UserError("this file of a checkpoint is missing", file=file, allowed=remedy)
+                raise UserError("this file of a checkpoint is missing", file=file, allowed=_remedy(folder))
             if sha256(file) != expected:
                 raise UserError(
                     "this file of a checkpoint is damaged",
                     file=file,
                     key="sha256",
                     value=sha256(file),
-                    allowed=f"{expected}; {remedy}",
+                    allowed=f"{expected}; {_remedy(folder)}",
                 )
-        return state
+
+
+def _remedy(folder: Path) -> str:
+    return f"remove {folder} to go on from the checkpoint before it, or from the start"
 
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ A step rolls out a batch of prompts with the run's strategy, rewards it, and upd
 What a step did is one record; what it produced is one Parquet file; a checkpoint makes both resumable.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,7 @@ import torch
 from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
 from redraft.errors import UserError
-from redraft.files import atomic
-from redraft.rollout.drafts import DraftStore
+from redraft.files import atomic, sha256
 from redraft.rollout.strategies import Context, strategy, vanilla
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Rollout
@@ -26,7 +26,7 @@ from redraft.tasks.grading import is_correct
 from redraft.tasks.problems import load_problems
 from redraft.train import models
 from redraft.train.batch import Batch
-from redraft.train.checkpoint import Checkpoints, append_record, truncate_records
+from redraft.train.checkpoint import Checkpoints, State, append_record, truncate_records
 from redraft.train.losses import PolicyLoss, advantages
 from redraft.train.stages import StageClock
 
@@ -58,6 +58,12 @@ class RunFolder:
         """What a step rolled out."""
         return self.path / "rollouts" / f"step-{step:04d}.parquet"
 
+    def truncate_rollouts(self, count: int) -> None:
+        """Keep those of the first `count` steps: a longer experiment's would be measured with this one's."""
+        kept = {self.rollouts(step) for step in range(count)}
+        for other in set(self.rollouts(0).parent.glob("step-*.parquet")) - kept:
+            other.unlink()
+
 
 class LocalTrainer:
     """Trains one run.
@@ -73,6 +79,7 @@ class LocalTrainer:
         self.run, self.folder = run, RunFolder(folder)
         self.device = models.device_of(run.engine.device)
         self.model, self.tokenizer = models.load(model_folder)
+        self.initial_policy_sha256 = sha256(model_folder / "model.safetensors")
         self.model.to(self.device)
         self.reference = models.load(model_folder)[0].to(self.device).eval().requires_grad_(False)
         self.problems = load_problems(run.data)
@@ -92,7 +99,7 @@ class LocalTrainer:
         )
         self.loss = PolicyLoss(run.algorithm)
         self.strategy = strategy(run.method)
-        self.drafts = DraftStore()
+        self.state = State()
         self.engine = self._engine()
 
     def _engine(self) -> Any:
@@ -108,23 +115,25 @@ class LocalTrainer:
     def train(self, progress: Progress = lambda *_: None) -> None:
         """Run all steps that are not done yet, then save the policy."""
         fingerprint = run_fingerprint(self.run)
-        checkpoints = Checkpoints(self.folder.checkpoints(fingerprint), fingerprint)
+        checkpoints = Checkpoints(self.folder.checkpoints(fingerprint), fingerprint, self.initial_policy_sha256)
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        done, self.drafts = checkpoints.restore(self.model, self.optimizer)
+        state = self.state = checkpoints.restore(self.model, self.optimizer)
         checkpoints.remove_others()
-        truncate_records(self.folder.records, done)
-        for step in range(done, self.steps):
-            record = self.step(step)
+        truncate_records(self.folder.records, state.step)
+        self.folder.truncate_rollouts(state.step)
+        while state.step < self.steps:
+            began = time.perf_counter()
+            record = self.step(state.step)
             append_record(self.folder.records, record)
-            if (step + 1) % self.run.engine.checkpoint_every == 0 or step + 1 == self.steps:
-                checkpoints.save(step + 1, self.model, self.optimizer, self.drafts)
-            progress(step + 1, self.steps, record)
-        self.model.save_pretrained(self.folder.policy)
-        self.tokenizer.save_pretrained(self.folder.policy)
+            state.step, state.seconds = state.step + 1, state.seconds + time.perf_counter() - began
+            if state.step % self.run.engine.checkpoint_every == 0 or state.step == self.steps:
+                checkpoints.save(state, self.model, self.optimizer)
+            progress(state.step, self.steps, record)
+        models.save(self.model, self.tokenizer, self.folder.policy)
 
     def step(self, step: int) -> dict[str, Any]:
         """One step: roll out, reward, update; returns its record."""
-        clock = StageClock()
+        clock = StageClock(self.device)
         epoch, position = divmod(step, self.steps_per_epoch)
         size = self.run.trainer.prompts_per_step
         order = stream(self.run.seed, "order", epoch).permutation(len(self.problems))
@@ -136,7 +145,7 @@ class LocalTrainer:
         batch = Batch.of([self.prompts[r.prompt] for r in rollouts], rollouts, self.engine.eos, self.device)
         update = self._update(batch, rewards, np.array([r.prompt for r in rollouts]), clock)
         for rollout in rollouts:
-            self.drafts.put(rollout, epoch)
+            self.state.drafts.put(rollout, epoch)
         self._save_rollouts(step, epoch, rollouts, rewards)
         with clock.excluded():
             fresh = self._fresh_reward(chosen, step, epoch)
@@ -147,14 +156,14 @@ class LocalTrainer:
 
     def _context(self, step: int, epoch: int, group_size: int, purpose: str) -> Context:
         limit = self.run.trainer.max_response_tokens
-        return Context(self.run.seed, step, epoch, group_size, limit, self.drafts, purpose)
+        return Context(self.run.seed, step, epoch, group_size, limit, self.state.drafts, purpose)
 
     def _roll_out(self, chosen: Sequence[int], context: Context, clock: StageClock) -> tuple[dict, list[Rollout]]:
         """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper."""
         before = (self.engine.usage.verification_seconds, self.engine.usage.scored_tokens)
-        began = time.perf_counter()
+        began = clock.now()
         groups = self.engine.run(*(self.strategy(i, self.prompts[i], self.engine, context) for i in chosen))
-        total = time.perf_counter() - began
+        total = clock.now() - began
         verification = self.engine.usage.verification_seconds - before[0]
         clock.seconds["verification"] = verification
         clock.seconds["assembly"] = context.assembly_seconds
@@ -170,14 +179,6 @@ class LocalTrainer:
     def _update(self, batch: Batch, rewards: np.ndarray, groups: np.ndarray, clock: StageClock) -> dict[str, Any]:
         with torch.no_grad(), clock.stage("old_log_probs"):
             old, entropy = self._all_log_probs(self.model, batch, entropy=True)
-        if not torch.isfinite(old).all():
-            learning_rate = self.run.trainer.learning_rate
-            raise UserError(
-                "the policy has diverged: its log-probabilities are not finite",
-                key="trainer.learning_rate",
-                value=learning_rate,
-                allowed="a smaller one",
-            )
         with torch.no_grad(), clock.stage("ref"):
             ref, _ = self._all_log_probs(self.reference, batch)
         with clock.stage("adv"):
@@ -189,6 +190,7 @@ class LocalTrainer:
 
     def _all_log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies (zero unless asked for), float32 (rows, longest response)."""
+        model.eval()
         log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         everything = torch.arange(len(batch.mask), device=self.device)
         for rows, part in batch.parts(everything, self.run.engine.rows_per_micro_batch):
@@ -198,10 +200,14 @@ class LocalTrainer:
         return log_probs, entropies
 
     def _update_actor(self, batch: Batch, old: torch.Tensor, ref: torch.Tensor, advantage: torch.Tensor) -> dict:
-        """One optimiser update a mini-batch, in the order of the batch, as verl does without shuffling."""
+        """One optimiser update a mini-batch, in the order of the batch, as verl does without shuffling.
+
+        Raises:
+            UserError: before an update that is not finite.
+        """
         self.model.train()
         size = self.run.trainer.prompts_per_update * self.run.trainer.group_size
-        totals = {"kl": 0.0, "clip_fraction": 0.0}
+        totals = {"loss": 0.0, "kl": 0.0, "clip_fraction": 0.0}
         norms = []
         for mini in torch.arange(len(batch.mask), device=self.device).split(size):
             whole = {"batch_num_tokens": batch.mask[mini].sum(), "global_batch_size": len(mini)}
@@ -210,12 +216,21 @@ class LocalTrainer:
                 log_probs, _ = part.log_probs(self.model)
                 result = self.loss(log_probs, old[rows], ref[rows], advantage[rows], part.mask, whole)
                 result.loss.backward()
+                totals["loss"] += float(result.loss.detach())
                 share = float(part.mask.sum() / batch.mask.sum())
                 totals["kl"] += result.kl * share
                 totals["clip_fraction"] += result.clip_fraction * share
             norms.append(float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.trainer.gradient_clip)))
+            for quantity, value in {**totals, "gradient norm": norms[-1]}.items():
+                if not math.isfinite(value):
+                    raise UserError(
+                        f"the policy has diverged: the {quantity} of an update is {value}",
+                        key="trainer.learning_rate",
+                        value=self.run.trainer.learning_rate,
+                        allowed="a smaller one",
+                    )
             self.optimizer.step()
-        return {**totals, "gradient_norm": float(np.mean(norms))}
+        return {"kl": totals["kl"], "clip_fraction": totals["clip_fraction"], "gradient_norm": float(np.mean(norms))}
 
     def _fresh_reward(self, chosen: Sequence[int], step: int, epoch: int) -> float | None:
         """Mean reward of new samples of the updated policy: a reused rollout's reward says what the old one could."""

@@ -16,6 +16,7 @@ from transformers import (
 
 from redraft.config.model import TinyModel
 from redraft.errors import UserError
+from redraft.train.folders import atomic_folder
 
 _ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
@@ -58,6 +59,17 @@ def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
         if type(error).__module__.startswith("safetensors"):
             raise UserError(f"the weights are damaged ({error})", file=path) from None
         raise
+
+
+def save(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write both in transformers' format, whole or not at all.
+
+    Raises:
+        UserError: if there is no space left.
+    """
+    with atomic_folder(folder) as unfinished:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
 
 
 def device_of(choice: str) -> torch.device:

@@ -1,0 +1,97 @@
+"""Collecting runs: what does not belong together is refused, what is out of date is left out and named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.collect import Runs, collect
+from redraft.config import Experiments, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import sha256, write_json
+from redraft.layout import Layout
+
+ROOT = Path(__file__).parents[1]
+CELL = "spec_rl/grpo-vanilla"
+
+
+@pytest.fixture
+def layout(tmp_path):
+    """Two finished runs of the smoke preset, with two steps each."""
+    layout = Layout("smoke", tmp_path / "results")
+    for seed in (0, 1):
+        write_run(layout.run(CELL, seed), seed)
+    return layout
+
+
+def write_run(folder, seed):
+    folder.mkdir(parents=True)
+    records = [
+        {"step": i, "epoch": i, "prefix_length": None, "full_reuse_ratio": None, "seconds": {"total": 1.0}}
+        for i in (0, 1)
+    ]
+    (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu": 0.5}).to_parquet(folder / "diversity.parquet")
+    score = {"correct": 3, "total": 20, "role": "in-distribution"}
+    write_json(folder / "scores.json", {"arithmetic": score, "arithmetic-minus": score})
+    fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))
+    digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
+    manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
+    write_json(folder / "manifest.json", manifest)
+
+
+def collected(layout):
+    return collect(layout, "spec_rl", Experiments(ROOT))
+
+
+def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path):
+    runs = collected(layout)
+    assert list(runs.runs["seed"]) == [0, 1]
+    assert len(runs.steps) == len(runs.scores) == 4
+    runs.save(tmp_path / "collected")
+    pd.testing.assert_frame_equal(Runs.load(tmp_path / "collected").steps, runs.steps)
+
+
+def test_a_run_that_is_not_finished_is_left_out(layout):
+    (layout.run(CELL, 0) / "scores.json").unlink()
+    assert list(collected(layout).runs["seed"]) == [1]
+
+
+def test_a_run_of_another_configuration_or_other_benchmarks_is_left_out_and_named(layout, capsys):
+    edit(layout.run(CELL, 0) / "manifest.json", lambda manifest: manifest.update(fingerprint="of old"))
+    assert list(collected(layout).runs["seed"]) == [1]
+    assert "its configuration changed" in capsys.readouterr().err
+    edit(layout.run(CELL, 1) / "scores.json", lambda scores: scores.pop("arithmetic-minus"))
+    with pytest.raises(UserError, match="no finished run"):
+        collected(layout)
+    assert "its benchmarks changed" in capsys.readouterr().err
+
+
+def test_a_run_of_a_cell_that_is_gone_is_left_out(layout, capsys):
+    folder = layout.run("spec_rl/grpo-gone", 0)
+    shutil.copytree(layout.run(CELL, 0), folder)
+    edit(folder / "manifest.json", lambda manifest: manifest.update(run="spec_rl/grpo-gone/seed0"))
+    assert set(collected(layout).runs["cell"]) == {"grpo-vanilla"}
+    assert "its cell changed" in capsys.readouterr().err
+
+
+def test_records_that_lost_lines_are_refused(layout):
+    file = layout.run(CELL, 0) / "steps.jsonl"
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    with pytest.raises(UserError, match=r"steps\.jsonl: these records are not those of the manifest"):
+        collected(layout)
+
+
+def test_diversity_of_other_steps_is_refused(layout):
+    file = layout.run(CELL, 0) / "diversity.parquet"
+    pd.read_parquet(file).iloc[:1].to_parquet(file)
+    with pytest.raises(UserError, match="other steps than were recorded"):
+        collected(layout)
+
+
+def edit(file, change):
+    content = json.loads(file.read_text())
+    change(content)
+    write_json(file, content)
