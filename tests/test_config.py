@@ -152,6 +152,7 @@ def test_a_wrong_cell_is_named_with_file_key_and_value(experiments, name):
 
 
 WRONG_PRESET = {
+    "a scale that its models are not of": (lambda p: p.update(paper_scale=True), ["paper_scale", "qwen3-1.7b-base"]),
     "a seed twice": (lambda p: p.update(seeds=[0, 1, 0]), ["seeds", "twice"]),
     "a negative seed": (lambda p: p.update(seeds=[-1]), ["seeds", ">= 0"]),
     "an unknown key": (lambda p: p["trainer"].update(epoch=3), ["trainer.epoch", "epochs"]),

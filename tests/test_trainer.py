@@ -416,9 +416,21 @@ def test_a_run_goes_on_from_its_own_initial_policy_only(place, killed, tiny_mode
     train(make_run(), other_model, tmp_path / "alone")
     assert results(folder) == results(tmp_path / "alone")
     assert names(folder / "checkpoints") == [CHECKPOINTS.name]
-    assert read_json(folder / LATEST / "state.json")["initial_policy_sha256"] == sha256(
+    assert read_json(folder / LATEST / "state.json")["inputs"]["initial_policy"] == sha256(
         other_model / "model.safetensors"
     )
+
+
+def test_a_run_starts_anew_when_its_problem_file_changed(tiny_model, tmp_path):
+    file = tmp_path / "problems.jsonl"
+    file.write_text(Path(PROBLEMS.path).read_text())
+    run = make_run().model_copy(update={"data": PROBLEMS.model_copy(update={"path": str(file)})})
+    train(run, tiny_model, tmp_path / "run")
+    before = results(tmp_path / "run")
+    file.write_text(file.read_text().replace('"answer": "1"', '"answer": "3"'))
+    train(run, tiny_model, tmp_path / "run")
+    train(run, tiny_model, tmp_path / "alone")
+    assert results(tmp_path / "run") == results(tmp_path / "alone") != before
 
 
 def test_rollouts_of_a_longer_run_in_the_same_folder_are_removed(undisturbed, tiny_model, tmp_path):
@@ -481,7 +493,7 @@ def test_the_manifest_names_the_initial_policy_and_the_code_that_trained(stage, 
     monkeypatch.setattr(LocalTrainer, "train", committing)
     stage(tmp_path)
     assert manifest_of(tmp_path)["git"]["commit"] == "before"
-    assert manifest_of(tmp_path)["initial_policy_sha256"] == sha256(tiny_model / "model.safetensors")
+    assert manifest_of(tmp_path)["inputs"]["initial_policy"] == sha256(tiny_model / "model.safetensors")
 
 
 ROOT = Path(__file__).parents[1]

@@ -17,13 +17,14 @@ PACKAGES = ("numpy", "torch", "transformers", "verl", "math-verify", "snakemake"
 
 
 def write_manifest(
-    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, initial_policy_sha256: str
+    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, inputs: dict[str, str]
 ) -> None:
     """Record what was run, by which code, from what, on what, for how long, and the hashes of what came out.
 
     Args:
         git: `git_state()` when training started.
         seconds: of training, over all processes that took part.
+        inputs: hashes of what it started from, by name.
     """
     write_json(
         file,
@@ -32,7 +33,7 @@ def write_manifest(
             "fingerprint": run_fingerprint(run),
             "identity": run.identity,
             "configuration": run.model_dump(mode="json"),
-            "initial_policy_sha256": initial_policy_sha256,
+            "inputs": inputs,
             "git": git,
             "lock_sha256": sha256(LOCK) if LOCK.exists() else None,
             "packages": {name: importlib.metadata.version(name) for name in PACKAGES},

@@ -22,7 +22,7 @@ def make_model(preset_name: str, role: str, folder: Path) -> None:
     """
     import torch
 
-    from redraft.config import ArithmeticProblems, TinyModel
+    from redraft.config import TinyModel
     from redraft.tasks.tokenizer import make_tokenizer
     from redraft.train import models
     from redraft.train.warm_start import warm_start
@@ -40,7 +40,7 @@ def make_model(preset_name: str, role: str, folder: Path) -> None:
             model,
             tokenizer,
             settings.warm_start,
-            ArithmeticProblems(),
+            settings.warm_start.data,
             lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
         )
     else:
@@ -60,8 +60,7 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
     trainer.train(lambda i, n, record: report(i, n, _summary(record)))
     outputs = [trainer.folder.records, trainer.folder.policy / "model.safetensors"]
     write_manifest(
-        folder / "manifest.json", run, outputs, git=git, seconds=trainer.state.seconds,
-        initial_policy_sha256=trainer.initial_policy_sha256,
+        folder / "manifest.json", run, outputs, git=git, seconds=trainer.state.seconds, inputs=trainer.inputs,
     )  # fmt: skip
 
 

@@ -109,6 +109,13 @@ class Preset(Config):
             raise ValueError("seeds must be >= 0")
         return seeds
 
+    @model_validator(mode="after")
+    def _models_of_the_papers(self) -> "Preset":
+        made_here = [role for role, model in self.models.items() if model.kind != "pretrained"]
+        if self.paper_scale and made_here:
+            raise ValueError(f"paper_scale needs the papers' own models; {', '.join(made_here)} is made here")
+        return self
+
 
 class Run(Config):
     """A cell at a preset's scale with one seed: everything that defines one training run."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from redraft.config.base import Config
+from redraft.config.data import ArithmeticProblems
 
 
 class WarmStart(Config):
@@ -28,6 +29,8 @@ class WarmStart(Config):
     """Solutions a step."""
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights and the data."""
+    data: ArithmeticProblems = ArithmeticProblems()
+    """What problems it learns on: their lengths; they are drawn anew at every step."""
 
 
 class TinyModel(Config):

@@ -42,13 +42,13 @@ class Checkpoints:
     Args:
         folder: where they lie.
         fingerprint: of the run; a checkpoint of another experiment is refused.
-        initial_policy_sha256: hash of the weights that it starts from; checkpoints that started from others are
-            set aside, since a model made anew leaves the fingerprint as it was.
+        inputs: hashes of the files' contents that it starts from, by name; checkpoints that started from others are
+            set aside, since a model or a problem file made anew leaves the fingerprint as it was.
     """
 
-    def __init__(self, folder: Path, fingerprint: str, initial_policy_sha256: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, inputs: dict[str, str]) -> None:
         self.folder = folder
-        self.run = {"run": fingerprint, "initial_policy_sha256": initial_policy_sha256}
+        self.run = {"run": fingerprint, "inputs": inputs}
 
     def save(self, state: State, model: Any, optimizer: torch.optim.Optimizer) -> None:
         """Write the state of a run."""
@@ -77,7 +77,7 @@ class Checkpoints:
     def restore(self, model: Any, optimizer: torch.optim.Optimizer) -> State:
         """Load the latest state into model and optimizer, and return the rest of it.
 
-        A run without a checkpoint, or whose checkpoints started from another initial policy, is at its start.
+        A run without a checkpoint, or whose checkpoints started from other inputs, is at its start.
 
         Raises:
             UserError: if the latest is damaged, or belongs to another experiment.
@@ -88,7 +88,7 @@ class Checkpoints:
         latest = complete[-1]
         state = read_json(latest / "state.json")
         self._check_run(latest, state)
-        if state.get("initial_policy_sha256") != self.run["initial_policy_sha256"]:
+        if state.get("inputs") != self.run["inputs"]:
             self.folder.rename(self.folder.with_name(f".{self.folder.name}"))  # at once; removing takes longer
             return State()
         self._check_files(latest, state)

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from redraft.config.experiment import Run
-from redraft.config.identity import run_fingerprint
+from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import atomic, sha256
 from redraft.rollout.strategies import Context, strategy, vanilla
@@ -79,10 +79,13 @@ class LocalTrainer:
         self.run, self.folder = run, RunFolder(folder)
         self.device = models.device_of(run.engine.device)
         self.model, self.tokenizer = models.load(model_folder)
-        self.initial_policy_sha256 = sha256(model_folder / "model.safetensors")
         self.model.to(self.device)
         self.reference = models.load(model_folder)[0].to(self.device).eval().requires_grad_(False)
         self.problems = load_problems(run.data)
+        self.inputs = {
+            "initial_policy": sha256(model_folder / "model.safetensors"),
+            "problems": fingerprint([[problem.prompt, problem.answer] for problem in self.problems]),
+        }
         self.prompts = self.tokenizer([problem.prompt for problem in self.problems])["input_ids"]
         trainer = run.trainer
         if len(self.problems) % trainer.prompts_per_step:
@@ -114,8 +117,8 @@ class LocalTrainer:
 
     def train(self, progress: Progress = lambda *_: None) -> None:
         """Run all steps that are not done yet, then save the policy."""
-        fingerprint = run_fingerprint(self.run)
-        checkpoints = Checkpoints(self.folder.checkpoints(fingerprint), fingerprint, self.initial_policy_sha256)
+        identity = run_fingerprint(self.run)
+        checkpoints = Checkpoints(self.folder.checkpoints(identity), identity, self.inputs)
         self.folder.path.mkdir(parents=True, exist_ok=True)
         state = self.state = checkpoints.restore(self.model, self.optimizer)
         checkpoints.remove_others()

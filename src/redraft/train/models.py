@@ -50,6 +50,8 @@ def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
     Raises:
         UserError: if there is nothing that can be loaded.
     """
+    if isinstance(path, Path) and not path.is_dir():  # a hub would be asked for it, for a minute
+        raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
         model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
         return model, AutoTokenizer.from_pretrained(path, revision=revision)
