@@ -72,7 +72,7 @@ class Campaign:
         )
         seconds = max(sum(known.values()) - gone, 0.0) / self._most
         unknown = sum(count for rule, count in waiting.items() if rule not in known and rule not in AGGREGATES)
-        if unknown and not known:
+        if unknown > self.total / 2 and not known:
             return "time left not known yet"
         return f"about {duration(seconds)} left" + (f" and {unknown} jobs of kinds not timed yet" if unknown else "")
 

@@ -224,16 +224,19 @@ class LocalTrainer:
                 totals["kl"] += result.kl * share
                 totals["clip_fraction"] += result.clip_fraction * share
             norms.append(float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.trainer.gradient_clip)))
-            for quantity, value in {**totals, "gradient norm": norms[-1]}.items():
-                if not math.isfinite(value):
-                    raise UserError(
-                        f"the policy has diverged: the {quantity} of an update is {value}",
-                        key="trainer.learning_rate",
-                        value=self.run.trainer.learning_rate,
-                        allowed="a smaller one",
-                    )
+            self._refuse_divergence({**totals, "gradient norm": norms[-1]})
             self.optimizer.step()
         return {"kl": totals["kl"], "clip_fraction": totals["clip_fraction"], "gradient_norm": float(np.mean(norms))}
+
+    def _refuse_divergence(self, update: dict[str, float]) -> None:
+        for quantity, value in update.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"the policy has diverged: the {quantity} of an update is {value}",
+                    key="trainer.learning_rate",
+                    value=self.run.trainer.learning_rate,
+                    allowed="a smaller one",
+                )
 
     def _fresh_reward(self, chosen: Sequence[int], step: int, epoch: int) -> float | None:
         """Mean reward of new samples of the updated policy: a reused rollout's reward says what the old one could."""
