@@ -160,10 +160,7 @@ class TorchEngine:
         """Queue a session that set what it wants."""
         if not row.prompt:
             raise ValueError("a prompt has at least one token")
-        if (
-            len(row.prompt) + max(len(row.prefix) + row.limit, 0 if row.draft is None else len(row.draft))
-            > self.max_length
-        ):
+        if max(row.prefill_length, len(row.prompt) + len(row.prefix) + row.limit) > self.max_length:
             raise ValueError(f"prompt and response exceed the engine's {self.max_length} tokens")
         (self._ready if row.filled else self._waiting).append(row)
 
