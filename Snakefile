@@ -21,6 +21,7 @@ include: "workflows/rules/analysis.smk"
 localrules:
     all,
     reproduction,
+    extras,
 
 
 rule all:
@@ -31,5 +32,10 @@ rule all:
 
 
 rule reproduction:
+    input:
+        rules.all.input,
+
+
+rule extras:
     input:
         rules.all.input,

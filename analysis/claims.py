@@ -1,130 +1,159 @@
-"""Verdicts on what a paper asserts: each claim is a declared test on the reproduced runs."""
+"""Verdicts on what a paper asserts: each claim is a declared test on the reproduced runs.
 
-from collections.abc import Mapping
+Beside it, and labelled apart, stands whether the paper's own tables support the claim (`analysis.reported_claims`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from analysis.claim_tests import Part, Question, cells_of, question
 from analysis.collect import Runs
-from analysis.quantities import by_seed
-from analysis.statistics import NEUTRAL, Estimate, Interval, consecutive, estimate, paired
-from redraft.config import Bound, Claim, Compare, Monotone, Peak
+from analysis.quantities import ACCURACY, by_seed
+from analysis.reported_claims import ReportedTables, check
+from analysis.statistics import Estimate, corrected, estimate
+from redraft.config import Claim
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
-Values = Mapping[str, Mapping[int, float]]
-"""Cell to seed to a quantity's value."""
 
-FEWEST = 3
-"""Cells of a monotone claim that must have been run; those that were not are named in the evidence."""
+LEVEL = 0.05
+"""Of significance, before and after the correction."""
 
 
-def judge(claim: Claim, runs: Runs, paper_scale: bool) -> dict[str, Any]:
-    """The verdict on a claim, with its evidence as text and the manifests it rests on.
+@dataclass(frozen=True)
+class RunValues:
+    """Values of the finished runs; a source of `analysis.claim_tests`.
 
-    A verdict rests on the 95 % Student interval over seeds: `reproduced` if all of it lies where the paper says,
-    `contradicted` if all of it lies elsewhere, else `inconclusive`.
+    Attributes:
+        runs: all of a paper.
+        lenient: whether a benchmark that the preset does not have is absent instead of an error.
     """
-    cells = cells_of(claim)
-    values = {cell: by_seed(runs, claim.test.quantity, cell) for cell in cells}
-    match claim.test:
-        case Compare() as test:
-            result, evidence = _compare(test, values)
-        case Monotone() as test:
-            result, evidence = _monotone(test, values)
-        case Peak() as test:
-            result, evidence = _peak(test, values)
-        case Bound() as test:
-            result, evidence = _bound(test, values)
-    if claim.scale == "paper" and not paper_scale and result != NOT_RUN:
-        result, evidence = INCONCLUSIVE, f"{evidence}; this cannot be decided at a scale other than the paper's"
-    return {
-        "id": claim.id,
-        "quotation": claim.quotation,
-        "section": claim.section,
-        "verdict": result,
-        "evidence": evidence,
-        "test": claim.test.model_dump(mode="json"),
-        "note": claim.note,
-        "manifests": {cell: runs.manifests(cell, values[cell]) for cell in cells},
-    }
+
+    runs: Runs
+    lenient: bool = False
+
+    def values(self, quantity: str, cell: str) -> dict[int, float]:
+        """A quantity of a cell by seed, no NaN."""
+        return {} if self._unknown(quantity) else _finite(by_seed(self.runs, quantity, cell))
+
+    def trajectory(self, quantity: str, cell: str) -> dict[int, list[float]]:
+        """A quantity of each kept policy of a cell in the order of training, by seed."""
+        scores = self.runs.scores
+        if self._unknown(quantity):
+            return {}
+        found: dict[int, list[float]] = {}
+        for step in sorted(scores.loc[scores["cell"] == cell, "step"].unique()):
+            for seed, value in _finite(by_seed(self.runs, quantity, cell, at=int(step))).items():
+                found.setdefault(seed, []).append(value)
+        return found
+
+    def _unknown(self, quantity: str) -> bool:
+        name = quantity.removeprefix(ACCURACY)
+        scores = self.runs.scores
+        known = {"all", *scores["benchmark"], *scores["role"]}
+        return self.lenient and name != quantity and name not in known
 
 
-def cells_of(claim: Claim) -> list[str]:
-    """The cells that a claim is about."""
-    match claim.test:
-        case Compare(cell=cell, baseline=baseline):
-            return [cell, baseline]
-        case Monotone(cells=cells):
-            return cells
-        case Peak(cell=cell, others=others):
-            return [cell, *others]
-        case Bound(cell=cell):
-            return [cell]
+@dataclass(frozen=True)
+class Compared:
+    """A part of a claim with its estimate; `p` is NaN where too few seeds allow no test."""
+
+    part: Part
+    found: Estimate
+    p: float
+
+    def verdict(self, p: float) -> str:
+        """On which side of the threshold the part lies, if `p` is significant."""
+        if not p <= LEVEL:
+            return INCONCLUSIVE
+        above = self.found.mean > self.part.threshold
+        return REPRODUCED if above == (self.part.expected == "above") else CONTRADICTED
 
 
-def _compare(test: Compare, values: Values) -> tuple[str, str]:
-    found = estimate(paired(values[test.cell], values[test.baseline], test.relative))
-    if not found.seeds:
-        return NOT_RUN, _absent(*(cell for cell in (test.cell, test.baseline) if not values[cell]))
-    sign = "/" if test.relative == "ratio" else "-"
-    asserted = f"asserted {test.expected} {test.threshold:g}"
-    text = f"{test.quantity} of {test.cell} {sign} {test.baseline}: {show(found)}; {asserted}"
-    if test.expected == "within":
-        return _within(found.tested, NEUTRAL[test.relative], test.threshold), text
-    return _sided(found.tested, test.expected, test.threshold), text
+def judge(
+    claims: Sequence[Claim], runs: Runs, paper_scale: bool, tables: ReportedTables | None = None
+) -> list[dict[str, Any]]:
+    """The verdict on each claim, with its evidence as text and the manifests it rests on.
+
+    Each part of a claim is a two-sided t-test over seeds against its threshold, which is the same as asking whether
+    the 95 % Student interval leaves the threshold out. The p-values of all parts of all claims that can be decided at
+    this scale are corrected together (Benjamini and Hochberg); a claim is `reproduced` if as many parts as it needs
+    lie significantly where the paper says, `contradicted` if so many lie elsewhere that it cannot hold, else
+    `inconclusive`.
+
+    Args:
+        claims: of one paper, all of them: the correction is over the family.
+        runs: the paper's finished runs.
+        paper_scale: whether these are the paper's models, data and benchmarks.
+        tables: the paper's reported tables; without them that check is left out.
+    """
+    decidable = [paper_scale or claim.scale == "any" for claim in claims]
+    questions = [
+        question(claim.test, RunValues(runs, lenient=not here)) for claim, here in zip(claims, decidable, strict=True)
+    ]
+    compared = [[_test(part) for part in asked.parts] for asked in questions]
+    family = [each.p for parts, here in zip(compared, decidable, strict=True) if here for each in parts]
+    following = iter(corrected(family))
+    adjusted = [
+        [next(following) if here else math.nan for _ in parts] for parts, here in zip(compared, decidable, strict=True)
+    ]
+    size = sum(not math.isnan(p) for p in family)
+    return [
+        _describe(claim, runs, here) | _decide(asked, parts, ps, size, here) | (check(claim, tables) if tables else {})
+        for claim, asked, parts, ps, here in zip(claims, questions, compared, adjusted, decidable, strict=True)
+    ]
 
 
-def _monotone(test: Monotone, values: Values) -> tuple[str, str]:
-    present = [cell for cell in test.cells if values[cell]]
-    absent = [cell for cell in test.cells if not values[cell]]
-    if len(present) < min(FEWEST, len(test.cells)):
-        return NOT_RUN, _absent(*absent)
-    side = "above" if test.expected == "rises" else "below"
-    results = [_sided(step.tested, side, 0.0) for step in consecutive([values[cell] for cell in present])]
-    path = " → ".join(f"{estimate(values[cell]).mean:.4g} ({cell})" for cell in present)
-    steps = ", ".join(f"step {i + 1} {result}" for i, result in enumerate(results))
-    on = f"on {len(present)} of {len(test.cells)} cells: " if absent else ""
-    return _all(results), f"{on}{test.quantity} {path}; asserted: {test.expected}; {steps}"
+def _test(part: Part) -> Compared:
+    found = estimate(part.values)
+    return Compared(part, found, found.p_value(part.threshold))
 
 
-def _peak(test: Peak, values: Values) -> tuple[str, str]:
-    present = [cell for cell in test.others if values[cell]]
-    if not values[test.cell] or not present:
-        return NOT_RUN, _absent(*(cell for cell in (test.cell, *test.others) if not values[cell]))
-    found = {cell: estimate(paired(values[test.cell], values[cell], "difference")) for cell in present}
-    over = ", ".join(f"{cell} {show(difference)}" for cell, difference in found.items())
-    text = f"{test.quantity} of {test.cell} minus that of {over}; asserted: the highest of all"
-    on = f"on {len(present) + 1} of {len(test.others) + 1} cells: " if len(present) < len(test.others) else ""
-    return _all([_sided(difference.tested, "above", 0.0) for difference in found.values()]), on + text
+def _decide(asked: Question, parts: list[Compared], adjusted: list[float], size: int, here: bool) -> dict[str, Any]:
+    """Verdict, evidence and p-values of one claim."""
+    if not asked.answerable:
+        reason = f"no finished run of {', '.join(asked.absent)}" if asked.absent else "the cells share no seed"
+        return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None}
+    sides = [each.verdict(each.p) for each in parts]
+    before, p = overall(asked, sides, [each.p for each in parts])
+    evidence = asked.summary + _show_parts(parts)
+    if not here:
+        evidence += "; this cannot be decided at a scale other than the paper's"
+        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None}
+    _, p_corrected = overall(asked, sides, adjusted)
+    after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
+    if after != before:
+        evidence += f"; not significant after correction for {size} comparisons (p = {p_corrected:.2g})"
+    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
 
 
-def _bound(test: Bound, values: Values) -> tuple[str, str]:
-    found = estimate(values[test.cell])
-    if not found.seeds:
-        return NOT_RUN, _absent(test.cell)
-    text = f"{test.quantity} of {test.cell}: {show(found)}; asserted {test.expected} {test.threshold:g}"
-    return _sided(found.tested, test.expected, test.threshold), text
+def overall(asked: Question, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:
+    """The verdict on a claim from those on its parts, and the p-value it hangs on.
+
+    That is the largest of the parts that must hold; for a contradicted claim, the largest of the fewest parts that
+    contradict it; for one that is neither, the largest it would have needed.
+    """
+    enough = asked.total - asked.needed + 1
+    for verdict, needed in ((REPRODUCED, asked.needed), (CONTRADICTED, enough)):
+        ps = sorted(p for p, v in zip(p_values, verdicts, strict=True) if v == verdict)
+        if len(ps) >= needed:
+            return verdict, ps[needed - 1]
+    ps = sorted(p_values, key=lambda p: (math.isnan(p), p))
+    return INCONCLUSIVE, ps[min(asked.needed, len(ps)) - 1]
 
 
-def _all(results: list[str]) -> str:
-    """The verdict on a claim whose every part must hold."""
-    if all(result == REPRODUCED for result in results):
-        return REPRODUCED
-    return CONTRADICTED if CONTRADICTED in results else INCONCLUSIVE
-
-
-def _sided(interval: Interval, side: str, threshold: float) -> str:
-    """Where an interval lies relative to a threshold."""
-    above, below = interval.low > threshold, interval.high < threshold
-    if (above and side == "above") or (below and side == "below"):
-        return REPRODUCED
-    return CONTRADICTED if above or below else INCONCLUSIVE
-
-
-def _within(interval: Interval, neutral: float, distance: float) -> str:
-    """Whether an interval stays so close to the neutral value."""
-    if neutral - distance < interval.low and interval.high < neutral + distance:
-        return REPRODUCED
-    outside = interval.low > neutral + distance or interval.high < neutral - distance
-    return CONTRADICTED if outside else INCONCLUSIVE
+def _show_parts(parts: list[Compared]) -> str:
+    """Each label with its estimate, and what is asserted of it; how each part came out, where there are several."""
+    shown: dict[tuple[str, str], list[str]] = {}
+    for each in parts:
+        text = f"{each.part.label}: {show(each.found)}"
+        shown.setdefault((text, each.verdict(each.p)), []).append(f"{each.part.expected} {each.part.threshold:g}")
+    several = len(parts) > 1
+    return "; ".join(
+        f"{text}; asserted {' and '.join(asserted)}" + (f" ({verdict})" if several else "")
+        for (text, verdict), asserted in shown.items()
+    )
 
 
 def show(found: Estimate) -> str:
@@ -133,5 +162,23 @@ def show(found: Estimate) -> str:
     return f"{found.mean:.4g} [{found.tested.low:.4g}, {found.tested.high:.4g}], {len(found.seeds)} seed{plural}"
 
 
-def _absent(*cells: str) -> str:
-    return f"no finished run of {', '.join(cells)}"
+def _describe(claim: Claim, runs: Runs, here: bool) -> dict[str, Any]:
+    """What does not depend on how the claim came out."""
+    cells = cells_of(claim.test)
+    return {
+        "id": claim.id,
+        "quotation": claim.quotation,
+        "section": claim.section,
+        "test": claim.test.model_dump(mode="json"),
+        "note": claim.note,
+        "manifests": {cell: runs.manifests(cell, runs.runs.loc[runs.runs["cell"] == cell, "seed"]) for cell in cells},
+        "decided_at_this_scale": here,
+    }
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if not math.isnan(value)}
+
+
+def _number(p: float) -> float | None:
+    return None if math.isnan(p) else p

@@ -1,4 +1,4 @@
-"""Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a run and benchmark."""
+"""Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a score."""
 
 import sys
 from collections.abc import Iterable
@@ -13,6 +13,12 @@ from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
 from redraft.layout import Layout
 
+NULLABLE = (
+    "prefix_length", "full_reuse_ratio", "fresh_reward", "entropy", "kl", "clip_fraction", "gradient_norm",
+    "critic_loss", "critic_gradient_norm",
+)  # fmt: skip
+"""What a step's record may hold as null: a float in the frame of steps, whatever else the runs have."""
+
 
 @dataclass(frozen=True, eq=False)
 class Runs:
@@ -21,7 +27,8 @@ class Runs:
     Attributes:
         runs: cell, seed, fingerprint, manifest (path), seconds.
         steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`.
-        scores: cell, seed, benchmark, role, correct, total and what else grading counts.
+        scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
+            what else grading counts.
     """
 
     runs: pd.DataFrame
@@ -42,14 +49,15 @@ class Runs:
     @classmethod
     def load(cls, folder: Path) -> "Runs":
         """Read what `save` wrote."""
-        names = {"runs": ("cell", "seed", "manifest"), "steps": ("cell", "seed", "step"), "scores": ("cell", "seed")}
-        return cls(**{name: read_parquet(folder / f"{name}.parquet", columns) for name, columns in names.items()})
+        names = {"runs": "manifest", "steps": "step", "scores": "step"}
+        return cls(**{n: read_parquet(folder / f"{n}.parquet", ("cell", "seed", third)) for n, third in names.items()})
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     """All complete runs of a paper's cells, also those that nobody asked for this time.
 
-    A run whose configuration or benchmarks are not today's is left out and named.
+    A run whose configuration or benchmarks are not today's, or whose initial policy was not evaluated, is left out
+    and named.
 
     Raises:
         UserError: if there is no run, or a run's files do not belong together.
@@ -57,32 +65,57 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     runs, steps, scores = [], [], []
     for manifest in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
         folder = manifest.parent
-        key = {"cell": folder.parent.name, "seed": int(folder.name.removeprefix("seed"))}
+        seed = int(folder.name.removeprefix("seed"))
+        key: dict[str, Any] = {"cell": folder.parent.name, "seed": seed}
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_json(manifest), read_json(folder / "scores.json")
-        if reason := _outdated(content, scored, layout.preset, experiments):
-            print(f"left out, since its {reason} changed: {folder}", file=sys.stderr)
+        initial = layout.initial(content["configuration"]["model_role"], seed) / "scores.json"
+        first = read_json(initial) if initial.exists() else {}
+        if reason := _outdated(content, scored, first, layout.preset, experiments):
+            print(f"left out, since {reason}: {folder}", file=sys.stderr)
             continue
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | {"manifest": str(manifest)})
         steps.append(_steps(folder, content["sha256"]["steps.jsonl"]).assign(**key))
-        scores += [key | {"benchmark": benchmark} | score for benchmark, score in scored.items()]
+        scores += [key | score for score in _scores({**first, **scored})]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
-def _outdated(manifest: dict[str, Any], scores: dict[str, Any], preset: str, experiments: Experiments) -> str | None:
-    """What about a run is not as it would be run today."""
+Scores = dict[str, dict[str, dict[str, Any]]]
+"""`scores.json`: steps done to benchmark to counts."""
+
+
+def _scores(by_step: Scores) -> list[dict[str, Any]]:
+    """A line a policy and benchmark."""
+    return [
+        {"step": int(step), "benchmark": benchmark} | counts
+        for step, scores in by_step.items()
+        for benchmark, counts in scores.items()
+    ]
+
+
+def _outdated(
+    manifest: dict[str, Any], scored: Scores, first: Scores, preset: str, experiments: Experiments
+) -> str | None:
+    """What about a run, or the scores of its initial policy, is not as it would be today."""
     cell, _, seed = manifest["run"].rpartition("/seed")
     try:
         run = experiments.run(cell, int(seed), preset)
     except UserError:
-        return "cell"
+        return "its cell changed"
     if manifest["fingerprint"] != run_fingerprint(run):
-        return "configuration"
+        return "its configuration changed"
     wanted = {name: b.data.size * b.samples for name, b in experiments.preset(preset).benchmarks.items()}
-    return None if {name: score["total"] for name, score in scores.items()} == wanted else "benchmarks"
+    if not first:
+        return "its initial policy was not evaluated"
+    for scores, steps in ((scored, run.evaluated_steps), (first, [0])):
+        if sorted(scores, key=int) != [str(step) for step in steps]:
+            return "its evaluated steps changed"
+        if any({name: s["total"] for name, s in of_step.items()} != wanted for of_step in scores.values()):
+            return "its benchmarks changed"
+    return None
 
 
 def _steps(folder: Path, digest: str) -> pd.DataFrame:
@@ -92,7 +125,9 @@ def _steps(folder: Path, digest: str) -> pd.DataFrame:
     if sha256(file) != digest:
         raise UserError("these records are not those of the manifest beside them", file=file, key="sha256",
                         value=sha256(file), allowed=digest)  # fmt: skip
-    frame = pd.json_normalize(records).astype({"prefix_length": float, "full_reuse_ratio": float})
+    # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
+    frame = pd.json_normalize(records).apply(pd.to_numeric)
+    frame = frame.astype({name: float for name in NULLABLE if name in frame})
     measured = read_parquet(folder / "diversity.parquet", ("step", "epoch"))
     if list(measured["step"]) != list(frame["step"]):
         raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",

@@ -1,22 +1,35 @@
-"""The page a person opens: one HTML file with everything in it but the manifests it links to."""
+"""The page a person opens: one HTML file with everything in it but the manifests and data that it links to."""
 
+import base64
+import math
+import posixpath
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis import case_studies
 from analysis.collect import Runs
 from analysis.quantities import by_seed
-from analysis.render import TEMPLATES, html
-from analysis.tables import expand
-from redraft.config import Experiments, Preset
+from analysis.render import TEMPLATES, html, name, number
+from analysis.speedups import SPEEDUP
+from analysis.tables import BASELINE, MISSING, NOT_APPLICABLE
+from redraft.config import Experiments, Figure, Preset, Table
 from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
 
+OPEN_TABLES = 6
+"""Tables up to this number are shown open: the main text's, and those of Appendix B. The rest are trajectories."""
+
 
 def write_report(layout: Layout, papers: list[str], experiments: Experiments) -> None:
-    """Join tables, figures and claims of some papers into `report.html`."""
+    """Join tables, figures, case studies and claims of some papers into `report.html`.
+
+    What was not made (case studies, the list of reported rows without a counterpart, the honest speedups of reported
+    times) is said to be missing or left out.
+    """
     preset = experiments.preset(layout.preset)
     runs = [run for paper in papers for run in _runs(layout, paper)]
     manifests = [read_json(layout.folder / run["manifest"]) for run in runs]
@@ -39,41 +52,123 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
     claims = read_json(layout.claims(paper))
     for claim in claims:
         claim["manifests"] = {c: [_link(layout, p) for p in paths] for c, paths in claim["manifests"].items()}
-    cells = experiments.cell_file(paper)
-    tables = [expand(table, preset.benchmarks) for table in experiments.tables(paper).tables]
+    cells, figures = experiments.cell_file(paper), experiments.figures(paper)
+    tables = experiments.tables(paper).tables
     return {
         "name": paper,
         "title": cells.title,
         "source": cells.source,
         "claims": claims,
-        "counts": Counter(claim["verdict"] for claim in claims),
-        "tables": [html(t, read_table(layout.table(paper, t.number)), layout.folder) for t in tables],
-        "figures": [
-            {
-                "number": figure.number,
-                "title": figure.title,
-                "svg": _svg(layout.figure(paper, figure.number).with_suffix(".svg")),
-                "data": layout.figure(paper, figure.number).with_suffix(".csv").relative_to(layout.folder).as_posix(),
-            }
-            for figure in experiments.figures(paper).figures
-        ],
+        "counts": _counts(claims, "verdict"),
+        "reported_counts": _counts(claims, "reported_verdict"),
+        "main": _main_result(layout, paper, tables[0]),
+        "tables": [_table(layout, paper, table) for table in tables],
+        "figures": [_figure(layout, paper, figure) for figure in figures.figures],
+        "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
+        "without_counterpart": _without_counterpart(layout, paper),
+    }
+
+
+def _counts(claims: list[dict[str, Any]], key: str) -> dict[str, int]:
+    """How many claims have each verdict, the most frequent first."""
+    return dict(Counter(claim[key] for claim in claims if key in claim).most_common())
+
+
+def _main_result(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
+    """The relative columns of the first table, for the rows that were run: all that compares at any scale."""
+    relative = [column for column in table.columns if column.relative or column.quantity.startswith(SPEEDUP)]
+    cells = read_table(layout.table(paper, table.number))
+    cells = cells[cells["column"].isin([column.name for column in relative])]
+    rows = cells.groupby(["group", "row"], sort=False)["verdict"]
+    compared = rows.transform(lambda verdicts: not set(verdicts) <= {BASELINE, NOT_APPLICABLE})
+    run = rows.transform(lambda verdicts: not set(verdicts) <= {BASELINE, NOT_APPLICABLE, MISSING})
+    fragment = html(table.model_copy(update={"columns": relative, "note": ""}), cells[run], layout.folder)
+    count = {"of": _pairs(cells[compared]), "run": _pairs(cells[run])}
+    return count | {"html": fragment.replace(f'id="table{table.number}"', 'id="main-result"'), "name": name(table)}
+
+
+def _pairs(cells: pd.DataFrame) -> int:
+    return len(cells[["group", "row"]].drop_duplicates())
+
+
+def _table(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
+    """A rendered table, and how much of it is there."""
+    stem = layout.table(paper, table.number)
+    verdicts = read_table(stem)["verdict"]
+    honest = stem.with_name(f"{stem.name}_reported.html")
+    return {
+        "number": table.number,
+        "name": name(table),
+        "title": table.title,
+        "open": table.number <= OPEN_TABLES,
+        "missing": float((verdicts == MISSING).mean()),
+        "html": _fragment(layout, stem.with_suffix(".html"))
+        + (_fragment(layout, honest) if honest.exists() else ""),
+    }  # fmt: skip
+
+
+def _fragment(layout: Layout, file: Path) -> str:
+    """A rendered fragment, its links made relative to the page's folder instead of its own."""
+    folder = _link(layout, str(file.parent))
+
+    def moved(match: re.Match[str]) -> str:
+        return f'href="{posixpath.normpath(posixpath.join(folder, match[1]))}"'
+
+    return re.sub(r'href="([^"#:][^":]*)"', moved, file.read_text(encoding="utf-8"))
+
+
+def _figure(layout: Layout, paper: str, figure: Figure) -> dict[str, Any]:
+    stem = layout.figure(paper, figure.number)
+    drawing = base64.b64encode(stem.with_suffix(".svg").read_bytes()).decode()
+    return {
+        "number": figure.number,
+        "name": figure.heading,
+        "title": figure.title,
+        "note": figure.note,
+        "bars": figure.x == "cell",
+        "wide": min(figure.columns, len(figure.panels)) > 2,
+        # An image rather than inline, so that the identifiers inside two drawings cannot clash.
+        "image": f"data:image/svg+xml;base64,{drawing}",
+        "data": _link(layout, str(stem.with_suffix(".csv"))),
+    }
+
+
+def _cases(layout: Layout, paper: str, cases: Any, seed: int) -> dict[str, Any] | None:
+    if cases is None:
+        return None
+    stem = case_studies.stem_of(layout, paper)
+    made = stem.with_suffix(".json").exists()
+    return {
+        "numbers": cases.numbers,
+        "run": f"{cases.cell} seed {seed}",
+        "html": case_studies.html(read_json(stem.with_suffix(".json")), cases.numbers) if made else "",
+    }
+
+
+def _without_counterpart(layout: Layout, paper: str) -> dict[str, Any] | None:
+    """Why reported rows have no reproduced counterpart, with counts; numbers in a reason are left out to join rows."""
+    file = layout.table(paper, 0).with_name("without_counterpart.csv")
+    if not file.exists():
+        return None
+    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    kinds = frame["reason"].str.replace(r" \(.*\)", "", regex=True).str.replace(r"\b\d+\b", "N", regex=True)
+    reasons = frame.groupby(kinds, sort=False)["table"].agg(["size", lambda t: ", ".join(dict.fromkeys(t))])
+    return {
+        "total": len(frame),
+        "reasons": [(reason, int(count), tables) for reason, count, tables in reasons.itertuples()],
+        "file": _link(layout, str(file)),
     }
 
 
 def read_table(stem: Path) -> pd.DataFrame:
     """A rendered table's cells."""
     frame = pd.read_csv(stem.with_suffix(".csv"))
-    return frame.astype({"seeds": str, "manifests": str}).replace({"seeds": {"nan": ""}, "manifests": {"nan": ""}})
+    texts = [column for column in ("group", "seeds", "manifests") if column in frame]
+    return frame.astype(dict.fromkeys(texts, str)).replace({column: {"nan": ""} for column in texts})
 
 
 def _link(layout: Layout, path: str) -> str:
     return Path(path).relative_to(layout.folder).as_posix()
-
-
-def _svg(file: Path) -> str:
-    """The drawing without its XML prologue, to stand inside a page."""
-    text = file.read_text(encoding="utf-8")
-    return text[text.index("<svg") :]
 
 
 def _runs(layout: Layout, paper: str) -> list[dict[str, Any]]:
@@ -85,7 +180,7 @@ def _runs(layout: Layout, paper: str) -> list[dict[str, Any]]:
             "fingerprint": run.fingerprint,
             "seconds": run.seconds,
             "manifest": _link(layout, str(run.manifest)),
-            "fresh_reward": rewards[run.cell][int(run.seed)],
+            "fresh_reward": number(rewards[run.cell].get(int(run.seed), math.nan), 2),
             "scores": _scores(runs.scores, str(run.cell), int(run.seed)),
         }
         for run in runs.runs.itertuples()
@@ -93,5 +188,7 @@ def _runs(layout: Layout, paper: str) -> list[dict[str, Any]]:
 
 
 def _scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
+    """Counts of the last policy."""
     chosen = scores[(scores["cell"] == cell) & (scores["seed"] == seed)]
+    chosen = chosen[chosen["step"] == chosen["step"].max()]
     return {str(row.benchmark): f"{row.correct} of {row.total}" for row in chosen.itertuples()}

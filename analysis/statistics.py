@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import stats
@@ -41,12 +41,31 @@ class Estimate:
         tested: 95 % Student interval over seeds, on which verdicts rest: with three or four seeds the bootstrap is
             the range of the values, which misses the mean of the distribution far more often than one time in twenty.
         seeds: which runs it rests on.
+        values: of those runs, in their order.
     """
 
     mean: float
     shown: Interval
     tested: Interval
     seeds: tuple[int, ...]
+    values: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def iqm(self) -> float:
+        """Interquartile mean: a quarter of the values is cut off at each end; the plain mean with fewer than four."""
+        return float(stats.trim_mean(self.values, 0.25)) if self.values else math.nan
+
+    def p_value(self, against: float) -> float:
+        """Two-sided one-sample t-test of the values' mean against a number, paired if they are paired values.
+
+        Returns:
+            NaN with fewer than two seeds; with equal values, which leave no variance to test, 1 or 0.
+        """
+        if len(self.values) < 2 or not np.isfinite(self.values).all():
+            return math.nan
+        if np.ptp(self.values) == 0:
+            return float(self.values[0] == against)
+        return float(stats.ttest_1samp(self.values, against).pvalue)
 
 
 def estimate(values: Mapping[int, float]) -> Estimate:
@@ -57,14 +76,39 @@ def estimate(values: Mapping[int, float]) -> Estimate:
         return Estimate(math.nan, NONE, NONE, ())
     mean = float(array.mean())
     if len(array) == 1 or not np.isfinite(array).all():
-        return Estimate(mean, NONE, NONE, seeds)
+        return Estimate(mean, NONE, NONE, seeds, tuple(array.tolist()))
     if np.ptp(array) == 0:
-        return Estimate(mean, Interval(mean, mean), Interval(mean, mean), seeds)
+        return Estimate(mean, Interval(mean, mean), Interval(mean, mean), seeds, tuple(array.tolist()))
     resampled = stats.bootstrap(
         (array,), np.mean, method="percentile", rng=np.random.default_rng(0)
     ).confidence_interval
     student = stats.t.interval(0.95, len(array) - 1, loc=mean, scale=stats.sem(array))
-    return Estimate(mean, Interval(*map(float, resampled)), Interval(*map(float, student)), seeds)
+    shown, tested = Interval(*map(float, resampled)), Interval(*map(float, student))
+    return Estimate(mean, shown, tested, seeds, tuple(array.tolist()))
+
+
+def corrected(p_values: Sequence[float]) -> list[float]:
+    """p-values of a family of comparisons after Benjamini and Hochberg's correction of the false discovery rate.
+
+    Those that are NaN stay so and do not count as comparisons.
+    """
+    array = np.array(p_values, dtype=float)
+    tested = ~np.isnan(array)
+    if tested.any():
+        array[tested] = stats.false_discovery_control(array[tested])
+    return [float(p) for p in array]
+
+
+def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:
+    """Standard error of the mean of some benchmarks' accuracies, points, that sampling alone causes.
+
+    Args:
+        benchmarks: name to accuracy in percent and number of graded responses n; each is k of n, so binomial.
+    """
+    shares = [(accuracy / 100, n) for accuracy, n in benchmarks.values()]
+    if not shares:
+        return math.nan
+    return 100 * math.sqrt(sum(share * (1 - share) / n for share, n in shares)) / len(shares)
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float], relative: str) -> dict[int, float]:

@@ -1,6 +1,7 @@
 """All benchmarks."""
 
-from benchmarks import engine, workflow
+from benchmarks import drafts, engine, workflow
 
+drafts.main()
 engine.main()
 workflow.main()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.rollout.acceptance import first_rejection
+from redraft.rollout.acceptance import first_rejection, random_rejection
 
 LENIENCES = [0.0, 0.3, 1.0, math.exp(0.5), 4.0, math.inf]
 
@@ -221,3 +221,42 @@ def test_what_makes_no_sense_is_refused(change, message):
     assert first_rejection(**GOOD, lenience=1.0).tolist() == [2]
     with pytest.raises(ValueError, match=message):
         first_rejection(**({**GOOD, "lenience": 1.0} | change))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 64])
+def test_a_random_cut_is_each_of_a_drafts_prefixes_with_the_same_probability(length):
+    """By enumeration of u: each prefix but the whole draft has an interval of width 1/length."""
+    each = 100
+    u = (np.arange(each * length) + 0.5) / (each * length)
+    cuts = random_rejection(u, np.full(len(u), length))
+    assert np.bincount(cuts).tolist() == [each] * length
+    assert cuts.dtype == np.int64
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5000))
+def test_a_random_cut_leaves_at_least_one_token_to_sample(seed, length):
+    u = np.append(1.0 - np.random.default_rng(seed).random(20), [1.0, 5e-324])
+    cuts = random_rejection(u, np.full(len(u), length))
+    assert ((cuts >= 0) & (cuts < length)).all()
+    assert cuts[-2:].tolist() == [length - 1, 0]
+
+
+def test_a_random_cut_of_nothing_is_nothing():
+    assert random_rejection([0.5, 1.0], [0, 0]).tolist() == [0, 0]
+    assert random_rejection([], []).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("uniforms", "lengths", "message"),
+    [
+        ([0.0], [3], "uniforms"),
+        ([1.1], [3], "uniforms"),
+        ([math.nan], [3], "uniforms"),
+        ([0.5], [-1], "negative"),
+        ([0.5], [3, 3], "shapes"),
+        ([[0.5]], [[3]], "shapes"),
+    ],
+)
+def test_a_random_cut_that_makes_no_sense_is_refused(uniforms, lengths, message):
+    with pytest.raises(ValueError, match=message):
+        random_rejection(uniforms, lengths)

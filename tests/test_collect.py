@@ -15,6 +15,13 @@ from redraft.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-vanilla"
+ROLE = "qwen3-1.7b-base"
+RUN = Experiments(ROOT).run(CELL, 0, "smoke")
+BENCHMARKS = Experiments(ROOT).preset("smoke").benchmarks
+SCORES = {
+    name: {"correct": 3, "total": benchmark.data.size * benchmark.samples, "role": benchmark.role}
+    for name, benchmark in BENCHMARKS.items()
+}
 
 
 @pytest.fixture
@@ -23,23 +30,23 @@ def layout(tmp_path):
     layout = Layout("smoke", tmp_path / "results")
     for seed in (0, 1):
         write_run(layout.run(CELL, seed), seed)
+        write_json(layout.initial(ROLE, seed) / "scores.json", {"0": SCORES})
     return layout
 
 
 def write_run(folder, seed):
     folder.mkdir(parents=True)
     records = [
-        {"step": i, "epoch": i, "prefix_length": None, "full_reuse_ratio": None, "seconds": {"total": 1.0}}
+        {"step": i, "epoch": i, "prefix_length": None, "full_reuse_ratio": None, "kl": None, "seconds": {"total": 1.0}}
         for i in (0, 1)
     ]
     (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu": 0.5}).to_parquet(folder / "diversity.parquet")
-    score = {"correct": 3, "total": 20, "role": "in-distribution"}
-    write_json(folder / "scores.json", {"arithmetic": score, "arithmetic-minus": score})
+    write_json(folder / "scores.json", {str(step): SCORES for step in RUN.evaluated_steps})
     fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))
     digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
     manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
-    write_json(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", manifest | {"configuration": {"model_role": ROLE}})
 
 
 def collected(layout):
@@ -49,7 +56,9 @@ def collected(layout):
 def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path):
     runs = collected(layout)
     assert list(runs.runs["seed"]) == [0, 1]
-    assert len(runs.steps) == len(runs.scores) == 4
+    assert len(runs.steps) == 4
+    assert len(runs.scores) == 2 * len(BENCHMARKS) * (1 + len(RUN.evaluated_steps))
+    assert set(runs.scores["step"]) == {0, *RUN.evaluated_steps}
     runs.save(tmp_path / "collected")
     pd.testing.assert_frame_equal(Runs.load(tmp_path / "collected").steps, runs.steps)
 
@@ -63,10 +72,40 @@ def test_a_run_of_another_configuration_or_other_benchmarks_is_left_out_and_name
     edit(layout.run(CELL, 0) / "manifest.json", lambda manifest: manifest.update(fingerprint="of old"))
     assert list(collected(layout).runs["seed"]) == [1]
     assert "its configuration changed" in capsys.readouterr().err
-    edit(layout.run(CELL, 1) / "scores.json", lambda scores: scores.pop("arithmetic-minus"))
+    edit(layout.run(CELL, 1) / "scores.json", lambda scores: scores[str(RUN.steps)].pop(next(iter(BENCHMARKS))))
     with pytest.raises(UserError, match="no finished run"):
         collected(layout)
     assert "its benchmarks changed" in capsys.readouterr().err
+
+
+def test_a_run_whose_policies_of_other_steps_were_graded_is_left_out_and_named(layout, capsys):
+    edit(layout.run(CELL, 0) / "scores.json", lambda scores: scores.update({"999": SCORES}))
+    assert list(collected(layout).runs["seed"]) == [1]
+    assert "its evaluated steps changed" in capsys.readouterr().err
+
+
+def test_a_run_without_an_evaluated_initial_policy_is_left_out_and_named(layout, capsys):
+    (layout.initial(ROLE, 1) / "scores.json").unlink()
+    assert list(collected(layout).runs["seed"]) == [0]
+    assert "its initial policy was not evaluated" in capsys.readouterr().err
+    edit(layout.initial(ROLE, 0) / "scores.json", lambda scores: scores["0"].clear())
+    with pytest.raises(UserError, match="no finished run"):
+        collected(layout)
+
+
+def test_each_seed_has_the_initial_scores_of_its_own_evaluation(layout):
+    first = next(iter(BENCHMARKS))
+    edit(layout.initial(ROLE, 1) / "scores.json", lambda scores: scores["0"][first].update(correct=7))
+    scores = collected(layout).scores
+    chosen = scores[(scores["step"] == 0) & (scores["benchmark"] == first)]
+    assert dict(zip(chosen["seed"], chosen["correct"], strict=True)) == {0: 3, 1: 7}
+
+
+def test_what_no_step_measured_is_a_column_of_floats(layout):
+    steps = collected(layout).steps
+    for column in ("kl", "prefix_length", "full_reuse_ratio"):
+        assert steps[column].dtype == float
+        assert steps[column].isna().all()
 
 
 def test_a_run_of_a_cell_that_is_gone_is_left_out(layout, capsys):

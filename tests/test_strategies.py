@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from redraft.config.method import Speculative, Vanilla
+from redraft.config.method import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
 from redraft.rollout import strategies
 from redraft.rollout.drafts import DraftStore
 from redraft.rollout.engine import Continuation
@@ -17,13 +17,23 @@ from redraft.rollout.types import Finish, Rollout
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4
 PROMPTS = {0: [3, 4], 1: [5], 2: [2, 2, 2]}
-METHODS = [Vanilla()] + [Speculative(lenience=lenience) for lenience in (0, 1, "e^0.5", "inf")]
-SPECULATIVE = METHODS[1:]
-REUSING = METHODS[2:]
+SPECULATIVE = [Speculative(lenience=lenience) for lenience in (0, 1, "e^0.5", "inf")]
+REUSING = SPECULATIVE[1:]
+DEVIATIONS = ("fixed_uniforms", "refreshed_log_probs", "trainer_verification")
+
+
+def release(*deviations, lenience="e^0.5"):
+    """The published code with these of its deviations."""
+    return ReleaseVariant(lenience=lenience, **{name: name in deviations for name in DEVIATIONS})
+
+
+RELEASES = [release(), *map(release, DEVIATIONS), release(*DEVIATIONS)]
+METHODS = [Vanilla(), *SPECULATIVE, RandomReuse(), DelayedReuse(), DelayedReuse(lenience="inf"), *RELEASES]
 
 
 def name_of(method):
-    return f"{method.kind}-{getattr(method, 'lenience', 0):.3g}"
+    deviations = [name for name in DEVIATIONS if getattr(method, name, False)]
+    return "-".join([method.kind, f"{getattr(method, 'lenience', 0):.3g}", *deviations])
 
 
 class ScriptedEngine:
@@ -84,11 +94,14 @@ def roll_out(method, prompt, engine, context):
 
 
 def two_epochs(method, drift=0.7):
-    """Groups of all prompts in two epochs of a drifting policy; the second epoch finds drafts of the first."""
+    """Groups of all prompts in two epochs of a drifting policy; the second finds drafts of the first.
+
+    The second is epoch 1, or 2 where a draft is of two epochs ago.
+    """
     drafts, epochs = DraftStore(), []
-    for epoch in range(2):
-        engine = ScriptedEngine(epoch * drift)
-        groups = [roll_out(method, p, engine, make_context(10 * epoch + p, epoch, drafts)) for p in PROMPTS]
+    for i, epoch in enumerate((0, 2 if method.kind == "delayed" else 1)):
+        engine = ScriptedEngine(i * drift)
+        groups = [roll_out(method, p, engine, make_context(10 * i + p, epoch, drafts)) for p in PROMPTS]
         for group in groups:
             for rollout in group:
                 drafts.put(rollout, epoch)
@@ -113,7 +126,6 @@ def store_of(*tokens, **fields):
 
 
 conform = pytest.mark.parametrize("method", METHODS, ids=name_of)
-every_speculative = pytest.mark.parametrize("method", SPECULATIVE, ids=name_of)
 
 
 @conform
@@ -166,8 +178,9 @@ def test_new_tokens_carry_this_step_and_the_current_policys_log_probs(method):
 @conform
 def test_reused_tokens_keep_their_log_probs_and_the_step_they_were_sampled_at(method):
     (_, before), (_, after) = two_epochs(method)
+    refreshed = getattr(method, "refreshed_log_probs", False)
     for old, new in zip(before, after, strict=True):
-        for name in ("tokens", "log_probs", "sampled_at"):
+        for name in ("tokens", "sampled_at") if refreshed else ("tokens", "log_probs", "sampled_at"):
             kept = getattr(new, name)[: new.prefix_length]
             assert kept.tolist() == getattr(old, name)[: new.prefix_length].tolist()
         assert new.draft_length == (0 if method.kind == "vanilla" else old.length)
@@ -198,9 +211,13 @@ def test_no_two_uses_share_a_random_stream(method, monkeypatch):
     first, second = ({(10 * e + p, p, s) for p in PROMPTS for s in range(GROUP)} for e in range(2))
     sampling = {tuple(position) for purpose, *position in drawn if purpose == "rollout/sampling"}
     acceptance = {tuple(position) for purpose, *position in drawn if purpose == "rollout/acceptance"}
+    fixed = {tuple(position) for purpose, *position in drawn if purpose == "rollout/acceptance/fixed"}
     assert first <= sampling <= first | second
-    assert acceptance == (set() if method.kind == "vanilla" else second)
-    assert len(drawn) == len(sampling) + len(acceptance)
+    if getattr(method, "fixed_uniforms", False):
+        assert (acceptance, fixed) == (set(), {(p, s) for p in PROMPTS for s in range(GROUP)})
+    else:
+        assert (acceptance, fixed) == (set() if method.kind == "vanilla" else second, set())
+    assert len(drawn) == len(sampling) + len(acceptance) + len(fixed)
 
 
 @conform
@@ -223,7 +240,7 @@ def test_lenience_orders_how_much_is_reused():
     assert all(r.fully_reused for r in all_reused)
 
 
-@every_speculative
+@pytest.mark.parametrize("method", SPECULATIVE + RELEASES, ids=name_of)
 def test_drafts_are_the_previous_epochs_of_the_same_prompt_and_sample(method):
     drafts = DraftStore()
     for epoch in range(2):
@@ -296,3 +313,130 @@ def test_time_for_acceptance_and_assembly_is_counted():
     context = make_context(20, 1, store_of([1, 2, EOS]))
     roll_out(SPECULATIVE[1], 0, ScriptedEngine(), context)
     assert context.assembly_seconds > 0
+
+
+def history(rollouts):
+    """All that a strategy decides about rollouts, to be compared bit by bit."""
+    arrays = ("tokens", "log_probs", "sampled_at")
+    counts = ("prefix_length", "draft_length", "verified", "finish")
+    return [
+        [getattr(r, name).tobytes() for name in arrays] + [getattr(r, name) for name in counts] for r in rollouts
+    ]  # fmt: skip
+
+
+def test_random_reuse_scores_nothing_and_cuts_everywhere():
+    engine, rollouts = two_epochs(RandomReuse())[1]
+    assert not engine.scored
+    assert {r.verified for r in rollouts} == {0}
+    assert all(r.draft_length and r.prefix_length < r.draft_length for r in rollouts)
+    assert any(r.prefix_length for r in rollouts)
+
+
+def test_random_reuse_cuts_each_draft_uniformly_and_anew_at_every_step():
+    drafts, steps = store_of([1, 2, 3, 4, 5]), 100
+    groups = [roll_out(RandomReuse(), 0, ScriptedEngine(), make_context(step, 1, drafts)) for step in range(steps)]
+    cuts = np.array([[r.prefix_length for r in group] for group in groups])
+    counts = np.bincount(cuts.ravel(), minlength=5)
+    expected = steps * GROUP / 5
+    assert len(counts) == 5, "the last token never stays"
+    assert np.abs(counts - expected).max() < 4 * math.sqrt(expected)
+    assert all(len(set(column)) > 1 for column in cuts.T), "one sample is not always cut at one place"
+    assert any(len(set(row)) > 1 for row in cuts), "nor are all samples of a step"
+
+
+@pytest.mark.parametrize("lenience", [1, "e^0.5", "inf"])
+def test_delayed_reuse_takes_the_rollout_of_two_epochs_ago(lenience):
+    method, drafts, scored = DelayedReuse(lenience=lenience), DraftStore(), []
+    for epoch in range(4):
+        engine = ScriptedEngine()
+        roll_out(method, 0, engine, make_context(epoch, epoch, drafts))
+        scored.append([draft.tolist() for draft in engine.scored])
+        for sample in range(GROUP):
+            drafts.put(a_draft([1 + epoch, 1 + sample, EOS], sample=sample), epoch)
+    assert scored[:2] == [[], []], "two epochs ago there was nothing"
+    for epoch in (2, 3):
+        assert scored[epoch] == [[epoch - 1, 1 + sample, EOS] for sample in range(GROUP)]
+
+
+def test_delayed_reuse_does_without_a_draft_rather_than_with_the_last_epochs():
+    drafts, engine = DraftStore(), ScriptedEngine()
+    drafts.put(a_draft([1, 2, EOS]), 4)
+    group = roll_out(DelayedReuse(lenience="inf"), 0, engine, make_context(30, 5, drafts))
+    assert not engine.scored
+    assert [r.draft_length for r in group] == [0] * GROUP
+
+
+def test_without_its_deviations_the_release_variant_is_speculative_reuse():
+    for lenience in (1, "e^0.5", "inf"):
+        ours, theirs = (two_epochs(m)[1] for m in (Speculative(lenience=lenience), release(lenience=lenience)))
+        assert history(ours[1]) == history(theirs[1])
+        assert any(r.prefix_length for r in ours[1])
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS[:2])
+def test_each_deviation_changes_what_is_kept(deviation):
+    ours, theirs = (two_epochs(m)[1][1] for m in (release(), release(deviation)))
+    assert history(ours) != history(theirs)
+
+
+def acceptance_uniforms(method, step, epoch, monkeypatch):
+    """The numbers that decide on the drafts of a group at a step, (samples, tokens)."""
+    seen, judged = [], strategies.first_rejection
+
+    def recorded(new, old, uniforms, *others):
+        seen.append(uniforms[0])
+        return judged(new, old, uniforms, *others)
+
+    drafts = DraftStore()
+    for sample in range(GROUP):
+        drafts.put(a_draft([1, 2, 3, 4, 5], sample=sample), epoch - 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(strategies, "first_rejection", recorded)
+        roll_out(method, 0, ScriptedEngine(), make_context(step, epoch, drafts))
+    assert len(seen) == GROUP
+    return np.array(seen)
+
+
+def test_fixed_uniforms_are_the_same_at_every_step_and_differ_between_samples(monkeypatch):
+    first, later = (acceptance_uniforms(release("fixed_uniforms"), *at, monkeypatch) for at in ((3, 1), (17, 4)))
+    assert first.tolist() == later.tolist()
+    assert len({row.tobytes() for row in first}) == GROUP
+
+
+@pytest.mark.parametrize("method", [Speculative(), release("refreshed_log_probs", "trainer_verification")], ids=name_of)
+def test_uniforms_that_are_not_fixed_differ_between_steps_and_samples(method, monkeypatch):
+    first, later = (acceptance_uniforms(method, *at, monkeypatch) for at in ((3, 1), (17, 4)))
+    assert not np.isin(first, later).any()
+    assert len(np.unique(first)) == first.size
+
+
+def test_refreshed_log_probs_are_the_current_policys():
+    engine, rollouts = two_epochs(release("refreshed_log_probs"))[1]
+    kept = [r for r in rollouts if r.prefix_length]
+    assert kept
+    for rollout in kept:
+        for i, token in enumerate(rollout.tokens):
+            law = engine.law([*PROMPTS[rollout.prompt], *rollout.tokens[:i]])
+            assert rollout.log_probs[i] == np.float32(math.log(law[token]))
+
+
+@pytest.mark.parametrize("method", [Speculative(), DelayedReuse(), release(*DEVIATIONS)], ids=name_of)
+def test_scores_of_the_trainer_decide_and_the_engine_scores_nothing(method):
+    engine, context = ScriptedEngine(law=never_end), make_context(20, 2)
+    for sample in range(GROUP):
+        context.drafts.put(a_draft([1, 2, 3, 4], log_probs=[-1.0] * 4, sample=sample), 0 if method.kind == "delayed" else 1)
+        scores = np.array([-0.25] * 4, dtype=np.float32)
+        scores[sample:] = -math.inf
+        context.scores[0, sample] = scores
+    group = roll_out(method, 0, engine, context)
+    assert not engine.scored
+    assert [(r.prefix_length, r.verified) for r in group] == [(sample, 4) for sample in range(GROUP)]
+    stored = -0.25 if method.kind == "release" else -1.0
+    assert all((r.log_probs[: r.prefix_length] == stored).all() for r in group)
+
+
+def test_drafts_that_the_trainer_has_not_scored_are_scored_by_the_engine():
+    context, engine = make_context(20, 1, store_of([1, 2, EOS])), ScriptedEngine()
+    context.scores[0, 1] = np.zeros(3, dtype=np.float32)
+    roll_out(release(*DEVIATIONS), 0, engine, context)
+    assert len(engine.scored) == GROUP - 1

@@ -15,13 +15,20 @@ import pandas as pd
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from redraft import stages
 from redraft.config import (
+    DAPO,
     GRPO,
+    PPO,
+    RLOO,
+    DelayedReuse,
     Engine,
     Experiments,
     ProblemFile,
+    RandomReuse,
+    ReleaseVariant,
     Run,
     Speculative,
     TinyModel,
@@ -32,7 +39,9 @@ from redraft.config import (
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
+from redraft.rollout.drafts import load_rollouts
 from redraft.train import models
+from redraft.train.checkpoint import PENDING
 from redraft.train.local import LocalTrainer
 from redraft.train.stages import STAGES, StageClock
 
@@ -40,15 +49,15 @@ STEPS, STEPS_PER_EPOCH, PROMPTS, GROUP, LIMIT = 6, 2, 4, 4, 8
 PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.jsonl"), size=8)
 
 
-def make_run(method=None, seed=0, prompts=PROMPTS, **engine):
-    """8 problems, 3 epochs of 2 steps, 2 updates a step."""
+def make_run(method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, **engine):
+    """8 problems, 3 epochs of 2 steps, 2 updates a step; policies are kept after 4 and 6 steps."""
     trainer = Trainer(
-        epochs=3, prompts_per_step=prompts, group_size=GROUP, prompts_per_update=prompts // 2, learning_rate=0.01,
-        max_response_tokens=LIMIT,
+        epochs=epochs, prompts_per_step=prompts, group_size=group, prompts_per_update=prompts // 2, learning_rate=0.01,
+        max_response_tokens=LIMIT, evaluate_every=4,
     )  # fmt: skip
     return Run(
         preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=PROBLEMS, algorithm=GRPO(), method=method or Speculative(lenience=1), trainer=trainer,
+        data=PROBLEMS, algorithm=algorithm or GRPO(), method=method or Speculative(lenience=1), trainer=trainer,
         engine=Engine(**({"device": "cpu", "checkpoint_every": 2, "max_rows": 6, "rows_per_micro_batch": 3} | engine)),
     )  # fmt: skip
 
@@ -64,9 +73,12 @@ def results(folder):
     records = read_json_lines(folder / "steps.jsonl")
     return {
         "records": [{key: value for key, value in record.items() if key != "seconds"} for record in records],
-        "policy": sha256(folder / "policy" / "model.safetensors"),
+        "policies": {path.parent.name: sha256(path) for path in sorted(folder.glob("policies/*/model.safetensors"))},
         "rollouts": {file.name: sha256(file) for file in sorted((folder / "rollouts").glob("step-*.parquet"))},
     }
+
+
+FINAL = Path("policies/step-0006")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +91,7 @@ def undisturbed(tiny_model, tmp_path_factory):
 KEYS = {
     "step", "epoch", "rollouts", "tokens_decoded", "tokens_reused", "tokens_verified", "response_length", "truncated",
     "prefix_length", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "entropy", "kl",
-    "clip_fraction", "gradient_norm", "seconds",
+    "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative",
 }  # fmt: skip
 
 
@@ -96,8 +108,20 @@ def test_each_step_leaves_a_record_and_its_rollouts(undisturbed):
         assert frame["prefix_length"].sum() == record["tokens_reused"]
         assert frame["reward"].mean() == pytest.approx(record["reward"])
         assert (frame["finish"] == "length").mean() == pytest.approx(record["truncated"])
+        assert (record["updated"], record["training_step"]) == (True, record["step"] + 1)
+        groups = frame["reward"].to_numpy().reshape(-1, GROUP)
+        assert (groups.max(1) > groups.min(1)).mean() == pytest.approx(record["informative"])
         ages = record["step"] - np.concatenate(frame["sampled_at"].to_list())
         assert ages.mean() / STEPS_PER_EPOCH == pytest.approx(record["token_age_epochs"])
+
+
+def test_policies_are_kept_at_the_steps_that_are_evaluated(undisturbed):
+    assert make_run().evaluated_steps == [4, 6]
+    assert names(undisturbed / "policies") == ["step-0004", "step-0006"]
+    early, late = (models.load(undisturbed / "policies" / name)[0] for name in ("step-0004", "step-0006"))
+    assert not torch.equal(early.lm_head.weight, late.lm_head.weight)
+    latest = load_file(undisturbed / LATEST / "model.safetensors")
+    assert torch.equal(latest["lm_head.weight"], late.lm_head.weight)
 
 
 def test_every_epoch_takes_every_problem_once_in_another_order(undisturbed):
@@ -171,7 +195,7 @@ def test_only_updates_see_the_policy_in_training_mode(tiny_model, tmp_path):
     def look(model, *_):
         modes.add((torch.is_grad_enabled(), model.training))
 
-    trainer.model.register_forward_pre_hook(look)
+    trainer.learner.policy.register_forward_pre_hook(look)
     for step in range(2):
         trainer.step(step)
     assert modes == {(True, True), (False, False)}
@@ -206,10 +230,8 @@ def test_the_first_epoch_of_every_method_is_the_same(undisturbed, tiny_model, tm
 
 def test_the_policy_is_trained_and_another_seed_trains_another(undisturbed, tiny_model, tmp_path):
     train(make_run(seed=1), tiny_model, tmp_path)
-    policies = {
-        sha256(folder / "model.safetensors") for folder in (tiny_model, undisturbed / "policy", tmp_path / "policy")
-    }
-    assert len(policies) == 3
+    folders = (tiny_model, undisturbed / FINAL, tmp_path / FINAL)
+    assert len({sha256(folder / "model.safetensors") for folder in folders}) == 3
 
 
 def test_how_a_run_executes_does_not_change_what_it_samples_first(undisturbed, tiny_model, tmp_path):
@@ -282,11 +304,14 @@ PLACES = {
     "before a checkpoint is moved into place": lambda: before(Path, "rename", lambda p, t: t.name == "step-000004"),
     "after a checkpoint was moved into place": lambda: after(Path, "rename", lambda p, t: t.name == "step-000004"),
     "in the middle of removing an old checkpoint": lambda: setattr(checkpoint.shutil, "rmtree", half_removed),
-    "before the policy is saved": lambda: after(
+    "before a policy is saved": lambda: before(local.models, "save", lambda m, t, f: f.name == "step-0004"),
+    "after a policy was saved": lambda: after(local.models, "save", lambda m, t, f: f.name == "step-0004"),
+    "after the last checkpoint": lambda: after(
         local.Checkpoints, "save", lambda s, state, *_: state.step == 6),
 }
 
-for place, patch in PLACES.items():
+for place in sys.argv[4:]:
+    patch = PLACES[place]
     child = os.fork()
     if child == 0:
         try:
@@ -302,21 +327,25 @@ for place, patch in PLACES.items():
 PLACES = [line.split('"')[1] for line in KILLED.partition("PLACES = {")[2].splitlines() if line.startswith('    "')]
 
 
-@pytest.fixture(scope="module")
-def killed(tiny_model, tmp_path_factory):
-    """Folders of runs that were killed, by place."""
-    root = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-c", KILLED, make_run().model_dump_json(), str(tiny_model), str(root)]
+def kill(run, model, root, places):
+    """Folder of runs that were killed, by place."""
+    command = [sys.executable, "-c", KILLED, run.model_dump_json(), str(model), str(root), *places]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == PLACES
+    assert result.stdout.splitlines() == places
     return root
+
+
+@pytest.fixture(scope="module")
+def killed(tiny_model, tmp_path_factory):
+    """This file's run, killed at every place."""
+    return kill(make_run(), tiny_model, tmp_path_factory.mktemp("killed"), PLACES)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, killed, undisturbed, tiny_model, tmp_path):
     folder = shutil.copytree(killed / place, tmp_path / "run")
-    assert not (folder / "policy").exists()
+    assert (folder / FINAL).exists() == (place == "after the last checkpoint")
     train(make_run(), tiny_model, folder)
     assert results(folder) == results(undisturbed)
 
@@ -345,7 +374,9 @@ def test_two_checkpoints_are_kept(undisturbed):
     assert names(undisturbed / CHECKPOINTS) == ["step-000004", "step-000006"]
 
 
-FILES = ["model.safetensors", "optimizer.safetensors", "random.safetensors", "drafts.safetensors", "state.json"]
+FILES = [
+    "model.safetensors", "optimizer.safetensors", "random.safetensors", "drafts.safetensors", PENDING, "state.json",
+]  # fmt: skip
 
 
 def cut(file):
@@ -409,7 +440,7 @@ def other_model(tiny_model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("place", ["after the fourth record", "before the policy is saved"])
+@pytest.mark.parametrize("place", ["after the fourth record", "after the last checkpoint"])
 def test_a_run_goes_on_from_its_own_initial_policy_only(place, killed, tiny_model, other_model, tmp_path):
     folder = shutil.copytree(killed / place, tmp_path / "run")
     train(make_run(), other_model, folder)
@@ -530,16 +561,31 @@ def test_missing_records_are_named(undisturbed, tiny_model, tmp_path):
 def test_without_space_left_the_earlier_checkpoint_stays_and_resumes(
     name, undisturbed, tiny_model, tmp_path, monkeypatch
 ):
-    write = Path.write_bytes
+    opened = Path.open
 
-    def full(path, content):
-        if name in path.name and "step-000004" in path.parent.name:
-            write(path, content[: len(content) // 2])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, content)
+    class Full:
+        """A file on a disk that is full after half of what is written."""
+
+        def __init__(self, path, mode):
+            self.path, self.file = path, opened(path, mode)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, content):
+            self.file.write(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def full(path, mode="r", *others, **more):
+        if name in path.name and "step-000004" in path.parent.name and "w" in mode:
+            return Full(path, mode)
+        return opened(path, mode, *others, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "open", full)
         with pytest.raises(UserError, match="no space left") as error:
             train(make_run(), tiny_model, tmp_path)
     assert error.value.file.name == name
@@ -590,13 +636,13 @@ def test_other_errors_of_safetensors_stay_what_they_are(tiny_model, tmp_path, mo
 
 
 def nothing_recorded(folder):
-    return not read_json_lines(folder / "steps.jsonl") and not (folder / "policy").exists()
+    return not read_json_lines(folder / "steps.jsonl") and not (folder / "policies").exists()
 
 
 def test_a_policy_of_nan_stops_with_an_error_instead_of_recording_it(tiny_model, tmp_path):
     trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
     with torch.no_grad():
-        next(trainer.model.parameters()).fill_(float("nan"))
+        next(trainer.learner.policy.parameters()).fill_(float("nan"))
     with pytest.raises(UserError, match="diverged"):
         trainer.train()
     assert nothing_recorded(tmp_path)
@@ -605,8 +651,9 @@ def test_a_policy_of_nan_stops_with_an_error_instead_of_recording_it(tiny_model,
 @pytest.mark.parametrize("quantity", ["loss", "kl", "gradient norm"])
 def test_a_diverged_update_is_not_made(quantity, tiny_model, tmp_path, monkeypatch):
     trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
-    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    loss = trainer.loss
+    policy = trainer.learner.policy
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    loss = trainer.learner.loss
 
     def diverged(*arguments):
         result = loss(*arguments)
@@ -619,11 +666,11 @@ def test_a_diverged_update_is_not_made(quantity, tiny_model, tmp_path, monkeypat
                 result.loss.register_hook(lambda gradient: gradient * float("nan"))
                 return result
 
-    monkeypatch.setattr(trainer, "loss", diverged)
+    monkeypatch.setattr(trainer.learner, "loss", diverged)
     with pytest.raises(UserError, match=f"diverged: the {quantity}") as error:
         trainer.train()
     assert (error.value.key, error.value.value) == ("trainer.learning_rate", 0.01)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
     assert nothing_recorded(tmp_path)
 
 
@@ -633,4 +680,4 @@ def test_a_learning_rate_that_is_far_too_high_ends_in_an_error_of_the_users(tiny
     with pytest.raises(UserError, match="diverged"):
         train(run, tiny_model, tmp_path)
     assert all(np.isfinite(record["gradient_norm"]) for record in read_json_lines(tmp_path / "steps.jsonl"))
-    assert not (tmp_path / "policy").exists()
+    assert not (tmp_path / FINAL).exists()

@@ -120,9 +120,11 @@ def _summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
     if not records:
         raise UserError("this file holds no step", file=folder / "steps.jsonl")
     steps = pd.json_normalize(records).apply(pd.to_numeric).assign(cell=cell, seed=seed)
-    graded = pd.DataFrame([{"cell": cell, "seed": seed, "benchmark": name, **score} for name, score in scores.items()])
+    last = max(scores, key=int)
+    key = {"cell": cell, "seed": seed, "step": int(last)}
+    graded = pd.DataFrame([key | {"benchmark": name} | score for name, score in scores[last].items()])
     runs = Runs(runs=pd.DataFrame(), steps=steps, scores=graded)
-    return {name: by_seed(runs, name, cell)[seed] for name in [*SUMMARY, *(ACCURACY + name for name in scores)]}
+    return {name: by_seed(runs, name, cell)[seed] for name in [*SUMMARY, *(ACCURACY + name for name in scores[last])]}
 
 
 def _text(value: float) -> str:
@@ -134,6 +136,32 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
     for row in [header, *rows]:
         first, *others = row
         typer.echo("  ".join([first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=True))]))
+
+
+@app.command()
+def cost(
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
+    preset: Preset = "paper",
+    gpus: Annotated[int, typer.Option(help="GPUs (or cores) at hand; 0 for what one run takes.")] = 0,
+    extras: Annotated[bool, typer.Option(help="With what goes beyond the paper.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write all lines to this file too.")] = None,
+) -> None:
+    """Print what a campaign takes before it is launched: hours and storage by cell, and what each table adds."""
+    import pandas as pd
+
+    from analysis import cost as costs
+    from redraft.files import atomic
+
+    experiments, layout = Experiments(), Layout(preset)
+    settings, frames = experiments.preset(preset), []
+    for name in [paper] if paper else list(settings.default):
+        cells = costs.cell_costs(experiments, name, settings, layout, extras)
+        parts = costs.part_costs(cells, costs.parts(experiments, name, extras))
+        typer.echo(costs.text(cells, parts, settings, gpus or costs.devices(settings)))
+        frames.append(costs.frame(cells, parts, settings).assign(paper=name))
+    if csv:
+        with atomic(csv) as temporary:
+            pd.concat(frames).to_csv(temporary, index=False, float_format="%.10g")
 
 
 @app.command()
@@ -164,11 +192,11 @@ def train(preset: str, cell: str, seed: int, model: Path, folder: Path) -> None:
 
 
 @stage.command()
-def generate(preset: str, policy: Path, seed: int, file: Path) -> None:
-    """Sample a policy on the preset's benchmarks."""
+def generate(preset: str, seed: int, file: Path, policies: list[Path]) -> None:
+    """Sample policies on the preset's benchmarks."""
     from redraft import stages
 
-    stages.generate(preset, policy, seed, file)
+    stages.generate(preset, seed, file, policies)
 
 
 @stage.command()

@@ -20,6 +20,10 @@ class Layout:
         """An initial policy in transformers' format."""
         return self.folder / "models" / role
 
+    def initial(self, role: str, seed: int | str) -> Path:
+        """The evaluation of an initial policy with one seed."""
+        return self.folder / "initial" / role / f"seed{seed}"
+
     def run(self, cell_id: str, seed: int | str) -> Path:
         """All files of one run."""
         return self.folder / "runs" / cell_id / f"seed{seed}"

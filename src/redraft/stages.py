@@ -10,8 +10,9 @@ from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.layout import Layout
 
-MODEL_THREADS = 2
-"""Threads that make a model: always as many, whatever Snakemake grants, since sums of floats depend on the number."""
+MODEL_THREADS = 1
+"""Threads that make a model: always as many, whatever Snakemake grants, since sums of floats depend on the number. One,
+since two models at a time on one core each are made sooner than one after the other on two."""
 
 
 def make_model(preset_name: str, role: str, folder: Path) -> None:
@@ -55,10 +56,14 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
 
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
+    if run.engine.kind != "torch":
+        raise UserError("this version trains with its own trainer only", file=f"experiments/presets/{preset_name}.yaml",
+                        key="engine.kind", value=run.engine.kind, allowed="torch")  # fmt: skip
     trainer = LocalTrainer(run, model, folder)
     report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)))
-    outputs = [trainer.folder.records, trainer.folder.policy / "model.safetensors"]
+    policies = [trainer.folder.policy(step) / "model.safetensors" for step in run.evaluated_steps]
+    outputs = [trainer.folder.records, *policies]
     write_manifest(
         folder / "manifest.json", run, outputs, git=git, seconds=trainer.state.seconds, inputs=trainer.inputs,
     )  # fmt: skip
@@ -85,12 +90,25 @@ def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:
     return report
 
 
-def generate(preset_name: str, policy: Path, seed: int, file: Path) -> None:
-    """Sample a policy on the preset's benchmarks."""
+def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> None:
+    """Sample policies on the preset's benchmarks.
+
+    Args:
+        preset_name: whose benchmarks.
+        seed: of the sampling streams.
+        file: where to write.
+        policies: folders named `step-NNNN` after the steps that made them; any other is an initial policy.
+    """
     from redraft.evaluate.generate import generate as sample
 
     preset = Experiments().preset(preset_name)
-    sample(policy, preset.benchmarks, seed, preset.engine, file)
+    steps = {_step_of(policy): policy for policy in policies}
+    sample(steps, preset.benchmarks, seed, preset.engine, file)
+
+
+def _step_of(policy: Path) -> int:
+    prefix, _, step = policy.name.rpartition("-")
+    return int(step) if prefix == "step" and step.isdigit() else 0
 
 
 def grade(preset_name: str, generations: Path, file: Path) -> None:

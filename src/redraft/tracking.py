@@ -71,7 +71,11 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
     ]
     if (folder / "scores.json").exists():
         scores = read_json(folder / "scores.json")
-        metrics += [Metric(f"accuracy.{name}", s["correct"] / s["total"], 0, 0) for name, s in scores.items()]
+        metrics += [
+            Metric(f"accuracy.{name}", s["correct"] / s["total"], 0, int(step))
+            for step, of_step in scores.items()
+            for name, s in of_step.items()
+        ]
     client.log_batch(run.info.run_id, params=params, tags=[RunTag(k, v) for k, v in tags.items()])
     for start in range(0, len(metrics), 1000):
         client.log_batch(run.info.run_id, metrics=metrics[start : start + 1000])

@@ -24,6 +24,9 @@ rule collect:
         diversity=lambda wildcards: [
             run / "diversity.parquet" for run in wanted_runs(wildcards.paper)
         ],
+        initial=lambda wildcards: [
+            folder / "scores.json" for folder in wanted_initial(wildcards.paper)
+        ],
     output:
         **COLLECTED,
     log:
@@ -38,7 +41,9 @@ rule table:
     input:
         **COLLECTED,
         spec="experiments/{paper}/tables.yaml",
-        reported="experiments/{paper}/reported/table{number}.csv",
+        reported=lambda wildcards: reported_tables(
+            wildcards.paper, int(wildcards.number)
+        ),
     output:
         multiext(
             str(LAYOUT.folder / "tables/{paper}/table{number}"),

@@ -27,18 +27,47 @@ PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 LAYOUT = Layout(PRESET.name)
 PAPERS = list(PRESET.default)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
+INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
+
+
+def wanted_cells(paper):
+    """The cells that a paper's tables wait for.
+
+    `snakemake reproduction` wants all that the paper reports, `snakemake extras` those beyond it, both together
+    everything, and anything else the preset's default grids. Going from one to the other changes the inputs of
+    `collect`, so that it and what follows are made again. That takes seconds and loses nothing: `collect` gathers
+    every finished run, asked for or not.
+    """
+    targets = workflow.dag_settings.targets
+    grids = []
+    if "reproduction" in targets:
+        grids += EXPERIMENTS.grids(paper, beyond_paper=False)
+    if "extras" in targets:
+        grids += EXPERIMENTS.grids(paper, beyond_paper=True)
+    return EXPERIMENTS.cells(paper, grids or PRESET.default[paper])
 
 
 def wanted_runs(paper):
-    """Folders of all runs that a paper's tables wait for.
+    """Folders of all runs that a paper's tables wait for."""
+    return [
+        LAYOUT.run(cell.id, seed)
+        for cell in wanted_cells(paper)
+        for seed in PRESET.seeds
+    ]
 
-    `snakemake reproduction` wants all cells of the paper, anything else those of the preset's default grids.
-    Going from one to the other changes the inputs of `collect`, so that it and what follows are made again. That takes
-    seconds and loses nothing: `collect` gathers every finished run, asked for or not.
-    """
-    everything = "reproduction" in workflow.dag_settings.targets
-    cells = EXPERIMENTS.cells(paper, None if everything else PRESET.default[paper])
-    return [LAYOUT.run(cell.id, seed) for cell in cells for seed in PRESET.seeds]
+
+def wanted_initial(paper):
+    """Folders of the evaluations of all initial policies that they start from."""
+    roles = dict.fromkeys(cell.model for cell in wanted_cells(paper))
+    return [LAYOUT.initial(role, seed) for role in roles for seed in PRESET.seeds]
+
+
+def policies_of(run):
+    """Folders of the policies of a run that are evaluated."""
+    folder = LAYOUT.run(f"{run.paper}/{run.cell}", run.seed)
+    return [
+        str(folder / "policies" / f"step-{step:04d}") for step in run.evaluated_steps
+    ]
 
 
 for paper in PAPERS:
@@ -54,6 +83,12 @@ def run_of(wildcards):
 def problem_files(*data):
     """Files that these problems are read from: inputs, since a fingerprint holds their paths and not their content."""
     return [part.path for part in data if part.kind == "file"]
+
+
+def reported_tables(paper, number):
+    """The transcription of a table; one beyond the paper has none."""
+    folder = f"experiments/{paper}/reported"
+    return [f"{folder}/table{number:02d}.csv"] if number <= 100 else []
 
 
 def report_parts():
@@ -75,4 +110,4 @@ wildcard_constraints:
     cell=r"[A-Za-z0-9_.-]+",
     seed=r"\d+",
     role=r"[A-Za-z0-9_.-]+",
-    number=r"\d\d",
+    number=r"\d{2,3}",

@@ -3,28 +3,44 @@
 
 rule generate:
     input:
-        weights=f"{RUN}/policy/model.safetensors",
+        manifest=f"{RUN}/manifest.json",
         problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
     output:
         f"{RUN}/generations.parquet",
     log:
         f"{RUN}/generate.log",
     threads: 1
+    resources:
+        gpus=min(PRESET.engine.gpus, 1),
     params:
         preset=PRESET.name,
-        policy=subpath(input.weights, parent=True),
+        policies=lambda wildcards: policies_of(run_of(wildcards)),
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=False),
     shell:
-        "redraft stage generate {params.preset:q} {params.policy:q} {wildcards.seed} {output:q} > {log:q} 2>&1"
+        "redraft stage generate {params.preset:q} {wildcards.seed} {output:q} {params.policies:q} > {log:q} 2>&1"
+
+
+use rule generate as generate_initial with:
+    input:
+        manifest=LAYOUT.model("{role}") / "model.safetensors",
+        problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
+    output:
+        f"{INITIAL}/generations.parquet",
+    log:
+        f"{INITIAL}/generate.log",
+    params:
+        preset=PRESET.name,
+        policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
+        benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=False),
 
 
 rule grade:
     input:
-        f"{RUN}/generations.parquet",
+        "{folder}/generations.parquet",
     output:
-        f"{RUN}/scores.json",
+        "{folder}/scores.json",
     log:
-        f"{RUN}/grade.log",
+        "{folder}/grade.log",
     threads: 1
     params:
         preset=PRESET.name,

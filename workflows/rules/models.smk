@@ -6,7 +6,7 @@ rule make_model:
         weights=LAYOUT.model("{role}") / "model.safetensors",
     log:
         LAYOUT.folder / "logs/models/{role}.log",
-    threads: 2  # what the stage takes, however few are granted
+    threads: 1
     params:
         preset=PRESET.name,
         folder=subpath(output.weights, parent=True),

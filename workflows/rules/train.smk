@@ -1,4 +1,5 @@
-# One training run. It keeps checkpoints beside its outputs and goes on from them when it is started again.
+# One training run. It keeps checkpoints and policies beside its manifest, which names them and is written last, and
+# goes on from them when it is started again.
 
 
 rule train:
@@ -8,12 +9,13 @@ rule train:
         problems=lambda wildcards: problem_files(run_of(wildcards).data),
     output:
         manifest=f"{RUN}/manifest.json",
-        weights=f"{RUN}/policy/model.safetensors",
     log:
         f"{RUN}/log.txt",
     benchmark:
         f"{RUN}/resources.tsv"
     threads: 1
+    resources:
+        gpus=PRESET.engine.gpus,
     params:
         preset=PRESET.name,
         model=subpath(input.weights, parent=True),

@@ -41,7 +41,48 @@ class ProblemFile(Config):
     """Number of problems it must hold."""
 
 
-Data = Annotated[ArithmeticProblems | ProblemFile, Field(discriminator="kind")]
+class HubProblems(Config):
+    """Problems of a data set on the hub, in JSON Lines or Parquet files.
+
+    A column is named by its path: `prompt.-1.content` is the key `content` of the last entry of the column `prompt`.
+    Where the files come from is no part of this: see `redraft.tasks.problems`.
+    """
+
+    kind: Literal["hub"] = "hub"
+    id: str
+    """Hub id of the data set."""
+    revision: str | None = None
+    """Commit of the hub repository; the latest one if it is not known."""
+    files: list[str] = Field(min_length=1)
+    """Files inside the repository, read one after the other. A name may hold `*` and must then match one file."""
+    size: int = Field(ge=1)
+    """Number of problems taken, the first ones."""
+    of: int | None = Field(default=None, ge=1)
+    """Number of problems that the files must hold; as many as are taken if empty."""
+    problem: str = "problem"
+    """Column of the problem's text."""
+    choices: str | None = None
+    """Column of a list of options, which are put below the problem as A, B, C and so on; the answer is a letter."""
+    answer: str | None = "answer"
+    """Column of the answer; nothing if the problems are not graded against an answer."""
+    answer_in_box: bool = False
+    """Whether the answer is what the last `\\boxed{}` in that column holds."""
+    instruction: str = ""
+    """Put below each problem."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> "HubProblems":
+        if self.rows < self.size:
+            raise ValueError(f"size ({self.size}) must not exceed of ({self.of})")
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Number of problems that the files must hold."""
+        return self.of or self.size
+
+
+Data = Annotated[ArithmeticProblems | ProblemFile | HubProblems, Field(discriminator="kind")]
 
 
 class Benchmark(Config):

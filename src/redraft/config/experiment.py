@@ -1,8 +1,9 @@
 """What a paper's experiment is made of: cells, grids, and the preset that gives them a scale."""
 
-from typing import Any
+from fractions import Fraction
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
 
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, Label, Name, PaperName, WordyName, defining, refuse_twice
@@ -10,6 +11,25 @@ from redraft.config.data import Benchmark, Data
 from redraft.config.method import Method
 from redraft.config.model import Model
 from redraft.config.trainer import Engine, Trainer
+
+
+def _fraction(value: Any) -> Fraction:
+    try:
+        factor = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("must be a number or a fraction such as 5/6") from None
+    if factor <= 0:
+        raise ValueError("must be above 0")
+    return factor
+
+
+Factor = Annotated[
+    Fraction,
+    PlainValidator(_fraction),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
+]
+"""A positive number, or a fraction as text."""
 
 
 class Cell(Config):
@@ -29,6 +49,8 @@ class Cell(Config):
     """How rollouts are produced."""
     trainer: dict[str, Any] = {}
     """Fields of the preset's trainer that this cell changes."""
+    trainer_factors: dict[str, Factor] = {}
+    """Numbers that fields of the preset's trainer are multiplied by, so that a cell changes them at any scale."""
 
     @property
     def id(self) -> str:
@@ -56,6 +78,8 @@ class Grid(Config):
     """Axis to label to the fields that the label sets. An empty label adds nothing to the name."""
     exclude: list[Exclusion] = []
     """Combinations left out."""
+    beyond_paper: bool = False
+    """Whether the paper has no such experiment: `snakemake extras` runs it, `snakemake reproduction` does not."""
 
     @model_validator(mode="after")
     def _names_nothing(self) -> "Grid":
@@ -144,6 +168,16 @@ class Run(Config):
     """How much is trained."""
     engine: Engine
     """How it executes; not part of the identity."""
+
+    @property
+    def steps(self) -> int:
+        """Training steps in all."""
+        return self.trainer.steps(self.data.size)
+
+    @property
+    def evaluated_steps(self) -> list[int]:
+        """Steps done by the policies that are evaluated."""
+        return self.trainer.evaluated_steps(self.data.size)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -192,6 +193,11 @@ class Experiments:
                 raise UserError("no such grid", file=self.folder / paper / "cells.yaml", value=grid, allowed=by_grid)
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
 
+    def grids(self, paper: str, beyond_paper: bool) -> list[str]:
+        """Names of the paper's grids of experiments that it reports, or of those that go beyond it."""
+        grids = self.cell_file(paper).grids
+        return list(dict.fromkeys(grid.name for grid in grids if grid.beyond_paper == beyond_paper))
+
     def cell(self, cell_id: str) -> Cell:
         """The cell called `paper/name`.
 
@@ -221,13 +227,25 @@ class Experiments:
         for key, (known, role) in roles.items():
             if role not in known:
                 raise UserError(f"the preset has nothing for {cell.id}", file=file, key=key, value=role, allowed=known)
-        trainer = merge(preset.trainer.model_dump(), cell.trainer)
+        trainer = _scaled(merge(preset.trainer.model_dump(), cell.trainer), cell, self.folder)
         return Run(
             preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=cell.model,
             data_role=cell.data, model=preset.models[cell.model], data=preset.data[cell.data],
             algorithm=cell.algorithm, method=cell.method, engine=preset.engine,
             trainer=parse(Trainer, trainer, self.folder / cell.paper / "cells.yaml"),
         )  # fmt: skip
+
+
+def _scaled(trainer: dict[str, Any], cell: Cell, folder: Path) -> dict[str, Any]:
+    """The trainer's fields times the cell's factors; what comes out whole is an integer."""
+    scaled = dict(trainer)
+    for field, factor in cell.trainer_factors.items():
+        if isinstance(value := trainer.get(field), bool) or not isinstance(value, int | float):
+            raise UserError("no such number of a trainer", file=folder / cell.paper / "cells.yaml",
+                            key=f"{cell.name}.trainer_factors", value=field, allowed=Trainer.model_fields)  # fmt: skip
+        exact = Fraction(str(value)) * factor
+        scaled[field] = exact.numerator if exact.denominator == 1 else float(exact)
+    return scaled
 
 
 def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path) -> Cell:

@@ -21,4 +21,32 @@ class Speculative(Config):
     """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. e^0.5 is the paper's for GRPO."""
 
 
-Method = Annotated[Vanilla | Speculative, Field(discriminator="kind")]
+class RandomReuse(Config):
+    """SPEC-RL's first variant (its §4.3): drafts are cut at a uniformly random token, without verification."""
+
+    kind: Literal["random"] = "random"
+
+
+class DelayedReuse(Config):
+    """SPEC-RL's second variant (its §4.3): the rollout of two epochs ago is the draft."""
+
+    kind: Literal["delayed"] = "delayed"
+    lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
+    """ℓ of equation (3)."""
+
+
+class ReleaseVariant(Config):
+    """What SPEC-RL's published code does otherwise than its paper, each by itself or all together; for comparison."""
+
+    kind: Literal["release"] = "release"
+    lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
+    """ℓ of equation (3)."""
+    fixed_uniforms: bool = True
+    """Acceptance uniforms are the same at every epoch, as from a generator seeded anew at every call."""
+    refreshed_log_probs: bool = True
+    """The stored log-probabilities of a reused prefix become the current policy's at every epoch."""
+    trainer_verification: bool = True
+    """Drafts are scored by the training engine; the rollout engine prefills what is kept a second time."""
+
+
+Method = Annotated[Vanilla | Speculative | RandomReuse | DelayedReuse | ReleaseVariant, Field(discriminator="kind")]

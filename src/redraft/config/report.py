@@ -51,14 +51,20 @@ class Row(Config):
     """As the paper names it."""
     cell: CellName
     """Name of the cell."""
+    group: str = ""
+    """Heading above this row and those after it that name none."""
+    baseline: CellName | None = None
+    """Cell that this row's relative columns refer to, if not the table's."""
+    at: Literal["start", "end"] = "end"
+    """The cell's initial policy, or its final one."""
     reported: dict[str, str] = {}
     """Fields that select the paper's row where they differ from the cell's own."""
 
 
 class Table(Config):
-    """A table of the paper, regenerated."""
+    """A table of the paper, regenerated; one with a number above 100 is not in the paper."""
 
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, le=199)
     """The paper's number."""
     title: str
     """What it shows."""
@@ -68,42 +74,123 @@ class Table(Config):
     """Columns in order."""
     rows: list[Row]
     """Rows in order."""
+    trajectory: bool = False
+    """Whether a row `at: end` stands for one row a policy that was evaluated during training."""
+    mean_row: bool = False
+    """Whether a last row shows each column's mean over the rows that are not compared with themselves."""
     note: str = ""
     """What a reader must know to compare the values."""
+
+    @property
+    def beyond_paper(self) -> bool:
+        """Whether the paper has no such table."""
+        return self.number > 100
 
     @model_validator(mode="after")
     def _consistent(self) -> "Table":
         refuse_twice("column", [column.name for column in self.columns])
-        refuse_twice("row", [row.label for row in self.rows])
-        if self.baseline not in (cells := [row.cell for row in self.rows]):
-            raise ValueError(f"the baseline ({self.baseline}) must be the cell of a row ({', '.join(cells)})")
+        refuse_twice("row", [(row.group, row.label) for row in self.rows])
+        cells = [row.cell for row in self.rows]
+        for baseline in (self.baseline, *(row.baseline for row in self.rows if row.baseline)):
+            if baseline not in cells:
+                raise ValueError(f"the baseline ({baseline}) must be the cell of a row ({', '.join(cells)})")
         return self
+
+
+class ReportedColumn(Config):
+    """Where the paper prints what a figure shows as bars."""
+
+    table: int = Field(ge=1, le=99)
+    """Number of the reported table."""
+    column: str
+    """Its column."""
 
 
 class Panel(Config):
     """One diagram of a figure."""
 
     quantity: Quantity
-    """A quantity of a step or an epoch."""
+    """A quantity of a step, or of a run where the horizontal axis is the cell."""
     title: str
-    """Title, with the unit."""
+    """Title, with the unit; no two panels of a figure have the same."""
     cells: list[CellName]
-    """One line a cell."""
+    """One line a cell, or one bar."""
+    labels: list[str] = []
+    """What the legend calls the cells, in their order; their names if empty. The same label has one colour."""
+    log: bool = False
+    """Whether the vertical axis is logarithmic."""
+    mark_first_reuse: bool = False
+    """Whether the first step of each line's second epoch is marked, where reuse begins."""
     reported: dict[Literal["first", "last"], float] = {}
     """Values read off the paper's figure at its first and last point; shown at the paper's scale only."""
+    reported_in: ReportedColumn | None = None
+    """The reported table that holds the values of the bars; shown at the paper's scale only."""
+
+    def label(self, cell: str) -> str:
+        """What the legend calls a cell."""
+        return self.labels[self.cells.index(cell)] if self.labels else cell
+
+    @model_validator(mode="after")
+    def _named(self) -> "Panel":
+        refuse_twice("cell", self.cells)
+        refuse_twice("label", self.labels)
+        if self.labels and len(self.labels) != len(self.cells):
+            raise ValueError(f"there are {len(self.labels)} labels for {len(self.cells)} cells")
+        return self
 
 
 class Figure(Config):
-    """A figure of the paper, regenerated."""
+    """A figure of the paper, regenerated; one with a number above 100 is not in the paper."""
 
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, le=199)
     """The paper's number."""
     title: str
     """What it shows."""
-    x: Literal["step", "epoch"]
-    """The horizontal axis."""
+    x: Literal["step", "epoch", "cell"]
+    """The horizontal axis; `cell` draws bars."""
     panels: list[Panel]
-    """Diagrams from left to right."""
+    """Diagrams from left to right, row by row."""
+    columns: int = Field(default=4, ge=1)
+    """Diagrams in a row."""
+    note: str = ""
+    """What a reader must know."""
+
+    @property
+    def beyond_paper(self) -> bool:
+        """Whether the paper has no such figure."""
+        return self.number > 100
+
+    @property
+    def heading(self) -> str:
+        """`Figure 4`, or `Extra 1` for the first that is not in the paper."""
+        return f"Extra {self.number - 100}" if self.beyond_paper else f"Figure {self.number}"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Figure":
+        refuse_twice("panel", [panel.title for panel in self.panels])
+        bars = self.x == "cell"
+        for panel in self.panels:
+            if panel.reported_in and not bars:
+                raise ValueError("reported_in is for bars; lines have values read off the paper's figure (reported)")
+            if bars and (panel.reported or panel.mark_first_reuse):
+                raise ValueError("reported and mark_first_reuse are for lines, not for bars")
+        return self
+
+
+class Cases(Config):
+    """Case studies of one run: four kinds, in the order of the paper's figures."""
+
+    cell: CellName
+    """Cell whose first seed they are taken from."""
+    numbers: list[int] = Field(min_length=4, max_length=4)
+    """The paper's figure numbers of the kinds that `redraft.evaluate.cases` tells apart."""
+
+
+Pair = tuple[CellName, CellName]
+"""A cell and what it is compared with."""
+
+Relative = Literal["ratio", "difference"]
+"""cell/baseline or cell-baseline, by seed."""
 
 
 class Compare(Config):
@@ -112,16 +199,46 @@ class Compare(Config):
     kind: Literal["compare"] = "compare"
     quantity: Quantity
     """What is compared."""
+    over: Quantity | None = None
+    """The baseline's quantity, if it is another one; so two quantities of one cell are compared."""
     cell: CellName
     """The cell the claim is about."""
     baseline: CellName
     """What it is compared with."""
-    relative: Literal["ratio", "difference"] = "difference"
+    relative: Relative = "difference"
     """cell/baseline or cell-baseline, by seed."""
     expected: Literal["above", "below", "within"]
     """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
     threshold: float
     """In the quantity's unit, or a ratio."""
+
+
+class Pairs(Config):
+    """Several comparisons at once: their mean lies beyond a threshold, or each of them does, or so many of them."""
+
+    kind: Literal["pairs"] = "pairs"
+    quantity: Quantity
+    """What is compared."""
+    over: Quantity | None = None
+    """The baselines' quantity, if it is another one."""
+    pairs: list[Pair] = Field(min_length=2)
+    """Each a cell and its baseline."""
+    relative: Relative = "difference"
+    """cell/baseline or cell-baseline, by seed."""
+    statistic: Literal["mean", "each"] = "each"
+    """The mean over the pairs, taken in each seed, or every pair by itself."""
+    at_least: int | None = Field(default=None, ge=1)
+    """How many pairs must hold, if not each."""
+    expected: Literal["above", "below", "within"]
+    """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
+    threshold: float
+    """In the quantity's unit, or a ratio."""
+
+    @model_validator(mode="after")
+    def _countable(self) -> "Pairs":
+        if self.at_least and (self.statistic == "mean" or self.expected == "within" or self.at_least > len(self.pairs)):
+            raise ValueError(f"at_least ({self.at_least}) counts pairs above or below, at most {len(self.pairs)}")
+        return self
 
 
 class Monotone(Config):
@@ -150,6 +267,26 @@ class Bound(Config):
     """In the quantity's unit."""
 
 
+class Range(Config):
+    """A quantity of each of some cells lies between two values."""
+
+    kind: Literal["range"] = "range"
+    quantity: Quantity
+    """What is bounded."""
+    cells: list[CellName] = Field(min_length=1)
+    """The cells."""
+    low: float
+    """In the quantity's unit."""
+    high: float
+    """In the quantity's unit."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Range":
+        if self.low >= self.high:
+            raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g})")
+        return self
+
+
 class Peak(Config):
     """A quantity is highest in one cell of several."""
 
@@ -162,6 +299,109 @@ class Peak(Config):
     """The cells it should exceed, each by itself."""
 
 
+class Extreme(Config):
+    """A ratio or difference is highest, or lowest, in one pair of cells of several."""
+
+    kind: Literal["extreme"] = "extreme"
+    quantity: Quantity
+    """What is compared within each pair."""
+    pair: Pair
+    """The pair that should be the extreme."""
+    others: list[Pair] = Field(min_length=1)
+    """The pairs it should be beyond, each by itself."""
+    relative: Relative = "ratio"
+    """cell/baseline or cell-baseline, by seed."""
+    expected: Literal["highest", "lowest"]
+    """Which extreme."""
+
+
+class Correlation(Config):
+    """Over several pairs of cells, two ratios (or differences) have a rank correlation above a threshold."""
+
+    kind: Literal["correlation"] = "correlation"
+    quantity: Quantity
+    """One quantity."""
+    other: Quantity
+    """The other one."""
+    pairs: list[Pair] = Field(min_length=3)
+    """Each a cell and its baseline."""
+    relative: Relative = "ratio"
+    """cell/baseline or cell-baseline, by seed."""
+    threshold: float = Field(ge=-1, le=1)
+    """Spearman's coefficient, computed in each seed, should be above this."""
+
+
+class Trend(Config):
+    """Within each run of some cells, quantities that stand for successive parts of it rise or fall."""
+
+    kind: Literal["trend"] = "trend"
+    quantities: list[Quantity] = Field(min_length=2)
+    """In the order of training."""
+    cells: list[CellName] = Field(min_length=1)
+    """The cells, each of which must show it."""
+    expected: list[Literal["rises", "falls"]]
+    """From each quantity to the next."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Trend":
+        if len(self.expected) != len(self.quantities) - 1:
+            raise ValueError(f"{len(self.quantities)} quantities need {len(self.quantities) - 1} directions")
+        return self
+
+
+class Fluctuation(Config):
+    """The largest fall between two successive evaluations of a run is larger in one cell than in another."""
+
+    kind: Literal["fluctuation"] = "fluctuation"
+    quantity: Quantity
+    """An accuracy, which is measured of every policy that was kept."""
+    cell: CellName
+    """The cell that should be less stable."""
+    baseline: CellName
+    """What it is compared with."""
+
+
+Test = Annotated[
+    Compare | Pairs | Monotone | Peak | Extreme | Bound | Range | Correlation | Trend | Fluctuation,
+    Field(discriminator="kind"),
+]
+
+
+class Printed(Config):
+    """A number as the paper's sentence prints it. It is compared with the paper's own tables, never with a run."""
+
+    number: str = Field(pattern=r"^-?\d+(\.\d+)?(–\d+(\.\d+)?)?$")
+    """The digits, or a range `1.66–2.46`; the last digit says how finely it is rounded."""
+    scale: float = 1.0
+    """Factor from the printed unit to the test's."""
+    tolerance: float | None = Field(default=None, ge=0)
+    """In the printed unit; half a unit of the last digit if empty."""
+    quantity: Quantity | None = None
+    """What the number is; if empty, each value that the claim's test compares."""
+    cell: CellName | None = None
+    """Of which cell."""
+    baseline: CellName | None = None
+    """What it is relative to, if it is."""
+    relative: Literal["ratio", "speedup", "difference"] = "ratio"
+    """How it is relative to the baseline."""
+    ends: bool = False
+    """Whether the ends of a range must be the lowest and the highest value, not only lie around them."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Printed":
+        if (self.quantity is None) != (self.cell is None) or (self.baseline and not self.cell):
+            raise ValueError("a printed number names both a quantity and a cell, or neither")
+        return self
+
+    @property
+    def limits(self) -> tuple[float, float, float]:
+        """Lowest and highest printed value and the tolerance, in the test's unit."""
+        numbers = self.number.split("–")
+        decimals = max(len(number.partition(".")[2]) for number in numbers)
+        tolerance = 0.5 * 10**-decimals if self.tolerance is None else self.tolerance
+        return float(numbers[0]) * self.scale, float(numbers[-1]) * self.scale, tolerance * abs(self.scale)
+
+
 class Claim(Config):
     """A sentence of the paper that asserts a direction or a number, as a test."""
 
@@ -171,8 +411,10 @@ class Claim(Config):
     """The paper's words, shortened to the assertion."""
     section: str
     """Where they stand."""
-    test: Annotated[Compare | Monotone | Peak | Bound, Field(discriminator="kind")]
+    test: Test
     """The statistic and its threshold."""
+    printed: list[Printed] = []
+    """The numbers in the quotation."""
     scale: Literal["any", "paper"] = "any"
     """Where the test can decide: `paper` if it is about an absolute value, or about something that another model or
     task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
@@ -198,12 +440,20 @@ class FigureFile(Config):
 
     figures: list[Figure]
     """All regenerated figures."""
+    cases: Cases | None = None
+    """Case studies, where the paper has figures of them."""
 
     @field_validator("figures")
     @classmethod
     def _distinct(cls, figures: list[Figure]) -> list[Figure]:
         refuse_twice("figure", [figure.number for figure in figures])
         return figures
+
+    @model_validator(mode="after")
+    def _cases_are_other_figures(self) -> "FigureFile":
+        if self.cases:
+            refuse_twice("figure", [*(figure.number for figure in self.figures), *self.cases.numbers])
+        return self
 
 
 class ClaimFile(Config):

@@ -10,8 +10,8 @@ from redraft.config.base import Config
 class Trainer(Config):
     """Everything about the training loop that changes what is learned."""
 
-    epochs: int = Field(default=15, ge=1)
-    """Passes over the training data."""
+    epochs: int | float = Field(default=15, gt=0)
+    """Passes over the training data; the last may be cut short."""
     prompts_per_step: int = Field(default=1024, ge=1)
     """Prompts in one rollout batch; divides the data's size."""
     group_size: int = Field(default=8, ge=2)
@@ -28,6 +28,8 @@ class Trainer(Config):
     """Longest response, tokens, the end-of-sequence token included."""
     fresh_samples: int = Field(default=1, ge=0)
     """New samples a prompt and step whose mean reward is logged as `fresh_reward` (docs/metrics.md); not trained on."""
+    evaluate_every: int = Field(default=10, ge=1)
+    """Steps between the policies that are kept and evaluated; the last one always is."""
 
     @model_validator(mode="after")
     def _divides(self) -> "Trainer":
@@ -37,12 +39,27 @@ class Trainer(Config):
             )
         return self
 
+    def steps_per_epoch(self, problems: int) -> int:
+        """Steps of one pass over so many problems."""
+        return problems // self.prompts_per_step
+
+    def steps(self, problems: int) -> int:
+        """Steps in all."""
+        return max(round(self.epochs * self.steps_per_epoch(problems)), 1)
+
+    def evaluated_steps(self, problems: int) -> list[int]:
+        """Steps done by the policies that are evaluated, the last one included, the initial policy not."""
+        total = self.steps(problems)
+        return [*range(self.evaluate_every, total, self.evaluate_every), total]
+
 
 class Engine(Config):
     """Where and how a run executes. Nothing here may change its result beyond floating-point noise."""
 
-    kind: Literal["torch"] = "torch"
-    """The rollout engine."""
+    kind: Literal["torch", "verl"] = "torch"
+    """What trains: this project's trainer over an in-process engine, or verl with vLLM."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs that a training run takes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
     threads: int = Field(default=1, ge=1)

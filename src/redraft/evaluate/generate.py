@@ -20,11 +20,15 @@ from redraft.train import models
 _NOTHING = np.zeros(0, dtype=np.int32)
 
 
-def generate(policy: Path, benchmarks: dict[str, Benchmark], seed: int, settings: Engine, file: Path) -> None:
-    """Sample every benchmark and write one Parquet file.
+def generate(
+    policies: dict[int, Path], benchmarks: dict[str, Benchmark], seed: int, settings: Engine, file: Path
+) -> None:
+    """Sample policies on every benchmark and write one Parquet file.
+
+    All of them draw from the same streams, so that their differences are not of sampling alone.
 
     Args:
-        policy: folder in transformers' format.
+        policies: steps of training to a folder in transformers' format.
         benchmarks: what to sample, by name.
         seed: of the sampling streams.
         settings: how to execute.
@@ -33,9 +37,12 @@ def generate(policy: Path, benchmarks: dict[str, Benchmark], seed: int, settings
     import torch
 
     torch.set_num_threads(settings.threads)
-    model, tokenizer = models.load(policy)
-    model.to(models.device_of(settings.device))
-    frames = [_sample(name, b, model, tokenizer, seed, settings) for name, b in benchmarks.items()]
+    frames = []
+    for step, policy in sorted(policies.items()):
+        model, tokenizer = models.load(policy)
+        model.to(models.device_of(settings.device))
+        of_step = [_sample(name, b, model, tokenizer, seed, settings) for name, b in benchmarks.items()]
+        frames += [frame.assign(step=step) for frame in of_step]
     with atomic(file) as temporary:
         pd.concat(frames).to_parquet(temporary, index=False)
 

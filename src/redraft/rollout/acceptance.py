@@ -1,4 +1,4 @@
-"""Acceptance of a draft under the current policy: SPEC-RL's equation (3) (arXiv 2509.23232).
+"""Where a draft is cut: SPEC-RL's acceptance under the current policy (arXiv 2509.23232, equation 3), or at random.
 
 Token i of the draft is accepted with probability min(1, l * p_new(i) / p_old(i)), where l is the lenience; the
 draft is kept up to the first token that is not. Everything happens in logarithms, so that no ratio overflows.
@@ -42,6 +42,27 @@ def first_rejection(
     rejected = valid & ~_accepted(new, old, u, lenience)
     cut = np.where(rejected.any(axis=1), rejected.argmax(axis=1), length) if rejected.shape[1] else length
     return cut.astype(np.int64)
+
+
+def random_rejection(uniforms: ArrayLike, lengths: ArrayLike) -> np.ndarray:
+    """Where Random Reuse cuts each draft: at a token drawn uniformly, so that about half of it stays (SPEC-RL, §4.3).
+
+    Args:
+        uniforms: one on (0, 1] a draft, (drafts,).
+        lengths: tokens of each draft, integer, (drafts,).
+
+    Returns:
+        int64, (drafts,), each between 0 and the draft's length less one; 0 for an empty draft.
+
+    Raises:
+        ValueError: for a uniform outside (0, 1], a negative length, or shapes that do not fit.
+    """
+    u, length = np.asarray(uniforms, dtype=np.float64), np.asarray(lengths, dtype=np.int64)
+    if u.ndim != 1 or u.shape != length.shape:
+        raise ValueError(f"shapes do not fit: {u.shape}, {length.shape}")
+    if not ((u > 0) & (u <= 1)).all() or (length < 0).any():
+        raise ValueError("uniforms must lie in (0, 1] and lengths must not be negative")
+    return np.maximum(np.ceil(u * length).astype(np.int64) - 1, 0)
 
 
 def _accepted(new: np.ndarray, old: np.ndarray, u: np.ndarray, lenience: float) -> np.ndarray:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from redraft.config.method import Method, Speculative, Vanilla
-from redraft.rollout.acceptance import first_rejection
+from redraft.config.method import DelayedReuse, Method, RandomReuse, ReleaseVariant, Speculative, Vanilla
+from redraft.rollout.acceptance import first_rejection, random_rejection
 from redraft.rollout.drafts import DraftStore
 from redraft.rollout.engine import Continuation, Engine, Session
 from redraft.rollout.streams import uniforms
@@ -31,6 +31,8 @@ class Context:
         max_response_tokens: longest response, tokens.
         drafts: earlier rollouts.
         purpose: what the rollouts are for; keeps random streams of different uses apart.
+        scores: log-probabilities of drafts under the current policy, float32, by (prompt, sample), where the trainer
+            has scored them; the engine scores the others.
         assembly_seconds: grows by the time spent on acceptance and on joining prefix and continuation.
     """
 
@@ -41,6 +43,7 @@ class Context:
     max_response_tokens: int
     drafts: DraftStore = field(default_factory=DraftStore)
     purpose: str = "rollout"
+    scores: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     assembly_seconds: float = 0.0
 
 
@@ -52,22 +55,50 @@ class Strategy(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a draft.
+
+    Attributes:
+        prefix: number of its tokens.
+        log_probs: float32 (prefix,), what is stored with them.
+        verified: draft tokens that were scored to find out.
+    """
+
+    prefix: int
+    log_probs: np.ndarray
+    verified: int = 0
+
+
+class Cut(Protocol):
+    """A coroutine function that says what is kept of a draft that is not empty."""
+
+    async def __call__(self, draft: Rollout, session: Session, context: Context) -> Kept:
+        """Look at the draft in a session of its prompt."""
+        ...
+
+
 async def vanilla(prompt: int, tokens: Sequence[int], engine: Engine, context: Context) -> list[Rollout]:
     """Sample every rollout from its first token on."""
-    samples = (_complete(_no_draft(prompt, s), tokens, engine, context) for s in range(context.group_size))
+    samples = (_complete(_no_draft(prompt, s), tokens, engine, context, _at_random) for s in range(context.group_size))
     return list(await asyncio.gather(*samples))
 
 
-def speculative(lenience: float) -> Strategy:
-    """SPEC-RL, Algorithm 1: verify the last epoch's rollout, keep it up to the first rejection, go on from there."""
+def reuse(cut: Cut, epochs_ago: int = 1) -> Strategy:
+    """Take each sample's rollout of so many epochs ago as a draft, keep what `cut` says, go on from there."""
 
     async def run(prompt: int, tokens: Sequence[int], engine: Engine, context: Context) -> list[Rollout]:
-        earlier = (context.drafts.get(prompt, s, context.epoch - 1) for s in range(context.group_size))
+        earlier = (context.drafts.get(prompt, s, context.epoch - epochs_ago) for s in range(context.group_size))
         drafts = [draft or _no_draft(prompt, s) for s, draft in enumerate(earlier)]
-        samples = (_complete(draft, tokens, engine, context, lenience) for draft in drafts)
+        samples = (_complete(draft, tokens, engine, context, cut) for draft in drafts)
         return list(await asyncio.gather(*samples))
 
     return run
+
+
+def speculative(lenience: float, epochs_ago: int = 1) -> Strategy:
+    """SPEC-RL, Algorithm 1: verify an earlier rollout and keep it up to the first rejection."""
+    return reuse(verified(lenience), epochs_ago)
 
 
 def strategy(method: Method) -> Strategy:
@@ -77,6 +108,41 @@ def strategy(method: Method) -> Strategy:
             return vanilla
         case Speculative(lenience=lenience):
             return speculative(lenience)
+        case RandomReuse():
+            return reuse(_at_random)
+        case DelayedReuse(lenience=lenience):
+            return speculative(lenience, epochs_ago=2)
+        case ReleaseVariant(lenience=lenience, fixed_uniforms=fixed, refreshed_log_probs=refreshed):
+            return reuse(verified(lenience, fixed, refreshed))
+
+
+def verified(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs: bool = False) -> Cut:
+    """Cut at the first token that equation (3) rejects.
+
+    Args:
+        lenience: of equation (3).
+        fixed_uniforms: whether the same numbers decide at every step.
+        refreshed_log_probs: whether a kept token's log-probability becomes the current policy's; else it stays that of
+            the policy which sampled it.
+    """
+
+    async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
+        known = context.scores.get((draft.prompt, draft.sample))
+        new = await session.score(draft.tokens) if known is None else known
+        began = time.perf_counter()
+        u = _fixed_uniforms(context, draft) if fixed_uniforms else _uniforms(context, "acceptance", draft, draft.length)
+        prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
+        context.assembly_seconds += time.perf_counter() - began
+        return Kept(prefix, (new if refreshed_log_probs else draft.log_probs)[:prefix], verified=draft.length)
+
+    return cut
+
+
+async def _at_random(draft: Rollout, session: Session, context: Context) -> Kept:
+    """Cut at a random token; nothing is scored."""
+    u = _uniforms(context, "acceptance", draft, 1)
+    prefix = int(random_rejection(u, [draft.length])[0])
+    return Kept(prefix, draft.log_probs[:prefix])
 
 
 def _no_draft(prompt: int, sample: int) -> Rollout:
@@ -85,28 +151,16 @@ def _no_draft(prompt: int, sample: int) -> Rollout:
     return Rollout(prompt, sample, nothing, np.zeros(0, dtype=np.float32), nothing, Finish.LENGTH)
 
 
-async def _complete(
-    draft: Rollout, tokens: Sequence[int], engine: Engine, context: Context, lenience: float = 0.0
-) -> Rollout:
-    """One rollout: what is accepted of its draft, and what is sampled behind it."""
+async def _complete(draft: Rollout, tokens: Sequence[int], engine: Engine, context: Context, cut: Cut) -> Rollout:
+    """One rollout: what is kept of its draft, and what is sampled behind it."""
     async with engine.session(tokens) as session:
-        prefix = await _verify(draft, session, context, lenience) if draft.length else 0
-        finish = _finish(draft.tokens[:prefix], engine.eos, context.max_response_tokens)
+        kept = await cut(draft, session, context) if draft.length else Kept(0, draft.log_probs)
+        finish = _finish(draft.tokens[: kept.prefix], engine.eos, context.max_response_tokens)
         if finish:
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
         else:
-            continuation = await _go_on(draft, prefix, session, context)
-    return _assemble(draft, prefix, continuation, context)
-
-
-async def _verify(draft: Rollout, session: Session, context: Context, lenience: float) -> int:
-    """How many of the draft's tokens stand before its first rejection."""
-    new = await session.score(draft.tokens)
-    began = time.perf_counter()
-    u = _uniforms(context, "acceptance", draft, draft.length)
-    prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
-    context.assembly_seconds += time.perf_counter() - began
-    return prefix
+            continuation = await _go_on(draft, kept.prefix, session, context)
+    return _assemble(draft, kept, continuation, context)
 
 
 async def _go_on(draft: Rollout, prefix: int, session: Session, context: Context) -> Continuation:
@@ -120,6 +174,12 @@ def _uniforms(context: Context, use: str, draft: Rollout, count: int) -> np.ndar
     return uniforms(context.seed, f"{context.purpose}/{use}", *position, count=count)
 
 
+def _fixed_uniforms(context: Context, draft: Rollout) -> np.ndarray:
+    """As if from a generator that is seeded anew at every call: the step does not enter."""
+    purpose = f"{context.purpose}/acceptance/fixed"
+    return uniforms(context.seed, purpose, draft.prompt, draft.sample, count=draft.length)
+
+
 def _finish(kept: np.ndarray, eos: int, limit: int) -> Finish | None:
     """Whether what was kept of a draft is already a whole response."""
     if len(kept) and kept[-1] == eos:
@@ -127,17 +187,17 @@ def _finish(kept: np.ndarray, eos: int, limit: int) -> Finish | None:
     return Finish.LENGTH if len(kept) >= limit else None
 
 
-def _assemble(draft: Rollout, prefix: int, continuation: Continuation, context: Context) -> Rollout:
+def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, context: Context) -> Rollout:
     """Join the draft's prefix, which keeps its history, and the continuation."""
     began = time.perf_counter()
     sampled_now = np.full(len(continuation.tokens), context.step, dtype=np.int32)
     rollout = Rollout(
         draft.prompt, draft.sample,
-        tokens=np.concatenate([draft.tokens[:prefix], continuation.tokens]),
-        log_probs=np.concatenate([draft.log_probs[:prefix], continuation.log_probs]),
-        sampled_at=np.concatenate([draft.sampled_at[:prefix], sampled_now]),
+        tokens=np.concatenate([draft.tokens[: kept.prefix], continuation.tokens]),
+        log_probs=np.concatenate([kept.log_probs, continuation.log_probs]),
+        sampled_at=np.concatenate([draft.sampled_at[: kept.prefix], sampled_now]),
         finish=continuation.finish,
-        prefix_length=prefix, draft_length=draft.length, verified=draft.length,
+        prefix_length=kept.prefix, draft_length=draft.length, verified=kept.verified,
     )  # fmt: skip
     context.assembly_seconds += time.perf_counter() - began
     return rollout

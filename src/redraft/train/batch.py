@@ -50,8 +50,17 @@ class Batch:
         """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
         # What a pad token behind the end sees does not matter: attention is causal, and the mask drops it.
         logits = model(input_ids=self.tokens, attention_mask=None).logits.float()
-        positions = self.starts[:, None] + torch.arange(self.mask.shape[1], device=self.tokens.device)
-        positions = positions.clamp(max=self.tokens.shape[1] - 1)
+        positions = self._positions()
         chosen = logits.gather(1, (positions - 1)[..., None].expand(-1, -1, logits.shape[-1])).log_softmax(-1)
         log_probs = chosen.gather(2, self.tokens.gather(1, positions)[..., None])[..., 0]
         return log_probs * self.mask, -(chosen.exp() * chosen).sum(-1) * self.mask if entropy else None
+
+    def values(self, critic: Any) -> torch.Tensor:
+        """The critic's value before each response token: float32 (rows, longest response)."""
+        values = critic(input_ids=self.tokens, attention_mask=None).logits.float()[..., 0]
+        return values.gather(1, self._positions() - 1) * self.mask
+
+    def _positions(self) -> torch.Tensor:
+        """Where each response token stands, int64 (rows, longest response); beyond a response its last column."""
+        positions = self.starts[:, None] + torch.arange(self.mask.shape[1], device=self.tokens.device)
+        return positions.clamp(max=self.tokens.shape[1] - 1)

@@ -6,19 +6,23 @@ safetensors, so that loading one never executes code. The last two are kept.
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_atomically, write_json
-from redraft.rollout.drafts import DraftStore
+from redraft.rollout.drafts import DraftStore, load_rollouts, save_rollouts
+from redraft.rollout.types import Rollout
 from redraft.train.folders import atomic_folder
 
 KEPT = 2
+PENDING = "pending.safetensors"
 
 
 @dataclass
@@ -27,13 +31,19 @@ class State:
 
     Attributes:
         step: steps done.
+        training_step: those of them that updated the policy.
         seconds: that they took, in whichever process.
         drafts: rollouts of the last epochs.
+        pending: rollouts of whole groups that wait for an update.
+        pending_rewards: of these, float32 (rollouts,).
     """
 
     step: int = 0
+    training_step: int = 0
     seconds: float = 0.0
     drafts: DraftStore = field(default_factory=DraftStore)
+    pending: list[Rollout] = field(default_factory=list)
+    pending_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
 
 class Checkpoints:
@@ -50,15 +60,16 @@ class Checkpoints:
         self.folder = folder
         self.run = {"run": fingerprint, "inputs": inputs}
 
-    def save(self, state: State, model: Any, optimizer: torch.optim.Optimizer) -> None:
-        """Write the state of a run."""
+    def save(self, state: State, parts: Mapping[str, Any]) -> None:
+        """Write the state of a run and of its models and optimizers, one file each."""
         with atomic_folder(self.folder / f"step-{state.step:06d}") as unfinished:
-            write_atomically(unfinished / "model.safetensors", save(_contiguous(model.state_dict())))
-            write_atomically(unfinished / "optimizer.safetensors", save(_flat(optimizer)))
+            for name, part in parts.items():
+                write_atomically(unfinished / f"{name}.safetensors", save(_tensors(part)))
             write_atomically(unfinished / "random.safetensors", save({"torch": torch.get_rng_state()}))
             state.drafts.save(unfinished / "drafts.safetensors")
+            save_rollouts(unfinished / PENDING, state.pending, rewards=state.pending_rewards)
             hashes = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
-            progress = {"step": state.step, "seconds": round(state.seconds, 3)}
+            progress = {"step": state.step, "training_step": state.training_step, "seconds": round(state.seconds, 3)}
             write_json(unfinished / "state.json", {**self.run, **progress, "sha256": hashes})
         for old in self._complete()[:-KEPT]:
             shutil.rmtree(old)
@@ -74,8 +85,8 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
-    def restore(self, model: Any, optimizer: torch.optim.Optimizer) -> State:
-        """Load the latest state into model and optimizer, and return the rest of it.
+    def restore(self, parts: Mapping[str, Any]) -> State:
+        """Load the latest state into models and optimizers, and return the rest of it.
 
         A run without a checkpoint, or whose checkpoints started from other inputs, is at its start.
 
@@ -92,10 +103,14 @@ class Checkpoints:
             self.folder.rename(self.folder.with_name(f".{self.folder.name}"))  # at once; removing takes longer
             return State()
         self._check_files(latest, state)
-        model.load_state_dict(load((latest / "model.safetensors").read_bytes()))
-        _unflatten(optimizer, load((latest / "optimizer.safetensors").read_bytes()))
+        for name, part in parts.items():
+            _restore(part, load((latest / f"{name}.safetensors").read_bytes()))
         torch.set_rng_state(load((latest / "random.safetensors").read_bytes())["torch"])
-        return State(state["step"], state["seconds"], DraftStore.load(latest / "drafts.safetensors"))
+        pending, others = load_rollouts(latest / PENDING)
+        return State(
+            state["step"], state["training_step"], state["seconds"], DraftStore.load(latest / "drafts.safetensors"),
+            pending, others["rewards"],
+        )  # fmt: skip
 
     def _check_run(self, folder: Path, state: dict[str, Any]) -> None:
         if state["run"] != self.run["run"]:
@@ -124,6 +139,17 @@ class Checkpoints:
 
 def _remedy(folder: Path) -> str:
     return f"remove {folder} to go on from the checkpoint before it, or from the start"
+
+
+def _tensors(part: Any) -> dict[str, torch.Tensor]:
+    return _flat(part) if isinstance(part, torch.optim.Optimizer) else _contiguous(part.state_dict())
+
+
+def _restore(part: Any, tensors: dict[str, torch.Tensor]) -> None:
+    if isinstance(part, torch.optim.Optimizer):
+        _unflatten(part, tensors)
+    else:
+        part.load_state_dict(tensors)
 
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

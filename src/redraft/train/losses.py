@@ -8,37 +8,68 @@ import torch
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-from redraft.config.algorithm import Algorithm
+from redraft.config.algorithm import DAPO, PPO, Algorithm, PolicyGradient
+
+ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo"}
+"""An algorithm's kind, and what verl calls its estimator of advantages from rewards alone."""
 
 
-def advantages(algorithm: Algorithm, rewards: torch.Tensor, mask: torch.Tensor, groups: np.ndarray) -> torch.Tensor:
-    """Advantage of every response token, float32 (rows, tokens).
+def advantages(
+    algorithm: Algorithm, rewards: torch.Tensor, mask: torch.Tensor, groups: np.ndarray,
+    values: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Advantage and return of every response token, both float32 (rows, tokens).
 
     Args:
         algorithm: whose estimator is taken.
         rewards: float32 (rows,), of whole responses.
         mask: (rows, tokens), 1 on response tokens.
         groups: (rows,), equal for rollouts of one prompt.
+        values: float32 (rows, tokens), the critic's before each token; PPO needs them.
     """
     token_level = torch.zeros_like(mask, dtype=torch.float32)
     token_level[torch.arange(len(mask)), mask.long().sum(1) - 1] = rewards
-    estimate = core_algos.get_adv_estimator_fn(algorithm.kind)
-    return estimate(token_level_rewards=token_level, response_mask=mask.float(), index=groups)[0]
+    if isinstance(algorithm, PPO):
+        return core_algos.compute_gae_advantage_return(
+            token_level_rewards=token_level, values=values, response_mask=mask.float(), gamma=algorithm.gamma,
+            lam=algorithm.lam,
+        )  # fmt: skip
+    estimate = core_algos.get_adv_estimator_fn(ESTIMATORS[algorithm.kind])
+    return estimate(token_level_rewards=token_level, response_mask=mask.float(), index=groups)
+
+
+def shaped(algorithm: Algorithm, rewards: np.ndarray, lengths: np.ndarray, limit: int) -> np.ndarray:
+    """Rewards after DAPO's soft punishment of overlong responses, where it is configured (arXiv 2503.14476, eq. 13).
+
+    Args:
+        algorithm: only DAPO shapes.
+        rewards: float32 (rows,).
+        lengths: tokens of each response, (rows,).
+        limit: longest response, tokens.
+    """
+    if not isinstance(algorithm, DAPO) or algorithm.overlong is None:
+        return rewards
+    over = (lengths - (limit - algorithm.overlong.buffer)) / algorithm.overlong.buffer
+    return (rewards - algorithm.overlong.penalty * np.clip(over, 0, 1)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class ActorLoss:
-    """The loss of one micro-batch, to be differentiated, and what verl measures beside it."""
+    """The loss of one micro-batch, to be differentiated, and what verl measures beside it.
+
+    Attributes:
+        kl: against the reference, None where there is none.
+    """
 
     loss: torch.Tensor
     clip_fraction: float
-    kl: float
+    kl: float | None
 
 
 class PolicyLoss:
     """Clipped policy loss plus KL loss of a configured algorithm."""
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: PolicyGradient) -> None:
         self.algorithm = algorithm
         self.config = ActorConfig(
             strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio=algorithm.clip_low,
@@ -48,12 +79,13 @@ class PolicyLoss:
         self._policy_loss = core_algos.get_policy_loss_fn("vanilla")
 
     def __call__(
-        self, log_probs: torch.Tensor, old: torch.Tensor, ref: torch.Tensor, advantage: torch.Tensor,
+        self, log_probs: torch.Tensor, old: torch.Tensor, ref: torch.Tensor | None, advantage: torch.Tensor,
         mask: torch.Tensor, whole_batch: dict[str, Any],
     ) -> ActorLoss:  # fmt: skip
         """Loss of a micro-batch; all tensors (rows, tokens).
 
         Args:
+            ref: the reference policy's log-probabilities, None where the algorithm has no KL loss.
             whole_batch: `batch_num_tokens` and `global_batch_size` of the mini-batch it is part of.
         """
         self.config.global_batch_info.update(whole_batch)
@@ -61,9 +93,20 @@ class PolicyLoss:
             old_log_prob=old, log_prob=log_probs, advantages=advantage, response_mask=mask,
             loss_agg_mode=self.algorithm.loss_agg_mode, config=self.config,
         )  # fmt: skip
+        if ref is None:
+            return ActorLoss(loss, metrics["actor/pg_clipfrac"], None)
         divergence = core_algos.kl_penalty(log_probs, ref, self.algorithm.kl_loss_type)
-        if self.algorithm.kl_loss_coef:
-            weighted = core_algos.agg_loss(divergence, mask, self.algorithm.loss_agg_mode, **whole_batch)
-            loss = loss + self.algorithm.kl_loss_coef * weighted
+        weighted = core_algos.agg_loss(divergence, mask, self.algorithm.loss_agg_mode, **whole_batch)
         kl = float((divergence.detach() * mask).sum() / mask.sum().clamp(min=1))
-        return ActorLoss(loss, metrics["actor/pg_clipfrac"], kl)
+        return ActorLoss(loss + self.algorithm.kl_loss_coef * weighted, metrics["actor/pg_clipfrac"], kl)
+
+
+def value_loss(
+    algorithm: PPO, values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor,
+    whole_batch: dict[str, Any],
+) -> torch.Tensor:  # fmt: skip
+    """The critic's clipped loss of a micro-batch; all tensors (rows, tokens), `whole_batch` as of `PolicyLoss`."""
+    return core_algos.compute_value_loss(
+        vpreds=values, returns=returns, values=old, response_mask=mask, cliprange_value=algorithm.value_clip,
+        loss_agg_mode=algorithm.loss_agg_mode, **whole_batch,
+    )[0]  # fmt: skip

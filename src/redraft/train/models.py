@@ -6,7 +6,9 @@ from typing import Any
 import torch
 import transformers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
@@ -61,6 +63,20 @@ def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
         if type(error).__module__.startswith("safetensors"):
             raise UserError(f"the weights are damaged ({error})", file=path) from None
         raise
+
+
+def load_critic(path: Path, seed: int) -> Any:
+    """A critic in float32: the model at `path` with a value head in place of the vocabulary, drawn from `seed`."""
+    verbosity = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()  # that the head is new is what is wanted
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            config = AutoConfig.from_pretrained(path, num_labels=1)
+            config.classifier_dropout = 0.0
+            return AutoModelForTokenClassification.from_pretrained(path, config=config, dtype=torch.float32)
+    finally:
+        transformers.utils.logging.set_verbosity(verbosity)
 
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:

@@ -1,0 +1,399 @@
+"""What a campaign costs before it is launched: GPU-hours and storage by cell, and what each table adds.
+
+Hours are SPEC-RL's own (its Table 4, one node of 8 GPUs): as printed where a cell is one of its rows, else estimated by
+the rules of `_seconds_a_step` and `_scale`. Runs that are finished count with their measured hours instead. Each line
+says where its hours come from. No number here ever enters a result.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.reported import read_reported
+from redraft.config import Cell, Experiments, Preset, PretrainedModel, Run, format_lenience, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json
+from redraft.layout import Layout
+
+BREAKDOWN = 4
+"""The reported table of hours and seconds a step."""
+SPEEDUPS = (2, 3, 6)
+"""Reported tables whose `speedup` says how fast rollouts of a cell are that Table 4 has not."""
+LENGTHS = (1, 5, 6)
+"""Reported tables whose `tokens_m` of runs without reuse gives the mean response length."""
+METHODS = {"vanilla": "vanilla", "speculative": "spec-rl", "random": "random-reuse", "delayed": "delayed-reuse"}
+"""A method's kind, and what the transcriptions call it."""
+PARAMETERS = {
+    "Qwen/Qwen3-1.7B-Base": 1.72e9,
+    "Qwen/Qwen3-8B-Base": 8.19e9,
+    "Qwen/Qwen3-14B-Base": 14.77e9,
+    "meta-llama/Llama-3.2-1B-Instruct": 1.24e9,
+}
+"""Parameters of the models, counted from their published configurations (layers, widths, vocabulary)."""
+WEIGHT_BYTES = 2
+"""A kept policy holds bfloat16."""
+ROLLOUT_BYTES = 8
+"""A token of a saved rollout, before compression: the token and the step it was sampled at."""
+DRAFT_BYTES = 12
+"""A token in the draft store: the token, its log-probability and the step."""
+DRAFT_EPOCHS = 2
+"""Epochs that the draft store keeps."""
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """What all runs of a cell take; None is unknown.
+
+    Attributes:
+        cell: name.
+        runs: number of seeds.
+        hours: wall hours of one run.
+        device_hours: of all runs, in the preset's unit.
+        policies: bytes of all kept policies.
+        rollouts: bytes of all saved rollouts, before compression.
+        drafts: bytes of one run's draft store, in memory and in a checkpoint.
+        source: where the hours come from.
+    """
+
+    cell: str
+    runs: int
+    hours: float | None
+    device_hours: float | None
+    policies: float | None
+    rollouts: float | None
+    drafts: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """What a table or figure needs: its cells' hours, those that nothing before it needs, and the sum so far."""
+
+    part: str
+    cells: int
+    device_hours: float
+    added: float
+    cumulative: float
+    unknown: int
+
+
+class Reported:
+    """The paper's rows by cell, read once.
+
+    Args:
+        folder: `experiments/<paper>`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        wanted = {BREAKDOWN, *SPEEDUPS, *LENGTHS}
+        files = {number: folder / "reported" / f"table{number:02d}.csv" for number in wanted}
+        self.tables = {number: read_reported(folder, number) for number, file in files.items() if file.exists()}
+
+    def row(self, number: int, model: str, data: str, algorithm: str, method: str, lenience: str | None) -> Values:
+        """A row of a table by column, at its last step; empty if there is none. Any lenience matches None."""
+        if number not in self.tables:
+            return {}
+        frame = self.tables[number]
+        key = {"model": model, "dataset": data, "algorithm": algorithm, "method": method}
+        key |= {} if lenience is None else {"lenience": lenience}
+        chosen = frame[(frame[list(key)] == pd.Series(key)).all(axis=1)]
+        steps = pd.to_numeric(chosen["step"])
+        chosen = chosen[steps.isna() | (steps == steps.max())]
+        values = dict(zip(chosen["column"], chosen["value"], strict=True))
+        generation_steps = pd.to_numeric(chosen["gen_step"]).max()
+        done = steps.max() if pd.isna(generation_steps) else generation_steps
+        return values | ({} if pd.isna(done) else {"steps": float(done)})
+
+    def breakdown(self, model: str, algorithm: str, method: str) -> Values:
+        """Table 4's row of a setting; its data are DeepMath-6K."""
+        return self.row(BREAKDOWN, model, self.data, algorithm, method, None)
+
+    def speedup(self, cell: Cell) -> tuple[float, int] | None:
+        """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
+        if cell.method.kind not in METHODS or (cell.trainer | cell.trainer_factors).keys() - {"epochs"}:
+            return None
+        key = (cell.model, cell.data, cell.algorithm.kind, METHODS[cell.method.kind], lenience_of(cell))
+        found = ((self.row(number, *key), number) for number in SPEEDUPS)
+        return next(((row["speedup"], number) for row, number in found if "speedup" in row), None)
+
+    @property
+    def data(self) -> str:
+        """The data set of Table 4."""
+        return str(self.tables[BREAKDOWN]["dataset"].iloc[0])
+
+    @property
+    def models(self) -> list[str]:
+        """Models of Table 4."""
+        return list(dict.fromkeys(self.tables[BREAKDOWN]["model"])) if BREAKDOWN in self.tables else []
+
+
+def lenience_of(cell: Cell) -> str:
+    """A cell's lenience as the transcriptions write it; empty without one."""
+    return format_lenience(cell.method.lenience) if hasattr(cell.method, "lenience") else ""
+
+
+def cell_costs(experiments: Experiments, paper: str, preset: Preset, layout: Layout, extras: bool) -> list[CellCost]:
+    """One line a cell of the paper that the preset has a model and data for, with `extras` those beyond it too."""
+    grids = None if extras else experiments.grids(paper, beyond_paper=False)
+    reported = Reported(experiments.folder / paper)
+    cells = [c for c in experiments.cells(paper, grids) if c.model in preset.models and c.data in preset.data]
+    return [_cell_cost(cell, experiments, preset, layout, reported) for cell in cells]
+
+
+def _cell_cost(cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, reported: Reported) -> CellCost:
+    runs = [experiments.run(cell.id, seed, preset.name) for seed in preset.seeds]
+    hours, source = _measured_mean(cell, runs, layout) or estimate(cell, runs[0], preset, reported)
+    total = None if hours is None else hours * devices(preset) * len(runs)
+    return CellCost(cell.name, len(runs), hours, total, *_storage(cell, runs[0], len(runs), preset, reported), source)
+
+
+def devices(preset: Preset) -> int:
+    """GPUs that one run takes, or cores where it takes no GPU."""
+    return preset.engine.gpus or preset.engine.threads
+
+
+def unit(preset: Preset) -> str:
+    """What the hours are of."""
+    return "GPU-hours" if preset.engine.gpus else "core-hours"
+
+
+def _measured_mean(cell: Cell, runs: list[Run], layout: Layout) -> tuple[float, str] | None:
+    """Mean hours of the runs that are finished, and how many they are; None if none is."""
+    measured = [hours for run in runs if (hours := _measured(run, cell, layout)) is not None]
+    if not measured:
+        return None
+    return sum(measured) / len(measured), f"measured ({len(measured)} of {len(runs)} runs)"
+
+
+def _measured(run: Run, cell: Cell, layout: Layout) -> float | None:
+    """Hours of a finished run, if it is configured as it would be run today."""
+    file = layout.run(cell.id, run.seed) / "manifest.json"
+    if not file.exists():
+        return None
+    manifest = read_json(file)
+    return manifest["seconds"] / 3600 if manifest["fingerprint"] == run_fingerprint(run) else None
+
+
+def estimate(cell: Cell, run: Run, preset: Preset, reported: Reported) -> tuple[float | None, str]:
+    """Wall hours of one run from the reported tables, and by which rule; None where they say nothing."""
+    if not preset.paper_scale or not reported.models:
+        return None, "unknown until one run is finished"
+    model, factor, scaled = _scale(cell, preset, reported)
+    algorithm = "grpo" if cell.algorithm.kind == "rloo" else cell.algorithm.kind
+    as_grpo = f", {cell.algorithm.kind} as grpo" if algorithm != cell.algorithm.kind else ""
+    if row := _printed(cell, model, reported):
+        return row["end_to_end_h"] * factor, "Table 4" + scaled
+    seconds, rule = _seconds_a_step(cell, model, algorithm, reported)
+    if seconds is None:
+        return None, "unknown until one run is finished"
+    return seconds * run.steps * factor / 3600, f"{rule} × {run.steps} steps{as_grpo}{scaled}"
+
+
+def _scale(cell: Cell, preset: Preset, reported: Reported) -> tuple[str, float, str]:
+    """The model of Table 4 that stands for a cell's, the factor on its hours, and what to say about it.
+
+    A model that Table 4 has not takes the hours of the largest one there, in proportion to parameters.
+    """
+    if cell.model in reported.models:
+        return cell.model, 1.0, ""
+    known = {role: size for role in (cell.model, *reported.models) if (size := _parameters(preset, role))}
+    for role in (cell.model, *reported.models):
+        if role not in known:
+            raise UserError("how many parameters this model has is not known", key="models", value=role,
+                            allowed=PARAMETERS)  # fmt: skip
+    nearest = max(reported.models, key=lambda role: known[role])
+    factor = known[cell.model] / known[nearest]
+    return nearest, factor, f", scaled from {nearest} by parameters (× {factor:.2f})"
+
+
+def _parameters(preset: Preset, role: str) -> float | None:
+    model = preset.models.get(role)
+    return PARAMETERS.get(model.path) if isinstance(model, PretrainedModel) else None
+
+
+def _printed(cell: Cell, model: str, reported: Reported) -> Values:
+    """Table 4's own row of a cell, if it has one: the same data, method and lenience, and an unchanged trainer."""
+    if cell.data != reported.data or cell.trainer or cell.trainer_factors or cell.method.kind not in METHODS:
+        return {}
+    method = METHODS[cell.method.kind]
+    return reported.row(BREAKDOWN, model, cell.data, cell.algorithm.kind, method, lenience_of(cell))
+
+
+def _seconds_a_step(cell: Cell, model: str, algorithm: str, reported: Reported) -> tuple[float | None, str]:
+    """Seconds of a step that Table 4 does not print for this cell, and the rule.
+
+    A run without reuse takes the seconds of its model and algorithm. One with a printed speedup takes those less the
+    rollout's, the rollout's over that speedup, and verification and assembly as SPEC-RL's row has them; random reuse
+    verifies nothing. Any other takes the seconds of SPEC-RL's row.
+    """
+    vanilla = reported.breakdown(model, algorithm, "vanilla")
+    spec = reported.breakdown(model, algorithm, "spec-rl")
+    if not vanilla or not spec:
+        return None, ""
+    if cell.method.kind == "vanilla":
+        return vanilla["total_s"], "Table 4 s/step"
+    if found := reported.speedup(cell):
+        speedup, number = found
+        overhead = spec["assembly_s"] + (0.0 if cell.method.kind == "random" else spec["verification_s"])
+        rest = vanilla["total_s"] - vanilla["rollout_s"]
+        return rest + vanilla["rollout_s"] / speedup + overhead, f"Table 4 × Table {number} speedup"
+    return spec["total_s"], "Table 4 s/step of SPEC-RL"
+
+
+def _storage(
+    cell: Cell, run: Run, runs: int, preset: Preset, reported: Reported
+) -> tuple[float | None, float | None, float | None]:
+    """Bytes of all kept policies, of all rollouts, and of one draft store."""
+    size, length = _parameters(preset, cell.model), _length(cell, run, reported) if preset.paper_scale else None
+    policies = None if size is None else size * WEIGHT_BYTES * len(run.evaluated_steps) * runs
+    if length is None:
+        return policies, None, None
+    group = run.trainer.group_size
+    rollouts = run.steps * run.trainer.prompts_per_step * group * length * ROLLOUT_BYTES * runs
+    drafts = 0.0 if cell.method.kind == "vanilla" else run.data.size * group * length * DRAFT_BYTES * DRAFT_EPOCHS
+    return policies, rollouts, drafts
+
+
+def _length(cell: Cell, run: Run, reported: Reported) -> float | None:
+    """Mean tokens of a response: what the run without reuse decoded over its rollouts."""
+    algorithm = "grpo" if cell.algorithm.kind == "rloo" else cell.algorithm.kind
+    if not reported.tables:
+        return None
+    for data in (cell.data, reported.data):
+        for number in LENGTHS:
+            row = reported.row(number, cell.model, data, algorithm, "vanilla", "")
+            if "tokens_m" in row:
+                return row["tokens_m"] * 1e6 / (row["steps"] * run.trainer.prompts_per_step * run.trainer.group_size)
+    return None
+
+
+def parts(experiments: Experiments, paper: str, extras: bool) -> dict[str, list[str]]:
+    """Cells by the table or figure that needs them, tables first, in order of number."""
+    needed = {
+        f"Table {table.number}": [*(row.cell for row in table.rows), table.baseline]
+        for table in sorted(experiments.tables(paper).tables, key=lambda table: table.number)
+        if extras or table.number <= 100
+    }
+    for figure in sorted(experiments.figures(paper).figures, key=lambda figure: figure.number):
+        if extras or figure.number <= 100:
+            needed[f"Figure {figure.number}"] = [cell for panel in figure.panels for cell in panel.cells]
+    return needed
+
+
+def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[PartCost]:
+    """One line a table or figure, and one for the cells that none needs."""
+    by_cell = {cost.cell: cost for cost in costs}
+    seen: set[str] = set()
+    lines = []
+    rest = set(by_cell) - {cell for cells in needed.values() for cell in cells}
+    for part, names in (needed | ({"other cells": sorted(rest)} if rest else {})).items():
+        cells = {name for name in names if name in by_cell}
+        new = cells - seen
+        seen |= cells
+        lines.append(PartCost(
+            part, len(cells), _sum(by_cell[c] for c in cells), _sum(by_cell[c] for c in new),
+            _sum(by_cell[c] for c in seen), sum(by_cell[c].device_hours is None for c in cells),
+        ))  # fmt: skip
+    return lines
+
+
+def _sum(costs: Iterable[CellCost]) -> float:
+    return sum(cost.device_hours or 0.0 for cost in sorted(costs, key=lambda cost: cost.cell))
+
+
+def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float:
+    """Wall hours of all runs with known hours on so many GPUs (or cores), never less than the longest run.
+
+    Raises:
+        UserError: if one run takes more.
+    """
+    if available < devices(preset):
+        raise UserError("one run takes more than that", key="--gpus", value=available,
+                        allowed=f"{devices(preset)} or more")  # fmt: skip
+    together = available // devices(preset)
+    runs = [cost.hours for cost in costs if cost.hours is not None for _ in range(cost.runs)]
+    return max([sum(runs) / together, *runs], default=0.0)
+
+
+def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.DataFrame:
+    """Everything as one frame for a CSV file: a line a cell, then a line a table or figure; hours and bytes."""
+    cells = [
+        {"kind": "cell", "name": c.cell, "cells": 1, "runs": c.runs, "hours_per_run": c.hours, "hours": c.device_hours,
+         "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source}
+        for c in costs
+    ]  # fmt: skip
+    needed = [
+        {"kind": "part", "name": p.part, "cells": p.cells, "hours": p.device_hours, "added": p.added,
+         "cumulative": p.cumulative, "source": f"{p.unknown} cells unknown" if p.unknown else ""}
+        for p in lines
+    ]  # fmt: skip
+    columns = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
+               "rollout_bytes", "draft_bytes", "source")  # fmt: skip
+    return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
+
+
+def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available: int) -> str:
+    """Both tables, the totals and what is not in them, for a terminal."""
+    per_cell = [
+        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
+         _gigabytes(c.rollouts), _gigabytes(c.drafts), c.source]
+        for c in costs
+    ]  # fmt: skip
+    per_part = [
+        [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative),
+         f"{p.unknown} cells unknown" if p.unknown else ""]
+        for p in lines
+    ]  # fmt: skip
+    header = ["cell", "runs", "h/run", unit(preset), "policies GB", "rollouts GB", "drafts GB", "source of the hours"]
+    of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
+    return "\n".join([*_aligned(header, per_cell), "", *_aligned(of_parts, per_part), "",
+                      *_totals(costs, preset, available), "", *_left_out(preset)])  # fmt: skip
+
+
+def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
+    name, known = "GPUs" if preset.engine.gpus else "cores", [c for c in costs if c.device_hours is not None]
+    hours, wall = _sum(costs), wall_hours(costs, preset, available)
+    if not known:
+        return [f"no hours are known: {len(costs)} cells, none with a finished run"]
+    unknown = f"; {len(costs) - len(known)} of {len(costs)} cells unknown" if len(known) < len(costs) else ""
+    stored = sum((c.policies or 0.0) + (c.rollouts or 0.0) for c in costs)
+    return [
+        f"{sum(c.runs for c in known)} runs, {hours:,.0f} {unit(preset)}{unknown}",
+        f"at least {wall:,.0f} wall hours ({wall / 24:,.1f} days) on {available} {name}, {devices(preset)} a run",
+        f"{stored / 1e12:,.2f} TB of policies and rollouts" if stored else "storage is not estimated at this scale",
+    ]
+
+
+def _left_out(preset: Preset) -> list[str]:
+    if not preset.paper_scale:
+        return ["Evaluation is not counted. Hours are those of finished runs."]
+    share = preset.trainer.fresh_samples / preset.trainer.group_size
+    return [
+        "Not counted: evaluation, whose hours the paper does not report; checkpoints, of which a run keeps few; and",
+        f"{share:.1%} more rollouts that this preset samples to log the reward of the policy itself.",
+        "Hours are of the paper's GPUs (H100). Policies: two bytes a parameter at every evaluated step. Rollouts, and",
+        "drafts of one run in memory: of the mean length that the paper's token counts give, before compression.",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
+
+
+def _gigabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e9:,.1f}"
+
+
+def _aligned(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines with the first and the last column to the left and the others to the right."""
+    table = [header, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    inner = range(1, len(header) - 1)
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in inner), row[-1]]).rstrip()
+        for row in table
+    ]

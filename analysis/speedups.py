@@ -1,0 +1,128 @@
+"""What "speedup" can mean: the same functions for reproduced runs and for the reported times of SPEC-RL's Table 4."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.collect import Runs
+from analysis.quantities import SECONDS, by_seed
+from analysis.statistics import PAIRINGS
+from redraft.errors import UserError
+
+SPEEDUP = "speedup:"
+"""Prefix of a table column's quantity that compares the times of a cell and its baseline in one of `KINDS`."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Mean seconds a step by stage, and the hours of the whole run."""
+
+    total: float
+    rollout: float
+    verification: float
+    assembly: float
+    hours: float
+
+    @property
+    def generation(self) -> float:
+        """All that getting rollouts costs."""
+        return self.rollout + self.verification + self.assembly
+
+
+def _over(baseline: float, method: float) -> float:
+    return PAIRINGS["speedup"](method, baseline)
+
+
+def printed(baseline: Times, method: Times) -> float:
+    """As the paper prints it: rollout time alone."""
+    return _over(baseline.rollout, method.rollout)
+
+
+def honest(baseline: Times, method: Times) -> float:
+    """With the verification and assembly that the method adds."""
+    return _over(baseline.generation, method.generation)
+
+
+def step(baseline: Times, method: Times) -> float:
+    """Of a whole step."""
+    return _over(baseline.total, method.total)
+
+
+def end_to_end(baseline: Times, method: Times) -> float:
+    """Of the whole run, which may differ in its number of steps too."""
+    return _over(baseline.hours, method.hours)
+
+
+def controlled(baseline: Times, method: Times) -> float:
+    """Of a step whose other stages take as long as the baseline's, since the method does not change them."""
+    return _over(baseline.total, baseline.total - baseline.generation + method.generation)
+
+
+KINDS: dict[str, Callable[[Times, Times], float]] = {
+    "printed": printed, "honest": honest, "step": step, "end_to_end": end_to_end, "controlled": controlled,
+}  # fmt: skip
+
+TITLES = {
+    "printed": "Speedup as printed (rollout only, ×)",
+    "honest": "Honest speedup (with verification and assembly, ×)",
+    "step": "Speedup of a step (×)",
+    "end_to_end": "End-to-end speedup (hours, ×)",
+    "controlled": "Controlled end-to-end speedup (other stages as the baseline's, ×)",
+}
+
+
+def kind_of(quantity: str) -> Callable[[Times, Times], float]:
+    """The function that `speedup:<kind>` names.
+
+    Raises:
+        UserError: if there is no such kind.
+    """
+    name = quantity.removeprefix(SPEEDUP)
+    if name not in KINDS:
+        raise UserError("no such speedup", key="quantity", value=quantity, allowed=[SPEEDUP + kind for kind in KINDS])
+    return KINDS[name]
+
+
+def of_runs(runs: Runs, cell: str, at: int | None = None) -> dict[int, Times]:
+    """The times of each finished run of a cell, by seed."""
+    names = ("total", "rollout", "verification", "assembly")
+    found = {name: by_seed(runs, SECONDS + name, cell, at) for name in names}
+    hours = by_seed(runs, "hours", cell, at)
+    return {seed: Times(**{name: found[name][seed] for name in names}, hours=hours[seed]) for seed in hours}
+
+
+def of_reported(row: Mapping[str, float]) -> Times | None:
+    """The times of a row of Table 4; None if the row has none. A stage without a cell did not run."""
+    if not {"total_s", "rollout_s", "end_to_end_h"} <= set(row):
+        return None
+    return Times(
+        total=row["total_s"], rollout=row["rollout_s"], verification=row.get("verification_s", 0.0),
+        assembly=row.get("assembly_s", 0.0), hours=row["end_to_end_h"],
+    )  # fmt: skip
+
+
+def speedups_by_seed(runs: Runs, quantity: str, cell: str, baseline: str, at: int | None = None) -> dict[int, float]:
+    """A speedup of each run of a cell over the baseline's run of the same seed."""
+    kind, cells, baselines = kind_of(quantity), of_runs(runs, cell, at), of_runs(runs, baseline, at)
+    return {seed: kind(baselines[seed], times) for seed, times in cells.items() if seed in baselines}
+
+
+def reported_speedups(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every kind of speedup from the reported times alone: a line a model and algorithm, the last one the mean.
+
+    Args:
+        frame: the reported Table 4, in long format.
+    """
+    lines = []
+    for (model, algorithm), part in frame.groupby(["model", "algorithm"], sort=False):
+        rows = {str(m): dict(zip(p["column"], p["value"], strict=True)) for m, p in part.groupby("method", sort=False)}
+        baseline = of_reported(rows.pop("vanilla", {}))
+        for method, row in rows.items():
+            times = of_reported(row)
+            if baseline and times:
+                values = {name: kind(baseline, times) for name, kind in KINDS.items()}
+                lines.append({"model": model, "algorithm": algorithm, "method": method} | values)
+    table = pd.DataFrame(lines, columns=["model", "algorithm", "method", *KINDS])
+    mean = {"model": "mean", "algorithm": "", "method": ""} | {name: table[name].mean() for name in KINDS}
+    return pd.concat([table, pd.DataFrame([mean])], ignore_index=True)

@@ -1,0 +1,172 @@
+"""What learns: the policy and, for PPO, its critic; one call updates them from a batch of rollouts."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from redraft.config.algorithm import PPO
+from redraft.config.experiment import Run
+from redraft.errors import UserError
+from redraft.train import models
+from redraft.train.batch import Batch
+from redraft.train.losses import PolicyLoss, advantages, value_loss
+from redraft.train.stages import StageClock
+
+NO_UPDATE: dict[str, float | None] = {"entropy": None, "kl": None, "clip_fraction": None, "gradient_norm": None}
+"""What a step without an update reports of one."""
+CRITIC = ("critic_loss", "critic_gradient_norm")
+"""What an update of a critic reports besides."""
+
+
+class Learner:
+    """Policy, reference policy and critic of a run.
+
+    Args:
+        run: what is trained.
+        policy: the initial policy; it is trained in place.
+        model_folder: where it came from; reference policy and critic start from there too.
+        device: where all of them compute.
+    """
+
+    def __init__(self, run: Run, policy: Any, model_folder: Path, device: torch.device) -> None:
+        self.run, self.policy, self.device = run, policy.to(device), device
+        self.loss = PolicyLoss(run.algorithm)
+        self.parts: dict[str, Any] = {"model": self.policy, "optimizer": self._adamw(self.policy, 1.0)}
+        self.reference = self.critic = None
+        if run.algorithm.kl_loss_coef:
+            self.reference = models.load(model_folder)[0].to(device).eval().requires_grad_(False)
+        if isinstance(run.algorithm, PPO):
+            self.critic = models.load_critic(model_folder, run.seed).to(device)
+            self.parts["critic"] = self.critic
+            self.parts["critic_optimizer"] = self._adamw(self.critic, run.algorithm.critic_learning_rate_ratio)
+
+    def _adamw(self, model: Any, ratio: float) -> torch.optim.AdamW:
+        trainer = self.run.trainer
+        return torch.optim.AdamW(
+            model.parameters(), lr=trainer.learning_rate * ratio, weight_decay=trainer.weight_decay
+        )
+
+    @property
+    def metrics_without_update(self) -> dict[str, float | None]:
+        """What a step reports that only gathers rollouts."""
+        return NO_UPDATE | (dict.fromkeys(CRITIC) if self.critic else {})
+
+    def update(
+        self, batch: Batch, rewards: np.ndarray, groups: np.ndarray, clock: StageClock
+    ) -> dict[str, float | None]:
+        """Update from whole groups of rollouts, a mini-batch at a time.
+
+        Args:
+            batch: prompts and rollouts.
+            rewards: float32 (rows,).
+            groups: (rows,), equal for rollouts of one prompt.
+            clock: gets the seconds.
+
+        Raises:
+            UserError: before an update that is not finite.
+        """
+        with torch.no_grad(), clock.stage("old_log_probs"):
+            old, entropy = self.log_probs(self.policy, batch, entropy=True)
+        ref = values = None
+        if self.reference is not None:
+            with torch.no_grad(), clock.stage("ref"):
+                ref, _ = self.log_probs(self.reference, batch)
+        if self.critic is not None:
+            with torch.no_grad(), clock.stage("values"):
+                values = self._values(batch)
+        with clock.stage("adv"):
+            on_device = torch.from_numpy(rewards).to(self.device)
+            advantage, returns = advantages(self.run.algorithm, on_device, batch.mask, groups, values)
+        metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum())}
+        if values is not None:
+            with clock.stage("update_critic"):
+                metrics |= self._update_critic(batch, values, returns)
+        with clock.stage("update_actor"):
+            return metrics | self._update_actor(batch, old, ref, advantage)
+
+    def log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies (zero unless asked for), float32 (rows, longest response)."""
+        model.eval()
+        log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
+        for rows, part in self._parts(batch):
+            log_probs[rows], of_part = part.log_probs(model, entropy)
+            if of_part is not None:
+                entropies[rows] = of_part
+        return log_probs, entropies
+
+    def _values(self, batch: Batch) -> torch.Tensor:
+        """The critic's values, float32 (rows, longest response)."""
+        assert self.critic is not None
+        self.critic.eval()
+        values = torch.zeros_like(batch.mask)
+        for rows, part in self._parts(batch):
+            values[rows] = part.values(self.critic)
+        return values
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[torch.Tensor, Batch]]:
+        """All rows in micro-batches."""
+        return batch.parts(torch.arange(len(batch.mask), device=self.device), self.run.engine.rows_per_micro_batch)
+
+    def _mini_batches(self, batch: Batch) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+        """Rows of each update, in the order of the batch as verl takes them, and what its losses divide by."""
+        size = self.run.trainer.prompts_per_update * self.run.trainer.group_size
+        minis = torch.arange(len(batch.mask), device=self.device).split(size)
+        return [(m, {"batch_num_tokens": batch.mask[m].sum(), "global_batch_size": len(m)}) for m in minis]
+
+    def _update_critic(self, batch: Batch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float | None]:
+        assert isinstance(self.run.algorithm, PPO)
+        assert self.critic is not None
+        self.critic.train()
+        losses, norms = [], []
+        for mini, whole in self._mini_batches(batch):
+            self.parts["critic_optimizer"].zero_grad(set_to_none=True)
+            total = 0.0
+            for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
+                values = part.values(self.critic)
+                loss = value_loss(self.run.algorithm, values, old[rows], returns[rows], part.mask, whole)
+                loss.backward()
+                total += float(loss.detach())
+            losses.append(total)
+            norms.append(self._step("critic", "critic_optimizer", {"loss of the critic": total}))
+        return {"critic_loss": float(np.mean(losses)), "critic_gradient_norm": float(np.mean(norms))}
+
+    def _update_actor(
+        self, batch: Batch, old: torch.Tensor, ref: torch.Tensor | None, advantage: torch.Tensor
+    ) -> dict[str, float | None]:
+        self.policy.train()
+        kl, clip_fraction, norms = 0.0, 0.0, []
+        for mini, whole in self._mini_batches(batch):
+            self.parts["optimizer"].zero_grad(set_to_none=True)
+            total = 0.0
+            for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
+                log_probs, _ = part.log_probs(self.policy)
+                reference = None if ref is None else ref[rows]
+                result = self.loss(log_probs, old[rows], reference, advantage[rows], part.mask, whole)
+                result.loss.backward()
+                total += float(result.loss.detach())
+                share = float(part.mask.sum() / batch.mask.sum())
+                kl += (result.kl or 0.0) * share
+                clip_fraction += result.clip_fraction * share
+            norms.append(self._step("model", "optimizer", {"loss": total, "kl": kl}))
+        return {
+            "kl": None if ref is None else kl, "clip_fraction": clip_fraction, "gradient_norm": float(np.mean(norms)),
+        }  # fmt: skip
+
+    def _step(self, part: str, optimizer: str, measured: dict[str, float]) -> float:
+        """One optimiser step; returns the gradient's norm before it was clipped."""
+        limit = self.run.trainer.gradient_clip
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parts[part].parameters(), limit))
+        for quantity, value in {**measured, "gradient norm": norm}.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"the policy has diverged: the {quantity} of an update is {value}",
+                    key="trainer.learning_rate",
+                    value=self.run.trainer.learning_rate,
+                    allowed="a smaller one",
+                )
+        self.parts[optimizer].step()
+        return norm

@@ -1,0 +1,131 @@
+"""Case studies, chosen by rule from rollouts made up here."""
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from redraft.errors import UserError
+from redraft.evaluate.cases import KINDS, cases
+from redraft.files import read_json
+from redraft.tasks.tokenizer import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+PROBLEMS = [("1a+1=", "2"), ("2a+2=", "4"), ("3a+3=", "6")]
+
+
+def line(prompt, text, reward, prefix=0, draft=0, sample=0, sampled_at=0):
+    tokens = np.array(TOKENIZER(text)["input_ids"], dtype=np.int32)
+    return {"prompt": prompt, "sample": sample, "tokens": tokens, "reward": reward, "prefix_length": prefix,
+            "draft_length": draft, "sampled_at": np.full(len(tokens), sampled_at, dtype=np.int32)}  # fmt: skip
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """A function that writes a run of epochs of one step each, and chooses its cases, by kind."""
+    folder = tmp_path / "run"
+
+    def write(*epochs):
+        (folder / "rollouts").mkdir(parents=True)
+        for step, lines in enumerate(epochs):
+            frame = pd.DataFrame(lines).assign(epoch=step, finish="eos")
+            frame.to_parquet(folder / f"rollouts/step-{step:04d}.parquet")
+        file = tmp_path / "problems.jsonl"
+        file.write_text("".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in PROBLEMS))
+        data = {"kind": "file", "path": str(file), "size": len(PROBLEMS)}
+        (folder / "manifest.json").write_text(json.dumps({"run": "p/c/seed0", "configuration": {"data": data}}))
+        TOKENIZER.save_pretrained(folder / "policies/step-0003")
+        return folder
+
+    return write
+
+
+def chosen(folder, file):
+    cases(folder, file)
+    content = read_json(file)
+    assert content["run"] == "p/c/seed0"
+    assert [case["kind"] for case in content["cases"]] == [kind.name for kind in KINDS]
+    return {case["kind"]: case for case in content["cases"]}
+
+
+FIRST = [line(0, "12345", 0.0), line(1, "6789", 1.0), line(2, "abcdefgh", 0.0), line(0, "45", 1.0, sample=1)]
+
+
+def second(**changed):
+    """The second epoch: prompt 0 put right behind 3 of 5, 1 reused whole, 2 kept but for one of 8, sample 1 lost."""
+    lines = {
+        "corrected": line(0, "123xy", 1.0, prefix=3, draft=5, sampled_at=1),
+        "reused": line(1, "6789", 1.0, prefix=4, draft=4),
+        "continued": line(2, "abcdefgz+", 0.0, prefix=7, draft=8),
+        "rejected": line(0, "77", 0.0, prefix=0, draft=2, sample=1),
+    }
+    return list((lines | changed).values())
+
+
+def test_a_kind_each_is_found_with_what_was_kept_and_what_came_instead(write_run, tmp_path):
+    found = chosen(write_run(FIRST, second()), tmp_path / "cases.json")
+    case = found["corrected"]
+    assert (case["problem"], case["answer"], case["step"], case["old_step"]) == ("1a+1=", "2", 1, 0)
+    assert (case["verified_prefix"], case["rejected_tail"], case["continuation"]) == ("123", "45", "xy")
+    assert case["rejected"] == {"index": 3, "token": "4"}
+    assert (case["reward"], case["length"]) == ({"old": 0.0, "new": 1.0}, 5)
+    whole = found["reused"]
+    assert (whole["verified_prefix"], whole["rejected_tail"], whole["continuation"]) == ("6789", "", "")
+    assert (whole["rejected"], whole["oldest_token_step"]) == (None, 0)
+    assert (found["continued"]["verified_prefix"], found["continued"]["continuation"]) == ("abcdefg", "z+")
+    # The smallest share above 0 is the corrected one's (3 of 5), before the one of which nothing was kept.
+    assert (found["rejected"]["prompt"], found["rejected"]["sample"], found["rejected"]["prefix_length"]) == (0, 0, 3)
+
+
+def test_a_draft_of_which_nothing_was_kept_is_shown_if_there_is_no_other_rejection(write_run, tmp_path):
+    epoch = [line(1, "6789", 1.0, prefix=4, draft=4), line(0, "77", 0.0, prefix=0, draft=2, sample=1)]
+    found = chosen(write_run(FIRST, epoch), tmp_path / "cases.json")
+    assert (found["rejected"]["prefix_length"], found["rejected"]["rejected_tail"]) == (0, "45")
+    assert found["rejected"]["oldest_token_step"] is None
+    absent = "none of the 2 rollouts with a draft is of this kind"
+    assert found["corrected"]["absent"] == found["continued"]["absent"] == absent
+
+
+def test_the_latest_epoch_counts_and_the_order_of_lines_does_not(write_run, tmp_path):
+    third = [line(1, "6789", 1.0, prefix=4, draft=4), line(0, "77", 0.0, prefix=2, draft=2, sample=1)]
+    folder = write_run(FIRST, second(), third)
+    found = chosen(folder, tmp_path / "cases.json")
+    assert (found["reused"]["step"], found["reused"]["prompt"]) == (2, 1), "the longer of two"
+    assert found["corrected"]["step"] == 1, "none in the last epoch"
+    for step, order in itertools.product((1, 2), (slice(None, None, -1),)):
+        file = folder / f"rollouts/step-{step:04d}.parquet"
+        pd.read_parquet(file).iloc[order].to_parquet(file)
+    assert chosen(folder, tmp_path / "again.json") == found
+
+
+def test_equal_candidates_are_told_apart_by_prompt_and_sample(write_run, tmp_path):
+    epochs = [line(p, "6789", 1.0, sample=s) for p in (2, 1) for s in (1, 0)]
+    again = [line(p, "6789", 1.0, prefix=4, draft=4, sample=s) for p in (2, 1) for s in (1, 0)]
+    found = chosen(write_run(epochs, again), tmp_path / "cases.json")
+    assert (found["reused"]["prompt"], found["reused"]["sample"]) == (1, 0)
+
+
+def test_what_is_sampled_to_be_the_same_is_no_other_continuation(write_run, tmp_path):
+    same = line(2, "abcdefgh", 0.0, prefix=7, draft=8)
+    found = chosen(write_run(FIRST, second(continued=same)), tmp_path / "cases.json")
+    assert "absent" in found["continued"]
+
+
+def test_a_run_without_drafts_has_no_cases_and_says_why(write_run, tmp_path):
+    found = chosen(write_run(FIRST), tmp_path / "cases.json")
+    assert {case["absent"] for case in found.values()} == {"no rollout of this run had a draft"}
+
+
+def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_path):
+    folder = write_run(FIRST, second(reused=line(1, "6711", 1.0, prefix=4, draft=4)))
+    with pytest.raises(UserError, match="step-0001(.|\n)*was not made from the last epoch's(.|\n)*1, 0"):
+        cases(folder, tmp_path / "cases.json")
+    assert not (tmp_path / "cases.json").exists()
+    (folder / "policies/step-0003").rename(folder / "elsewhere")
+    with pytest.raises(UserError, match="no policy was saved here"):
+        cases(folder, tmp_path / "cases.json")
+    (folder / "rollouts").rename(folder / "other")
+    with pytest.raises(UserError, match="no saved rollouts"):
+        cases(folder, tmp_path / "cases.json")

@@ -1,0 +1,477 @@
+"""Verdicts on made-up runs, worked out by hand; the correction for many comparisons; the paper's own tables."""
+
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from analysis.claim_tests import FEWEST, cells_of, question
+from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
+from analysis.collect import Runs
+from analysis.quantities import ACCURACY, RUN_QUANTITIES, STAGES
+from analysis.reported_claims import (
+    NOT_IN_TABLES,
+    NOT_SUPPORTED,
+    ROLES,
+    SUPPORTED,
+    ReportedTables,
+    ReportedValues,
+    check,
+    columns_of,
+)
+from redraft.config import (
+    Bound,
+    Claim,
+    Compare,
+    Correlation,
+    Experiments,
+    Extreme,
+    Fluctuation,
+    Monotone,
+    Pairs,
+    Peak,
+    Printed,
+    Range,
+    Trend,
+)
+from redraft.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = Experiments(ROOT)
+CLAIMS = EXPERIMENTS.claims("spec_rl").claims
+TABLES = ReportedTables(ROOT / "experiments/spec_rl", EXPERIMENTS)
+PAPER = ROOT.parent / "shared/papers/spec-rl.txt"
+
+A, B, C, D, E = "grpo-vanilla", "grpo-spec-l0", "grpo-spec-l0.5", "grpo-spec-linf", "grpo-random"
+ABSENT, ALSO_ABSENT = "grpo-spec-l2", "grpo-spec-l0.8"
+TOKENS = {A: 1000, B: 500, C: 400, D: 100, E: 300}
+PREFIXES = {A: math.nan, B: 10.0, C: 20.0, D: 30.0, E: 15.0}
+ACCURACIES = {A: [20, 50, 60], B: [20, 50, 61], C: [20, 40, 70], D: [20, 30, 40], E: [20, 60, 30]}
+"""Percent right at 0, 3 and 6 steps."""
+
+
+def steps_of(cell, seed):
+    """Six steps in three epochs, the first without drafts; tokens vary a little between seeds, nothing else does."""
+    tokens, prefix = TOKENS[cell] + seed, PREFIXES[cell]
+    prefixes = [math.nan, math.nan, prefix, prefix / 2, prefix, 2 * prefix]
+    return [
+        {
+            "cell": cell, "seed": seed, "step": i, "epoch": i // 2, "tokens_decoded": tokens, "tokens_verified": 0,
+            "tokens_reused": 0 if i < 2 else 1000, "prefix_length": prefixes[i], "full_reuse_ratio": 0.5,
+            "response_length": 20.0, "token_age_epochs": 0.5, "training_step": i + 1, "informative": 0.5,
+            "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * i, "clip_fraction": 0.001,
+            "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6,
+            **{f"seconds.{stage}": tokens / 100 for stage in STAGES}, "seconds.total": tokens / 50,
+        }
+        for i in range(6)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Five cells, three seeds."""
+    steps, scores, lines = [], [], []
+    for cell, by_step in ACCURACIES.items():
+        for seed in (0, 1, 2):
+            steps += steps_of(cell, seed)
+            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/{cell}/seed{seed}/manifest.json"})
+            scores += [
+                {"cell": cell, "seed": seed, "step": 3 * i, "benchmark": benchmark, "role": role,
+                 "correct": percent + seed, "total": 100}
+                for i, percent in enumerate(by_step)
+                for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution"))
+            ]  # fmt: skip
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+def claim(test, **fields):
+    return Claim(id="c", quotation="q", section="1", test=test, **fields)
+
+
+def judged(test, runs, paper_scale=True, **fields):
+    return judge([claim(test, **fields)], runs, paper_scale)[0]
+
+
+def ratio(cell, baseline, expected, threshold, quantity="tokens_decoded", **fields):
+    return Compare(quantity=quantity, cell=cell, baseline=baseline, relative="ratio", expected=expected,
+                   threshold=threshold, **fields)  # fmt: skip
+
+
+def kept(cell, by):
+    return Compare(quantity="accuracy:all", cell=cell, baseline=A, expected="within", threshold=by)
+
+
+def tokens(kind, **fields):
+    return kind(quantity="tokens_decoded", **fields)
+
+
+def pairs(*cells, expected="below", threshold=0.7, **fields):
+    return tokens(Pairs, pairs=[(cell, A) for cell in cells], relative="ratio", expected=expected, threshold=threshold,
+                  **fields)  # fmt: skip
+
+
+def trend(*expected, cells=(B,), last="late"):
+    quantities = [f"prefix_length_{part}" for part in ("early", "middle", last)[: len(expected) + 1]]
+    return Trend(quantities=quantities, cells=list(cells), expected=list(expected))
+
+
+WEAK_CORRELATION = tokens(Correlation, other="accuracy:all", pairs=[(B, A), (C, A), (D, A)], threshold=0.4)
+
+JUDGED = [
+    # 500/1000, 501/1001, 502/1002: half, with a Student interval of [0.4985, 0.5025] about 0.5005.
+    (ratio(B, A, "below", 0.6), REPRODUCED),
+    (ratio(B, A, "below", 0.3), CONTRADICTED),
+    (ratio(B, A, "below", 0.501), INCONCLUSIVE),
+    (ratio(ABSENT, A, "below", 0.6), NOT_RUN),
+    # One quantity over another of the same cell: a stage is half of the total here.
+    (ratio(B, B, "above", 0.4, "seconds:rollout", over="seconds:total"), REPRODUCED),
+    (ratio(B, B, "above", 0.6, "seconds:rollout", over="seconds:total"), CONTRADICTED),
+    # B ends one point above A, D twenty below.
+    (kept(B, 5), REPRODUCED),
+    (kept(D, 5), CONTRADICTED),
+    (kept(B, 1), INCONCLUSIVE),
+    (kept(ABSENT, 5), NOT_RUN),
+    (tokens(Monotone, cells=[A, B, D], expected="falls"), REPRODUCED),
+    (tokens(Monotone, cells=[A, D, B], expected="falls"), CONTRADICTED),
+    (tokens(Monotone, cells=[A, ABSENT], expected="falls"), NOT_RUN),
+    (tokens(Monotone, cells=[A, B, ABSENT], expected="falls"), NOT_RUN),
+    (tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), REPRODUCED),
+    (Monotone(quantity="kl", cells=[A, B], expected="falls"), INCONCLUSIVE),
+    (tokens(Peak, cell=A, others=[B, D]), REPRODUCED),
+    (tokens(Peak, cell=B, others=[A, D]), CONTRADICTED),
+    (Peak(quantity="kl", cell=B, others=[A]), INCONCLUSIVE),
+    (tokens(Peak, cell=B, others=[ABSENT]), NOT_RUN),
+    (Bound(quantity="kl_max", cell=A, expected="below", threshold=0.1), REPRODUCED),
+    (Bound(quantity="kl_max", cell=A, expected="above", threshold=0.1), CONTRADICTED),
+    (Bound(quantity="kl_max", cell=A, expected="above", threshold=0.05), INCONCLUSIVE),
+    (Bound(quantity="kl_max", cell=ABSENT, expected="above", threshold=0.1), NOT_RUN),
+    (Bound(quantity="prefix_length", cell=A, expected="above", threshold=0.1), NOT_RUN),
+    # The mean of 0.5, 0.4 and 0.1 is a third; each is below 0.7, two are above 0.3.
+    (pairs(B, C, D, statistic="mean", threshold=0.4), REPRODUCED),
+    (pairs(B, C, D, statistic="mean", threshold=0.3), CONTRADICTED),
+    (pairs(B, C, D, statistic="mean", threshold=0.334), INCONCLUSIVE),
+    (pairs(B, C, D), REPRODUCED),
+    (pairs(B, C, D, expected="above", threshold=0.3), CONTRADICTED),
+    (pairs(B, C, D, expected="above", threshold=0.3, at_least=2), REPRODUCED),
+    (pairs(B, C, D, expected="above", threshold=0.45, at_least=2), CONTRADICTED),
+    (pairs(B, C, D, expected="within", threshold=0.95), REPRODUCED),
+    (pairs(B, C, D, expected="within", threshold=0.7), CONTRADICTED),
+    (pairs(B, C, ABSENT), NOT_RUN),
+    (pairs(B, C, D, ABSENT), REPRODUCED),
+    # Four asked, one not run: two above are not yet three, and one below is not yet two.
+    (pairs(B, C, D, ABSENT, expected="above", threshold=0.3, at_least=3), INCONCLUSIVE),
+    (tokens(Extreme, pair=(D, A), others=[(B, A), (C, A)], expected="lowest"), REPRODUCED),
+    (tokens(Extreme, pair=(C, A), others=[(B, A), (D, A)], expected="lowest"), CONTRADICTED),
+    (tokens(Extreme, pair=(B, A), others=[(C, A), (D, A)], expected="highest"), REPRODUCED),
+    (Extreme(quantity="kl", pair=(B, A), others=[(C, A)], expected="highest"), INCONCLUSIVE),
+    (tokens(Extreme, pair=(ABSENT, A), others=[(B, A)], expected="highest"), NOT_RUN),
+    (tokens(Extreme, pair=(B, A), others=[(ABSENT, A)], expected="highest"), NOT_RUN),
+    (Range(quantity="prefix_length", cells=[B, C, D], low=5, high=40), REPRODUCED),
+    (Range(quantity="prefix_length", cells=[B, C, D], low=5, high=25), CONTRADICTED),
+    (Range(quantity="kl_max", cells=[B], low=0.05, high=0.1), INCONCLUSIVE),
+    (Range(quantity="prefix_length", cells=[ABSENT], low=5, high=25), NOT_RUN),
+    # Seconds are tokens over a hundred, so their ranks agree; accuracies 61, 70, 40 have half of that correlation.
+    (tokens(Correlation, other="rollout_seconds", pairs=[(B, A), (C, A), (D, A)], threshold=0.9), REPRODUCED),
+    (tokens(Correlation, other="accuracy:all", pairs=[(B, A), (C, A), (D, A)], threshold=0.9), CONTRADICTED),
+    (WEAK_CORRELATION, REPRODUCED),
+    (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (D, A)], threshold=1.0), INCONCLUSIVE),
+    (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (ABSENT, A)], threshold=0.9), NOT_RUN),
+    # Prefixes of B over the epochs with drafts are 10, 5, 10, 20; in thirds 7.5, 10 and 20.
+    (trend("rises", "rises"), REPRODUCED),
+    (trend("falls", "rises"), CONTRADICTED),
+    (trend("rises", "rises", cells=[B, C]), REPRODUCED),
+    (trend("rises", "rises", cells=[ABSENT]), NOT_RUN),
+    (trend("rises", "rises", last="middle"), INCONCLUSIVE),
+    # E falls by 30 between evaluations, D and A never.
+    (Fluctuation(quantity="accuracy:all", cell=E, baseline=A), REPRODUCED),
+    (Fluctuation(quantity="accuracy:all", cell=A, baseline=E), CONTRADICTED),
+    (Fluctuation(quantity="accuracy:all", cell=A, baseline=A), INCONCLUSIVE),
+    (Fluctuation(quantity="accuracy:all", cell=ABSENT, baseline=A), NOT_RUN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("test", "expected"), JUDGED)
+def test_each_kind_of_claim_is_judged_as_worked_out_by_hand(runs, test, expected):
+    found = judged(test, runs)
+    assert found["verdict"] == expected, found["evidence"]
+    assert (found["p"] is None) == (expected == NOT_RUN)
+
+
+def test_all_kinds_are_tried_and_come_out_in_every_way():
+    kinds = {type(test) for test, _ in JUDGED}
+    assert {type(item.test) for item in CLAIMS} <= kinds
+    for kind in kinds:
+        verdicts = {verdict for test, verdict in JUDGED if type(test) is kind}
+        assert verdicts == {REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN}, kind
+
+
+def test_the_numbers_behind_a_verdict_are_those_worked_out(runs):
+    source = RunValues(runs)
+    largest_fall = question(Fluctuation(quantity="accuracy:all", cell=E, baseline=A), source).parts[0]
+    assert largest_fall.values == pytest.approx({0: 40.0, 1: 40.0, 2: 40.0}), "30 down against 10 up"
+    mean = question(pairs(B, C, D, statistic="mean"), source).parts[0]
+    assert mean.values[1] == pytest.approx((501 + 401 + 101) / 3 / 1001)
+    correlation = question(WEAK_CORRELATION, source).parts[0]
+    assert correlation.values == pytest.approx({0: 0.5, 1: 0.5, 2: 0.5}), "ranks 3 2 1 and 2 3 1"
+    early, late = (part.values[0] for part in question(trend("rises", "rises"), source).parts)
+    assert (early, late) == (2.5, 10.0)
+
+
+def test_what_was_left_out_is_said(runs):
+    assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("on 3 of 4 pairs: ")
+    partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
+    assert partly["evidence"].startswith("on 3 of 4 cells: tokens_decoded 6006 (grpo-vanilla) → ")
+    absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
+    assert absent == f"no finished run of {ABSENT}, {ALSO_ABSENT}"
+    assert FEWEST == 3
+
+
+def test_what_only_the_paper_s_scale_can_decide_is_inconclusive_elsewhere_and_outside_the_family(runs):
+    absolute = claim(Bound(quantity="kl_max", cell=A, expected="below", threshold=0.1), scale="paper")
+    assert judge([absolute], runs, paper_scale=True)[0]["verdict"] == REPRODUCED
+    elsewhere = judge([absolute], runs, paper_scale=False)[0]
+    assert (elsewhere["verdict"], elsewhere["p_corrected"]) == (INCONCLUSIVE, None)
+    assert "0.05" in elsewhere["evidence"]
+
+
+def test_a_benchmark_of_another_scale_is_not_run_and_an_unknown_one_is_an_error(runs):
+    test = Compare(quantity="accuracy:ifeval", cell=B, baseline=A, expected="above", threshold=0)
+    assert judged(test, runs, paper_scale=False, scale="paper")["verdict"] == NOT_RUN
+    with pytest.raises(UserError, match="no such benchmark"):
+        judged(test, runs, paper_scale=False)
+
+
+def test_a_claim_points_to_the_runs_of_all_its_cells(runs):
+    manifests = judged(ratio(B, A, "below", 0.6), runs)["manifests"]
+    assert {cell: len(paths) for cell, paths in manifests.items()} == {B: 3, A: 3}
+
+
+def made_up(differences):
+    """Runs of A and B whose tokens differ by so much in each seed."""
+    steps = [
+        row | {"tokens_decoded": 1000 + (difference if cell == B else 0)}
+        for seed, difference in enumerate(differences)
+        for cell in (A, B)
+        for row in steps_of(cell, seed)[:1]
+    ]
+    lines = [{"cell": row["cell"], "seed": row["seed"], "manifest": "m"} for row in steps]
+    scores = [{"cell": A, "seed": 0, "step": 1, "benchmark": "b", "role": "r", "correct": 1, "total": 2}]
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+def test_the_correction_is_over_all_claims_and_takes_weak_verdicts_back():
+    """Differences 1, 2, 3 have t = 3/(1/√3) = 5.1962 against −1 with two degrees of freedom: p = 0.0351. Ten claims
+    more without any effect (t = 0, p = 1) make 11 · 0.0351 = 0.386 of it."""
+    few = made_up([1, 2, 3])
+    test = Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=-1)
+    alone = judge([claim(test)], few, paper_scale=True)[0]
+    assert alone["verdict"] == REPRODUCED
+    assert alone["p"] == alone["p_corrected"] == pytest.approx(0.0351, abs=1e-4)
+    void = claim(Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=2))
+    among = judge([claim(test), *[void] * 10], few, paper_scale=True)
+    assert among[0]["verdict"] == INCONCLUSIVE
+    assert among[0]["p"] == pytest.approx(0.0351, abs=1e-4)
+    assert among[0]["p_corrected"] == pytest.approx(11 * among[0]["p"])
+    assert among[0]["evidence"].endswith("not significant after correction for 11 comparisons (p = 0.39)")
+    assert "after correction" not in among[1]["evidence"], "what was not significant before is not said to be lost"
+
+
+def test_a_contradiction_is_corrected_as_well():
+    few = made_up([1, 2, 3])
+    test = Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="below", threshold=-1)
+    assert judge([claim(test)], few, paper_scale=True)[0]["verdict"] == CONTRADICTED
+    void = claim(Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=2))
+    assert judge([claim(test), *[void] * 10], few, paper_scale=True)[0]["verdict"] == INCONCLUSIVE
+
+
+def test_the_p_value_of_several_parts_is_the_one_the_verdict_hangs_on():
+    """Mean 2, standard error 0.57735: against −1 p = 0.0351, against 10 (t = 13.856) 0.0052, against 22 0.0008."""
+    few = made_up([1, 2, 3])
+    both = Range(quantity="tokens_decoded", cells=[B], low=1002 - 3, high=1002 + 8)
+    found = judge([claim(both)], few, paper_scale=True)[0]
+    assert (found["verdict"], found["p"]) == (REPRODUCED, pytest.approx(0.0351, abs=1e-4))
+    wrong = Range(quantity="tokens_decoded", cells=[B], low=1002 + 8, high=1002 + 20)
+    found = judge([claim(wrong)], few, paper_scale=True)[0]
+    assert (found["verdict"], found["p"]) == (CONTRADICTED, pytest.approx(0.0052, abs=1e-4))
+    assert found["p_corrected"] == pytest.approx(found["p"]), "the larger of two stays as it is"
+
+
+def test_one_seed_decides_nothing():
+    found = judge([claim(ratio(B, A, "above", 0.5))], made_up([1]), paper_scale=True)[0]
+    assert (found["verdict"], found["p"], found["p_corrected"]) == (INCONCLUSIVE, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "words"),
+    [
+        (Pairs, {"pairs": [(B, A), (C, A)], "at_least": 3, "expected": "above", "threshold": 1}, "at most 2"),
+        (Pairs, {"pairs": [(B, A), (C, A)], "at_least": 1, "expected": "within", "threshold": 1}, "at_least"),
+        (Range, {"cells": [A], "low": 2, "high": 1}, "low"),
+    ],
+)
+def test_claims_that_cannot_be_meant_are_refused(kind, fields, words):
+    with pytest.raises(ValidationError, match=words):
+        tokens(kind, **fields)
+    with pytest.raises(ValidationError, match="3 quantities need 2"):
+        Trend(quantities=["a", "b", "c"], cells=[A], expected=["falls"])
+
+
+# The paper's own tables
+
+
+def reported(test, **fields):
+    return check(claim(test, **fields), TABLES)
+
+
+def by_id(name):
+    return check(next(item for item in CLAIMS if item.id == name), TABLES)
+
+
+HEAD = "model,dataset,algorithm,method,lenience,step,gen_step,column,value\n"
+LINE = "qwen3-1.7b-base,deepmath-6k,grpo,{},{},{},,{},{}\n"
+
+
+@pytest.fixture
+def little(tmp_path):
+    """Table 3 with two steps of a baseline and of ℓ = e^0.5: 100 and 40 million tokens in the end."""
+    folder = tmp_path / "spec_rl"
+    (folder / "reported").mkdir(parents=True)
+    values = [("vanilla", "", 10, 50, 1.0, 30), ("vanilla", "", 20, 100, 1.0, 34),
+              ("spec-rl", "e^0.5", 10, 30, 1.5, 40), ("spec-rl", "e^0.5", 20, 40, 2.0, 36)]  # fmt: skip
+    lines = [
+        LINE.format(method, lenience, step, column, value)
+        for method, lenience, step, *row in values
+        for column, value in zip(("tokens_m", "speedup", "avg"), row, strict=True)
+    ]
+    (folder / "reported/table03.csv").write_text(HEAD + "".join(lines))
+    return ReportedTables(folder, EXPERIMENTS)
+
+
+def test_a_reported_check_takes_the_last_step_and_the_numbers_as_printed(little):
+    source = ReportedValues(little)
+    assert source.values("tokens_decoded", A) == {0: 100e6}
+    assert source.values("tokens_decoded", B) == {}
+    assert source.trajectory("accuracy:all", C) == {0: [40.0, 36.0]}
+    assert source.values("rollout_seconds", A) == {}, "seconds are not printed"
+    assert ReportedValues(little, as_speedup=True).values("rollout_seconds", C) == {0: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("test", "printed", "expected"),
+    [
+        (ratio(C, A, "below", 0.5), [], SUPPORTED),
+        (ratio(C, A, "below", 0.4), [], NOT_SUPPORTED),
+        (ratio(B, A, "below", 0.5), [], NOT_IN_TABLES),
+        (Bound(quantity="kl_max", cell=A, expected="below", threshold=1), [], NOT_IN_TABLES),
+        (ratio(A, C, "above", 1.5, "rollout_seconds"), [{"number": "2.00"}], SUPPORTED),
+        (ratio(A, C, "above", 1.5, "rollout_seconds"), [{"number": "2.01"}], NOT_SUPPORTED),
+        (ratio(C, A, "below", 0.5), [{"number": "0.3–0.5"}], SUPPORTED),
+        (ratio(C, A, "below", 0.5), [{"number": "0.3–0.5", "ends": True}], NOT_SUPPORTED),
+        (ratio(C, A, "below", 0.5), [{"number": "43", "scale": 0.01}], NOT_SUPPORTED),
+        (ratio(C, A, "below", 0.5), [{"number": "43", "scale": 0.01, "tolerance": 5}], SUPPORTED),
+        (Fluctuation(quantity="accuracy:all", cell=C, baseline=A), [], SUPPORTED),
+        (Fluctuation(quantity="accuracy:all", cell=A, baseline=C), [], NOT_SUPPORTED),
+        (Bound(quantity="kl_max", cell=A, expected="below", threshold=1),
+         [{"number": "36", "quantity": "accuracy:all", "cell": C}], SUPPORTED),
+        (ratio(C, A, "below", 0.5), [{"number": "2.0", "quantity": "rollout_seconds", "cell": C, "baseline": A,
+                                      "relative": "speedup"}], SUPPORTED),
+    ],
+)  # fmt: skip
+def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expected):
+    found = check(claim(test, printed=printed), little)
+    assert found["reported_verdict"] == expected, found["reported_evidence"]
+
+
+def test_the_paper_s_tables_give_the_numbers_of_its_main_sentences():
+    assert by_id("average-speedup")["reported_verdict"] == SUPPORTED
+    assert "printed 2.31, the tables give 2.313" in by_id("average-speedup")["reported_evidence"]
+    assert "printed 0.34, the tables give 0.3387" in by_id("average-token-saving")["reported_evidence"]
+    assert by_id("ifeval-8b-grpo")["reported_verdict"] == SUPPORTED
+    assert by_id("smallest-gain-8b-ppo")["reported_verdict"] == SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("delayed-competitive", "printed 37.3 for accuracy:all of grpo-vanilla, the tables give 34.9, which differs"),
+        ("step-time-reduced", "printed 129–161, the tables give 127.8 to 159.1, which differs"),
+        ("rollout-dominates", "8b-ppo-vanilla: 0.4855, asserted above 0.5 (does not hold)"),
+        ("14b-ood-kept", "-3.6, asserted above -1 (does not hold)"),
+        ("rollout-time-halved-on-average", "1.939, asserted above 2 (does not hold)"),
+    ],
+)
+def test_sentences_that_the_paper_s_tables_do_not_support(name, words):
+    found = by_id(name)
+    assert found["reported_verdict"] == NOT_SUPPORTED
+    assert words in found["reported_evidence"]
+
+
+def test_reported_values_never_reach_a_verdict(runs):
+    """Without any run every claim is not run, whatever the tables say; with runs the tables change no verdict."""
+    nothing = Runs(*(frame[frame["cell"] == "none"] for frame in (runs.runs, runs.steps, runs.scores)))
+    for item in judge(CLAIMS, nothing, paper_scale=True, tables=TABLES):
+        assert item["verdict"] == NOT_RUN, item["id"]
+    keys = ("verdict", "evidence", "p", "p_corrected")
+    here = [item for item in CLAIMS if item.scale == "any"]
+    with_tables, without = judge(here, runs, False, TABLES), judge(here, runs, False)
+    assert [[item[key] for key in keys] for item in with_tables] == [[item[key] for key in keys] for item in without]
+    assert {item["reported_verdict"] for item in with_tables} == {SUPPORTED, NOT_SUPPORTED, NOT_IN_TABLES}
+
+
+# The declared claims
+
+
+def test_every_claim_names_quantities_and_cells_that_exist(runs):
+    cells = {cell.name for cell in EXPERIMENTS.cells("spec_rl")}
+    columns = {column for frame in TABLES.tables.values() for column in frame["column"]}
+    for item in CLAIMS:
+        assert set(cells_of(item.test)) <= cells
+        fields = item.test.model_dump()
+        names = [fields.get(key) for key in ("quantity", "over", "other")] + fields.get("quantities", [])
+        for name in [*names, *(printed.quantity for printed in item.printed)]:
+            if name and name.startswith(ACCURACY):
+                assert name.removeprefix(ACCURACY) in {*ROLES, *columns}, item.id
+            else:
+                assert name is None or name in RUN_QUANTITIES, item.id
+    assert len({item.id for item in CLAIMS}) == len(CLAIMS)
+
+
+def test_every_printed_number_is_in_its_quotation_or_is_what_the_note_makes_of_it():
+    for item in CLAIMS:
+        for printed in item.printed:
+            where = item.quotation.replace(",", "") + item.note
+            assert printed.number.removesuffix(".0") in where, item.id
+
+
+def test_a_printed_number_says_how_finely_it_is_rounded():
+    assert Printed(number="2.31").limits == pytest.approx((2.31, 2.31, 0.005))
+    assert Printed(number="129–161").limits == pytest.approx((129, 161, 0.5))
+    assert Printed(number="1052.2", scale=1e6).limits == pytest.approx((1052.2e6, 1052.2e6, 0.05e6))
+    with pytest.raises(ValidationError, match="both a quantity and a cell"):
+        Printed(number="1", cell=A)
+    with pytest.raises(ValidationError):
+        Printed(number="about 2")
+
+
+def test_columns_of_a_quantity_have_its_unit():
+    assert columns_of("seconds:old_log_probs") == (["old_log_probs_s"], 1.0)
+    assert columns_of("accuracy:out-of-distribution") == (["mmlu_stem", "ifeval"], float(Fraction(1, 2)))
+    assert columns_of("tokens_decoded") == (["tokens_m"], 1e6)
+    assert columns_of("kl") == ([], 1.0)
+
+
+def letters(text):
+    """Letters only: the text at hand lost its formulas, so numbers and symbols cannot be compared."""
+    return re.sub("[^a-z]", "", re.sub(r"e\^[\d.]+", "", text).lower())
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not beside the repository")
+def test_every_quotation_stands_in_the_paper():
+    paper = letters(PAPER.read_text(encoding="utf-8"))
+    for item in CLAIMS:
+        for part in item.quotation.split("…"):
+            assert letters(part) in paper, (item.id, part)

@@ -1,0 +1,184 @@
+"""The cost preview against sums worked out here from the reported files, and its rules one by one."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import cost
+from redraft.cli import main
+from redraft.config import Experiments, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import write_json
+from redraft.layout import Layout
+
+ROOT = Path(__file__).parents[1]
+SEEDS, GPUS = 3, 8
+
+
+def reported(number, column, **key):
+    """One value of a reported file, read without the code under test; that of the last step."""
+    with (ROOT / f"experiments/spec_rl/reported/table{number:02d}.csv").open() as file:
+        rows = [r for r in csv.DictReader(file) if r["column"] == column and all(r[k] == v for k, v in key.items())]
+    return float(max(rows, key=lambda row: int(row["step"] or 0))["value"])
+
+
+def table4(column, model="qwen3-1.7b-base", algorithm="grpo", method="vanilla"):
+    return reported(4, column, model=model, algorithm=algorithm, method=method)
+
+
+@pytest.fixture(scope="module")
+def experiments():
+    return Experiments(ROOT)
+
+
+@pytest.fixture(scope="module")
+def costs(experiments, tmp_path_factory):
+    layout = Layout("paper", tmp_path_factory.mktemp("nothing"))
+    found = cost.cell_costs(experiments, "spec_rl", experiments.preset("paper"), layout, extras=True)
+    return {line.cell: line for line in found}
+
+
+def test_all_settings_of_table_4_have_its_printed_hours(costs):
+    prefixes = {"": "qwen3-1.7b-base", "8b-": "qwen3-8b-base", "llama-": "llama-3.2-1b-instruct"}
+    lenience = {"grpo": "spec-l0.5", "ppo": "spec-l0.3", "dapo": "spec-l0.15"}
+    for prefix, model in prefixes.items():
+        for algorithm, label in lenience.items():
+            for method, name in (("vanilla", "vanilla"), ("spec-rl", label)):
+                line = costs[f"{prefix}{algorithm}-{name}"]
+                assert line.hours == table4("end_to_end_h", model, algorithm, method)
+                assert line.device_hours == pytest.approx(line.hours * GPUS * SEEDS)
+                assert line.source == "Table 4"
+
+
+def test_a_cell_with_a_printed_speedup_is_the_vanilla_step_with_another_rollout(costs):
+    rest, rollout = table4("total_s") - table4("rollout_s"), table4("rollout_s")
+    verification, assembly = (table4(f"{name}_s", method="spec-rl") for name in ("verification", "assembly"))
+    full_reuse = rest + rollout / reported(3, "speedup", lenience="inf") + verification + assembly
+    assert costs["grpo-spec-linf"].hours == pytest.approx(full_reuse * 90 / 3600)
+    assert costs["grpo-spec-linf"].source == "Table 4 × Table 3 speedup × 90 steps"
+    delayed = rest + rollout / reported(2, "speedup", method="delayed-reuse") + verification + assembly
+    assert costs["grpo-delayed-l0.5"].hours == pytest.approx(delayed * 90 / 3600)
+
+
+def test_random_reuse_verifies_nothing(costs):
+    seconds = table4("total_s") - table4("rollout_s") + table4("assembly_s", method="spec-rl")
+    seconds += table4("rollout_s") / reported(2, "speedup", method="random-reuse")
+    assert costs["grpo-random"].hours == pytest.approx(seconds * 90 / 3600)
+
+
+def test_another_data_set_takes_its_own_steps_and_speedup(costs):
+    assert costs["simplerl-grpo-vanilla"].hours == pytest.approx(table4("total_s") * 100 / 3600)
+    speedup = reported(6, "speedup", dataset="simplerl-8k", method="spec-rl")
+    seconds = table4("total_s") - table4("rollout_s") + table4("rollout_s") / speedup
+    seconds += table4("verification_s", method="spec-rl") + table4("assembly_s", method="spec-rl")
+    assert costs["simplerl-grpo-spec-l0.5"].hours == pytest.approx(seconds * 100 / 3600)
+    assert costs["2k-grpo-spec-l0.5"].hours == pytest.approx(table4("total_s", method="spec-rl") * 90 / 3600)
+
+
+def test_a_larger_model_is_scaled_from_the_largest_and_says_so(costs):
+    factor = cost.PARAMETERS["Qwen/Qwen3-14B-Base"] / cost.PARAMETERS["Qwen/Qwen3-8B-Base"]
+    line = costs["14b-ppo-spec-l0.3"]
+    assert line.hours == pytest.approx(table4("end_to_end_h", "qwen3-8b-base", "ppo", "spec-rl") * factor)
+    assert "scaled from qwen3-8b-base" in line.source
+    assert factor == pytest.approx(1.80, abs=0.01)
+
+
+def test_what_the_paper_does_not_run_never_takes_a_speedup_of_the_paper(costs):
+    for name in ("grpo-spec-l0.5-u16", "grpo-spec-l0.5-lr4", "grpo-release-l0.5"):
+        assert "speedup" not in costs[name].source
+        assert costs[name].source != "Table 4"
+    assert "rloo as grpo" in costs["rloo-vanilla"].source
+
+
+def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
+    length = reported(1, "tokens_m", model="qwen3-8b-base", algorithm="grpo", method="vanilla") * 1e6 / (90 * 8192)
+    line = costs["8b-grpo-spec-l0.5"]
+    assert line.policies == pytest.approx(9 * 2 * cost.PARAMETERS["Qwen/Qwen3-8B-Base"] * SEEDS)
+    assert line.rollouts == pytest.approx(90 * 8192 * length * 8 * SEEDS)
+    assert line.drafts == pytest.approx(6144 * 8 * length * 12 * 2)
+    assert costs["8b-grpo-vanilla"].drafts == 0
+
+
+def test_extras_are_left_out_unless_asked_for(experiments, costs, tmp_path):
+    few = cost.cell_costs(experiments, "spec_rl", experiments.preset("paper"), Layout("paper", tmp_path), extras=False)
+    beyond = set(costs) - {line.cell for line in few}
+    assert {"rloo-vanilla", "grpo-vanilla-u16", "grpo-release-l0.5"} <= beyond
+    assert not beyond & {"grpo-vanilla", "grpo-random", "simplerl-grpo-vanilla", "2k-grpo-spec-l0.5"}
+    assert not any(int(part.split()[1]) > 100 for part in cost.parts(experiments, "spec_rl", extras=False))
+
+
+def line(cell, hours):
+    return cost.CellCost(cell, 2, hours, None if hours is None else hours * 16, None, None, None, "")
+
+
+def test_a_shared_cell_is_added_once_and_cells_of_no_table_come_last():
+    lines = cost.part_costs(
+        [line("a", 1.0), line("b", 2.0), line("c", 3.0), line("d", None)],
+        {"Table 1": ["a", "b", "a"], "Table 2": ["b", "d", "elsewhere"]},
+    )
+    assert [(p.part, p.cells, p.device_hours, p.added, p.cumulative, p.unknown) for p in lines] == [
+        ("Table 1", 2, 48.0, 48.0, 48.0, 0),
+        ("Table 2", 2, 32.0, 0.0, 48.0, 1),
+        ("other cells", 1, 48.0, 48.0, 96.0, 0),
+    ]
+
+
+def test_wall_hours_follow_from_how_many_runs_fit_but_not_below_the_longest(experiments):
+    preset, lines = experiments.preset("paper"), [line("a", 1.0), line("b", 5.0), line("c", None)]
+    assert cost.wall_hours(lines, preset, 8) == 12.0
+    assert cost.wall_hours(lines, preset, 23) == 6.0
+    assert cost.wall_hours(lines, preset, 800) == 5.0
+    with pytest.raises(UserError, match="more than that"):
+        cost.wall_hours(lines, preset, 7)
+
+
+@pytest.mark.parametrize(("name", "devices"), [("paper", 8), ("tiny", 1)])
+def test_finished_runs_count_with_their_own_hours_unless_configured_otherwise(experiments, tmp_path, name, devices):
+    preset, layout = experiments.preset(name), Layout(name, tmp_path)
+    for seed, hours in ((0, 2.0), (1, 4.0)):
+        fingerprint = run_fingerprint(experiments.run("spec_rl/grpo-vanilla", seed, name))
+        manifest = {"fingerprint": fingerprint, "seconds": hours * 3600}
+        write_json(layout.run("spec_rl/grpo-vanilla", seed) / "manifest.json", manifest)
+    stale = layout.run("spec_rl/grpo-spec-l0.5", 0) / "manifest.json"
+    write_json(stale, {"fingerprint": "of another configuration", "seconds": 1.0})
+    found = {c.cell: c for c in cost.cell_costs(experiments, "spec_rl", preset, layout, extras=False)}
+    assert found["grpo-vanilla"].hours == 3.0
+    assert found["grpo-vanilla"].device_hours == 3.0 * devices * 3
+    assert found["grpo-vanilla"].source == "measured (2 of 3 runs)"
+    assert "measured" not in found["grpo-spec-l0.5"].source
+    assert (found["grpo-spec-l0.5"].hours is None) == (name == "tiny")
+
+
+def test_the_paper_s_hours_never_stand_for_another_scale(experiments, tmp_path):
+    lines = cost.cell_costs(experiments, "spec_rl", experiments.preset("tiny"), Layout("tiny", tmp_path), extras=True)
+    assert {(c.hours, c.device_hours, c.policies, c.rollouts) for c in lines} == {(None, None, None, None)}
+    text = cost.text(lines, [], experiments.preset("tiny"), 1)
+    assert "unknown until one run is finished" in text
+    assert "core-hours" in text
+
+
+def test_the_command_prints_the_sum_and_writes_every_line(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["cost", "spec_rl", "--gpus", "64", "--csv", "cost.csv"])
+    assert not stopped.value.code
+    written = pd.read_csv("cost.csv")
+    cells, parts = written[written["kind"] == "cell"], written[written["kind"] == "part"]
+    total = cells["hours"].sum()
+    assert parts["cumulative"].iloc[-1] == pytest.approx(total) == pytest.approx(parts["added"].sum())
+    text = capsys.readouterr().out
+    assert f"{len(cells) * SEEDS} runs, {total:,.0f} GPU-hours" in text
+    assert "64 GPUs" in text
+    assert "evaluation, whose hours the paper does not report" in text
+
+
+def test_too_few_gpus_are_one_message(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as stopped:
+        main(["cost", "--gpus", "4"])
+    assert stopped.value.code == 2
+    assert "8 or more" in capsys.readouterr().err

@@ -1,0 +1,244 @@
+"""Data and drawings of figures, from runs made up here."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from pydantic import ValidationError
+
+from analysis.collect import Runs
+from analysis.figures import draw, figure_data, plot, reported_bars
+from analysis.quantities import STEP_QUANTITIES, by_seed
+from redraft.config import Experiments, Figure
+from redraft.config.report import FigureFile
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = Experiments(ROOT)
+FIGURES = {figure.number: figure for figure in EXPERIMENTS.figures("spec_rl").figures}
+STAGES = (
+    *("verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic"),
+    *("update_actor", "others", "total"),
+)
+
+
+def step(cell, seed, number, steps_per_epoch, **values):
+    """One record: rollout time is the step's number from 1, and a tenth of the seed more."""
+    drafts = number >= steps_per_epoch
+    return {
+        "cell": cell, "seed": seed, "step": number, "epoch": number // steps_per_epoch, "training_step": number + 1,
+        "updated": True, "informative": 0.5, "tokens_decoded": 60.0, "tokens_verified": 50.0,
+        "tokens_reused": 20.0 if drafts else 0.0, "prefix_length": 10.0 if drafts else math.nan,
+        "full_reuse_ratio": 0.5 if drafts else math.nan, "response_length": 20.0, "token_age_epochs": 0.5,
+        "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * number, "clip_fraction": 0.001,
+        "gradient_norm": 1.0, "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6 if drafts else math.nan,
+        **{f"seconds.{stage}": number + 1 + seed / 10 for stage in STAGES}, **values,
+    }  # fmt: skip
+
+
+def made_up(cells, steps=6, change=lambda **_: {}):
+    """Runs of cells (name to steps an epoch), two seeds each; 60 of 100 right, and one more a seed."""
+    keys = [(cell, seed) for cell in cells for seed in (0, 1)]
+    records = [step(c, s, i, cells[c], **change(cell=c, seed=s, number=i)) for c, s in keys for i in range(steps)]
+    runs = [{"cell": c, "seed": s, "fingerprint": "f", "seconds": 1.0, "manifest": f"{c}/{s}"} for c, s in keys]
+    benchmarks = (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution"))
+    scores = [
+        {"cell": c, "seed": s, "step": at, "benchmark": b, "role": r, "correct": 60 + s if at else 10, "total": 100}
+        for c, s in keys for at in (0, steps) for b, r in benchmarks
+    ]  # fmt: skip
+    return Runs(pd.DataFrame(runs), pd.DataFrame(records), pd.DataFrame(scores))
+
+
+def line_of(data, panel, cell):
+    return data[(data["panel"] == panel) & (data["cell"] == cell)].set_index("x")
+
+
+def test_a_line_has_a_point_for_every_step_that_was_run():
+    data = figure_data(FIGURES[4], made_up({"grpo-vanilla": 2, "grpo-spec-l0": 2}), paper_scale=False)
+    line = line_of(data, "rollout time (s)", "grpo-spec-l0")
+    assert list(line.index) == [0, 1, 2, 3, 4, 5]
+    assert list(line["reproduced"]) == pytest.approx([1.05, 2.05, 3.05, 4.05, 5.05, 6.05])
+    assert (line.loc[2, "low"], line.loc[2, "high"]) == pytest.approx((3.0, 3.1)), "with two seeds, their range"
+    assert (line.loc[2, "label"], line.loc[2, "seeds"]) == ("ℓ = 1", "0 1")
+    assert line.loc[2, "manifests"] == "grpo-spec-l0/0 grpo-spec-l0/1"
+    assert set(data["cell"]) == {"grpo-vanilla", "grpo-spec-l0"}, "nothing for what was not run"
+    prefix = line_of(data, "verified prefix length (tokens)", "grpo-spec-l0")
+    assert list(prefix.index) == [2, 3, 4, 5], "there is no prefix without drafts"
+    assert data["reported"].isna().all()
+
+
+def test_panels_of_one_quantity_are_kept_apart():
+    cells = {"grpo-spec-l0.5": 2, "8b-ppo-spec-l0.3": 2}
+    data = figure_data(FIGURES[8], made_up(cells), paper_scale=False)
+    assert {(p, c) for p, c in zip(data["panel"], data["cell"], strict=True)} == {
+        ("Qwen3-1.7B", "grpo-spec-l0.5"), ("Qwen3-8B", "8b-ppo-spec-l0.3"),
+    }  # fmt: skip
+    assert set(data["label"]) == {"GRPO", "PPO"}
+
+
+def test_by_epoch_a_point_is_the_mean_of_the_epoch_s_steps():
+    def overlap(number, **_):
+        return {"rouge_1": math.nan if number < 2 else number / 10}
+
+    runs = made_up({"grpo-vanilla": 2, "dapo-vanilla": 3}, change=overlap)
+    data = figure_data(FIGURES[2], runs, paper_scale=True)
+    grpo = line_of(data, "ROUGE-1 (F)", "grpo-vanilla")
+    assert list(grpo.index) == [1, 2], "there is no earlier epoch to compare the first with"
+    assert list(grpo["reproduced"]) == pytest.approx([0.25, 0.45])
+    assert list(grpo["reported"]) == [0.5, 0.7]
+    assert list(grpo["deviation"]) == pytest.approx([-0.25, -0.25])
+    dapo = line_of(data, "ROUGE-1 (F)", "dapo-vanilla")
+    # Step 2 is in the first epoch of three steps.
+    assert list(dapo["reproduced"]) == pytest.approx([0.2, 0.4])
+    assert figure_data(FIGURES[2], runs, paper_scale=False)["reported"].isna().all()
+
+
+def test_the_first_reuse_is_the_first_step_of_a_line_s_second_epoch():
+    data = figure_data(FIGURES[7], made_up({"2k-grpo-spec-l0.5": 2, "4k-grpo-spec-l0.5": 4}), paper_scale=False)
+    marked = data[data["first_reuse"]]
+    assert dict(zip(marked["cell"], marked["x"], strict=True)) == {"2k-grpo-spec-l0.5": 2, "4k-grpo-spec-l0.5": 4}
+    one_epoch = figure_data(FIGURES[7], made_up({"5k-grpo-spec-l0.5": 9}), paper_scale=False)
+    assert len(one_epoch) == 6
+    assert not one_epoch["first_reuse"].any()
+    assert not figure_data(FIGURES[4], made_up({"grpo-vanilla": 2}), paper_scale=False)["first_reuse"].any()
+
+
+def test_a_quantity_that_an_algorithm_lacks_has_no_points_and_one_of_some_steps_has_gaps():
+    kl = {"quantity": "kl", "title": "KL", "cells": ["a", "b", "c"], "log": True}
+    entropy = {"quantity": "entropy", "title": "H", "cells": ["c"]}
+    figure = Figure(number=5, title="t", x="step", panels=[kl, entropy])
+
+    def null(cell, number, **_):
+        return {"kl": math.nan} if cell == "b" else {"entropy": math.nan} if cell == "c" and number in (1, 3) else {}
+
+    data = figure_data(figure, made_up({"a": 2, "b": 2, "c": 2}, change=null), paper_scale=False)
+    without = line_of(data, "KL", "b")
+    assert (list(without.index), set(without["n_seeds"])) == ([*range(6)], {0})
+    assert without["reproduced"].isna().all()
+    assert list(line_of(data, "H", "c").index) == [0, 2, 4, 5]
+    axes = plot(figure, data).axes
+    assert axes[0].get_yscale() == "log"
+    assert texts(axes[0]) == [], "b was run, and measures no KL"
+    assert np.isnan(axes[1].lines[0].get_ydata()).tolist() == [False, True, False, True, False, False]
+    plt.close("all")
+
+
+BARS = Figure(
+    number=1, title="t", x="cell",
+    panels=[
+        {"quantity": "accuracy:all", "title": "accuracy", "cells": ["8b-grpo-vanilla", "8b-grpo-spec-l0.5"],
+         "labels": ["GRPO", "GRPO + SPEC-RL"], "reported_in": {"table": 1, "column": "avg"}},
+        {"quantity": "rollout_seconds", "title": "time", "cells": ["8b-grpo-spec-l0.5"]},
+    ],
+)  # fmt: skip
+
+
+def test_bars_show_the_last_policy_beside_the_paper_s_value_at_its_scale_only():
+    reported = reported_bars(BARS, EXPERIMENTS, "spec_rl")
+    assert reported == {"accuracy": {"8b-grpo-vanilla": 57.5, "8b-grpo-spec-l0.5": 59.3}}
+    runs = made_up({"8b-grpo-spec-l0.5": 2})
+    data = figure_data(BARS, runs, paper_scale=True, reported=reported)
+    assert list(data["cell"]) == ["8b-grpo-spec-l0.5"] * 2, "no bar for what was not run"
+    bar = line_of(data, "accuracy", "8b-grpo-spec-l0.5").loc[1]
+    assert (bar["reproduced"], bar["low"], bar["high"]) == pytest.approx((60.5, 60.0, 61.0))
+    assert (bar["reported"], bar["deviation"], bar["n_seeds"]) == pytest.approx((59.3, 1.2, 2))
+    time = line_of(data, "time", "8b-grpo-spec-l0.5").loc[0]
+    assert (time["reproduced"], math.isnan(time["reported"])) == (pytest.approx(21.3), True)
+    assert figure_data(BARS, runs, paper_scale=False, reported=reported)["reported"].isna().all()
+
+
+def test_no_reported_value_can_become_a_reproduced_one():
+    runs = made_up({"8b-grpo-vanilla": 2, "8b-grpo-spec-l0.5": 2})
+    reported = reported_bars(BARS, EXPERIMENTS, "spec_rl")
+    nonsense = {panel: {cell: 7 * value + 1 for cell, value in bars.items()} for panel, bars in reported.items()}
+    first, second = (figure_data(BARS, runs, paper_scale=True, reported=values) for values in (reported, nonsense))
+    columns = ["reproduced", "low", "high"]
+    pd.testing.assert_frame_equal(first[columns], second[columns])
+    assert not first["reported"].equals(second["reported"])
+
+
+def shipped_runs():
+    cells = {cell for figure in FIGURES.values() for panel in figure.panels for cell in panel.cells}
+    return made_up(dict.fromkeys(sorted(cells), 2), steps=4)
+
+
+def texts(axis):
+    return [text.get_text() for text in axis.texts]
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_a_shipped_figure_has_all_its_points_in_their_panels(number):
+    figure, runs = FIGURES[number], shipped_runs()
+    data = figure_data(figure, runs, paper_scale=False)
+    points = set(zip(data["panel"], data["cell"], strict=True))
+    assert points == {(panel.title, cell) for panel in figure.panels for cell in panel.cells}
+    axes = plot(figure, data).axes
+    assert [axis.get_title() for axis in axes if axis.get_visible()] == [panel.title for panel in figure.panels]
+    for axis, panel in zip(axes, figure.panels, strict=False):
+        drawn = axis.patches if figure.x == "cell" else axis.collections
+        assert (len(drawn), texts(axis)) == (len(panel.cells), [])
+    plt.close("all")
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_what_was_not_run_is_named_in_the_drawing(number):
+    figure = FIGURES[number]
+    data = figure_data(figure, made_up({"grpo-spec-l0.5": 2}), paper_scale=False)
+    drawing = plot(figure, data)
+    for axis, panel in zip(drawing.axes, figure.panels, strict=False):
+        absent = [panel.label(cell) for cell in panel.cells if cell != "grpo-spec-l0.5"]
+        if figure.x == "cell" or len(absent) == len(panel.cells):
+            assert texts(axis) == ["not run"] * (len(absent) if figure.x == "cell" else 1)
+        else:
+            assert texts(axis) == [f"not run: {', '.join(absent)}"]
+    plt.close("all")
+
+
+def test_a_drawing_of_the_same_data_is_the_same_file(tmp_path):
+    data = figure_data(FIGURES[6], made_up({"grpo-vanilla": 2}), paper_scale=False)
+    draw(FIGURES[6], data, tmp_path / "one")
+    draw(FIGURES[6], data, tmp_path / "two")
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_every_figure_of_the_paper_that_holds_data_is_declared():
+    assert [n for n in FIGURES if n < 100] == [1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert EXPERIMENTS.figures("spec_rl").cases.numbers == [12, 13, 14, 15]
+    assert [FIGURES[101].heading, FIGURES[4].heading] == ["Extra 1", "Figure 4"]
+    runs = shipped_runs()
+    for figure in FIGURES.values():
+        for panel in figure.panels:
+            if figure.x == "cell":
+                assert by_seed(runs, panel.quantity, panel.cells[0])
+            else:
+                assert panel.quantity in STEP_QUANTITIES
+
+
+LINE = {"quantity": "reward", "title": "t", "cells": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("x", "panel", "words"),
+    [
+        ("step", {"labels": ["A"]}, "1 labels for 2 cells"),
+        ("step", {"labels": ["A", "A"]}, "label 'A' stands twice"),
+        ("step", {"cells": ["a", "a"]}, "cell 'a' stands twice"),
+        ("step", {"reported_in": {"table": 1, "column": "avg"}}, "reported_in is for bars"),
+        ("cell", {"mark_first_reuse": True}, "for lines, not for bars"),
+        ("cell", {"reported": {"first": 1.0}}, "for lines, not for bars"),
+    ],
+)
+def test_a_panel_that_cannot_be_drawn_is_refused(x, panel, words):
+    with pytest.raises(ValidationError, match=words):
+        Figure(number=1, title="t", x=x, panels=[LINE | panel])
+
+
+def test_case_studies_have_numbers_of_their_own():
+    figures = [{"number": 12, "title": "t", "x": "step", "panels": [LINE]}]
+    cases = {"cell": "a", "numbers": [12, 13, 14, 15]}
+    with pytest.raises(ValidationError, match="figure 12 stands twice"):
+        FigureFile(figures=figures, cases=cases)
+    with pytest.raises(ValidationError, match="at least 4"):
+        FigureFile(figures=figures, cases=cases | {"numbers": [13]})

@@ -1,0 +1,103 @@
+"""The paper preset: what it says against the paper's own tables, and that the campaign is listed without any data."""
+
+import csv
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from redraft.config import Experiments, run_fingerprint
+
+ROOT = Path(__file__).parents[1]
+SIZES = {
+    "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541,
+}  # fmt: skip
+"""What reported accuracies are multiples of: problems times samples."""
+
+
+@pytest.fixture(scope="module")
+def experiments():
+    return Experiments(ROOT)
+
+
+def dry_run(folder, *arguments):
+    command = ["snakemake", "-n", "reproduction", *arguments, "--config", "preset=paper"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout + result.stderr
+
+
+def copy_to(folder):
+    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_every_cell_resolves_at_the_paper_s_scale(experiments):
+    cells = experiments.cells("spec_rl")
+    runs = {cell.name: experiments.run(cell.id, 0, "paper") for cell in cells}
+    steps = {name: run.steps for name, run in runs.items()}
+    assert steps.pop("simplerl-grpo-vanilla") == steps.pop("simplerl-grpo-spec-l0.5") == 100
+    assert set(steps.values()) == {90}
+    assert {run.model.kind for run in runs.values()} == {"pretrained"}
+    assert {run.data.kind for run in runs.values()} == {"hub"}
+    assert runs["grpo-vanilla"].evaluated_steps == [10, 20, 30, 40, 50, 60, 70, 80, 90]
+
+
+def test_models_and_data_are_those_the_reported_tables_name(experiments):
+    preset, named = experiments.preset("paper"), set()
+    for file in sorted((ROOT / "experiments/spec_rl/reported").glob("*.csv")):
+        with file.open() as lines:
+            named |= {(row["model"], row["dataset"]) for row in csv.DictReader(lines)}
+    assert {model for model, _ in named} == set(preset.models)
+    assert {data for _, data in named} <= set(preset.data)
+
+
+def test_benchmarks_are_the_reported_columns_with_their_denominators(experiments):
+    benchmarks = experiments.preset("paper").benchmarks
+    assert {name: b.data.size * b.samples for name, b in benchmarks.items()} == SIZES
+    with (ROOT / "experiments/spec_rl/reported/table01.csv").open() as file:
+        columns = {row["column"] for row in csv.DictReader(file)}
+    assert columns == set(benchmarks) | {"tokens_m", "speedup", "avg"}
+    assert {name for name, b in benchmarks.items() if b.role == "out-of-distribution"} == {"mmlu_stem", "ifeval"}
+    assert {(b.temperature, b.top_p, b.max_new_tokens) for b in benchmarks.values()} == {(1.0, 0.95, 16000)}
+
+
+def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, tmp_path):
+    folder = copy_to(tmp_path)
+    began = time.perf_counter()
+    text = dry_run(folder, "--quiet", "rules")
+    seconds = time.perf_counter() - began
+    counts = dict(re.findall(r"^(\w+) +(\d+)$", text, flags=re.M))
+    cells = experiments.cells("spec_rl", experiments.grids("spec_rl", beyond_paper=False))
+    assert int(counts["train"]) == len(cells) * len(experiments.preset("paper").seeds) == 111
+    assert int(counts["make_model"]) == 4
+    assert seconds < 60  # about 3 on an idle machine; benchmarks/workflow.py measures it
+    assert not (folder / "results/paper/runs").exists()
+
+
+def test_a_new_cell_or_a_field_at_its_default_changes_no_other_run(experiments, tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    cells_file, preset_file = (tmp_path / "experiments" / name for name in ("spec_rl/cells.yaml", "presets/paper.yaml"))
+    content = yaml.safe_load(cells_file.read_text())
+    lenience = next(grid for grid in content["grids"] if grid["name"] == "lenience")
+    lenience["axes"]["lenience"]["l1.5"] = {"method": {"lenience": "e^1.5"}}
+    lenience["exclude"][0]["when"]["lenience"].append("l1.5")
+    cells_file.write_text(yaml.safe_dump(content, sort_keys=False))
+    preset = yaml.safe_load(preset_file.read_text())
+    preset["data"]["deepmath-6k"] |= {"revision": None, "instruction": "", "choices": None, "answer_in_box": False}
+    preset_file.write_text(yaml.safe_dump(preset, sort_keys=False))
+    changed = Experiments(tmp_path)
+    names = {cell.id for cell in changed.cells("spec_rl")}
+    assert names - {cell.id for cell in experiments.cells("spec_rl")} == {"spec_rl/grpo-spec-l1.5"}
+    for cell in experiments.cells("spec_rl"):
+        before, after = (run_fingerprint(e.run(cell.id, 0, "paper")) for e in (experiments, changed))
+        assert before == after, cell.id
+    assert run_fingerprint(changed.run("spec_rl/grpo-spec-l1.5", 0, "paper")) != run_fingerprint(
+        changed.run("spec_rl/grpo-spec-l0.5", 0, "paper")
+    )

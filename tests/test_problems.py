@@ -1,0 +1,163 @@
+"""Data sets of the hub, read from a folder laid out like their repositories."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from redraft.config import Experiments
+from redraft.config.data import HubProblems
+from redraft.errors import UserError
+from redraft.tasks.grading import is_correct
+from redraft.tasks.problems import DATA_ROOT, Problem, load_problems
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
+COPIES = {
+    "amc23": "amc23", "aime24": "aime24", "math500": "math500", "minerva": "minerva_math", "olympiad": "olympiadbench",
+    "mmlu_stem": "mmlu_stem", "ifeval": "ifeval",
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_ROOT, str(tmp_path))
+    return tmp_path
+
+
+def write_training_file(root, file, count):
+    """A Parquet file with the columns of SPEC-RL's release."""
+    target = root / "bensonbsliu/Spec-RL" / file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "data_source": "deepmath",
+            "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": f"problem {i}"}],
+            "reward_model": {"ground_truth": f"{i:03}", "style": "rule"},
+            "extra_info": {"index": i},
+        }
+        for i in range(count)
+    ]
+    pd.DataFrame(rows).to_parquet(target)
+
+
+def write_lines(root, rows, name="test.jsonl", dataset="a/b"):
+    (root / dataset).mkdir(parents=True, exist_ok=True)
+    (root / dataset / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_paper_preset_reads_the_release_s_columns_and_its_subsets_are_the_first_problems(root):
+    data = Experiments(ROOT).preset("paper").data
+    write_training_file(root, "deepmath/train_sample_6144.parquet", 6144)
+    write_training_file(root, "simplerl_math_35/train_8192.parquet", 8192)
+    whole = load_problems(data["deepmath-6k"])
+    assert len(whole) == 6144
+    assert whole[7] == Problem("problem 7", "007")
+    for role, size in (("2k", 2048), ("3k", 3072), ("4k", 4096), ("5k", 5120)):
+        assert load_problems(data[f"deepmath-{role}"]) == whole[:size]
+    assert len(load_problems(data["simplerl-8k"])) == 8192
+
+
+def test_a_file_of_another_size_is_refused(root):
+    write_training_file(root, "train.parquet", 5)
+    data = HubProblems(id="bensonbsliu/Spec-RL", files=["train.parquet"], size=4, problem="prompt.-1.content",
+                       answer="reward_model.ground_truth")  # fmt: skip
+    with pytest.raises(UserError, match="wrong number") as error:
+        load_problems(data)
+    assert (error.value.key, error.value.value, error.value.allowed) == ("size", 5, "4")
+    assert len(load_problems(data.model_copy(update={"of": 5}))) == 4
+    with pytest.raises(ValueError, match="must not exceed"):
+        HubProblems(id="a/b", files=["x"], size=5, of=4)
+
+
+def test_options_get_letters_and_an_index_becomes_one(root):
+    write_lines(root, [{"q": "Which?", "options": ["one", "two"], "answer": 1}])
+    data = HubProblems(id="a/b", files=["*test*"], size=1, problem="q", choices="options", instruction="\nBox it.")
+    assert load_problems(data) == [Problem("Which?\nA. one\nB. two\nBox it.", "B")]
+
+
+def test_answers_keep_zeros_lose_empty_fractions_and_come_out_of_boxes(root):
+    rows = [{"problem": "p", "answer": a} for a in ("025", 27.0, 2.5, 3, r"so \boxed{x} and \boxed{y}")]
+    write_lines(root, rows)
+    answers = [p.answer for p in load_problems(HubProblems(id="a/b", files=["test.jsonl"], size=5))]
+    assert answers == ["025", "27", "2.5", "3", r"so \boxed{x} and \boxed{y}"]
+    write_lines(root, rows[-1:])
+    boxed = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_in_box=True)
+    assert load_problems(boxed) == [Problem("p", "y")]
+
+
+def test_several_files_are_read_in_the_order_of_the_configuration(root):
+    write_lines(root, [{"problem": "1", "answer": "x"}], "one.jsonl")
+    write_lines(root, [{"problem": "2", "answer": "x"}], "two.jsonl")
+    data = HubProblems(id="a/b", files=["two.jsonl", "one.jsonl"], size=2)
+    assert [problem.prompt for problem in load_problems(data)] == ["2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "message"),
+    [
+        ({"problem": "p", "answer": "a"}, {"id": "a/other"}, "without this data set"),
+        ({"problem": "p", "answer": "a"}, {"files": ["train*"]}, "no such file"),
+        ({"problem": "p", "answer": "a"}, {"files": ["*"]}, "several files"),
+        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "this kind of file"),
+        ({"problem": "p"}, {}, "lacks this column"),
+        ({"problem": "p", "answer": []}, {"answer": "answer.0"}, "lacks this column"),
+        ({"problem": ["p"], "answer": "a"}, {}, "neither text nor a number"),
+        ({"problem": None, "answer": "a"}, {}, "neither text nor a number"),
+        ({"problem": "p", "answer": ""}, {}, "has no answer"),
+        ({"problem": "p", "answer": "no box"}, {"answer_in_box": True}, "has no answer"),
+        (["p"], {}, "not an object"),
+    ],
+)
+def test_what_does_not_fit_is_named(root, row, changes, message):
+    write_lines(root, [row])
+    (root / "a/b/README.md").write_text("about")
+    data = HubProblems(id="a/b", files=["*.jsonl"], size=1).model_copy(update=changes)
+    with pytest.raises(UserError, match=message):
+        load_problems(data)
+
+
+def test_without_a_network_one_message_says_where_to_put_the_files(tmp_path):
+    """In a process of its own, since the hub's client reads its settings when it is imported."""
+    import os
+    import subprocess
+    import sys
+
+    code = (
+        "from redraft.config.data import HubProblems; from redraft.tasks.problems import load_problems\n"
+        "from redraft.errors import UserError\n"
+        "try: load_problems(HubProblems(id='a/b', files=['test.jsonl'], size=1))\n"
+        "except UserError as error: print(error)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != DATA_ROOT} | {
+        "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path),
+    }  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "cannot be fetched" in result.stdout
+    assert "a/b" in result.stdout
+    assert "test.jsonl in the folder $REDRAFT_DATA/a/b" in result.stdout
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_real_benchmarks_load_with_the_paper_preset_s_columns(root, name):
+    copy = BENCHMARKS / f"{COPIES[name]}.jsonl"
+    if not copy.exists():
+        pytest.skip(f"{copy.name} is not there: third-party data are not part of the repository")
+    data = Experiments(ROOT).preset("paper").benchmarks[name].data
+    (root / data.id).mkdir(parents=True)
+    (root / data.id / "all.jsonl").symlink_to(copy)
+    size = 540 if name == "ifeval" else data.size  # the copy lacks one prompt
+    problems = load_problems(data.model_copy(update={"files": ["all.jsonl"], "size": size}))
+    assert len(problems) == size
+    assert all(problem.prompt.strip() for problem in problems)
+    if name == "ifeval":
+        assert {problem.answer for problem in problems} == {""}
+    else:
+        assert all(problem.prompt.endswith("within \\boxed{}.") for problem in problems)
+        right = [is_correct(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems[:20]]
+        assert all(right)
+    if name == "mmlu_stem":
+        assert {problem.answer for problem in problems} == set("ABCD")

@@ -1,0 +1,472 @@
+"""Tables, speedups and statistics on runs made up here, whose every number can be computed by hand."""
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import render
+from analysis.collect import Runs
+from analysis.counterparts import NO_ROW, without_counterpart
+from analysis.quantities import RUN_QUANTITIES, STAGES, by_seed, noise_by_seed
+from analysis.reported import KEY, no_reported, read_reported, reported_key, reported_row
+from analysis.speedups import KINDS, Times, of_reported, reported_speedups
+from analysis.statistics import corrected, estimate, noise_floor
+from analysis.tables import Source, expand, lines_of, make_table
+from redraft.config import Column, Experiments, Row, Table
+from redraft.errors import UserError
+from redraft.train.stages import STAGES as TRAINED_STAGES
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = Experiments(ROOT)
+TABLES = {table.number: table for table in EXPERIMENTS.tables("spec_rl").tables}
+REPORTED = ROOT / "experiments/spec_rl"
+TINY = EXPERIMENTS.preset("tiny")
+STEPS = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").steps
+PER_EPOCH = 6
+DENOMINATOR = {
+    "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541
+}  # fmt: skip
+
+
+def steps_of(cell, seed, tokens, rollout, verification=0.0):
+    """A run of the tiny preset: each step decodes `tokens`, and in epochs with drafts reuses 3 times as many."""
+    lines = []
+    for i in range(STEPS):
+        reuse = i >= PER_EPOCH and verification > 0
+        seconds = dict.fromkeys(STAGES, 0.0) | {"rollout": rollout, "verification": verification, "reward": 1.0}
+        lines.append({
+            "cell": cell, "seed": seed, "step": i, "epoch": i // PER_EPOCH, "training_step": i + 1,
+            "tokens_decoded": tokens, "tokens_verified": 0, "tokens_reused": 3 * tokens if reuse else 0,
+            "prefix_length": float(i) if reuse else math.nan, "full_reuse_ratio": 0.5 if reuse else math.nan,
+            "response_length": 20.0, "token_age_epochs": 0.5, "informative": 0.25, "clip_fraction": 0.001, "kl": 0.0,
+            "entropy": 0.3, "reward": 0.5, "fresh_reward": 0.4, "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6,
+            **{f"seconds.{name}": value for name, value in seconds.items()}, "seconds.total": sum(seconds.values()),
+        })  # fmt: skip
+    return lines
+
+
+def make_runs(cells, seeds=(0, 1, 2)):
+    """Runs of some cells: name to tokens a step, rollout and verification seconds a step, correct answers."""
+    steps, scores, lines = [], [], []
+    for cell, (tokens, rollout, verification, correct) in cells.items():
+        for seed in seeds:
+            steps += steps_of(cell, seed, tokens, rollout, verification)
+            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json"})
+            for step in (0, *range(TINY.trainer.evaluate_every, STEPS, TINY.trainer.evaluate_every), STEPS):
+                for name, benchmark in TINY.benchmarks.items():
+                    right = 10 if step == 0 else correct + step + seed
+                    scores.append({"cell": cell, "seed": seed, "step": step, "benchmark": name, "role": benchmark.role,
+                                   "correct": right, "total": 400})  # fmt: skip
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return make_runs({"grpo-vanilla": (400, 8.0, 0.0, 200), "grpo-spec-l0.5": (100, 2.0, 2.0, 210)})
+
+
+def source(runs, number=None, paper_scale=False):
+    reported = no_reported() if number is None or number > 100 else read_reported(REPORTED, number)
+    return Source(runs, reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+
+
+def made(runs, number, **arguments):
+    spec = expand(TABLES[number], TINY.benchmarks)
+    return spec, make_table(spec, source(runs, number, **arguments))
+
+
+def cell_of(cells, row, column, group=None):
+    chosen = cells[(cells["row"] == row) & (cells["column"] == column)]
+    return chosen[chosen["group"] == group].iloc[0] if group else chosen.iloc[0]
+
+
+# The runs themselves
+
+
+def test_at_counts_only_the_steps_done_and_the_policy_after_them(runs):
+    assert by_seed(runs, "tokens_decoded", "grpo-vanilla") == {seed: 400 * STEPS for seed in (0, 1, 2)}
+    assert by_seed(runs, "tokens_decoded", "grpo-vanilla", at=10) == dict.fromkeys((0, 1, 2), 4000)
+    assert by_seed(runs, "accuracy:all", "grpo-vanilla", at=10)[1] == pytest.approx(100 * 211 / 400)
+    assert by_seed(runs, "accuracy:all", "grpo-vanilla")[1] == pytest.approx(100 * (201 + STEPS) / 400)
+    assert by_seed(runs, "accuracy:all", "grpo-vanilla", at=0)[1] == 2.5
+    assert by_seed(runs, "accuracy:all", "grpo-vanilla", at=11) == {}, "no policy was evaluated there"
+
+
+def test_the_last_policy_counts_even_if_an_earlier_one_was_better(runs):
+    scores = runs.scores.copy()
+    scores.loc[scores["step"] == 10, "correct"] = 400
+    changed = Runs(runs.runs, runs.steps, scores)
+    assert by_seed(changed, "accuracy:all", "grpo-vanilla") == by_seed(runs, "accuracy:all", "grpo-vanilla")
+
+
+def test_quantities_of_a_run_by_hand(runs):
+    def of(quantity, cell="grpo-spec-l0.5", at=None):
+        return by_seed(runs, quantity, cell, at)[0]
+
+    assert of("reuse_share") == pytest.approx(0.75)
+    assert of("hours") == pytest.approx(STEPS * (2 + 2 + 1) / 3600)
+    assert (of("seconds:rollout"), of("seconds:verification"), of("seconds:total")) == (2, 2, 5)
+    assert (of("generation_steps"), of("training_steps"), of("generation_steps", at=7)) == (STEPS, STEPS, 7)
+    assert (of("informative"), of("response_length")) == (0.25, 20)
+    assert of("first_reuse_step") == PER_EPOCH + 1
+    # Prefix lengths are the numbers of the steps, 6 to 29 here: thirds of eight.
+    thirds = [of(f"prefix_length_{name}") for name in ("early", "middle", "late")]
+    assert STEPS == 30
+    assert thirds == [9.5, 17.5, 25.5]
+    assert math.isnan(of("prefix_length_early", "grpo-vanilla"))
+    assert math.isnan(of("first_reuse_step", "grpo-vanilla"))
+
+
+def test_epochs_of_rollout_seconds_and_a_last_one_cut_short(runs):
+    steps = runs.steps[(runs.steps["cell"] == "grpo-vanilla") & (runs.steps["step"] < 15)].copy()
+    steps["seconds.rollout"] = steps["step"].astype(float)  # epochs are 0-5, 6-11 and 12-14
+    cut = Runs(runs.runs, steps, runs.scores)
+    expected = {"first": 2.5, "last": 13.0}
+    for epoch, value in expected.items():
+        assert by_seed(cut, f"rollout_seconds_{epoch}_epoch", "grpo-vanilla")[0] == value
+    assert by_seed(cut, "rollout_seconds_reuse_epochs", "grpo-vanilla")[0] == 10.0
+
+
+def test_the_stages_are_the_trainer_s():
+    assert STAGES == TRAINED_STAGES
+
+
+def test_every_quantity_of_every_table_exists(runs):
+    assert all(len(by_seed(runs, quantity, "grpo-vanilla")) == 3 for quantity in RUN_QUANTITIES)
+    columns = {c.model_dump_json(): c for table in TABLES.values() for c in expand(table, TINY.benchmarks).columns}
+    table = TABLES[3].model_copy(update={"columns": list(columns.values()), "rows": TABLES[3].rows[:1]})
+    cells = make_table(table, source(runs, 3))
+    assert set(cells["verdict"]) <= {"baseline", "not comparable", "not applicable"}
+
+
+# Statistics
+
+
+def test_the_interquartile_mean_cuts_a_quarter_at_each_end():
+    assert estimate({0: 1.0, 1: 2.0, 2: 3.0, 3: 100.0}).iqm == 2.5
+    assert estimate({0: 1.0, 1: 2.0, 2: 9.0}).iqm == 4.0, "fewer than four are all kept"
+    assert math.isnan(estimate({}).iqm)
+
+
+def test_p_values_by_hand():
+    # Mean 2, standard error 1/sqrt(3): t = 3.464 with two degrees of freedom.
+    assert estimate({0: 1.0, 1: 2.0, 2: 3.0}).p_value(0) == pytest.approx(0.0742, abs=1e-4)
+    assert estimate({0: 1.0, 1: 2.0, 2: 3.0}).p_value(2) == 1
+    assert math.isnan(estimate({0: 1.0}).p_value(0))
+    assert estimate({0: 1.0, 1: 1.0}).p_value(1) == 1
+    assert estimate({0: 1.0, 1: 1.0}).p_value(0) == 0
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=6), st.integers(-50, 50))
+def test_an_uncorrected_p_value_is_below_5_percent_just_where_the_tested_interval_leaves_the_value_out(values, against):
+    found = estimate(dict(enumerate(values)))
+    p = found.p_value(against)
+    if abs(p - 0.05) > 1e-6:
+        assert (p < 0.05) == (against not in found.tested)
+
+
+def test_benjamini_and_hochberg_by_hand():
+    assert corrected([0.01, math.nan, 0.04, 0.03])[0] == pytest.approx(0.03)
+    assert corrected([0.01, math.nan, 0.04, 0.03])[2:] == pytest.approx([0.04, 0.04])
+    assert math.isnan(corrected([math.nan])[0])
+    assert corrected([]) == []
+
+
+@given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=12))
+def test_a_correction_never_makes_a_p_value_smaller_and_keeps_the_order(p_values):
+    after = corrected(p_values)
+    assert [math.isnan(p) for p in after] == [math.isnan(p) for p in p_values]
+    pairs = sorted((p, q) for p, q in zip(p_values, after, strict=True) if not math.isnan(p))
+    assert all(p <= q + 1e-12 and q <= 1 for p, q in pairs)
+    assert [q for _, q in pairs] == sorted(q for _, q in pairs)
+
+
+def test_the_noise_floor_is_binomial():
+    assert noise_floor({"a": (50.0, 100)}) == 5.0
+    assert noise_floor({"a": (50.0, 100), "b": (100.0, 100)}) == 2.5
+    assert math.isnan(noise_floor({}))
+
+
+def test_a_difference_of_two_of_the_paper_s_averages_is_noisy_by_most_of_a_point():
+    table = read_reported(REPORTED, 1)
+    noises = []
+    for _, part in table[table["method"] != "base"].groupby(["model", "algorithm"]):
+        rows = [dict(zip(row["column"], row["value"], strict=True)) for _, row in part.groupby("method")]
+        assert len(rows) == 2
+        noises.append(math.hypot(*(noise_floor({b: (row[b], n) for b, n in DENOMINATOR.items()}) for row in rows)))
+    assert len(noises) == 9
+    assert 0.65 < min(noises) < max(noises) < 1.05
+    assert sum(noises) / 9 == pytest.approx(0.8, abs=0.1)
+
+
+def test_noise_of_means_and_differences_by_hand(runs):
+    spec, cells = made(runs, 3)
+    name = next(iter(TINY.benchmarks))
+    shares = [(200 + STEPS + seed) / 400 for seed in (0, 1, 2)]
+    one = math.sqrt(sum(p * (1 - p) / 400 for p in shares)) / 3
+    assert cell_of(cells, "GRPO", name)["noise"] == pytest.approx(100 * one)
+    assert noise_by_seed(runs, f"accuracy:{name}", "grpo-vanilla")[0] == pytest.approx(
+        100 * math.sqrt(shares[0] * (1 - shares[0]) / 400)
+    )
+    other = [(210 + STEPS + seed) / 400 for seed in (0, 1, 2)]
+    both = math.sqrt(sum(p * (1 - p) / 400 for p in [*shares, *other])) / 3 / math.sqrt(len(TINY.benchmarks))
+    label = "+ SPEC-RL, ℓ = e^0.5"
+    assert cell_of(cells, label, "average_difference")["noise"] == pytest.approx(100 * both)
+    assert math.isnan(cell_of(cells, label, "speedup")["noise"])
+    assert f"± noise {cell_of(cells, 'GRPO', name)['noise']:.1f}" in render.html(spec, cells, Path("results"))
+
+
+# Speedups
+
+
+def test_all_kinds_of_speedup_by_hand():
+    baseline = Times(total=20, rollout=12, verification=0, assembly=0, hours=10)
+    method = Times(total=10, rollout=4, verification=1, assembly=1, hours=4)
+    found = {name: kind(baseline, method) for name, kind in KINDS.items()}
+    assert found == {"printed": 3, "honest": 2, "step": 2, "end_to_end": 2.5, "controlled": pytest.approx(20 / 14)}
+
+
+def test_a_stage_without_a_reported_cell_took_no_time():
+    times = of_reported({"total_s": 9.0, "rollout_s": 4.0, "end_to_end_h": 1.0})
+    assert times == Times(total=9, rollout=4, verification=0, assembly=0, hours=1)
+    assert of_reported({"speedup": 2.0}) is None
+
+
+def test_the_reported_table_4_is_worth_less_than_it_prints():
+    """The rows of shared peers' notes, rounded there; computed here from the transcription alone."""
+    found = reported_speedups(read_reported(REPORTED, 4)).set_index(["model", "algorithm"])
+    mean = found.loc[("mean", "")]
+    assert {kind: round(mean[kind], 2) for kind in KINDS} == {
+        "printed": 2.31, "honest": 1.94, "step": 1.43, "end_to_end": 1.44, "controlled": 1.41
+    }  # fmt: skip
+    rows = {
+        ("qwen3-1.7b-base", "grpo"): (2.29, 1.95, 1.46, 1.43),
+        ("qwen3-8b-base", "dapo"): (2.88, 2.37, 1.88, 1.71),
+        ("llama-3.2-1b-instruct", "ppo"): (2.01, 1.71, 1.27, 1.26),
+    }
+    for key, expected in rows.items():
+        values = found.loc[key]
+        assert [round(values[k], 2) for k in ("printed", "honest", "end_to_end", "controlled")] == list(expected)
+    assert len(found) == 10
+
+
+def test_reported_speedups_are_labelled_as_such():
+    found = reported_speedups(read_reported(REPORTED, 4))
+    for text in (render.speedups_markdown(found, 4), render.speedups_html(found, 4)):
+        assert "computed from the numbers that the paper reports, nothing reproduced" in text
+        assert "2.31" in text
+
+
+def test_table_4_of_runs_by_hand(runs):
+    spec, cells = made(runs, 4)
+    expected = {"printed": 4, "honest": 2, "step": 9 / 5, "end_to_end": 9 / 5, "controlled": 9 / 5}
+    group = "Qwen3-1.7B-Base"
+    for kind, value in expected.items():
+        cell = cell_of(cells, "GRPO + SPEC-RL", f"speedup_{kind}", group)
+        assert cell["reproduced"] == pytest.approx(value)
+        assert cell_of(cells, "GRPO", f"speedup_{kind}", group)["verdict"] == "baseline"
+    assert cell_of(cells, "GRPO + SPEC-RL", "speedup_honest", group)["reported"] == pytest.approx(309.9 / 158.8)
+    assert cell_of(cells, "GRPO + SPEC-RL", "total_difference", group)["reproduced"] == -4
+    assert math.isnan(cell_of(cells, "GRPO + SPEC-RL", "total_difference", group)["reported"]), "seconds have a scale"
+    values = cell_of(cells, "GRPO + SPEC-RL", "values_s", group)
+    assert (values["verdict"], values["n_seeds"]) == ("not applicable", 0)
+    assert cell_of(cells, "GRPO", "verification_s", group)["verdict"] == "not applicable"
+    assert cell_of(cells, "GRPO + SPEC-RL", "verification_s", group)["reproduced"] == 2
+    text = render.markdown(spec, cells)
+    line = next(line for line in text.splitlines() if line.startswith("| GRPO "))
+    assert "–" in line
+    assert "**LLaMA-3.2-1B-Instruct**" in text
+
+
+def test_the_mean_row_needs_all_rows_and_leaves_the_baselines_out(runs):
+    _, cells = made(runs, 4)
+    mean = cell_of(cells, "Mean", "speedup_printed")
+    assert mean["verdict"] == "missing", "eight of nine rows were not run"
+    assert mean["reported"] == pytest.approx(2.3134, abs=1e-4)
+    spec_rows = [row for row in TABLES[4].rows if row.cell in ("grpo-vanilla", "grpo-spec-l0.5")]
+    other = spec_rows[1].model_copy(update={"label": "the other", "baseline": "grpo-vanilla", "cell": "grpo-spec-l0"})
+    table = TABLES[4].model_copy(update={"rows": [*spec_rows, other]})
+    three = make_runs(
+        {"grpo-vanilla": (9, 8.0, 0.0, 9), "grpo-spec-l0.5": (9, 2.0, 2.0, 9), "grpo-spec-l0": (9, 4.0, 1.0, 9)}
+    )
+    mean = cell_of(make_table(table, source(three, 4)), "Mean", "speedup_printed")
+    assert (mean["reproduced"], mean["n_seeds"]) == (3.0, 3)
+
+
+def test_an_unknown_speedup_is_named(runs):
+    column = Column(name="x", title="x", quantity="speedup:lucky")
+    table = Table(number=104, title="t", baseline="grpo-vanilla", columns=[column],
+                  rows=[Row(label="a", cell="grpo-vanilla")])  # fmt: skip
+    with pytest.raises(UserError, match="no such speedup(.|\n)*lucky(.|\n)*speedup:honest"):
+        make_table(table, source(runs))
+
+
+# Trajectories, groups and base rows
+
+
+def test_a_trajectory_has_a_row_a_policy_and_the_paper_s_at_the_same_share_of_a_run(runs):
+    spec, cells = made(runs, 16)
+    assert list(dict.fromkeys(cells["row"])) == [
+        "Base Model", "GRPO @ 10", "+ SPEC-RL @ 10", "GRPO @ 20", "+ SPEC-RL @ 20", "GRPO @ 30", "+ SPEC-RL @ 30"
+    ]  # fmt: skip
+    # 10 of 30 steps stand beside 30 of 90.
+    early = cell_of(cells, "+ SPEC-RL @ 10", "tokens_relative")
+    assert (early["reproduced"], early["reported"]) == (0.25, pytest.approx(85.1 / 187.7))
+    assert cell_of(cells, "+ SPEC-RL @ 10", "speedup")["reported"] == 1.85
+    assert cell_of(cells, "+ SPEC-RL @ 30", "speedup")["reported"] == 2.29
+    assert cell_of(cells, "+ SPEC-RL @ 20", "tokens_m")["reproduced"] == pytest.approx(20 * 100e-6)
+    assert cell_of(cells, "+ SPEC-RL @ 20", "average_difference")["reproduced"] == pytest.approx(2.5)
+    assert "+ SPEC-RL @ 20" in render.markdown(spec, cells)
+
+
+def test_nothing_reported_stands_beside_a_share_that_the_paper_does_not_have():
+    frame, cell = read_reported(REPORTED, 16), EXPERIMENTS.cell("spec_rl/grpo-spec-l0.5")
+    assert reported_row(frame, cell, at=Fraction(1, 9))["speedup"] == 1.41
+    assert reported_row(frame, cell, at=Fraction(1, 10)) == {}
+    assert reported_row(frame, cell, at=Fraction(1, 7)) == {}
+    assert reported_row(frame, cell)["speedup"] == reported_row(frame, cell, at=Fraction(1))["speedup"] == 2.29
+
+
+def test_dapo_is_compared_by_its_generation_steps():
+    frame, cell = read_reported(REPORTED, 25), EXPERIMENTS.cell("spec_rl/8b-dapo-spec-l0.15")
+    key = dict(zip(KEY, reported_key(frame, cell, at=Fraction(2, 3)), strict=True))
+    assert (key["step"], key["gen_step"]) == ("30", "60")
+    assert reported_key(frame, cell, at=Fraction(1)) is None, "it stands at 82 of 90"
+    assert dict(zip(KEY, reported_key(frame, cell), strict=True))["gen_step"] == "82"
+
+
+def test_speedups_along_training_are_the_paper_s_up_to_that_step():
+    """Tokens of a trajectory grow and its last speedup is the whole run's in Table 1: both are cumulative."""
+    last = EXPERIMENTS.cell("spec_rl/grpo-spec-l0.5")
+    whole, along = reported_row(read_reported(REPORTED, 1), last), read_reported(REPORTED, 16)
+    assert reported_row(along, last, at=Fraction(1)) == whole
+    tokens = [reported_row(along, last, at=Fraction(i, 9))["tokens_m"] for i in range(1, 10)]
+    assert tokens == sorted(tokens)
+
+
+def test_base_rows_have_the_initial_policy_s_accuracies_and_nothing_else(runs):
+    _, cells = made(runs, 1, paper_scale=True)
+    group = "Qwen3-1.7B-Base"
+    name = next(iter(TINY.benchmarks))
+    assert cell_of(cells, "Base Model", name, group)["reproduced"] == 2.5
+    tokens = cell_of(cells, "Base Model", "tokens_m", group)
+    assert (tokens["verdict"], math.isnan(tokens["reproduced"])) == ("not applicable", True)
+    frame, cell = read_reported(REPORTED, 1), EXPERIMENTS.cell("spec_rl/grpo-vanilla")
+    assert reported_row(frame, cell, at=Fraction(0))["avg"] == 22.3
+    assert reported_row(read_reported(REPORTED, 24), cell, at=Fraction(0))["avg"] == 22.3
+
+
+def test_rows_of_groups_are_compared_with_their_own_baseline(runs):
+    cells = {"grpo-vanilla": (400, 8.0, 0.0, 9), "grpo-spec-l0.5": (100, 2.0, 2.0, 9),
+             "ppo-vanilla": (600, 8.0, 0.0, 9), "ppo-spec-l0.3": (300, 2.0, 2.0, 9)}  # fmt: skip
+    _, made_cells = made(make_runs(cells), 1)
+    group = "Qwen3-1.7B-Base"
+    ppo = cell_of(made_cells, "PPO + SPEC-RL", "tokens_relative", group)
+    assert (ppo["reproduced"], ppo["reported"]) == (0.5, pytest.approx(230.8 / 565.1))
+    assert ppo["manifests"].split()[-1].startswith("results/tiny/runs/ppo-vanilla")
+    assert cell_of(made_cells, "PPO", "tokens_relative", group)["verdict"] == "baseline"
+    assert cell_of(made_cells, "PPO", "tokens_relative", "Qwen3-8B-Base")["verdict"] == "missing"
+
+
+def test_headings_stand_above_their_groups_in_every_format(runs):
+    spec, cells = made(runs, 6)
+    text, tex, page = render.markdown(spec, cells), render.latex(spec, cells), render.html(spec, cells, Path("results"))
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
+        "**DeepMath-6K**", "GRPO", "GRPO + SPEC-RL", "**SimpleRL-8K**", "GRPO", "GRPO + SPEC-RL"
+    ]  # fmt: skip
+    assert tex.count("\\midrule \\emph{") == 2
+    assert page.count('class="group"') == 2
+
+
+def test_a_table_beyond_the_paper_says_so_and_has_nothing_reported(runs):
+    for number in (101, 102, 103, 104):
+        spec, cells = made(runs, number)
+        assert cells["reported"].isna().all()
+        assert render.markdown(spec, cells).startswith(f"**Extra {number - 100}.**")
+    _, cells = made(runs, 104)
+    assert cell_of(cells, "SPEC-RL, 6K", "first_reuse_step")["reproduced"] == PER_EPOCH + 1
+    assert cell_of(cells, "GRPO, 6K", "first_reuse_step")["verdict"] == "not applicable", "there are no drafts"
+    assert cell_of(cells, "SPEC-RL, 2K", "first_reuse_step")["verdict"] == "missing"
+
+
+# The correction in a table
+
+
+def test_a_verdict_rests_on_the_p_value_corrected_over_the_table(runs):
+    """Two comparisons of one column; p is 0.0353 in one and about 0.9 in the other, so the first becomes 0.07."""
+    accuracy = {"name": "d", "title": "d", "quantity": "accuracy:all", "relative": "difference", "reported": ["avg"]}
+    rows = [Row(label=label, cell=f"grpo-{label}") for label in ("vanilla", "spec-l0.5", "spec-l0")]
+    table = Table(number=3, title="t", baseline="grpo-vanilla", columns=[Column(**accuracy)], rows=rows)
+    both = make_runs(dict.fromkeys(("grpo-vanilla", "grpo-spec-l0.5", "grpo-spec-l0"), (9, 8.0, 0.0, 100)))
+    gains = {"grpo-spec-l0.5": (4, 8, 6), "grpo-spec-l0": (-40, 42, 1)}
+    for (cell, seed), part in both.scores.groupby(["cell", "seed"]):
+        if cell in gains:
+            both.scores.loc[part.index, "correct"] += gains[cell][seed]
+    cells = make_table(table, source(both, 3)).set_index("row")
+    assert cells.loc["spec-l0.5", "p"] == pytest.approx(0.0353, abs=1e-3)
+    assert cells.loc["spec-l0.5", "p_corrected"] == pytest.approx(2 * cells.loc["spec-l0.5", "p"])
+    assert cells.loc["spec-l0.5", "tested_low"] > 0
+    assert cells.loc["spec-l0.5", "verdict"] == "inconclusive"
+    assert math.isnan(cells.loc["vanilla", "p"])
+    alone = make_table(table.model_copy(update={"rows": rows[:2]}), source(both, 3)).set_index("row")
+    assert alone.loc["spec-l0.5", "verdict"] in ("agrees", "same direction")
+
+
+# What the tables declare
+
+
+def test_the_tables_of_the_paper_are_all_there():
+    assert list(TABLES) == [*range(1, 28), 101, 102, 103, 104]
+
+
+@pytest.mark.parametrize("number", range(1, 28))
+def test_every_reported_row_has_a_row_of_the_file_at_the_paper_s_own_steps(number, runs):
+    """Structure only: with the paper's steps each row is met, but DAPO's that stand between two evaluations."""
+    frame, table = read_reported(REPORTED, number), TABLES[number]
+    met = set()
+    for row in table.rows:
+        cell = EXPERIMENTS.cell(f"spec_rl/{row.cell}")
+        total = 100 if cell.data == "simplerl-8k" else 90
+        if row.at == "start":
+            shares = [Fraction(0)]
+        else:
+            shares = [Fraction(s, total) for s in range(1, total + 1)] if table.trajectory else [None]
+        met |= {reported_key(frame, cell, row.reported, share) for share in shares}
+    assert met - {None} == set(frame[KEY].itertuples(index=False, name=None))
+
+
+def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
+    reported = {number: read_reported(REPORTED, number) for number in (3, 16, 17)}
+    missing = without_counterpart({n: TABLES[n] for n in (3, 16)}, source(runs), reported)
+    third = missing[missing["table"] == 3]
+    assert set(third["cell"]) == {f"grpo-spec-{x}" for x in ("l0", "l0.2", "l0.8", "l2", "linf")}
+    assert set(third["reason"]) == {"its cell was not run"}
+    along = missing[missing["table"] == 16]
+    assert set(along["step"]) == {"10", "20", "40", "50", "70", "80"}, "30, 60 and 90 are thirds of a run"
+    assert along["reason"].str.contains("evaluated after 10, 20, 30 of 30 steps").all()
+    assert set(missing.loc[missing["table"] == 17, "reason"]) == {NO_ROW}
+    assert len(missing[missing["table"] == 17]) == 19
+
+
+def test_a_preset_without_the_model_is_the_reason(runs):
+    smoke = Source(runs, no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
+    missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)})
+    assert set(missing["cell"]) == {"grpo-random", "grpo-delayed-l0.5"}
+    table = TABLES[7].model_copy(update={"rows": TABLES[7].rows[1:]})
+    lines = lines_of(table, Source(runs, no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
+    assert not any(line.known for line in lines)
+
+
+def test_the_list_of_rows_without_a_counterpart_is_readable(runs):
+    from analysis.counterparts import summary
+
+    reported = {16: read_reported(REPORTED, 16)}
+    missing = without_counterpart({16: TABLES[16]}, source(runs), reported)
+    text = render.counterparts_markdown(missing, summary(missing, reported), "tiny")
+    assert "12 of the 19 reported rows have none" in text
+    assert "10, 20, 40, 50, 70, 80" in text
