@@ -224,7 +224,7 @@ def _peak(test: Peak, source: Source) -> Question:
 
 
 def _extreme(test: Extreme, source: Source) -> Question:
-    found, absent = _by_pair([test.pair, *test.others], test.quantity, None, test.relative, source)
+    found, absent = _by_pair([test.pair, *test.others], test.quantity, test.over, test.relative, source)
     if test.pair not in found or len(found) == 1:
         return _unanswerable(test, absent)
     side = "above" if test.expected == "highest" else "below"
@@ -235,7 +235,7 @@ def _extreme(test: Extreme, source: Source) -> Question:
     ]
     on = _on(len(found), len(test.others) + 1, "pairs")
     own = f"{estimate(found[test.pair]).mean:.4g} ({test.pair[0]})"
-    form = _form(test.quantity, None, test.relative)
+    form = _form(test.quantity, test.over, test.relative)
     return _all(parts, [], absent, f"{on}{form}: {own} asserted the {test.expected}; ")
 
 
@@ -261,7 +261,7 @@ def _range(test: Range, source: Source) -> Question:
 
 def _correlation(test: Correlation, source: Source) -> Question:
     first, absent = _by_pair(test.pairs, test.quantity, None, test.relative, source)
-    second, also_absent = _by_pair(test.pairs, test.other, None, test.relative, source)
+    second, also_absent = _by_pair(test.pairs, test.other, None, test.other_relative or test.relative, source)
     pairs = [pair for pair in test.pairs if pair in first and pair in second]
     missing = list(dict.fromkeys([*absent, *also_absent]))
     if len(pairs) < FEWEST:
@@ -273,7 +273,8 @@ def _correlation(test: Correlation, source: Source) -> Question:
     }
     label = f"rank correlation of {test.quantity} and {test.other} over {len(pairs)} pairs"
     finite = {seed: value for seed, value in values.items() if not math.isnan(value)}
-    return _all([Part(label, finite, "above", test.threshold)], [], missing, _on(len(pairs), len(test.pairs), "pairs"))
+    part = Part(label, finite, test.expected, test.threshold)
+    return _all([part], [], missing, _on(len(pairs), len(test.pairs), "pairs"))
 
 
 def _trend(test: Trend, source: Source) -> Question:

@@ -5,7 +5,7 @@ Beside it, and labelled apart, stands whether the paper's own tables support the
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.claim_tests import Part, Question, cells_of, question
@@ -32,10 +32,14 @@ class RunValues:
 
     runs: Runs
     lenient: bool = False
+    _known: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, repr=False)
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
-        """A quantity of a cell by seed, no NaN."""
-        return {} if self._unknown(quantity) else _finite(by_seed(self.runs, quantity, cell))
+        """A quantity of a cell by seed, no NaN; computed once, since many claims share cells."""
+        key = (quantity, cell)
+        if key not in self._known:
+            self._known[key] = {} if self._unknown(quantity) else _finite(by_seed(self.runs, quantity, cell))
+        return self._known[key]
 
     def trajectory(self, quantity: str, cell: str) -> dict[int, list[float]]:
         """A quantity of each kept policy of a cell in the order of training, by seed."""
@@ -49,10 +53,10 @@ class RunValues:
         return found
 
     def _unknown(self, quantity: str) -> bool:
-        name = quantity.removeprefix(ACCURACY)
+        if not self.lenient or not quantity.startswith(ACCURACY):
+            return False
         scores = self.runs.scores
-        known = {"all", *scores["benchmark"], *scores["role"]}
-        return self.lenient and name != quantity and name not in known
+        return quantity.removeprefix(ACCURACY) not in {"all", *scores["benchmark"].unique(), *scores["role"].unique()}
 
 
 @dataclass(frozen=True)
@@ -89,18 +93,22 @@ def judge(
         tables: the paper's reported tables; without them that check is left out.
     """
     decidable = [paper_scale or claim.scale == "any" for claim in claims]
-    questions = [
-        question(claim.test, RunValues(runs, lenient=not here)) for claim, here in zip(claims, decidable, strict=True)
-    ]
+    sources = {here: RunValues(runs, lenient=not here) for here in (True, False)}
+    questions = [question(claim.test, sources[here]) for claim, here in zip(claims, decidable, strict=True)]
     compared = [[_test(part) for part in asked.parts] for asked in questions]
-    family = [each.p for parts, here in zip(compared, decidable, strict=True) if here for each in parts]
+    counted = [here and asked.answerable for asked, here in zip(questions, decidable, strict=True)]
+    family = [each.p for parts, counts in zip(compared, counted, strict=True) if counts for each in parts]
     following = iter(corrected(family))
     adjusted = [
-        [next(following) if here else math.nan for _ in parts] for parts, here in zip(compared, decidable, strict=True)
+        [next(following) if counts else math.nan for _ in parts]
+        for parts, counts in zip(compared, counted, strict=True)
     ]
     size = sum(not math.isnan(p) for p in family)
+    manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     return [
-        _describe(claim, runs, here) | _decide(asked, parts, ps, size, here) | (check(claim, tables) if tables else {})
+        _describe(claim, manifests, here)
+        | _decide(asked, parts, ps, size, here)
+        | (check(claim, tables) if tables else {})
         for claim, asked, parts, ps, here in zip(claims, questions, compared, adjusted, decidable, strict=True)
     ]
 
@@ -113,7 +121,11 @@ def _test(part: Part) -> Compared:
 def _decide(asked: Question, parts: list[Compared], adjusted: list[float], size: int, here: bool) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim."""
     if not asked.answerable:
-        reason = f"no finished run of {', '.join(asked.absent)}" if asked.absent else "the cells share no seed"
+        reason = (
+            f"no finished run with this quantity: {', '.join(asked.absent)}"
+            if asked.absent
+            else "the cells share no seed"
+        )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None}
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
@@ -162,16 +174,15 @@ def show(found: Estimate) -> str:
     return f"{found.mean:.4g} [{found.tested.low:.4g}, {found.tested.high:.4g}], {len(found.seeds)} seed{plural}"
 
 
-def _describe(claim: Claim, runs: Runs, here: bool) -> dict[str, Any]:
+def _describe(claim: Claim, manifests: Mapping[str, list[str]], here: bool) -> dict[str, Any]:
     """What does not depend on how the claim came out."""
-    cells = cells_of(claim.test)
     return {
         "id": claim.id,
         "quotation": claim.quotation,
         "section": claim.section,
         "test": claim.test.model_dump(mode="json"),
         "note": claim.note,
-        "manifests": {cell: runs.manifests(cell, runs.runs.loc[runs.runs["cell"] == cell, "seed"]) for cell in cells},
+        "manifests": {cell: manifests.get(cell, []) for cell in cells_of(claim.test)},
         "decided_at_this_scale": here,
     }
 

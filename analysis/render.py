@@ -114,7 +114,8 @@ def _relative(path: Path, base: Path) -> str:
 
 def speedups_markdown(speedups: pd.DataFrame, table: int) -> str:
     """`analysis.speedups.reported_speedups` in Markdown."""
-    return f"**Table {table}'s reported numbers, honest** ({FROM_REPORTED})\n\n{_speedups(speedups).to_markdown()}\n"
+    body = _speedups(speedups).to_markdown(disable_numparse=True)
+    return f"**Table {table}'s reported numbers, honest** ({FROM_REPORTED})\n\n{body}\n"
 
 
 def speedups_html(speedups: pd.DataFrame, table: int) -> str:

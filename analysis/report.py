@@ -15,7 +15,7 @@ from analysis.collect import Runs
 from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, html, name, number
 from analysis.speedups import SPEEDUP
-from analysis.tables import BASELINE, MISSING, NOT_APPLICABLE
+from analysis.tables import MISSING
 from redraft.config import Experiments, Figure, Preset, Table
 from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
@@ -77,18 +77,19 @@ def _counts(claims: list[dict[str, Any]], key: str) -> dict[str, int]:
 def _main_result(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
     """The relative columns of the first table, for the rows that were run: all that compares at any scale."""
     relative = [column for column in table.columns if column.relative or column.quantity.startswith(SPEEDUP)]
+    compared = [row for row in table.rows if row.at == "end" and row.cell != (row.baseline or table.baseline)]
     cells = read_table(layout.table(paper, table.number))
-    cells = cells[cells["column"].isin([column.name for column in relative])]
-    rows = cells.groupby(["group", "row"], sort=False)["verdict"]
-    compared = rows.transform(lambda verdicts: not set(verdicts) <= {BASELINE, NOT_APPLICABLE})
-    run = rows.transform(lambda verdicts: not set(verdicts) <= {BASELINE, NOT_APPLICABLE, MISSING})
-    fragment = html(table.model_copy(update={"columns": relative, "note": ""}), cells[run], layout.folder)
-    count = {"of": _pairs(cells[compared]), "run": _pairs(cells[run])}
-    return count | {"html": fragment.replace(f'id="table{table.number}"', 'id="main-result"'), "name": name(table)}
-
-
-def _pairs(cells: pd.DataFrame) -> int:
-    return len(cells[["group", "row"]].drop_duplicates())
+    cells = cells[cells["column"].isin([column.name for column in relative]) & (cells["verdict"] != MISSING)]
+    keys = pd.MultiIndex.from_tuples([(row.label, f"{paper}/{row.cell}") for row in compared], names=["row", "cell"])
+    cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
+    run = cells[["row", "cell"]].drop_duplicates()
+    fragment = html(table.model_copy(update={"columns": relative, "note": ""}), cells, layout.folder)
+    return {
+        "html": fragment.replace(f'id="table{table.number}"', 'id="main-result"'),
+        "name": name(table),
+        "of": len(compared),
+        "run": len(run),
+    }
 
 
 def _table(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
@@ -146,12 +147,12 @@ def _cases(layout: Layout, paper: str, cases: Any, seed: int) -> dict[str, Any] 
 
 
 def _without_counterpart(layout: Layout, paper: str) -> dict[str, Any] | None:
-    """Why reported rows have no reproduced counterpart, with counts; numbers in a reason are left out to join rows."""
+    """Why reported rows have no reproduced counterpart, with counts; a reason's details are in the file."""
     file = layout.table(paper, 0).with_name("without_counterpart.csv")
     if not file.exists():
         return None
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    kinds = frame["reason"].str.replace(r" \(.*\)", "", regex=True).str.replace(r"\b\d+\b", "N", regex=True)
+    kinds = frame["reason"].str.replace(r" \(.*\)", "", regex=True)
     reasons = frame.groupby(kinds, sort=False)["table"].agg(["size", lambda t: ", ".join(dict.fromkeys(t))])
     return {
         "total": len(frame),

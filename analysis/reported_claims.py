@@ -5,8 +5,8 @@ if its test holds for the values as printed (on the threshold is not beyond it) 
 those of the tables.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.claim_tests import Part, cells_of, question
 from analysis.quantities import ACCURACY
-from analysis.reported import METHODS, read_reported, reported_row
+from analysis.reported import read_reported, reported_row
 from analysis.statistics import PAIRINGS
 from redraft.config import Claim, Experiments, Printed
 
@@ -55,6 +55,7 @@ class ReportedTables:
 
     folder: Path
     experiments: Experiments
+    _rows: dict[str, list[dict[str, float]]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def tables(self) -> dict[int, pd.DataFrame]:
@@ -64,13 +65,18 @@ class ReportedTables:
 
     def row(self, cell: str, column: str) -> Mapping[str, float]:
         """The last row of a cell in the first table that has that column of it; empty if none has."""
-        return next(self._rows(cell, column), {})
+        return next((row for row in self.rows(cell) if column in row), {})
+
+    def rows(self, cell: str) -> list[dict[str, float]]:
+        """The last row of a cell in every table, empty where a table has none; read once."""
+        if cell not in self._rows:
+            key = self.experiments.cell(f"{self.folder.name}/{cell}")
+            self._rows[cell] = [reported_row(frame, key) for frame in self.tables.values()]
+        return self._rows[cell]
 
     def steps(self, cell: str, column: str) -> list[float]:
         """A column over the steps of a cell, from the first table with more than one."""
         key = self.experiments.cell(f"{self.folder.name}/{cell}")
-        if key.method.kind not in METHODS:
-            return []
         for frame in self.tables.values():
             steps = sorted({int(step) for step in frame["step"] if step})
             rows = [reported_row(frame[frame["step"] == str(step)], key) for step in steps]
@@ -78,12 +84,6 @@ class ReportedTables:
             if len(values) > 1:
                 return values
         return []
-
-    def _rows(self, cell: str, column: str) -> Iterator[Mapping[str, float]]:
-        key = self.experiments.cell(f"{self.folder.name}/{cell}")
-        if key.method.kind in METHODS:
-            rows = (reported_row(frame, key) for frame in self.tables.values() if (frame["column"] == column).any())
-            yield from (row for row in rows if column in row)
 
 
 @dataclass(frozen=True)

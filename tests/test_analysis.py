@@ -9,8 +9,7 @@ import pytest
 
 from analysis import render
 from analysis.collect import Runs
-from analysis.figures import figure_data
-from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed
+from analysis.quantities import STAGES, by_seed
 from analysis.reported import read_reported, reported_row
 from analysis.statistics import NONE, Estimate, Interval, estimate, paired
 from analysis.tables import COLUMNS, Source, expand, make_table, verdict
@@ -181,39 +180,11 @@ def test_pairing_takes_only_shared_seeds():
     assert paired({1: 3.0}, {1: 6.0}, "speedup") == {1: 2.0}
 
 
-def test_every_declared_quantity_exists(runs):
-    for column in TABLE_3.columns:
-        if column.quantity != "accuracy:*":
-            assert by_seed(runs, column.quantity, "grpo-vanilla")
-    panels = [panel for figure in EXPERIMENTS.figures("spec_rl").figures for panel in figure.panels]
-    assert {panel.quantity for panel in panels} <= set(STEP_QUANTITIES)
-    assert all(len(by_seed(runs, quantity, "grpo-vanilla")) == 3 for quantity in RUN_QUANTITIES)
-
-
 def test_an_unknown_quantity_is_named(runs):
     with pytest.raises(UserError, match="no such quantity(.|\n)*luck(.|\n)*tokens_decoded"):
         by_seed(runs, "luck", "grpo-vanilla")
     with pytest.raises(UserError, match="no such benchmark(.|\n)*aime24"):
         by_seed(runs, "accuracy:aime24", "grpo-vanilla")
-
-
-def test_a_figure_has_a_point_for_every_step_that_was_run(runs):
-    figure = EXPERIMENTS.figures("spec_rl").figures[1]
-    data = figure_data(figure, runs, paper_scale=False)
-    rollout = data[(data["panel"] == "rollout_seconds") & (data["cell"] == "grpo-vanilla")]
-    assert list(rollout["x"]) == [0, 1, 2]
-    assert (rollout["reproduced"] == 4.0).all()
-    assert set(data["cell"]) == {"grpo-vanilla", "grpo-spec-l0", "grpo-spec-linf"}
-    prefix = data[data["panel"] == "prefix_length"]
-    assert prefix["x"].min() == 1, "there is no prefix without drafts"
-
-
-def test_figure_2_has_reported_points_at_the_paper_s_scale_only(runs):
-    figure = EXPERIMENTS.figures("spec_rl").figures[0]
-    assert figure_data(figure, runs, paper_scale=False)["reported"].isna().all()
-    data = figure_data(figure, runs, paper_scale=True)
-    assert list(data["reported"]) == [0.5, 0.7]
-    assert list(data["deviation"]) == pytest.approx([0.1, -0.1])
 
 
 def test_reported_tables_that_are_missing_or_damaged_are_named(tmp_path):

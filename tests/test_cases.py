@@ -2,15 +2,18 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from redraft.config import GRPO, Engine, ProblemFile, Run, Speculative, TinyModel, Trainer
 from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
 from redraft.files import read_json
 from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train.local import LocalTrainer
 
 TOKENIZER = make_tokenizer()
 PROBLEMS = [("1a+1=", "2"), ("2a+2=", "4"), ("3a+3=", "6")]
@@ -129,3 +132,27 @@ def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_pat
     (folder / "rollouts").rename(folder / "other")
     with pytest.raises(UserError, match="no saved rollouts"):
         cases(folder, tmp_path / "cases.json")
+
+
+def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
+    trainer = Trainer(
+        epochs=3, prompts_per_step=4, group_size=4, prompts_per_update=2, learning_rate=0.01, max_response_tokens=8
+    )  # fmt: skip
+    problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)
+    run = Run(
+        preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="coins", model=TinyModel(),
+        data=problems, algorithm=GRPO(), method=Speculative(lenience=1), trainer=trainer, engine=Engine(device="cpu"),
+    )  # fmt: skip
+    folder = tmp_path / "run"
+    LocalTrainer(run, tiny_model, folder).train()
+    manifest = {"run": "test/cell/seed0", "configuration": run.model_dump(mode="json")}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    cases(folder, tmp_path / "cases.json")
+    found = [case for case in read_json(tmp_path / "cases.json")["cases"] if "absent" not in case]
+    assert found
+    for case in found:
+        saved = pd.read_parquet(folder / f"rollouts/step-{case['step']:04d}.parquet")
+        row = saved[(saved["prompt"] == case["prompt"]) & (saved["sample"] == case["sample"])].iloc[0]
+        assert case["verified_prefix"] + case["continuation"] == TOKENIZER.decode(row["tokens"].tolist())
+        assert (case["reward"]["new"], case["length"]) == (row["reward"], len(row["tokens"]))
+        assert case["epoch"] == case["step"] // 2 == case["old_step"] // 2 + 1

@@ -61,7 +61,7 @@ def steps_of(cell, seed):
     return [
         {
             "cell": cell, "seed": seed, "step": i, "epoch": i // 2, "tokens_decoded": tokens, "tokens_verified": 0,
-            "tokens_reused": 0 if i < 2 else 1000, "prefix_length": prefixes[i], "full_reuse_ratio": 0.5,
+            "tokens_reused": 0 if i < 2 or cell == A else 1000, "prefix_length": prefixes[i], "full_reuse_ratio": 0.5,
             "response_length": 20.0, "token_age_epochs": 0.5, "training_step": i + 1, "informative": 0.5,
             "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * i, "clip_fraction": 0.001,
             "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6,
@@ -168,6 +168,11 @@ JUDGED = [
     (tokens(Extreme, pair=(C, A), others=[(B, A), (D, A)], expected="lowest"), CONTRADICTED),
     (tokens(Extreme, pair=(B, A), others=[(C, A), (D, A)], expected="highest"), REPRODUCED),
     (Extreme(quantity="kl", pair=(B, A), others=[(C, A)], expected="highest"), INCONCLUSIVE),
+    # Prefixes grow by 12.5 in B, by 37.5 in D.
+    (Extreme(quantity="prefix_length_late", over="prefix_length_early", relative="difference", pair=(D, D),
+             others=[(B, B)], expected="highest"), REPRODUCED),
+    (Extreme(quantity="prefix_length_late", over="prefix_length_early", relative="difference", pair=(D, D),
+             others=[(B, B)], expected="lowest"), CONTRADICTED),
     (tokens(Extreme, pair=(ABSENT, A), others=[(B, A)], expected="highest"), NOT_RUN),
     (tokens(Extreme, pair=(B, A), others=[(ABSENT, A)], expected="highest"), NOT_RUN),
     (Range(quantity="prefix_length", cells=[B, C, D], low=5, high=40), REPRODUCED),
@@ -179,6 +184,11 @@ JUDGED = [
     (tokens(Correlation, other="accuracy:all", pairs=[(B, A), (C, A), (D, A)], threshold=0.9), CONTRADICTED),
     (WEAK_CORRELATION, REPRODUCED),
     (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (D, A)], threshold=1.0), INCONCLUSIVE),
+    # Where less is decoded the share of reused tokens is larger; without any reuse it is nothing to divide by.
+    (tokens(Correlation, other="reuse_share", other_relative="difference", pairs=[(B, A), (C, A), (D, A)],
+            expected="below", threshold=-0.9), REPRODUCED),
+    (tokens(Correlation, other="reuse_share", other_relative="difference", pairs=[(B, A), (C, A), (D, A)],
+            threshold=-0.9), CONTRADICTED),
     (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (ABSENT, A)], threshold=0.9), NOT_RUN),
     # Prefixes of B over the epochs with drafts are 10, 5, 10, 20; in thirds 7.5, 10 and 20.
     (trend("rises", "rises"), REPRODUCED),
@@ -226,7 +236,7 @@ def test_what_was_left_out_is_said(runs):
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
     assert partly["evidence"].startswith("on 3 of 4 cells: tokens_decoded 6006 (grpo-vanilla) → ")
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
-    assert absent == f"no finished run of {ABSENT}, {ALSO_ABSENT}"
+    assert absent == f"no finished run with this quantity: {ABSENT}, {ALSO_ABSENT}"
     assert FEWEST == 3
 
 
@@ -277,6 +287,10 @@ def test_the_correction_is_over_all_claims_and_takes_weak_verdicts_back():
     assert among[0]["p"] == pytest.approx(0.0351, abs=1e-4)
     assert among[0]["p_corrected"] == pytest.approx(11 * among[0]["p"])
     assert among[0]["evidence"].endswith("not significant after correction for 11 comparisons (p = 0.39)")
+    not_run = claim(Range(quantity="tokens_decoded", cells=[ABSENT], low=0, high=1))
+    elsewhere = claim(Bound(quantity="kl_max", cell=A, expected="below", threshold=1), scale="paper")
+    with_others = judge([claim(test), *[void] * 10, *[not_run, elsewhere] * 5], few, paper_scale=False)
+    assert with_others[0]["p_corrected"] == among[0]["p_corrected"], "what is not decided is not in the family"
     assert "after correction" not in among[1]["evidence"], "what was not significant before is not said to be lost"
 
 

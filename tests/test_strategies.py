@@ -423,8 +423,9 @@ def test_refreshed_log_probs_are_the_current_policys():
 @pytest.mark.parametrize("method", [Speculative(), DelayedReuse(), release(*DEVIATIONS)], ids=name_of)
 def test_scores_of_the_trainer_decide_and_the_engine_scores_nothing(method):
     engine, context = ScriptedEngine(law=never_end), make_context(20, 2)
+    epoch = 0 if method.kind == "delayed" else 1
     for sample in range(GROUP):
-        context.drafts.put(a_draft([1, 2, 3, 4], log_probs=[-1.0] * 4, sample=sample), 0 if method.kind == "delayed" else 1)
+        context.drafts.put(a_draft([1, 2, 3, 4], log_probs=[-1.0] * 4, sample=sample), epoch)
         scores = np.array([-0.25] * 4, dtype=np.float32)
         scores[sample:] = -math.inf
         context.scores[0, sample] = scores

@@ -238,7 +238,7 @@ def test_a_stage_without_a_reported_cell_took_no_time():
 
 
 def test_the_reported_table_4_is_worth_less_than_it_prints():
-    """The rows of shared peers' notes, rounded there; computed here from the transcription alone."""
+    """Three rows and the means, worked out by hand from the printed times."""
     found = reported_speedups(read_reported(REPORTED, 4)).set_index(["model", "algorithm"])
     mean = found.loc[("mean", "")]
     assert {kind: round(mean[kind], 2) for kind in KINDS} == {

@@ -345,7 +345,6 @@ def killed(tiny_model, tmp_path_factory):
 @pytest.mark.parametrize("place", PLACES)
 def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, killed, undisturbed, tiny_model, tmp_path):
     folder = shutil.copytree(killed / place, tmp_path / "run")
-    assert (folder / FINAL).exists() == (place == "after the last checkpoint")
     train(make_run(), tiny_model, folder)
     assert results(folder) == results(undisturbed)
 
@@ -681,3 +680,176 @@ def test_a_learning_rate_that_is_far_too_high_ends_in_an_error_of_the_users(tiny
         train(run, tiny_model, tmp_path)
     assert all(np.isfinite(record["gradient_norm"]) for record in read_json_lines(tmp_path / "steps.jsonl"))
     assert not (tmp_path / FINAL).exists()
+
+
+ALGORITHMS = [GRPO(), GRPO(kl_loss_coef=0), PPO(), DAPO(), RLOO()]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: f"{a.kind}-{a.kl_loss_coef}")
+def test_an_algorithm_has_the_models_that_it_needs_and_records_what_they_do(algorithm, tiny_model, tmp_path):
+    """Full reuse makes every group of the second epoch as informative as in the first."""
+    trainer = LocalTrainer(make_run(algorithm=algorithm), tiny_model, tmp_path)
+    penalised, critic = algorithm.kl_loss_coef > 0, algorithm.kind == "ppo"
+    records = [trainer.step(step) for step in range(4)]
+    for record in records:
+        assert record.keys() == KEYS | ({"critic_loss", "critic_gradient_norm"} if critic else set())
+    updates = [record for record in records if record["updated"]]
+    assert updates
+    for record in updates:
+        seconds = record["seconds"]
+        assert (record["kl"] is not None, seconds["ref"] > 0) == (penalised, penalised)
+        assert (seconds["values"] > 0, seconds["update_critic"] > 0) == (critic, critic)
+        assert all(record[name] is not None for name in ("entropy", "clip_fraction", "gradient_norm"))
+    assert (trainer.learner.reference is not None, trainer.learner.critic is not None) == (penalised, critic)
+
+
+def test_ppos_critic_is_trained_and_part_of_its_checkpoints(tiny_model, tmp_path):
+    run = make_run(algorithm=PPO())
+    trainer = LocalTrainer(run, tiny_model, tmp_path)
+    before = {name: tensor.clone() for name, tensor in trainer.learner.critic.state_dict().items()}
+    trainer.train()
+    folder = tmp_path / "checkpoints" / run_fingerprint(run) / "step-000006"
+    saved = load_file(folder / "critic.safetensors")
+    assert saved.keys() == before.keys()
+    assert not any(torch.equal(saved[name], before[name]) for name in ("score.weight", "score.bias"))
+    assert set(read_json(folder / "state.json")["sha256"]) == {
+        *(name for name in FILES if name != "state.json"), "critic.safetensors", "critic_optimizer.safetensors",
+    }  # fmt: skip
+
+
+RESUMED = {"ppo": make_run(algorithm=PPO()), "rloo": make_run(algorithm=RLOO()),
+           "dapo": make_run(algorithm=DAPO(), group=2, checkpoint_every=1),
+           "delayed": make_run(DelayedReuse(lenience=1)), "release": make_run(ReleaseVariant(lenience=1))}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_model, tmp_path_factory):
+    """Folders of runs of all algorithms and some methods that were not stopped, by name, trained when asked for."""
+    folders = {}
+
+    def of(name):
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp(name)
+            train(RESUMED[name], tiny_model, folders[name])
+        return folders[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_of_any_algorithm_that_was_killed_ends_bit_identical(name, finished, tiny_model, tmp_path):
+    places = ["after the fourth record", "before a checkpoint is moved into place", "after the last checkpoint"]
+    kill(RESUMED[name], tiny_model, tmp_path, places)
+    for place in places:
+        train(RESUMED[name], tiny_model, tmp_path / place)
+        assert results(tmp_path / place) == results(finished(name))
+
+
+class Stopped(Exception):
+    """In place of a kill."""
+
+
+def test_groups_that_wait_survive_a_stop_after_any_step(finished, tiny_model, tmp_path):
+    waiting = []
+    for stop in range(1, STEPS):
+        folder = tmp_path / str(stop)
+
+        def progress(done, *_, stop=stop):
+            if done == stop:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            LocalTrainer(RESUMED["dapo"], tiny_model, folder).train(progress)
+        rollouts, more = load_rollouts(folder / "checkpoints" / run_fingerprint(RESUMED["dapo"])
+                                       / f"step-{stop:06d}" / PENDING)  # fmt: skip
+        waiting.append(len(rollouts))
+        assert len(more["rewards"]) == len(rollouts)
+        train(RESUMED["dapo"], tiny_model, folder)
+        assert results(folder) == results(finished("dapo"))
+    assert max(waiting) > 0, "else nothing of this was tested"
+
+
+def test_dapo_updates_from_informative_groups_only_and_counts_generation_steps(finished):
+    """What its records say is replayed from the rewards of its rollouts."""
+    folder = finished("dapo")
+    records = read_json_lines(folder / "steps.jsonl")
+    assert len(records) == RESUMED["dapo"].steps == STEPS, "as many rollouts as any other algorithm"
+    waiting = updates = 0
+    for record in records:
+        rewards = pd.read_parquet(folder / "rollouts" / f"step-{record['step']:04d}.parquet")["reward"].to_numpy()
+        differ = np.ptp(rewards.reshape(PROMPTS, 2), axis=1) > 0
+        waiting += differ.sum()
+        enough = waiting >= PROMPTS
+        waiting, updates = (0, updates + 1) if enough else (waiting, updates)
+        assert record["rollouts"] == PROMPTS * 2
+        assert record["informative"] == pytest.approx(differ.mean())
+        assert (record["updated"], record["training_step"]) == (enough, updates)
+        for name in ("entropy", "clip_fraction", "gradient_norm"):
+            assert (record[name] is not None) == enough
+        assert record["kl"] is None
+    assert 0 < updates < STEPS
+
+
+def test_a_step_that_only_gathers_leaves_the_policy_as_it_was(tiny_model, tmp_path, monkeypatch):
+    trainer = LocalTrainer(make_run(algorithm=DAPO()), tiny_model, tmp_path)
+    before = {name: tensor.clone() for name, tensor in trainer.learner.policy.state_dict().items()}
+    monkeypatch.setattr(trainer, "_rewards", lambda rollouts: np.ones(len(rollouts), dtype=np.float32))
+    record = trainer.step(0)
+    assert (record["updated"], record["training_step"], record["informative"]) == (False, 0, 0)
+    assert record["seconds"]["update_actor"] == record["seconds"]["old_log_probs"] == 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.learner.policy.state_dict().items())
+    assert not trainer.state.pending
+
+
+def rollouts_of(folder, step):
+    """A step's rollouts, by prompt and sample."""
+    frame = pd.read_parquet(folder / "rollouts" / f"step-{step:04d}.parquet")
+    return {(row.prompt, row.sample): row for row in frame.itertuples()}
+
+
+def epoch_of(folder, epoch):
+    steps = range(epoch * STEPS_PER_EPOCH, (epoch + 1) * STEPS_PER_EPOCH)
+    return {key: row for step in steps for key, row in rollouts_of(folder, step).items()}
+
+
+def test_delayed_reuse_goes_on_from_the_rollouts_of_two_epochs_ago(finished):
+    records = read_json_lines(finished("delayed") / "steps.jsonl")
+    assert [record["prefix_length"] is None for record in records] == [True] * 4 + [False] * 2
+    first, third = (epoch_of(finished("delayed"), epoch) for epoch in (0, 2))
+    for key, rollout in third.items():
+        kept = rollout.prefix_length
+        assert rollout.draft_length == len(first[key].tokens)
+        assert rollout.tokens[:kept].tolist() == first[key].tokens[:kept].tolist()
+        assert rollout.sampled_at[:kept].tolist() == first[key].sampled_at[:kept].tolist()
+    assert any(rollout.prefix_length for rollout in third.values())
+
+
+def test_random_reuse_never_scores_a_draft(tiny_model, tmp_path):
+    records = train(make_run(RandomReuse()), tiny_model, tmp_path)
+    for record in records:
+        assert (record["tokens_verified"], record["seconds"]["verification"]) == (0, 0)
+    for record in records[STEPS_PER_EPOCH:]:
+        assert record["tokens_reused"] > 0
+        assert record["full_reuse_ratio"] == 0
+
+
+RELEASE = {"lenience": 1, "fixed_uniforms": False, "refreshed_log_probs": False}
+
+
+def test_the_release_variant_without_its_deviations_trains_as_speculative_reuse(undisturbed, tiny_model, tmp_path):
+    train(make_run(ReleaseVariant(**RELEASE, trainer_verification=False)), tiny_model, tmp_path)
+    assert results(tmp_path) == results(undisturbed)
+
+
+def test_drafts_may_be_verified_by_the_training_engine(undisturbed, tiny_model, tmp_path):
+    """In exact arithmetic that changes nothing but where the time goes; both numerics agree on so short responses."""
+    trainer = LocalTrainer(make_run(ReleaseVariant(**RELEASE, trainer_verification=True)), tiny_model, tmp_path)
+    ours = read_json_lines(undisturbed / "steps.jsonl")
+    for step in range(STEPS_PER_EPOCH + 1):
+        record = trainer.step(step)
+        assert record["tokens_verified"] == ours[step]["tokens_verified"]
+        assert (record["seconds"]["verification"] > 0) == (step >= STEPS_PER_EPOCH)
+    assert trainer.engine.usage.scored_tokens == 0
+    assert record["tokens_verified"] > 0
+    theirs, same = (rollouts_of(folder, STEPS_PER_EPOCH) for folder in (tmp_path, undisturbed))
+    assert np.mean([theirs[key].tokens.tolist() == same[key].tokens.tolist() for key in same]) > 0.8

@@ -305,6 +305,8 @@ class Extreme(Config):
     kind: Literal["extreme"] = "extreme"
     quantity: Quantity
     """What is compared within each pair."""
+    over: Quantity | None = None
+    """The baselines' quantity, if it is another one."""
     pair: Pair
     """The pair that should be the extreme."""
     others: list[Pair] = Field(min_length=1)
@@ -316,7 +318,7 @@ class Extreme(Config):
 
 
 class Correlation(Config):
-    """Over several pairs of cells, two ratios (or differences) have a rank correlation above a threshold."""
+    """Over several pairs of cells, two ratios (or differences) have a rank correlation beyond a threshold."""
 
     kind: Literal["correlation"] = "correlation"
     quantity: Quantity
@@ -327,8 +329,12 @@ class Correlation(Config):
     """Each a cell and its baseline."""
     relative: Relative = "ratio"
     """cell/baseline or cell-baseline, by seed."""
+    other_relative: Relative | None = None
+    """The same for the other quantity, if it differs."""
+    expected: Literal["above", "below"] = "above"
+    """Which side of the threshold."""
     threshold: float = Field(ge=-1, le=1)
-    """Spearman's coefficient, computed in each seed, should be above this."""
+    """Of Spearman's coefficient, computed in each seed."""
 
 
 class Trend(Config):
