@@ -1,15 +1,8 @@
 """Case studies for people: what `redraft.evaluate.cases` chose from a run, as HTML and Markdown."""
 
-from pathlib import Path
 from typing import Any
 
 from analysis.render import TEMPLATES
-from redraft.layout import Layout
-
-
-def stem_of(layout: Layout, paper: str) -> Path:
-    """Where a paper's case studies lie, without the suffix."""
-    return layout.figure(paper, 0).with_name("cases")
 
 
 def html(content: dict[str, Any], numbers: list[int]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import case_studies
 from analysis.collect import Runs
 from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, html, name, number
@@ -137,18 +136,14 @@ def _figure(layout: Layout, paper: str, figure: Figure) -> dict[str, Any]:
 def _cases(layout: Layout, paper: str, cases: Any, seed: int) -> dict[str, Any] | None:
     if cases is None:
         return None
-    stem = case_studies.stem_of(layout, paper)
-    made = stem.with_suffix(".json").exists()
-    return {
-        "numbers": cases.numbers,
-        "run": f"{cases.cell} seed {seed}",
-        "html": case_studies.html(read_json(stem.with_suffix(".json")), cases.numbers) if made else "",
-    }
+    file = layout.cases(paper).with_suffix(".html")
+    html = file.read_text(encoding="utf-8") if file.exists() else ""
+    return {"numbers": cases.numbers, "run": f"{cases.cell} seed {seed}", "html": html}
 
 
 def _without_counterpart(layout: Layout, paper: str) -> dict[str, Any] | None:
     """Why reported rows have no reproduced counterpart, with counts; a reason's details are in the file."""
-    file = layout.table(paper, 0).with_name("without_counterpart.csv")
+    file = layout.without_counterpart(paper).with_suffix(".csv")
     if not file.exists():
         return None
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)

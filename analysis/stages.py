@@ -15,6 +15,9 @@ from redraft.layout import Layout
 
 T = TypeVar("T", Table, Figure)
 
+TIMES = 4
+"""Number of the table that reports seconds by stage."""
+
 
 def collect_runs(preset: str, paper: str) -> None:
     """Gather all finished runs of a paper."""
@@ -45,17 +48,16 @@ def table(preset: str, paper: str, number: int) -> None:
     write_atomically(stem.with_suffix(".html"), render.html(spec, cells, stem.parent))
 
 
-def reported_speedups(preset: str, paper: str, number: int = 4) -> None:
-    """Every kind of speedup, computed from a table of reported times alone, as CSV, Markdown and HTML."""
+def reported_speedups(preset: str, paper: str) -> None:
+    """Every kind of speedup, computed from the table of reported times alone, as CSV, Markdown and HTML."""
     from analysis import render
     from analysis.speedups import reported_speedups as computed
 
     folder = Experiments().folder / paper
-    speedups, stem = computed(read_reported(folder, number)), Layout(preset).table(paper, number)
-    stem = stem.with_name(f"{stem.name}_reported")
+    speedups, stem = computed(read_reported(folder, TIMES)), Layout(preset).reported_speedups(paper)
     _write_csv(speedups, stem.with_suffix(".csv"))
-    write_atomically(stem.with_suffix(".md"), render.speedups_markdown(speedups, number))
-    write_atomically(stem.with_suffix(".html"), render.speedups_html(speedups, number))
+    write_atomically(stem.with_suffix(".md"), render.speedups_markdown(speedups, TIMES))
+    write_atomically(stem.with_suffix(".html"), render.speedups_html(speedups, TIMES))
 
 
 def counterparts(preset: str, paper: str) -> None:
@@ -69,7 +71,7 @@ def counterparts(preset: str, paper: str) -> None:
     runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
     source = Source(runs, no_reported(), experiments, paper, preset, paper_scale)
     missing = without_counterpart(tables, source, reported)
-    stem = layout.table(paper, 0).with_name("without_counterpart")
+    stem = layout.without_counterpart(paper)
     _write_csv(missing, stem.with_suffix(".csv"))
     write_atomically(stem.with_suffix(".md"), render.counterparts_markdown(missing, summary(missing, reported), preset))
 
@@ -103,7 +105,7 @@ def cases(preset: str, paper: str) -> None:
     """Render the case studies that were chosen from a run, as HTML and Markdown."""
     from analysis import case_studies
 
-    stem, numbers = case_studies.stem_of(Layout(preset), paper), _case_numbers(paper)
+    stem, numbers = Layout(preset).cases(paper), _case_numbers(paper)
     content = read_json(stem.with_suffix(".json"))
     write_atomically(stem.with_suffix(".html"), case_studies.html(content, numbers))
     write_atomically(stem.with_suffix(".md"), case_studies.markdown(content, numbers))

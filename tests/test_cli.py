@@ -31,8 +31,9 @@ def redraft(folder, *arguments):
 def test_list_names_every_cell(folder):
     result = redraft(folder, "list")
     assert result.returncode == 0
-    assert "spec_rl/grpo-vanilla" in result.stdout
-    assert len(result.stdout.splitlines()) == 7
+    listed = [line.split()[0] for line in result.stdout.splitlines()]
+    assert listed == [cell.id for cell in Experiments(ROOT).cells("spec_rl")]
+    assert {"spec_rl/grpo-vanilla", "spec_rl/14b-dapo-spec-l0.15", "spec_rl/grpo-spec-l0.5-u16"} <= set(listed)
 
 
 def test_show_prints_a_complete_run(folder):
@@ -61,6 +62,10 @@ def test_show_prints_a_complete_run(folder):
         (["stage", "diversity", ".", "0", "out.parquet"], ["rollouts", "no saved rollouts"]),
         (["stage", "train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"], ["no-model", "no model"]),
         (["stage", "model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
+        (
+            ["stage", "train", "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
+            ["paper.yaml", "engine.kind", "verl", "torch"],
+        ),
     ],
 )
 def test_a_mistake_is_one_message(folder, arguments, words):
@@ -93,7 +98,11 @@ def finish(folder, cell, **reward):
 
 
 def grade(run, correct):
-    scores = {"arithmetic": {"correct": correct, "total": 4, "role": "in-distribution"}}
+    """Scores of the policies after 9 steps and, the last one, 10 steps; as text 9 is the larger."""
+    scores = {
+        step: {"arithmetic": {"correct": k, "total": 4, "role": "in-distribution"}}
+        for step, k in (("9", 0), ("10", correct))
+    }
     (run / "scores.json").write_text(json.dumps(scores))
 
 

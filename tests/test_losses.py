@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForTokenClassification
 from verl.trainer.ppo import core_algos
 
-from redraft.config.algorithm import GRPO
+from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Overlong
 from redraft.rollout.types import Finish, Rollout
 from redraft.train.batch import Batch
-from redraft.train.losses import PolicyLoss, advantages
+from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 
@@ -27,12 +27,91 @@ def test_advantages_are_rewards_standardised_within_a_group():
     deviation = math.sqrt((2 * (1 / 3) ** 2 + (2 / 3) ** 2) / 2)  # unbiased
     high, low = (1 / 3) / (deviation + 1e-6), (-2 / 3) / (deviation + 1e-6)
     expected = torch.tensor([high, low, low, high, high, high])[:, None] * mask
-    torch.testing.assert_close(advantages(GRPO(), rewards, mask, groups), expected)
+    for algorithm in (GRPO(), DAPO()):
+        torch.testing.assert_close(advantages(algorithm, rewards, mask, groups)[0], expected)
 
 
 def test_a_group_of_equal_rewards_teaches_nothing():
-    computed = advantages(GRPO(), torch.ones(4), mask_of(2, 2, 3, 1), np.array([0, 0, 1, 1]))
-    assert computed.abs().max() == 0
+    for algorithm in (GRPO(), RLOO()):
+        computed, _ = advantages(algorithm, torch.ones(4), mask_of(2, 2, 3, 1), np.array([0, 0, 1, 1]))
+        assert computed.abs().max() == 0
+
+
+def test_rloos_baseline_is_the_mean_of_the_others():
+    rewards, groups = torch.tensor([1.0, 0.0, 0.5, 1.0, 0.25]), np.array([0, 1, 0, 0, 1])
+    mask = mask_of(2, 3, 1, 3, 2)
+    others = torch.tensor([(0.5 + 1) / 2, 0.25, (1 + 1) / 2, (1 + 0.5) / 2, 0.0])
+    expected = (rewards - others)[:, None] * mask
+    torch.testing.assert_close(advantages(RLOO(), rewards, mask, groups)[0], expected)
+
+
+def gae(reward, values, gamma, lam):
+    """Advantages of one response whose reward stands on its last token, by the sums that define them."""
+    following = [*values[1:], 0.0]
+    errors = [gamma * after - now for now, after in zip(values, following, strict=True)]
+    errors[-1] += reward
+    return [sum((gamma * lam) ** (k - t) * errors[k] for k in range(t, len(values))) for t in range(len(values))]
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.0])
+@pytest.mark.parametrize("lam", [1.0, 0.95, 0.0])
+def test_ppos_advantages_are_generalised_ones_whitened_over_all_tokens(gamma, lam):
+    generator, lengths, rewards = torch.Generator().manual_seed(0), [4, 1, 3], [1.0, 0.0, 0.5]
+    mask = mask_of(*lengths)
+    values = torch.randn(mask.shape, generator=generator) * mask
+    computed, returns = advantages(PPO(gamma=gamma, lam=lam), torch.tensor(rewards), mask, np.zeros(3), values)
+    rows = zip(rewards, lengths, values.tolist(), strict=True)
+    raw = [gae(reward, row[:length], gamma, lam) for reward, length, row in rows]
+    flat = np.concatenate(raw)
+    whitened = (flat - flat.mean()) / math.sqrt(flat.var(ddof=1) + 1e-8)
+    np.testing.assert_allclose(computed[mask.bool()], whitened, atol=1e-5)
+    np.testing.assert_allclose(returns[mask.bool()], flat + values[mask.bool()].numpy(), atol=1e-5)
+
+
+def test_undiscounted_returns_are_the_rewards():
+    mask = mask_of(4, 1, 3)
+    values = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)) * mask
+    _, returns = advantages(PPO(), torch.tensor([1.0, 0.0, 0.5]), mask, np.zeros(3), values)
+    torch.testing.assert_close(returns * mask, torch.tensor([1.0, 0.0, 0.5])[:, None] * mask)
+
+
+def test_the_value_loss_is_half_the_larger_of_the_clipped_and_the_plain_error():
+    old, returns = torch.tensor([[0.0, 0.0, 0.0, 9.0]]), torch.tensor([[1.0, 0.2, -1.0, 9.0]])
+    values = torch.tensor([[0.8, 0.1, 0.7, 5.0]], requires_grad=True)
+    mask = torch.tensor([[1.0, 1.0, 1.0, 0.0]])
+    loss = value_loss(PPO(value_clip=0.5), values, old, returns, mask, whole(mask))
+    squares = [(0.5 - 1) ** 2, (0.1 - 0.2) ** 2, (0.7 + 1) ** 2]  # clipped; inside; the clipped one is smaller
+    assert float(loss.detach()) == pytest.approx(0.5 * sum(squares) / 3, rel=1e-5)
+    loss.backward()
+    expected = [[0.0, (0.1 - 0.2) / 3, (0.7 + 1) / 3, 0.0]]  # what is clipped gets no gradient
+    np.testing.assert_allclose(values.grad, expected, atol=1e-6)
+
+
+def test_the_value_loss_of_micro_batches_sums_to_the_wholes():
+    generator, mask = torch.Generator().manual_seed(2), mask_of(4, 1, 3, 2)
+    values, old, returns = torch.randn((3, *mask.shape), generator=generator)
+    parts = [value_loss(PPO(), values[r], old[r], returns[r], mask[r], whole(mask)) for r in (slice(0, 1), slice(1, 4))]
+    assert float(sum(parts)) == pytest.approx(float(value_loss(PPO(), values, old, returns, mask, whole(mask))))
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"),
+    [(1, 0.0), (15, 0.0), (16, 0.0), (17, 0.25), (18, 0.5), (19, 0.75), (20, 1.0)],
+)
+def test_overlong_responses_are_punished_as_in_dapo(length, penalty):
+    """Equation 13 of arXiv 2503.14476 with a limit of 20 tokens, of which 4 are the buffer."""
+    rewards = np.array([1.0, 0.0], dtype=np.float32)
+    lengths = np.array([length, length])
+    for weight in (1.0, 0.5):
+        computed = shaped(DAPO(overlong=Overlong(buffer=4, penalty=weight)), rewards, lengths, 20)
+        assert computed.tolist() == [1 - weight * penalty, -weight * penalty]
+        assert computed.dtype == np.float32
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO(), RLOO(), DAPO()], ids=lambda a: a.kind)
+def test_rewards_are_not_shaped_unless_configured(algorithm):
+    rewards = np.array([1.0, 0.0], dtype=np.float32)
+    assert shaped(algorithm, rewards, np.array([20, 3]), 20).tolist() == [1.0, 0.0]
 
 
 def whole(mask):
@@ -73,6 +152,35 @@ def test_clip_ranges_are_the_configured_ones():
     assert losses == pytest.approx([-1.28, 0.6, 10.0], rel=1e-5)
 
 
+@pytest.mark.parametrize("ratio", [1.21, 1.25, 1.27])
+def test_dapo_clips_higher_than_the_others(ratio):
+    others = [loss_of(algorithm, [ratio], 1.0) for algorithm in (GRPO(kl_loss_coef=0), PPO(), RLOO())]
+    dapo = loss_of(DAPO(), [ratio], 1.0)
+    assert {result.clip_fraction for result in others} == {1.0}
+    assert dapo.clip_fraction == 0
+    assert [float(result.loss) for result in (*others, dapo)] == pytest.approx([-1.2] * 3 + [-ratio], rel=1e-5)
+
+
+def test_dapo_clips_above_1_28_below_0_8_and_far_less_of_what_got_worse():
+    for ratio, advantage, expected in ((1.3, 1.0, -1.28), (0.7, -1.0, 0.8), (9.0, -1.0, 9.0), (11.0, -1.0, 10.0)):
+        assert float(loss_of(DAPO(), [ratio], advantage).loss) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [PPO(), DAPO(), RLOO(), GRPO(kl_loss_coef=0)], ids=lambda a: a.kind)
+def test_without_a_reference_there_is_no_kl(algorithm):
+    ones = torch.ones(1, 2)
+    result = PolicyLoss(algorithm)(-ones, -ones, None, ones, ones, whole(ones))
+    assert (float(result.loss), result.kl) == (-1.0, None)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(kl_loss_coef=0), PPO(), DAPO(), RLOO()], ids=lambda a: a.kind)
+def test_every_token_counts_the_same_whatever_the_length_of_its_response(algorithm):
+    mask = mask_of(1, 4)
+    zeros = torch.zeros_like(mask)
+    result = PolicyLoss(algorithm)(zeros, zeros, None, torch.tensor([[1.0], [-2.0]]) * mask, mask, whole(mask))
+    assert float(result.loss) == pytest.approx(-(1 * 1.0 + 4 * -2.0) / 5)
+
+
 def test_kl_loss_is_the_low_variance_estimator_with_its_weight():
     shift = 0.3
     estimate = math.exp(shift) - shift - 1
@@ -97,7 +205,7 @@ def test_verl_computes_advantages_losses_and_divergence(monkeypatch):
         core_algos.POLICY_LOSS_REGISTRY, "vanilla", spy("loss", (torch.tensor(5.0), {"actor/pg_clipfrac": 0.25}))
     )
     monkeypatch.setattr(core_algos, "kl_penalty", spy("kl", torch.full((1, 1), 2.0)))
-    assert advantages(GRPO(), torch.ones(2), mask_of(1, 1), np.array([0, 0])) == "verl's"
+    assert advantages(GRPO(), torch.ones(2), mask_of(1, 1), np.array([0, 0])) == ("verl's", None)
     result = loss_of(GRPO(kl_loss_coef=0.5), [1.0], 1.0)
     assert (float(result.loss), result.clip_fraction, result.kl) == (5.0 + 0.5 * 2.0, 0.25, 2.0)
     assert called == ["advantage", "loss", "kl"]
@@ -185,3 +293,33 @@ def test_micro_batches_give_the_gradients_of_the_whole(model, batch, mode, size)
 
 def test_aggregation_modes_differ(model, batch):
     assert len({round(gradients(model, batch, mode, 6)[0], 5) for mode in MODES}) == 3
+
+
+@pytest.fixture(scope="module")
+def critic():
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=24, max_position_embeddings=32, initializer_range=0.2, num_labels=1,
+    )  # fmt: skip
+    return Qwen3ForTokenClassification(config).double().eval()
+
+
+@torch.no_grad()
+def test_a_value_is_the_critics_before_its_token(critic, batch):
+    values = batch.values(critic)
+    for row, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
+        alone = batch.tokens[row : row + 1, : len(prompt) + length]
+        expected = critic(input_ids=alone).logits[0, len(prompt) - 1 : -1, 0].float()
+        torch.testing.assert_close(values[row, :length], expected)
+        assert values[row, length:].abs().sum() == 0
+
+
+@torch.no_grad()
+def test_a_value_does_not_see_its_token_or_what_follows(critic, batch):
+    row, changed = 3, 2  # the row's third response token becomes another
+    tokens = batch.tokens.clone()
+    tokens[row, len(PROMPTS[row]) + changed] = 11 - tokens[row, len(PROMPTS[row]) + changed]
+    before, after = (Batch(t, batch.starts, batch.mask).values(critic)[row] for t in (batch.tokens, tokens))
+    torch.testing.assert_close(after[: changed + 1], before[: changed + 1], atol=1e-7, rtol=0)
+    assert (after[changed + 1 : LENGTHS[row]] - before[changed + 1 : LENGTHS[row]]).abs().min() > 1e-6

@@ -240,6 +240,38 @@ def figure(preset: str, paper: str, number: int) -> None:
 
 
 @stage.command()
+def choose_cases(folder: Path, file: Path) -> None:
+    """Choose the case studies of a finished run."""
+    from redraft import stages
+
+    stages.choose_cases(folder, file)
+
+
+@stage.command()
+def cases(preset: str, paper: str) -> None:
+    """Render the case studies."""
+    from analysis import stages
+
+    stages.cases(preset, paper)
+
+
+@stage.command()
+def reported_speedups(preset: str, paper: str) -> None:
+    """Every kind of speedup, from the reported times alone."""
+    from analysis import stages
+
+    stages.reported_speedups(preset, paper)
+
+
+@stage.command()
+def counterparts(preset: str, paper: str) -> None:
+    """List the reported rows beside which no reproduced one stands."""
+    from analysis import stages
+
+    stages.counterparts(preset, paper)
+
+
+@stage.command()
 def claims(preset: str, paper: str) -> None:
     """Judge the claims of a paper."""
     from analysis import stages

@@ -40,6 +40,18 @@ class Layout:
         """A figure, without the suffix."""
         return self.folder / "figures" / paper / f"figure{number:02d}"
 
+    def reported_speedups(self, paper: str) -> Path:
+        """Every kind of speedup from the paper's own times, without the suffix."""
+        return self.folder / "tables" / paper / "table04_reported"
+
+    def without_counterpart(self, paper: str) -> Path:
+        """Reported rows beside which no reproduced one stands, without the suffix."""
+        return self.folder / "tables" / paper / "without_counterpart"
+
+    def cases(self, paper: str) -> Path:
+        """Case studies, without the suffix."""
+        return self.folder / "figures" / paper / "cases"
+
     def claims(self, paper: str) -> Path:
         """Claims with verdicts."""
         return self.folder / "claims" / f"{paper}.json"

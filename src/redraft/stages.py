@@ -125,6 +125,13 @@ def diversity(run_folder: Path, seed: int, file: Path) -> None:
     measure(run_folder, seed, file)
 
 
+def choose_cases(run_folder: Path, file: Path) -> None:
+    """Choose the case studies of a finished run."""
+    from redraft.evaluate.cases import cases
+
+    cases(run_folder, file)
+
+
 def track(preset_name: str, paper: str) -> None:
     """Import a preset's runs into MLflow's database, each once."""
     from redraft.tracking import import_runs

@@ -11,6 +11,10 @@ localrules:
     collect,
     table,
     figure,
+    reported_speedups,
+    counterparts,
+    choose_cases,
+    cases,
     claims,
     report,
     track,
@@ -79,10 +83,66 @@ rule figure:
         "redraft stage figure {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
 
 
+rule reported_speedups:
+    input:
+        "experiments/{paper}/reported/table04.csv",
+    output:
+        multiext(str(LAYOUT.reported_speedups("{paper}")), ".csv", ".md", ".html"),
+    log:
+        LOGS / "{paper}/reported_speedups.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage reported-speedups {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
+rule counterparts:
+    input:
+        **COLLECTED,
+        spec="experiments/{paper}/tables.yaml",
+        reported=lambda wildcards: all_reported_tables(wildcards.paper),
+    output:
+        multiext(str(LAYOUT.without_counterpart("{paper}")), ".csv", ".md"),
+    log:
+        LOGS / "{paper}/counterparts.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage counterparts {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
+rule choose_cases:
+    input:
+        manifest=lambda wildcards: case_run(wildcards.paper) / "manifest.json",
+    output:
+        str(LAYOUT.cases("{paper}")) + ".json",
+    log:
+        LOGS / "{paper}/choose_cases.log",
+    params:
+        folder=subpath(input.manifest, parent=True),
+    shell:
+        "redraft stage choose-cases {params.folder:q} {output:q} > {log:q} 2>&1"
+
+
+rule cases:
+    input:
+        chosen=str(LAYOUT.cases("{paper}")) + ".json",
+        spec="experiments/{paper}/figures.yaml",
+    output:
+        multiext(str(LAYOUT.cases("{paper}")), ".html", ".md"),
+    log:
+        LOGS / "{paper}/cases.log",
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
 rule claims:
     input:
         **COLLECTED,
         spec="experiments/{paper}/claims.yaml",
+        reported=lambda wildcards: all_reported_tables(wildcards.paper),
     output:
         LAYOUT.claims("{paper}"),
     log:

@@ -91,6 +91,24 @@ def reported_tables(paper, number):
     return [f"{folder}/table{number:02d}.csv"] if number <= 100 else []
 
 
+def all_reported_tables(paper):
+    """The transcriptions of all of a paper's tables."""
+    tables = EXPERIMENTS.tables(paper).tables
+    return [file for table in tables for file in reported_tables(paper, table.number)]
+
+
+def case_run(paper):
+    """Folder of the run that the case studies are drawn from."""
+    cell = EXPERIMENTS.figures(paper).cases.cell
+    return LAYOUT.run(f"{paper}/{cell}", PRESET.seeds[0])
+
+
+def has_cases(paper):
+    """Whether the paper has case studies, of a cell that is wanted."""
+    cases = EXPERIMENTS.figures(paper).cases
+    return cases and cases.cell in [cell.name for cell in wanted_cells(paper)]
+
+
 def report_parts():
     """All tables, figures and claims of the preset's papers."""
     for paper in PAPERS:
@@ -102,6 +120,10 @@ def report_parts():
             LAYOUT.figure(paper, f.number).with_suffix(".svg")
             for f in EXPERIMENTS.figures(paper).figures
         )
+        yield LAYOUT.reported_speedups(paper).with_suffix(".html")
+        yield LAYOUT.without_counterpart(paper).with_suffix(".csv")
+        if has_cases(paper):
+            yield LAYOUT.cases(paper).with_suffix(".html")
         yield LAYOUT.claims(paper)
 
 

@@ -75,6 +75,8 @@ def _type(content: dict[str, Any]) -> str:
     for key in ("anyOf", "oneOf"):
         if key in content:
             return " or ".join(_type(option) for option in content[key])
+    if "prefixItems" in content:
+        return f"[{', '.join(_type(item) for item in content['prefixItems'])}]"
     if content.get("type") == "array":
         return f"list of {_type(content['items'])}"
     if content.get("type") == "object":
