@@ -155,7 +155,7 @@ rule claims:
 
 rule report:
     input:
-        checked(lambda: list(report_parts())),
+        lambda wildcards: list(report_parts()),
     output:
         LAYOUT.report,
     log:
