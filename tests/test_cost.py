@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import cost
+from analysis import cost, cost_text
 from redraft.cli import main
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
@@ -155,7 +155,7 @@ def test_finished_runs_count_with_their_own_hours_unless_configured_otherwise(ex
 def test_the_paper_s_hours_never_stand_for_another_scale(experiments, tmp_path):
     lines = cost.cell_costs(experiments, "spec_rl", experiments.preset("tiny"), Layout("tiny", tmp_path), extras=True)
     assert {(c.hours, c.device_hours, c.policies, c.rollouts) for c in lines} == {(None, None, None, None)}
-    text = cost.text(lines, [], experiments.preset("tiny"), 1)
+    text = cost_text.text(lines, [], experiments.preset("tiny"), 1)
     assert "unknown until one run is finished" in text
     assert "core-hours" in text
 

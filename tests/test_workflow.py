@@ -14,15 +14,25 @@ import pandas as pd
 import pytest
 import yaml
 
+from redraft.config import Experiments
+
 ROOT = Path(__file__).parents[1]
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
+SHOWN = {"tables": (1, 3, 4, 10, 101), "figures": (2, 4, 6, 102)}
+"""One of each kind; that all of them are made from their data needs no workflow, which takes seconds for each."""
 
 
 def copy_to(folder):
+    """The repository's workflow with some tables and figures."""
     for name in COPIED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
+    for kind, numbers in SHOWN.items():
+        file = folder / "experiments/spec_rl" / f"{kind}.yaml"
+        content = yaml.safe_load(file.read_text())
+        content[kind] = [part for part in content[kind] if part["number"] in numbers]
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
     return folder
 
 
@@ -58,15 +68,39 @@ def test_the_files_are_formatted_and_lint_clean():
     assert formatted.returncode == 0, formatted.stderr
 
 
-def test_a_bare_call_wants_the_default_grid_and_reproduction_every_cell(tmp_path):
+def cells_of(experiments, grids):
+    return {cell.name for cell in experiments.cells("spec_rl", grids)}
+
+
+def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_others(tmp_path):
     folder = copy_to(tmp_path)
-    tiny = yaml.safe_load((folder / "experiments/presets/tiny.yaml").read_text())
-    seeds = len(tiny["seeds"])
-    assert seeds >= 3
-    for arguments, cells in (([], 4), (["reproduction"], 7)):
-        result = snakemake(folder, "-n", *arguments, preset="tiny")
-        counts = dict(re.findall(r"^(\w+) +(\d+)$", result.stdout + result.stderr, flags=re.M))
-        assert int(counts["train"]) == int(counts["grade"]) == cells * seeds
+    experiments = Experiments(folder)
+    preset = experiments.preset("tiny")
+    papers, beyond = (cells_of(experiments, experiments.grids("spec_rl", b)) for b in (False, True))
+    assert len(preset.seeds) >= 3
+    assert papers > cells_of(experiments, ["core"])
+    wanted = {(): cells_of(experiments, ["core"]), ("reproduction",): papers, ("extras",): beyond,
+              ("reproduction", "extras"): papers | beyond}  # fmt: skip
+    for targets, cells in wanted.items():
+        result = snakemake(folder, "-n", "--", *targets, preset="tiny")
+        assert result.returncode == 0, result.stderr
+        text = result.stdout + result.stderr
+        trained = re.findall(r"output: results/tiny/runs/spec_rl/(\S+)/seed(\d+)/manifest.json", text)
+        assert set(trained) == {(cell, str(seed)) for cell in cells for seed in preset.seeds}
+        models = {experiments.cell(f"spec_rl/{cell}").model for cell in cells}
+        counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
+        assert counts["train"] == counts["generate"] == counts["diversity"] == len(trained)
+        assert counts["make_model"] == len(models)
+        assert counts["generate_initial"] == len(models) * len(preset.seeds)
+        assert counts["grade"] == counts["generate"] + counts["generate_initial"]
+
+
+def test_cells_beyond_the_paper_are_not_in_its_reproduction():
+    experiments = Experiments(ROOT)
+    papers, beyond = (cells_of(experiments, experiments.grids("spec_rl", b)) for b in (False, True))
+    assert {"14b-dapo-spec-l0.15", "simplerl-grpo-vanilla", "2k-grpo-spec-l0.5", "grpo-random"} <= papers
+    assert beyond == {name for name in beyond if re.search(r"rloo|release|-u\d|-lr[\d.]", name)}
+    assert not papers & beyond
 
 
 def test_every_run_leaves_its_records_rollouts_scores_and_manifest(campaign):
@@ -77,10 +111,22 @@ def test_every_run_leaves_its_records_rollouts_scores_and_manifest(campaign):
             assert [record["step"] for record in records] == list(range(6))
             assert len(list((folder / "rollouts").glob("*.parquet"))) == 6
             scores = json.loads((folder / "scores.json").read_text())
-            assert {s["total"] for s in scores.values()} == {20}
+            assert list(scores) == ["2", "4", "6"], "steps done by the policies that are evaluated"
+            assert {s["total"] for of_step in scores.values() for s in of_step.values()} == {20}
+            assert [path.name for path in sorted((folder / "policies").iterdir())] == [
+                f"step-{int(step):04d}" for step in scores
+            ]
             manifest = json.loads((folder / "manifest.json").read_text())
             assert manifest["configuration"]["seed"] == seed
             assert {"fingerprint", "git", "lock_sha256", "machine", "seconds", "packages", "sha256"} <= set(manifest)
+
+
+def test_initial_policies_are_evaluated_with_every_seed(campaign):
+    for seed in (0, 1):
+        folder = campaign / f"results/smoke/initial/qwen3-1.7b-base/seed{seed}"
+        scores = json.loads((folder / "scores.json").read_text())
+        assert list(scores) == ["0"]
+        assert {s["total"] for s in scores["0"].values()} == {20}
 
 
 def test_full_reuse_decodes_nothing_after_the_first_epoch(campaign):
@@ -127,7 +173,10 @@ def test_runs_are_in_mlflow(campaign):
 
 def test_the_terminal_says_what_runs_how_far_and_how_long(campaign):
     text = (campaign / "terminal").read_text()
-    assert re.search(r"^\[ *\d+/26\] train spec_rl grpo-vanilla 0 .*gone, about .* left", text, flags=re.M)
+    assert re.search(r"^\[ *\d+/\d+\] train spec_rl grpo-vanilla 0 .*gone, about .* left", text, flags=re.M)
+    jobs = {total for total in re.findall(r"^\[ *\d+/(\d+)\]", text, flags=re.M)}
+    assert len(jobs) == 1
+    assert max(int(done) for done in re.findall(r"^\[ *(\d+)/", text, flags=re.M)) == int(jobs.pop())
     assert re.search(r"grpo-vanilla seed 0 +\d+/6 .* s left", text)
 
 
@@ -168,7 +217,9 @@ def test_rewording_a_benchmark_makes_nothing_anew_and_another_role_only_grades(c
     assert planned(folder)[1] == []
     path.write_text(path.read_text().replace("role: out-of-distribution", "role: in-distribution"))
     rules = planned(folder)[1]
-    assert (rules.count("generate"), rules.count("grade")) == (0, 4)
+    assert {rule: rules.count(rule) for rule in ("generate", "generate_initial", "grade")} == {
+        "generate": 0, "generate_initial": 0, "grade": 6,
+    }  # fmt: skip
 
 
 def test_a_changed_problem_file_reruns_what_reads_it(campaign, tmp_path):
@@ -184,7 +235,7 @@ def test_a_changed_problem_file_reruns_what_reads_it(campaign, tmp_path):
     assert planned(folder)[1] == []
     (folder / "test.jsonl").write_text("{ }")
     rules = planned(folder)[1]
-    assert (rules.count("train"), rules.count("generate")) == (0, 4)
+    assert (rules.count("train"), rules.count("generate"), rules.count("generate_initial")) == (0, 4, 2)
     (folder / "train.jsonl").write_text("{ }")
     assert planned(folder)[1].count("train") == 4
 
@@ -223,8 +274,8 @@ def test_a_killed_campaign_goes_on_and_ends_as_an_undisturbed_one(campaign, tmp_
     again = snakemake(folder, "--", str(run / "manifest.json"))
     assert again.returncode == 0, again.stderr[-2000:]
     hashes = [json.loads((root / run / "manifest.json").read_text())["sha256"] for root in (folder, campaign)]
-    weights = str(Path("policy/model.safetensors"))
-    assert hashes[0][weights] == hashes[1][weights]
+    policies = [f"policies/step-{step:04d}/model.safetensors" for step in (2, 4, 6)]
+    assert [hashes[0][policy] for policy in policies] == [hashes[1][policy] for policy in policies]
     assert without_seconds(folder / run) == without_seconds(campaign / run)
 
 
@@ -242,7 +293,11 @@ def without_seconds(run):
             ["generations.parquet", "damaged"],
         ),
         ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "damaged"]),
-        ("policy/model.safetensors", ["generate", "smoke", "policy", "0", "new.parquet"], ["policy"]),
+        (
+            "policies/step-0006/model.safetensors",
+            ["generate", "smoke", "0", "new.parquet", "policies/step-0004", "policies/step-0006"],
+            ["policies/step-0006", "damaged"],
+        ),
     ],
 )
 def test_a_truncated_file_is_named_and_nothing_is_written(campaign, tmp_path, damage, stage, words):

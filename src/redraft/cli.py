@@ -150,6 +150,7 @@ def cost(
     import pandas as pd
 
     from analysis import cost as costs
+    from analysis import cost_text
     from redraft.files import atomic
 
     experiments, layout = Experiments(), Layout(preset)
@@ -157,8 +158,8 @@ def cost(
     for name in [paper] if paper else list(settings.default):
         cells = costs.cell_costs(experiments, name, settings, layout, extras)
         parts = costs.part_costs(cells, costs.parts(experiments, name, extras))
-        typer.echo(costs.text(cells, parts, settings, gpus or costs.devices(settings)))
-        frames.append(costs.frame(cells, parts, settings).assign(paper=name))
+        typer.echo(cost_text.text(cells, parts, settings, gpus or costs.devices(settings)))
+        frames.append(cost_text.frame(cells, parts, settings).assign(paper=name))
     if csv:
         with atomic(csv) as temporary:
             pd.concat(frames).to_csv(temporary, index=False, float_format="%.10g")

@@ -1,0 +1,86 @@
+"""Costs for people and for other programs: a text for the terminal and a frame for a CSV file."""
+
+import pandas as pd
+
+from analysis.cost import CellCost, PartCost, devices, total, unit, wall_hours
+from redraft.config import Preset
+
+
+def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.DataFrame:
+    """Everything as one frame for a CSV file: a line a cell, then a line a table or figure; hours and bytes."""
+    cells = [
+        {"kind": "cell", "name": c.cell, "cells": 1, "runs": c.runs, "hours_per_run": c.hours, "hours": c.device_hours,
+         "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source}
+        for c in costs
+    ]  # fmt: skip
+    needed = [
+        {"kind": "part", "name": p.part, "cells": p.cells, "hours": p.device_hours, "added": p.added,
+         "cumulative": p.cumulative, "source": f"{p.unknown} cells unknown" if p.unknown else ""}
+        for p in lines
+    ]  # fmt: skip
+    columns = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
+               "rollout_bytes", "draft_bytes", "source")  # fmt: skip
+    return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
+
+
+def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available: int) -> str:
+    """Both tables, the totals and what is not in them, for a terminal."""
+    per_cell = [
+        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
+         _gigabytes(c.rollouts), _gigabytes(c.drafts), c.source]
+        for c in costs
+    ]  # fmt: skip
+    per_part = [
+        [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative),
+         f"{p.unknown} cells unknown" if p.unknown else ""]
+        for p in lines
+    ]  # fmt: skip
+    header = ["cell", "runs", "h/run", unit(preset), "policies GB", "rollouts GB", "drafts GB", "source of the hours"]
+    of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
+    return "\n".join([*_aligned(header, per_cell), "", *_aligned(of_parts, per_part), "",
+                      *_totals(costs, preset, available), "", *_left_out(preset)])  # fmt: skip
+
+
+def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
+    name, known = "GPUs" if preset.engine.gpus else "cores", [c for c in costs if c.device_hours is not None]
+    hours, wall = total(costs), wall_hours(costs, preset, available)
+    if not known:
+        return [f"no hours are known: {len(costs)} cells, none with a finished run"]
+    unknown = f"; {len(costs) - len(known)} of {len(costs)} cells unknown" if len(known) < len(costs) else ""
+    stored = sum((c.policies or 0.0) + (c.rollouts or 0.0) for c in costs)
+    return [
+        f"{sum(c.runs for c in known)} runs, {hours:,.0f} {unit(preset)}{unknown}",
+        f"at least {wall:,.0f} wall hours ({wall / 24:,.1f} days) on {available} {name}, {devices(preset)} a run",
+        f"{stored / 1e12:,.2f} TB of policies and rollouts" if stored else "storage is not estimated at this scale",
+    ]
+
+
+def _left_out(preset: Preset) -> list[str]:
+    if not preset.paper_scale:
+        return ["Evaluation is not counted. Hours are those of finished runs."]
+    share = preset.trainer.fresh_samples / preset.trainer.group_size
+    return [
+        "Not counted: evaluation, whose hours the paper does not report; checkpoints, of which a run keeps few; and",
+        f"{share:.1%} more rollouts that this preset samples to log the reward of the policy itself.",
+        "Hours are of the paper's GPUs (H100). Policies: two bytes a parameter at every evaluated step. Rollouts, and",
+        "drafts of one run in memory: of the mean length that the paper's token counts give, before compression.",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
+
+
+def _gigabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e9:,.1f}"
+
+
+def _aligned(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines with the first and the last column to the left and the others to the right."""
+    table = [header, *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    inner = range(1, len(header) - 1)
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in inner), row[-1]]).rstrip()
+        for row in table
+    ]
