@@ -174,9 +174,9 @@ def test_runs_are_in_mlflow(campaign):
 def test_the_terminal_says_what_runs_how_far_and_how_long(campaign):
     text = (campaign / "terminal").read_text()
     assert re.search(r"^\[ *\d+/\d+\] train spec_rl grpo-vanilla 0 .*gone, about .* left", text, flags=re.M)
-    jobs = {total for total in re.findall(r"^\[ *\d+/(\d+)\]", text, flags=re.M)}
-    assert len(jobs) == 1
-    assert max(int(done) for done in re.findall(r"^\[ *(\d+)/", text, flags=re.M)) == int(jobs.pop())
+    done, totals = zip(*((int(i), int(n)) for i, n in re.findall(r"^\[ *(\d+)/(\d+)\]", text, flags=re.M)), strict=True)
+    assert len(set(totals)) == 1
+    assert done == tuple(range(1, totals[0])), "all but the target itself"
     assert re.search(r"grpo-vanilla seed 0 +\d+/6 .* s left", text)
 
 
