@@ -83,6 +83,9 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
+DEFINING = ("model", "data", "algorithm", "method", "trainer")
+"""What of a run's configuration says what is learned."""
+
 Scores = dict[str, dict[str, dict[str, Any]]]
 """`scores.json`: steps done to benchmark to counts."""
 
@@ -107,6 +110,10 @@ def _outdated(
         return "its cell changed"
     if manifest["fingerprint"] != run_fingerprint(run):
         return "its configuration changed"
+    # A fingerprint leaves defaults out, so that a new field changes none; one whose default changed shows here.
+    then, today = manifest["configuration"], run.model_dump(mode="json")
+    if any(_differ(then.get(part), today[part]) for part in DEFINING):
+        return "a default of its configuration changed"
     wanted = {name: b.data.size * b.samples for name, b in experiments.preset(preset).benchmarks.items()}
     if not first:
         return "its initial policy was not evaluated"
@@ -116,6 +123,13 @@ def _outdated(
         if any({name: s["total"] for name, s in of_step.items()} != wanted for of_step in scores.values()):
             return "its benchmarks changed"
     return None
+
+
+def _differ(then: Any, today: Any) -> bool:
+    """Whether two dumps differ in a key that both have."""
+    if isinstance(then, dict) and isinstance(today, dict):
+        return any(_differ(then[key], today[key]) for key in then.keys() & today.keys())
+    return then is not None and then != today
 
 
 def _steps(folder: Path, digest: str) -> pd.DataFrame:

@@ -46,13 +46,15 @@ def write_manifest(
 
 
 def git_state() -> dict[str, Any]:
-    """Commit and whether the working tree differs from it; None where this is no checkout."""
+    """Commit of this code and whether the checkout's files differ from it; None where this is no checkout."""
 
     def git(*arguments: str) -> str | None:
-        result = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
         return result.stdout.strip() if result.returncode == 0 else None
 
-    changes = git("status", "--porcelain")
+    # Untracked files count where code and experiments lie, and not elsewhere: a log is no change.
+    changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))
     return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}
 
 

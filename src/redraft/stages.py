@@ -59,19 +59,21 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
     if run.engine.kind != "torch":
         raise UserError("this version trains with its own trainer only", file=f"experiments/presets/{preset_name}.yaml",
                         key="engine.kind", value=run.engine.kind, allowed="torch")  # fmt: skip
-    trainer = LocalTrainer(run, model, folder)
+    trainer = LocalTrainer(run, model, folder, git["commit"])
     report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)))
     policies = [trainer.folder.policy(step) / "model.safetensors" for step in run.evaluated_steps]
     outputs = [trainer.folder.records, *policies]
     write_manifest(
-        folder / "manifest.json", run, outputs, git=git, seconds=trainer.state.seconds, inputs=trainer.inputs,
+        folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
+        seconds=trainer.state.seconds, inputs=trainer.inputs,
     )  # fmt: skip
 
 
 def _summary(record: dict[str, Any]) -> str:
+    reward = record["reward"] if record["fresh_reward"] is None else record["fresh_reward"]
     reused = record["tokens_reused"] / max(record["tokens_reused"] + record["tokens_decoded"], 1)
-    return f"epoch {record['epoch'] + 1}  reward {record['fresh_reward'] or record['reward']:.2f}  reused {reused:4.0%}"
+    return f"epoch {record['epoch'] + 1}  reward {reward:.2f}  reused {reused:4.0%}"
 
 
 def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:

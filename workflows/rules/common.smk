@@ -33,8 +33,8 @@ INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
 def wanted_cells(paper):
     """The cells that a paper's tables wait for.
 
-    `snakemake reproduction` wants all that the paper reports, `snakemake extras` those beyond it, both together
-    everything, and anything else the preset's default grids. Going from one to the other changes the inputs of
+    `snakemake reproduction` wants all that the paper reports, `snakemake extras` those beyond it and what they are
+    compared with, both together everything, and anything else the preset's default grids. Going from one to the other changes the inputs of
     `collect`, so that it and what follows are made again. That takes seconds and loses nothing: `collect` gathers
     every finished run, asked for or not.
     """
@@ -43,7 +43,7 @@ def wanted_cells(paper):
     if "reproduction" in targets:
         grids += EXPERIMENTS.grids(paper, beyond_paper=False)
     if "extras" in targets:
-        grids += EXPERIMENTS.grids(paper, beyond_paper=True)
+        grids += PRESET.default[paper] + EXPERIMENTS.grids(paper, beyond_paper=True)
     return EXPERIMENTS.cells(paper, grids or PRESET.default[paper])
 
 

@@ -28,7 +28,7 @@ class RandomReuse(Config):
 
 
 class DelayedReuse(Config):
-    """SPEC-RL's second variant (its §4.3): the rollout of two epochs ago is the draft."""
+    """SPEC-RL's second variant (its §4.3): the draft is the rollout of two epochs ago; in the second, of one."""
 
     kind: Literal["delayed"] = "delayed"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)

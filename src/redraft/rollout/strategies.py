@@ -33,7 +33,7 @@ class Context:
         purpose: what the rollouts are for; keeps random streams of different uses apart.
         scores: log-probabilities of drafts under the current policy, float32, by (prompt, sample), where the trainer
             has scored them; the engine scores the others.
-        assembly_seconds: grows by the time spent on acceptance and on joining prefix and continuation.
+        assembly_seconds: grows by the processor time of acceptance and of joining prefix and continuation.
     """
 
     seed: int
@@ -85,10 +85,12 @@ async def vanilla(prompt: int, tokens: Sequence[int], engine: Engine, context: C
 
 
 def reuse(cut: Cut, epochs_ago: int = 1) -> Strategy:
-    """Take each sample's rollout of so many epochs ago as a draft, keep what `cut` says, go on from there."""
+    """Take each sample's rollout of so many epochs ago, or the oldest, as a draft; keep what `cut` says and go on."""
 
     async def run(prompt: int, tokens: Sequence[int], engine: Engine, context: Context) -> list[Rollout]:
-        earlier = (context.drafts.get(prompt, s, context.epoch - epochs_ago) for s in range(context.group_size))
+        # While there are fewer epochs, their oldest: the paper's delayed run saves tokens from its second epoch on.
+        epoch = max(context.epoch - epochs_ago, 0) if context.epoch else -1
+        earlier = (context.drafts.get(prompt, s, epoch) for s in range(context.group_size))
         drafts = [draft or _no_draft(prompt, s) for s, draft in enumerate(earlier)]
         samples = (_complete(draft, tokens, engine, context, cut) for draft in drafts)
         return list(await asyncio.gather(*samples))
@@ -129,10 +131,10 @@ def verified(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs:
     async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
         known = context.scores.get((draft.prompt, draft.sample))
         new = await session.score(draft.tokens) if known is None else known
-        began = time.perf_counter()
+        began = time.process_time()
         u = _fixed_uniforms(context, draft) if fixed_uniforms else _uniforms(context, "acceptance", draft, draft.length)
         prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
-        context.assembly_seconds += time.perf_counter() - began
+        context.assembly_seconds += time.process_time() - began
         return Kept(prefix, (new if refreshed_log_probs else draft.log_probs)[:prefix], verified=draft.length)
 
     return cut
@@ -189,7 +191,7 @@ def _finish(kept: np.ndarray, eos: int, limit: int) -> Finish | None:
 
 def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, context: Context) -> Rollout:
     """Join the draft's prefix, which keeps its history, and the continuation."""
-    began = time.perf_counter()
+    began = time.process_time()
     sampled_now = np.full(len(continuation.tokens), context.step, dtype=np.int32)
     rollout = Rollout(
         draft.prompt, draft.sample,
@@ -199,5 +201,5 @@ def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, context: C
         finish=continuation.finish,
         prefix_length=kept.prefix, draft_length=draft.length, verified=kept.verified,
     )  # fmt: skip
-    context.assembly_seconds += time.perf_counter() - began
+    context.assembly_seconds += time.process_time() - began
     return rollout

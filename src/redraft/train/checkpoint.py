@@ -36,6 +36,7 @@ class State:
         drafts: rollouts of the last epochs.
         pending: rollouts of whole groups that wait for an update.
         pending_rewards: of these, float32 (rollouts,).
+        commits: of the code that took the steps, in order; None where it was no checkout.
     """
 
     step: int = 0
@@ -44,6 +45,7 @@ class State:
     drafts: DraftStore = field(default_factory=DraftStore)
     pending: list[Rollout] = field(default_factory=list)
     pending_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    commits: list[str | None] = field(default_factory=list)
 
 
 class Checkpoints:
@@ -69,7 +71,8 @@ class Checkpoints:
             state.drafts.save(unfinished / "drafts.safetensors")
             save_rollouts(unfinished / PENDING, state.pending, rewards=state.pending_rewards)
             hashes = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
-            progress = {"step": state.step, "training_step": state.training_step, "seconds": round(state.seconds, 3)}
+            progress = {"step": state.step, "training_step": state.training_step, "seconds": round(state.seconds, 3),
+                        "commits": state.commits}  # fmt: skip
             write_json(unfinished / "state.json", {**self.run, **progress, "sha256": hashes})
         for old in self._complete()[:-KEPT]:
             shutil.rmtree(old)
@@ -109,7 +112,7 @@ class Checkpoints:
         pending, others = load_rollouts(latest / PENDING)
         return State(
             state["step"], state["training_step"], state["seconds"], DraftStore.load(latest / "drafts.safetensors"),
-            pending, others["rewards"],
+            pending, others["rewards"], state["commits"],
         )  # fmt: skip
 
     def _check_run(self, folder: Path, state: dict[str, Any]) -> None:
@@ -153,7 +156,8 @@ def _restore(part: Any, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _contiguous(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    """Copies, since safetensors refuses tensors that share memory, as tied embeddings do."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

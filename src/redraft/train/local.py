@@ -88,11 +88,12 @@ class LocalTrainer:
         run: what to train.
         model_folder: the initial policy in transformers' format; the reference policy too.
         folder: where the run's files go; a checkpoint there is resumed from.
+        commit: of the code, for the record.
     """
 
-    def __init__(self, run: Run, model_folder: Path, folder: Path) -> None:
+    def __init__(self, run: Run, model_folder: Path, folder: Path, commit: str | None = None) -> None:
         torch.set_num_threads(run.engine.threads)
-        self.run, self.folder = run, RunFolder(folder)
+        self.run, self.folder, self.commit = run, RunFolder(folder), commit
         self.device = models.device_of(run.engine.device)
         model, self.tokenizer = models.load(model_folder)
         self.learner = Learner(run, model, model_folder, self.device)
@@ -136,6 +137,8 @@ class LocalTrainer:
         self.folder.truncate_rollouts(state.step)
         evaluated = self.run.evaluated_steps
         self.folder.keep_policies([step for step in evaluated if step <= state.step])
+        if state.step < self.steps and self.commit not in state.commits:
+            state.commits.append(self.commit)
         while state.step < self.steps:
             began = time.perf_counter()
             record = self.step(state.step)
