@@ -15,6 +15,7 @@ from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, html, name, number
 from analysis.speedups import SPEEDUP
 from analysis.tables import MISSING
+from analysis.timing import first_epoch_agreement
 from redraft.config import Experiments, Figure, Preset, Table
 from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
@@ -65,6 +66,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         "figures": [_figure(layout, paper, figure) for figure in figures.figures],
         "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
         "without_counterpart": _without_counterpart(layout, paper),
+        "timing": first_epoch_agreement(Runs.load(layout.collected(paper))),
     }
 
 

@@ -353,9 +353,9 @@ def test_delayed_reuse_takes_the_rollout_of_two_epochs_ago(lenience):
         scored.append([draft.tolist() for draft in engine.scored])
         for sample in range(GROUP):
             drafts.put(a_draft([1 + epoch, 1 + sample, EOS], sample=sample), epoch)
-    assert scored[:2] == [[], []], "two epochs ago there was nothing"
-    for epoch in (2, 3):
-        assert scored[epoch] == [[epoch - 1, 1 + sample, EOS] for sample in range(GROUP)]
+    assert scored[0] == [], "there was nothing yet"
+    for epoch, drafted in ((1, 0), (2, 0), (3, 1)):
+        assert scored[epoch] == [[1 + drafted, 1 + sample, EOS] for sample in range(GROUP)]
 
 
 def test_delayed_reuse_does_without_a_draft_rather_than_with_the_last_epochs():

@@ -820,7 +820,7 @@ def epoch_of(folder, epoch):
 
 def test_delayed_reuse_goes_on_from_the_rollouts_of_two_epochs_ago(finished):
     records = read_json_lines(finished("delayed") / "steps.jsonl")
-    assert [record["prefix_length"] is None for record in records] == [True] * 4 + [False] * 2
+    assert [record["prefix_length"] is None for record in records] == [True] * 2 + [False] * 4
     first, third = (epoch_of(finished("delayed"), epoch) for epoch in (0, 2))
     for key, rollout in third.items():
         kept = rollout.prefix_length

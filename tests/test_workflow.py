@@ -78,8 +78,9 @@ def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_other
     preset = experiments.preset("tiny")
     papers, beyond = (cells_of(experiments, experiments.grids("spec_rl", b)) for b in (False, True))
     assert len(preset.seeds) >= 3
-    assert papers > cells_of(experiments, ["core"])
-    wanted = {(): cells_of(experiments, ["core"]), ("reproduction",): papers, ("extras",): beyond,
+    core = cells_of(experiments, ["core"])
+    assert papers > core >= {"grpo-vanilla", "grpo-spec-l0.5"}, "what extras are compared with"
+    wanted = {(): core, ("reproduction",): papers, ("extras",): core | beyond,
               ("reproduction", "extras"): papers | beyond}  # fmt: skip
     for targets, cells in wanted.items():
         result = snakemake(folder, "-n", "--", *targets, preset="tiny")

@@ -1,0 +1,47 @@
+"""Whether a campaign's seconds can be compared: in the first epoch nothing can be reused, so runs that decode the same
+tokens there do the same work, whatever their method, and should take the same time."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.collect import Runs
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far apart the seconds of equal work are.
+
+    Attributes:
+        groups: sets of runs that did the same work.
+        median: longest over shortest rollout seconds of the first epoch, median over the sets.
+        largest: the same of the set where they differ most.
+    """
+
+    groups: int
+    median: float
+    largest: float
+
+    @property
+    def comparable(self) -> bool:
+        """Whether no set differs by more than a fifth."""
+        return self.largest <= 1.2
+
+
+def first_epoch_agreement(runs: Runs) -> Agreement | None:
+    """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
+
+    Returns:
+        None where no two runs did the same work.
+    """
+    first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
+    work = first.groupby(["cell", "seed"]).agg(tokens=("tokens_decoded", tuple), seconds=("seconds.rollout", "sum"))
+    spread = [_spread(part["seconds"]) for _, part in work.groupby(["seed", "tokens"]) if len(part) > 1]
+    if not spread:
+        return None
+    ratios = pd.Series(spread)
+    return Agreement(len(ratios), float(ratios.median()), float(ratios.max()))
+
+
+def _spread(seconds: pd.Series) -> float:
+    return float(seconds.max() / seconds.min())

@@ -1,0 +1,30 @@
+"""Whether seconds of equal work agree."""
+
+import pandas as pd
+import pytest
+
+from analysis.collect import Runs
+from analysis.timing import first_epoch_agreement
+
+
+def runs(*lines):
+    names = ["cell", "seed", "step", "epoch", "tokens_decoded", "seconds.rollout"]
+    return Runs(pd.DataFrame(), pd.DataFrame(lines, columns=names), pd.DataFrame())
+
+
+def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
+    found = first_epoch_agreement(
+        runs(
+            ("a", 0, 0, 0, 10, 1.0), ("a", 0, 1, 0, 12, 3.0), ("a", 0, 2, 1, 12, 99.0),
+            ("b", 0, 1, 0, 12, 4.0), ("b", 0, 0, 0, 10, 2.0), ("b", 0, 2, 1, 3, 0.1),
+            ("a", 1, 0, 0, 11, 1.0), ("b", 1, 0, 0, 11, 1.1),
+        )
+    )  # fmt: skip
+    assert found.groups == 2
+    assert found.largest == pytest.approx(6 / 4)
+    assert found.median == pytest.approx((6 / 4 + 1.1) / 2)
+
+
+def test_runs_of_other_seeds_or_other_tokens_are_not():
+    assert first_epoch_agreement(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))) is None
+    assert first_epoch_agreement(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None
