@@ -12,7 +12,7 @@ reproduce: $(READY)
 	@echo "open results/$(PRESET)/report.html"
 
 test: $(READY) check
-	pytest -n 2
+	pytest -n 2 --dist loadfile
 
 check: $(READY)
 	ruff check

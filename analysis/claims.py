@@ -13,6 +13,7 @@ from analysis.collect import Runs
 from analysis.quantities import ACCURACY, by_seed
 from analysis.reported_claims import ReportedTables, check
 from analysis.statistics import Estimate, corrected, estimate
+from analysis.timing import Agreement, first_epoch_agreement
 from redraft.config import Claim
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
@@ -80,6 +81,8 @@ def judge(
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
+    A claim about seconds is decided only where equal work took about equal time (`analysis.timing`).
+
     Each part of a claim is a two-sided t-test over seeds against its threshold, which is the same as asking whether
     the 95 % Student interval leaves the threshold out. The p-values of all parts of all claims that can be decided at
     this scale are corrected together (Benjamini and Hochberg); a claim is `reproduced` if as many parts as it needs
@@ -92,9 +95,12 @@ def judge(
         paper_scale: whether these are the paper's models, data and benchmarks.
         tables: the paper's reported tables; without them that check is left out.
     """
-    decidable = [paper_scale or claim.scale == "any" for claim in claims]
+    timing = first_epoch_agreement(runs)
+    reasons = [_undecidable(claim, paper_scale, timing) for claim in claims]
+    decidable = [reason is None for reason in reasons]
     sources = {here: RunValues(runs, lenient=not here) for here in (True, False)}
-    questions = [question(claim.test, sources[here]) for claim, here in zip(claims, decidable, strict=True)]
+    at_scale = [paper_scale or claim.scale == "any" for claim in claims]
+    questions = [question(claim.test, sources[here]) for claim, here in zip(claims, at_scale, strict=True)]
     compared = [[_test(part) for part in asked.parts] for asked in questions]
     counted = [here and asked.answerable for asked, here in zip(questions, decidable, strict=True)]
     family = [each.p for parts, counts in zip(compared, counted, strict=True) if counts for each in parts]
@@ -107,9 +113,11 @@ def judge(
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     return [
         _describe(claim, manifests, here)
-        | _decide(asked, parts, ps, size, here)
+        | _decide(asked, parts, ps, size, reason)
         | (check(claim, tables) if tables else {})
-        for claim, asked, parts, ps, here in zip(claims, questions, compared, adjusted, decidable, strict=True)
+        for claim, asked, parts, ps, reason, here in zip(
+            claims, questions, compared, adjusted, reasons, decidable, strict=True
+        )
     ]
 
 
@@ -118,7 +126,27 @@ def _test(part: Part) -> Compared:
     return Compared(part, found, found.p_value(part.threshold))
 
 
-def _decide(asked: Question, parts: list[Compared], adjusted: list[float], size: int, here: bool) -> dict[str, Any]:
+def _undecidable(claim: Claim, paper_scale: bool, timing: Agreement | None) -> str | None:
+    """Why a claim cannot be decided from these runs; None if it can."""
+    if claim.scale == "paper" and not paper_scale:
+        return "this cannot be decided at a scale other than the paper's"
+    if timing and not timing.comparable and _is_timed(claim.test.model_dump(mode="json")):
+        return f"not decided: equal work took up to {timing.largest:.2f} times as long in one run as in another"
+    return None
+
+
+def _is_timed(content: Any) -> bool:
+    """Whether a test's dump names a quantity of seconds or hours."""
+    if isinstance(content, dict):
+        return any(_is_timed(value) for value in content.values())
+    if isinstance(content, list):
+        return any(_is_timed(value) for value in content)
+    return isinstance(content, str) and ("seconds" in content or content == "hours")
+
+
+def _decide(
+    asked: Question, parts: list[Compared], adjusted: list[float], size: int, undecidable: str | None
+) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim."""
     if not asked.answerable:
         reason = (
@@ -130,8 +158,8 @@ def _decide(asked: Question, parts: list[Compared], adjusted: list[float], size:
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)
-    if not here:
-        evidence += "; this cannot be decided at a scale other than the paper's"
+    if undecidable:
+        evidence += f"; {undecidable}"
         return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None}
     _, p_corrected = overall(asked, sides, adjusted)
     after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
@@ -183,7 +211,7 @@ def _describe(claim: Claim, manifests: Mapping[str, list[str]], here: bool) -> d
         "test": claim.test.model_dump(mode="json"),
         "note": claim.note,
         "manifests": {cell: manifests.get(cell, []) for cell in cells_of(claim.test)},
-        "decided_at_this_scale": here,
+        "decidable": here,
     }
 
 

@@ -489,3 +489,22 @@ def test_every_quotation_stands_in_the_paper():
     for item in CLAIMS:
         for part in item.quotation.split("…"):
             assert letters(part) in paper, (item.id, part)
+
+
+def test_no_claim_about_seconds_is_decided_where_equal_work_took_unequal_time(runs):
+    """All runs decode the same in the first epoch; then one cell takes longer for it."""
+    steps = runs.steps.copy()
+    first = steps["epoch"] == 0
+    steps.loc[first, "tokens_decoded"] = 100
+    steps.loc[first, "seconds.rollout"] = 2.0
+    timed = Compare(quantity="rollout_seconds", cell=C, baseline=A, relative="ratio", expected="below", threshold=0.9)
+    counted = timed.model_copy(update={"quantity": "tokens_decoded"})
+    equal = Runs(runs.runs, steps, runs.scores)
+    assert judged(timed, equal)["verdict"] == REPRODUCED
+    steps = steps.copy()
+    steps.loc[first & (steps["cell"] == A), "seconds.rollout"] = 2.5
+    unequal = Runs(runs.runs, steps, runs.scores)
+    found = judged(timed, unequal)
+    assert (found["verdict"], found["p_corrected"], found["decidable"]) == (INCONCLUSIVE, None, False)
+    assert "equal work took up to 1.25 times as long" in found["evidence"]
+    assert judged(counted, unequal)["verdict"] == REPRODUCED
