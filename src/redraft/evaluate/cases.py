@@ -56,7 +56,7 @@ def _right(rewards: pd.Series) -> pd.Series:
 
 KINDS = (
     Kind(
-        "corrected", "a wrong rollout, cut before its error and put right",
+        "corrected", "a wrong rollout, cut and put right",
         lambda f: ~_right(f["old_reward"]) & _right(f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
         lambda f: -_share(f), differs=True,
     ),
