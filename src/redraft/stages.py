@@ -8,6 +8,7 @@ from typing import Any
 
 from redraft.config import Experiments
 from redraft.errors import UserError
+from redraft.files import write_json
 from redraft.layout import Layout
 
 MODEL_THREADS = 1
@@ -49,25 +50,70 @@ def make_model(preset_name: str, role: str, folder: Path) -> None:
     models.save(model, tokenizer, folder)
 
 
+def prepare_data(preset_name: str, role: str, folder: Path) -> None:
+    """Read the training problems that stand for `role`; write them, and what they were read from.
+
+    Raises:
+        UserError: if the preset has nothing for the role, or it cannot be read.
+    """
+    from redraft.config import fingerprint
+    from redraft.tasks.problems import checksums, load_problems, origin
+    from redraft.train.verl.data import write_problems
+
+    preset = Experiments().preset(preset_name)
+    if role not in preset.data:
+        raise UserError("the preset has no such data", key="data", value=role, allowed=preset.data)
+    data = preset.data[role]
+    problems = load_problems(data)
+    write_problems(problems, role, folder / "problems.parquet")
+    content = {
+        "data": data.model_dump(mode="json"), "problems": len(problems),
+        "fingerprint": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
+        "origin": origin(data), "sha256": checksums(data),
+    }  # fmt: skip
+    write_json(folder / "data.json", content)
+
+
+def check(preset_name: str, cells: list[str]) -> None:
+    """Have verl check the configurations of cells at a preset's scale.
+
+    Raises:
+        UserError: for the first that it refuses.
+    """
+    from redraft.train.verl.config import check as checked
+
+    experiments = Experiments()
+    checked([experiments.run(cell, 0, preset_name) for cell in cells])
+
+
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
     """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
     from redraft.provenance import git_state, write_manifest
-    from redraft.train.local import LocalTrainer
+    from redraft.tasks.problems import checksums
 
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
-    if run.engine.kind != "torch":
-        raise UserError("this version trains with its own trainer only", file=f"experiments/presets/{preset_name}.yaml",
-                        key="engine.kind", value=run.engine.kind, allowed="torch")  # fmt: skip
-    trainer = LocalTrainer(run, model, folder, git["commit"])
+    trainer = _trainer(run.engine.kind)(run, model, folder, git["commit"])
     report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)))
     policies = [trainer.folder.policy(step) / "model.safetensors" for step in run.evaluated_steps]
     outputs = [trainer.folder.records, *policies]
+    files = {f"data/{name}": digest for name, digest in checksums(run.data).items()}
     write_manifest(
         folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds, inputs=trainer.inputs,
+        seconds=trainer.state.seconds, inputs=trainer.inputs | files,
     )  # fmt: skip
+
+
+def _trainer(kind: str) -> Callable[..., Any]:
+    """The class that trains, by the engine's kind; both have the same attributes and leave the same files."""
+    if kind == "verl":
+        from redraft.train.verl.launch import VerlTrainer
+
+        return VerlTrainer
+    from redraft.train.local import LocalTrainer
+
+    return LocalTrainer
 
 
 def _summary(record: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from redraft.files import atomic
 from redraft.rollout.engine import Continuation
 from redraft.rollout.streams import uniforms
 from redraft.tasks.problems import load_problems
+from redraft.tasks.prompts import encode
 from redraft.train import models
 
 _NOTHING = np.zeros(0, dtype=np.int32)
@@ -49,9 +50,10 @@ def generate(
 
 def _sample(name: str, benchmark: Benchmark, model: Any, tokenizer: Any, seed: int, settings: Engine) -> pd.DataFrame:
     problems = load_problems(benchmark.data)
-    prompts = tokenizer([problem.prompt for problem in problems])["input_ids"]
+    prompts = encode(tokenizer, [problem.prompt for problem in problems])
     engine = TorchEngine(
-        model, eos=tokenizer.eos_token_id, max_length=max(map(len, prompts)) + benchmark.max_new_tokens,
+        model, stops=models.stop_tokens(model, tokenizer),
+        max_length=max(map(len, prompts)) + benchmark.max_new_tokens,
         max_rows=settings.max_rows, max_batched_tokens=settings.max_batched_tokens,
         temperature=benchmark.temperature, top_p=benchmark.top_p,
     )  # fmt: skip

@@ -35,3 +35,16 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def _says_no_space(error: Exception) -> bool:
     """Whether this is a full disk's error; safetensors and tokenizers have types of their own, with its text."""
     return getattr(error, "errno", None) in NO_SPACE or any(os.strerror(number) in str(error) for number in NO_SPACE)
+
+
+def linked_folder(source: Path, folder: Path) -> None:
+    """A folder with the files of another, without a copy of their contents where the file system can do that."""
+    with atomic_folder(folder) as unfinished:
+        shutil.copytree(source, unfinished, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -4,81 +4,37 @@ A step rolls out a batch of prompts with the run's strategy, rewards it, and upd
 What a step did is one record; what it produced is one Parquet file; a checkpoint makes both resumable.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.config.method import ReleaseVariant
 from redraft.errors import UserError
-from redraft.files import atomic, sha256
+from redraft.files import sha256
 from redraft.rollout.strategies import Context, strategy, vanilla
 from redraft.rollout.streams import stream
-from redraft.rollout.types import Finish, Rollout
+from redraft.rollout.types import Rollout
 from redraft.tasks.grading import is_correct
 from redraft.tasks.problems import load_problems
+from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import Checkpoints, State, append_record, truncate_records
-from redraft.train.gather import gather, informative
+from redraft.train.gather import gather
 from redraft.train.learner import Learner
 from redraft.train.losses import shaped
+from redraft.train.records import describe, save_rollouts_of_step
+from redraft.train.run_folder import RunFolder
 from redraft.train.stages import StageClock
 
 Progress = Callable[[int, int, dict[str, Any]], None]
 """Called after each step with (steps done, steps in all, the step's record)."""
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Where a run keeps its files."""
-
-    path: Path
-
-    @property
-    def records(self) -> Path:
-        """One JSON line a step."""
-        return self.path / "steps.jsonl"
-
-    def policy(self, step: int) -> Path:
-        """The model after so many steps, in transformers' format."""
-        return self.path / "policies" / f"step-{step:04d}"
-
-    def keep_policies(self, steps: Sequence[int]) -> None:
-        """Remove the policies of other steps: they are of another experiment, or will be made again.
-
-        Raises:
-            UserError: if one of these is missing.
-        """
-        kept = {self.policy(step) for step in steps}
-        for other in set(self.policy(0).parent.glob("step-*")) - kept:
-            shutil.rmtree(other)
-        for policy in sorted(kept):
-            if not policy.exists():
-                raise UserError("this policy of a finished step is missing", file=policy,
-                                allowed=f"after removing {self.path}, which starts the run anew")  # fmt: skip
-
-    def checkpoints(self, fingerprint: str) -> Path:
-        """Checkpoints of the experiment with that fingerprint, so that a changed one starts anew."""
-        return self.path / "checkpoints" / fingerprint
-
-    def rollouts(self, step: int) -> Path:
-        """What a step rolled out."""
-        return self.path / "rollouts" / f"step-{step:04d}.parquet"
-
-    def truncate_rollouts(self, count: int) -> None:
-        """Keep those of the first `count` steps: a longer experiment's would be measured with this one's."""
-        kept = {self.rollouts(step) for step in range(count)}
-        for other in set(self.rollouts(0).parent.glob("step-*.parquet")) - kept:
-            other.unlink()
 
 
 class LocalTrainer:
@@ -102,7 +58,7 @@ class LocalTrainer:
             "initial_policy": sha256(model_folder / "model.safetensors"),
             "problems": fingerprint([[problem.prompt, problem.answer] for problem in self.problems]),
         }
-        self.prompts = self.tokenizer([problem.prompt for problem in self.problems])["input_ids"]
+        self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
         trainer = run.trainer
         if len(self.problems) % trainer.prompts_per_step:
             raise UserError(
@@ -122,8 +78,8 @@ class LocalTrainer:
         longest = max(map(len, self.prompts)) + self.run.trainer.max_response_tokens
         settings = self.run.engine
         return TorchEngine(
-            self.learner.policy, eos=self.tokenizer.eos_token_id, max_length=longest, max_rows=settings.max_rows,
-            max_batched_tokens=settings.max_batched_tokens,
+            self.learner.policy, stops=models.stop_tokens(self.learner.policy, self.tokenizer), max_length=longest,
+            max_rows=settings.max_rows, max_batched_tokens=settings.max_batched_tokens,
         )  # fmt: skip
 
     def train(self, progress: Progress = lambda *_: None) -> None:
@@ -157,21 +113,21 @@ class LocalTrainer:
         trainer, size = self.run.trainer, self.run.trainer.prompts_per_step
         order = stream(self.run.seed, "order", epoch).permutation(len(self.problems))
         chosen = [int(i) for i in order[position * size : (position + 1) * size]]
-        rollouts = self._roll_out(chosen, self._context(step, epoch, trainer.group_size, "rollout"), clock)
+        context = self._context(step, epoch, trainer.group_size, "rollout")
+        rollouts = self._roll_out(chosen, context, clock)
         with clock.stage("reward"):
             rewards = self._rewards(rollouts)
         enough = gather(self.run.algorithm, self.state, rollouts, rewards, trainer.group_size, size)
         update = self._update(*enough, clock) if enough else self.learner.metrics_without_update
         for rollout in rollouts:
             self.state.drafts.put(rollout, epoch)
-        self._save_rollouts(step, epoch, rollouts, rewards)
+        save_rollouts_of_step(self.folder.rollouts(step), epoch, rollouts, rewards)
         with clock.excluded():
             fresh = self._fresh_reward(chosen, step, epoch)
         return {
             "step": step, "epoch": epoch, "training_step": self.state.training_step, "updated": enough is not None,
-            **_describe(rollouts, step, self.steps_per_epoch),
-            "informative": float(informative(rewards, trainer.group_size).mean()), "reward": float(rewards.mean()),
-            "fresh_reward": fresh, **update, "seconds": clock.finish(),
+            **describe(rollouts, rewards, step, self.steps_per_epoch, trainer.group_size),
+            "tokens_cached": context.cached_tokens, "fresh_reward": fresh, **update, "seconds": clock.finish(),
         }  # fmt: skip
 
     def _context(self, step: int, epoch: int, group_size: int, purpose: str) -> Context:
@@ -199,7 +155,7 @@ class LocalTrainer:
         drafts = [draft for draft in found if draft]
         if not drafts:
             return {}
-        batch = Batch.of([self.prompts[d.prompt] for d in drafts], drafts, self.engine.eos, self.device)
+        batch = Batch.of([self.prompts[d.prompt] for d in drafts], drafts, self.tokenizer.eos_token_id, self.device)
         log_probs = self.learner.log_probs(self.learner.policy, batch)[0].cpu().numpy()
         return {(d.prompt, d.sample): row[: d.length] for d, row in zip(drafts, log_probs, strict=True)}
 
@@ -214,7 +170,7 @@ class LocalTrainer:
         self.state.training_step += 1
         lengths = np.array([rollout.length for rollout in rollouts])
         groups = np.arange(len(rollouts)) // trainer.group_size
-        batch = Batch.of([self.prompts[r.prompt] for r in rollouts], rollouts, self.engine.eos, self.device)
+        batch = Batch.of([self.prompts[r.prompt] for r in rollouts], rollouts, self.tokenizer.eos_token_id, self.device)
         final = shaped(self.run.algorithm, rewards, lengths, trainer.max_response_tokens)
         return self.learner.update(batch, final, groups, clock)
 
@@ -226,38 +182,3 @@ class LocalTrainer:
         context = self._context(step, epoch, count, "fresh")
         groups = self.engine.run(*(vanilla(i, self.prompts[i], self.engine, context) for i in chosen))
         return float(self._rewards([rollout for group in groups for rollout in group]).mean())
-
-    def _save_rollouts(self, step: int, epoch: int, rollouts: Sequence[Rollout], rewards: np.ndarray) -> None:
-        frame = pd.DataFrame(
-            {
-                "epoch": epoch,
-                "prompt": [r.prompt for r in rollouts],
-                "sample": [r.sample for r in rollouts],
-                "tokens": [r.tokens for r in rollouts],
-                "sampled_at": [r.sampled_at for r in rollouts],
-                "prefix_length": [r.prefix_length for r in rollouts],
-                "draft_length": [r.draft_length for r in rollouts],
-                "finish": [str(r.finish) for r in rollouts],
-                "reward": rewards,
-            }
-        )
-        with atomic(self.folder.rollouts(step)) as temporary:
-            frame.to_parquet(temporary, index=False)
-
-
-def _describe(rollouts: Sequence[Rollout], step: int, steps_per_epoch: int) -> dict[str, Any]:
-    """Counts and means over a batch; those about drafts are None where no rollout had one."""
-    drafted = [r for r in rollouts if r.draft_length]
-    lengths = np.array([r.length for r in rollouts])
-    ages = step - np.concatenate([r.sampled_at for r in rollouts])
-    return {
-        "rollouts": len(rollouts),
-        "tokens_decoded": sum(r.decoded for r in rollouts),
-        "tokens_verified": sum(r.verified for r in rollouts),
-        "tokens_reused": sum(r.prefix_length for r in rollouts),
-        "response_length": float(lengths.mean()),
-        "truncated": float(np.mean([r.finish is Finish.LENGTH for r in rollouts])),
-        "prefix_length": float(np.mean([r.prefix_length for r in drafted])) if drafted else None,
-        "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
-        "token_age_epochs": float(ages.mean()) / steps_per_epoch,
-    }

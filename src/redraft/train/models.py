@@ -79,6 +79,24 @@ def load_critic(path: Path, seed: int) -> Any:
         transformers.utils.logging.set_verbosity(verbosity)
 
 
+def load_tokenizer(path: Path | str) -> Any:
+    """The tokenizer of a model in a local folder or on the hub."""
+    return AutoTokenizer.from_pretrained(path)
+
+
+def max_positions(path: Path | str) -> int:
+    """Longest sequence of a model in a local folder or on the hub, tokens."""
+    return int(AutoConfig.from_pretrained(path).max_position_embeddings)
+
+
+def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Tokens that end a response: the tokenizer's end of sequence, and those of the model's generation settings."""
+    settings = getattr(model, "generation_config", None)
+    ends = getattr(settings, "eos_token_id", None)
+    several = ends if isinstance(ends, list) else [ends]
+    return frozenset(token for token in (tokenizer.eos_token_id, *several) if token is not None)
+
+
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write both in transformers' format, whole or not at all.
 

@@ -1,0 +1,21 @@
+"""How a problem is put to a model: as one message of its chat template, or as it stands where there is none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Prompts as tokens, with what makes the model answer behind them.
+
+    SPEC-RL uses Qwen's chat template; the tiny models have none.
+
+    Args:
+        tokenizer: of transformers.
+        texts: problems, with their instructions.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return [list(tokens) for tokens in tokenizer(list(texts))["input_ids"]]
+    messages = [[{"role": "user", "content": text}] for text in texts]
+    chats = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    # The template writes special tokens itself, the beginning of the sequence included.
+    return [list(tokens) for tokens in tokenizer(chats, add_special_tokens=False)["input_ids"]]

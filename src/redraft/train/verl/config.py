@@ -1,0 +1,118 @@
+"""A run as one complete configuration of verl, composed by Hydra from verl's own files and checked by verl's own rules.
+
+`redraft.train.verl.settings` says what a run is in verl's words, `redraft.train.verl.platforms` where it executes, the
+preset's `engine.verl` what its site needs besides.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from redraft.config.experiment import Run
+from redraft.config.load import merge
+from redraft.config.model import PretrainedModel
+from redraft.config.trainer import Engine
+from redraft.errors import UserError
+from redraft.train.verl import schema
+from redraft.train.verl.platforms import environment, on_cpu, on_gpus
+from redraft.train.verl.settings import settings
+
+__all__ = ["check", "compose", "environment", "show", "uses_gpu"]
+
+
+def compose(
+    run: Run, model: str | Path, folder: Path, problems: Path, *, gpu: bool, resume: Path | None = None,
+    inputs: Mapping[str, str] | None = None, commits: Sequence[str | None] = (),
+) -> DictConfig:  # fmt: skip
+    """The complete configuration of a run, with what this project's own parts need under `redraft`.
+
+    Args:
+        run: what to train.
+        model: folder or hub id of the initial policy.
+        folder: of the run's files.
+        problems: the training data as `redraft.train.verl.data` writes them.
+        gpu: whether it runs on GPUs.
+        resume: a checkpoint's folder, `global_step_N`.
+        inputs: hashes of what the run starts from, by name.
+        commits: of the code, for the record.
+
+    Raises:
+        UserError: for what verl cannot do, a key that it does not have, or a value that it refuses.
+    """
+    _refuse(run, gpu)
+    tables = merge(settings(run, model, folder, problems, resume), on_gpus(run) if gpu else on_cpu(run))
+    config, site, file = copy.deepcopy(schema.defaults()), run.engine.verl, f"experiments/presets/{run.preset}.yaml"
+    for key, value in {**schema.dotted(tables), **site}.items():
+        schema.put(config, key, value, file if key in site else None)
+    schema.check(config, site, file)
+    with open_dict(config):
+        config.redraft = {
+            "run": run.model_dump(mode="json"), "folder": str(folder), "inputs": dict(inputs or {}),
+            "commits": list(commits), "shards": config.actor_rollout_ref.rollout.agent.num_workers,
+        }  # fmt: skip
+    return config
+
+
+def uses_gpu(engine: Engine) -> bool:
+    """Whether a run with these settings would use GPUs on this machine."""
+    import torch
+
+    return engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
+
+
+def show(run: Run, model: Path, folder: Path) -> str:
+    """The configuration as YAML with every value resolved; arguments as of `compose`, which says what it raises."""
+    engine = run.engine.model_copy(update={"kind": "verl"})
+    run = run.model_copy(update={"engine": engine})
+    config = compose(run, model, folder, folder / "problems.parquet", gpu=uses_gpu(engine))
+    return OmegaConf.to_yaml(config, resolve=True)
+
+
+def check(runs: Sequence[Run]) -> int:
+    """Compose the configurations of runs before any of them is started; returns how many differ.
+
+    Raises:
+        UserError: for the first that cannot be.
+    """
+    kinds: dict[str, Run] = {}
+    for run in runs:
+        # Names, seeds and methods decide nothing here, and of a model only its folder's name stands in it.
+        unnamed = {"cell": "", "seed": 0, "model_role": "", "data_role": "", "model": PretrainedModel(path="")}
+        like = run.model_copy(update=unnamed | {"method": runs[0].method})
+        kinds.setdefault(run.unsupported + like.model_dump_json(), run)
+    for run in kinds.values():
+        try:
+            compose(run, "model", Path("run"), Path("problems.parquet"), gpu=uses_gpu(run.engine))
+        except UserError as error:
+            message = f"{run.paper}/{run.cell}: {error.message}"
+            raise UserError(message, file=error.file, key=error.key, value=error.value, allowed=error.allowed) from None
+    return len(kinds)
+
+
+def _refuse(run: Run, gpu: bool) -> None:
+    """Refuse what verl would refuse late or, worse, do otherwise.
+
+    Raises:
+        UserError: for the first such setting.
+    """
+    trainer, engine, gpus = run.trainer, run.engine, max(run.engine.gpus, 1)
+    rows = trainer.prompts_per_update * trainer.group_size
+    longest = trainer.max_prompt_tokens + trainer.max_response_tokens
+    refused: list[tuple[bool, str, str, Any, str]] = [
+        (bool(run.unsupported), run.unsupported, "method.trainer_verification", True, "false, or engine.kind: torch"),
+        (run.data.size % trainer.prompts_per_step > 0, "rollout batches must divide the training data",
+         "trainer.prompts_per_step", trainer.prompts_per_step, f"divisors of {run.data.size}"),
+        (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),
+        (gpus % engine.tensor_parallel > 0, "replicas of vLLM must divide the GPUs", "engine.tensor_parallel",
+         engine.tensor_parallel, f"divisors of {gpus}"),
+        (gpu and rows % gpus > 0, f"the {rows} rollouts of an update cannot be spread evenly", "engine.gpus", gpus,
+         f"divisors of {rows}"),
+        (gpu and engine.max_tokens_per_gpu < longest, "the longest prompt and response must fit into one pass",
+         "engine.max_tokens_per_gpu", engine.max_tokens_per_gpu, f"at least {longest}"),
+    ]  # fmt: skip
+    for wrong, message, key, value, allowed in refused:
+        if wrong:
+            raise UserError(message, key=key, value=value, allowed=allowed)

@@ -1,0 +1,163 @@
+"""From a run to a process of verl's: its inputs, its configuration, its start, its progress and its end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from redraft.config.experiment import Run
+from redraft.config.identity import fingerprint, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json_lines, sha256, write_atomically
+from redraft.tasks.problems import Problem, load_problems
+from redraft.tasks.prompts import encode
+from redraft.train import models
+from redraft.train.checkpoint import truncate_records
+from redraft.train.local import Progress as Report
+from redraft.train.run_folder import RunFolder
+from redraft.train.verl.config import compose, environment
+from redraft.train.verl.data import write_problems
+from redraft.train.verl.progress import Progress, VerlCheckpoints
+
+LOOK_SECONDS = 0.5
+"""Between looks at the records of a running process."""
+LAST_LINES = 15
+"""Of the log, which are shown when it fails."""
+
+
+@dataclass
+class VerlTrainer:
+    """Trains one run under verl.
+
+    Args:
+        run: what to train.
+        model_folder: the initial policy in transformers' format; the reference policy too.
+        path: where the run's files go; a checkpoint there is resumed from.
+        commit: of the code, for the record.
+    """
+
+    run: Run
+    model_folder: Path
+    path: Path
+    commit: str | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = RunFolder(self.path)
+        self.steps, self.steps_per_epoch = self.run.steps, self.run.trainer.steps_per_epoch(self.run.data.size)
+        self.gpu = models.device_of(self.run.engine.device).type == "cuda"
+        problems = load_problems(self.run.data)
+        self._check(problems)
+        self.inputs = {
+            "initial_policy": sha256(self.model_folder / "model.safetensors"),
+            "problems": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
+        }
+        write_problems(problems, self.run.data_role, self.problem_file)
+        self.identity = run_fingerprint(self.run)
+        self.checkpoints = VerlCheckpoints(self.folder.checkpoints(self.identity), self.identity, self.inputs)
+        self.state = Progress()
+
+    @property
+    def problem_file(self) -> Path:
+        """The training data as verl reads it."""
+        return self.path / "problems.parquet"
+
+    @property
+    def log(self) -> Path:
+        """What verl, vLLM and Ray say."""
+        return self.path / "verl.log"
+
+    def _check(self, problems: list[Problem]) -> None:
+        """Refuse lengths that verl would stumble over after a minute."""
+        trainer = self.run.trainer
+        longest = max(map(len, encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems])))
+        if longest > trainer.max_prompt_tokens:
+            raise UserError("a prompt is longer than prompts may be", key="trainer.max_prompt_tokens",
+                            value=trainer.max_prompt_tokens, allowed=f"at least {longest}")  # fmt: skip
+        needed = trainer.max_prompt_tokens + trainer.max_response_tokens + 1  # verification samples one token
+        if needed > (most := models.max_positions(self.model_folder)):
+            raise UserError("the model has too few positions for prompt, response and one token more",
+                            key="trainer.max_response_tokens", value=trainer.max_response_tokens,
+                            allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
+                            f"{trainer.max_prompt_tokens}")  # fmt: skip
+
+    def prepare(self) -> DictConfig:
+        """Go back to the last whole checkpoint and write the configuration that goes on from there."""
+        checkpoint, self.state = self.checkpoints.latest()
+        self.checkpoints.remove_others()
+        truncate_records(self.folder.records, self.state.records)
+        self.folder.truncate_rollouts(self.state.records)
+        self.folder.keep_policies([step for step in self.run.evaluated_steps if step <= self.state.records])
+        if self.commit not in self.state.commits:
+            self.state = replace(self.state, commits=[*self.state.commits, self.commit])
+        config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, resume=checkpoint,
+                         inputs=self.inputs, commits=self.state.commits)  # fmt: skip
+        write_atomically(self.path / "verl.yaml", OmegaConf.to_yaml(config))
+        return config
+
+    def train(self, report: Report = lambda *_: None) -> None:
+        """Run all steps that are not done yet.
+
+        Raises:
+            UserError: if verl fails; its log is kept, and what was finished before is not lost.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.prepare()
+        if self.state.records < self.steps:
+            print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
+            command = [sys.executable, "-m", "redraft.train.verl", str(self.path / "verl.yaml")]
+            with _process(command, os.environ | environment(self.gpu), self.log) as process:
+                code = self._watch(process, report)
+            if code:
+                raise UserError(
+                    f"verl failed with exit code {code}; it ended with\n{self._end_of_log()}", file=self.log
+                )
+        _, self.state = self.checkpoints.latest()
+        if self.state.records < self.steps:
+            raise UserError("verl ended before its last step", file=self.log, value=self.state.records,
+                            allowed=str(self.steps))  # fmt: skip
+
+    def _watch(self, process: subprocess.Popen, report: Report) -> int:
+        """Report each record when it is written; returns the exit code."""
+        seen = self.state.records
+        while True:
+            code = process.poll()
+            records = read_json_lines(self.folder.records) if self.folder.records.exists() else []
+            for record in records[seen:]:
+                seen += 1
+                report(seen, max(self.steps, seen), record)
+            if code is not None:
+                return code
+            time.sleep(LOOK_SECONDS)
+
+    def _end_of_log(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:])
+
+
+@contextmanager
+def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
+    """A process in a group of its own, which is ended with the block, and also when this process is told to end."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield process
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _end(process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Let a process end its workers, and kill what is left of its group."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,172 @@
+"""verl's own rules about a configuration: which keys it has, of which types, and what its classes make of them."""
+
+import contextlib
+import copy
+import io
+import typing
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from hydra.errors import HydraException
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from redraft.config.base import near
+from redraft.config.verl_keys import under
+from redraft.errors import UserError
+
+PASSED_ON = (
+    "actor_rollout_ref.model.override_config", "critic.model.override_config",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm", "ray_kwargs.ray_init", "trainer.v1.sampler.sampler_kwargs",
+)  # fmt: skip
+"""Mappings that verl hands to transformers, vLLM, Ray and a custom replay buffer as they are."""
+REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, NotImplementedError, TypeError, ValueError)
+"""What verl raises for a configuration that it does not take."""
+
+
+@cache
+def defaults() -> DictConfig:
+    """verl's own configuration. Read once, since importing verl takes seconds."""
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer")
+
+
+def dotted(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Dotted keys and values of a nested table, down to where verl's own nesting ends."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        key = above + name
+        nested = isinstance(value, dict) and isinstance(OmegaConf.select(defaults(), key), DictConfig)
+        flat |= dotted(value, f"{key}.") if nested and key not in PASSED_ON else {key: value}
+    return flat
+
+
+def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
+    """Set a dotted key.
+
+    Args:
+        config: is changed.
+        key: must stand in verl's YAML, or be a field of the dataclass that it is read into, or lie in `PASSED_ON`.
+        value: of the type of that field or of its default.
+        file: where the key stands, for the message.
+
+    Raises:
+        UserError: if verl has no such key, or the value is of another type.
+    """
+    above, _, name = key.rpartition(".")
+    known, kind = OmegaConf.select(config, above) if above else config, None
+    if isinstance(known, DictConfig):
+        kind = _kind(known, above, name)
+    if kind is None:
+        names = known if isinstance(known, DictConfig) else config
+        raise UserError("verl has no such key", file=file, key=key, value=value, allowed=near(name, map(str, names)))
+    if not _fits(value, kind):
+        raise UserError("verl wants a value of another type here", file=file, key=key, value=value,
+                        allowed=getattr(kind, "__name__", str(kind)))  # fmt: skip
+    OmegaConf.update(config, key, value, merge=True, force_add=True)
+
+
+def _kind(node: DictConfig, path: str, name: str) -> Any:
+    """The type of a mapping's entry, Any if verl takes any, None if it takes none."""
+    fields = _fields(str(node.get("_target_", "")))
+    if name in fields:
+        return fields[name]
+    if name in node:
+        kind = type(node.get(name))
+        return kind if kind in (bool, int, float) else Any  # of a text verl often takes a list too
+    return Any if any(under(path, free) for free in PASSED_ON) else None
+
+
+@cache
+def _fields(target: str) -> dict[str, Any]:
+    """Fields and types of a dataclass of verl's by its full name."""
+    return typing.get_type_hints(get_class(target)) if target else {}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        TypeAdapter(kind).validate_python(value, strict=not isinstance(value, dict | list))
+    except ValidationError:
+        return False
+    except PydanticUserError:  # a class of verl's own, which it checks itself
+        return True
+    return True
+
+
+def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
+    """Have verl check a configuration, as it does when it is started, as far as that needs no model's files.
+
+    Args:
+        config: complete.
+        site: keys that the preset's site settings changed, named if their part is refused.
+        file: where they stand.
+
+    Raises:
+        UserError: with verl's words.
+    """
+    resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    for part, verify in _checks(resolved).items():
+        try:
+            with _quiet():
+                verify()
+        except REFUSALS as error:
+            ours = [f"{key}: {value}" for key, value in site.items() if under(key, part)]
+            says = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise UserError(f"verl refuses this configuration: {says}", file=file if ours else None, key=part,
+                            value="; ".join(ours) or None) from None  # fmt: skip
+
+
+def _checks(config: DictConfig) -> dict[str, Callable[[], Any]]:
+    """What verl checks, by the part that it is about."""
+    from verl.trainer.ppo.utils import need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+    from verl.workers.config import HFModelConfig
+
+    workers, critic = config.actor_rollout_ref, config.critic
+    reference = need_reference_policy(config)
+    # Its own check of a critic would read the model's files.
+    checks: dict[str, Callable[[], Any]] = {
+        "actor_rollout_ref.actor": lambda: validate_config(config, use_reference_policy=reference, use_critic=False),
+        "actor_rollout_ref.ref": lambda: omega_conf_to_dataclass(_as_a_worker_reads(workers.ref)),
+        "actor_rollout_ref.rollout": lambda: omega_conf_to_dataclass(workers.rollout),
+        "actor_rollout_ref.model": lambda: OmegaConf.merge(OmegaConf.structured(HFModelConfig), workers.model),
+        "algorithm": lambda: omega_conf_to_dataclass(config.algorithm),
+    }
+    if critic.enable:
+        checks["critic.model"] = lambda: OmegaConf.merge(OmegaConf.structured(HFModelConfig), critic.model)
+        checks["critic"] = lambda: omega_conf_to_dataclass(
+            OmegaConf.masked_copy(critic, _but(critic, "model"))
+        ).validate(config.trainer.n_gpus_per_node, config.data.train_batch_size)
+    return checks
+
+
+def _as_a_worker_reads(ref: DictConfig) -> DictConfig:
+    """The reference policy's part with the names that verl's worker gives to its keys (`ActorRolloutRefWorker`)."""
+    renamed = copy.deepcopy(ref)
+    for ours, theirs in (
+        ("log_prob_micro_batch_size", "ppo_micro_batch_size"),
+        ("log_prob_micro_batch_size_per_gpu", "ppo_micro_batch_size_per_gpu"),
+        ("log_prob_use_dynamic_bsz", "use_dynamic_bsz"),
+        ("log_prob_max_token_len_per_gpu", "ppo_max_token_len_per_gpu"),
+    ):
+        renamed[theirs] = renamed.pop(ours)
+    return renamed
+
+
+def _but(node: DictConfig, name: str) -> list[str]:
+    return [str(key) for key in node if key != name]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """verl prints what is well."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,146 @@
+"""A run in verl's words: one table for each part of verl's configuration, as nested dictionaries of its keys.
+
+What is not named here keeps verl's default. Where a run executes does not enter: `redraft.train.verl.platforms` adds
+that. Each value's source stands beside the field it comes from, in `redraft.config` and in the presets.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from redraft.config.algorithm import DAPO, PPO
+from redraft.config.experiment import Run
+from redraft.config.identity import run_fingerprint
+from redraft.train.losses import ESTIMATORS
+from redraft.train.run_folder import RunFolder
+
+Table = dict[str, Any]
+
+
+def settings(run: Run, model: str | Path, folder: Path, problems: Path, resume: Path | None) -> Table:
+    """Everything that verl must know of a run; arguments as of `redraft.train.verl.config.compose`."""
+    return {
+        "data": data(run, problems),
+        "actor_rollout_ref": {
+            "model": {"path": str(model)}, "actor": actor(run), "ref": {"strategy": "fsdp2"}, "rollout": rollout(run),
+        },
+        "critic": critic(run, model),
+        "algorithm": algorithm(run),
+        "reward": {"num_workers": 1, "reward_model": {"enable": False, "rollout": {"name": "vllm"}}},
+        "trainer": trainer(run, folder, resume),
+    }  # fmt: skip
+
+
+def data(run: Run, problems: Path) -> Table:
+    """What is trained on. `EpochOrder` takes the place of verl's sampler, which has one order for all of its kind."""
+    settings = run.trainer
+    return {
+        # verl insists on data for a validation that it is told not to do.
+        "train_files": [str(problems)], "val_files": [str(problems)], "prompt_key": "prompt",
+        "train_batch_size": settings.prompts_per_step,
+        # Filtered groups are replaced one by one.
+        "gen_batch_size": 1 if isinstance(run.algorithm, DAPO) else settings.prompts_per_step,
+        "max_prompt_length": settings.max_prompt_tokens, "max_response_length": settings.max_response_tokens,
+        # A prompt that is left out would shift all that follow against their drafts.
+        "filter_overlong_prompts": False, "truncation": "error", "return_raw_chat": True,
+        "shuffle": True, "seed": run.seed, "dataloader_num_workers": 0,
+    }  # fmt: skip
+
+
+def actor(run: Run) -> Table:
+    """How the policy is updated: the losses of `redraft.train.losses`, in verl's words."""
+    algorithm = run.algorithm
+    return {
+        "strategy": "fsdp2", "ppo_mini_batch_size": run.trainer.prompts_per_update, "ppo_epochs": 1,
+        "shuffle": False, "data_loader_seed": run.seed,
+        "clip_ratio": algorithm.clip_low, "clip_ratio_low": algorithm.clip_low, "clip_ratio_high": algorithm.clip_high,
+        "clip_ratio_c": algorithm.clip_ratio_c, "loss_agg_mode": algorithm.loss_agg_mode,
+        "use_kl_loss": algorithm.kl_loss_coef > 0, "kl_loss_coef": algorithm.kl_loss_coef,
+        "kl_loss_type": algorithm.kl_loss_type,
+        "entropy_coeff": 0,  # 0.001 in SPEC-RL's scripts, nothing of it in its paper
+        "grad_clip": run.trainer.gradient_clip, "optim": _optimizer(run, run.trainer.learning_rate),
+        "checkpoint": {
+            "save_contents": ["model", "optimizer", "extra", "hf_model"],
+            "load_contents": ["model", "optimizer", "extra"],
+        },
+    }  # fmt: skip
+
+
+def _optimizer(run: Run, learning_rate: float) -> Table:
+    """AdamW with PyTorch's defaults and a constant rate, as in `redraft.train.learner`."""
+    return {
+        "optimizer": "AdamW", "lr": learning_rate, "lr_scheduler_type": "constant", "lr_warmup_steps": 0,
+        "lr_warmup_steps_ratio": 0.0, "weight_decay": run.trainer.weight_decay, "betas": [0.9, 0.999],
+        "clip_grad": run.trainer.gradient_clip,
+    }  # fmt: skip
+
+
+def critic(run: Run, model: str | Path) -> Table:
+    """The critic of PPO, which starts from the policy's weights; without PPO there is none."""
+    if not isinstance(run.algorithm, PPO):
+        return {"enable": False, "strategy": "fsdp2", "model": {"path": str(model)}}
+    return {
+        "enable": True, "strategy": "fsdp2", "model": {"path": str(model)}, "grad_clip": run.trainer.gradient_clip,
+        "optim": _optimizer(run, run.trainer.learning_rate * run.algorithm.critic_learning_rate_ratio),
+        "cliprange_value": run.algorithm.value_clip, "ppo_mini_batch_size": run.trainer.prompts_per_update,
+        "ppo_epochs": 1, "shuffle": False, "data_loader_seed": run.seed,
+        # The V1 trainer batches a critic by tokens, whatever this says.
+        "use_dynamic_bsz": True,
+    }  # fmt: skip
+
+
+def rollout(run: Run) -> Table:
+    """Plain sampling: vLLM gives log-probabilities of prompts, and so of drafts, at temperature 1 only."""
+    settings = run.trainer
+    return {
+        "name": "vllm", "mode": "async", "n": settings.group_size, "seed": run.seed,
+        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "do_sample": True, "ignore_eos": False,
+        "calculate_log_probs": True,
+        "prompt_length": settings.max_prompt_tokens, "response_length": settings.max_response_tokens,
+        # A draft is scored as a prompt, behind which vLLM generates at least one token.
+        "max_model_len": settings.max_prompt_tokens + settings.max_response_tokens + 1,
+        "max_num_seqs": run.engine.max_rows, "max_num_batched_tokens": run.engine.max_batched_tokens,
+        "tensor_model_parallel_size": run.engine.tensor_parallel,
+        "enable_prefix_caching": True, "enable_chunked_prefill": True,
+        "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.GroupManager"},
+    }  # fmt: skip
+
+
+def algorithm(run: Run) -> Table:
+    """How advantages are estimated, and for DAPO which groups are left out and replaced."""
+    ours, dapo = run.algorithm, isinstance(run.algorithm, DAPO)
+    return {
+        "adv_estimator": (ESTIMATORS | {"ppo": "gae"})[ours.kind],
+        "gamma": ours.gamma if isinstance(ours, PPO) else 1.0, "lam": ours.lam if isinstance(ours, PPO) else 1.0,
+        "norm_adv_by_std_in_grpo": True, "use_kl_in_reward": False,
+        "filter_groups": {"enable": dapo, "metric": "acc" if dapo else "reward", "max_inflight_gen_batches": 1},
+    }  # fmt: skip
+
+
+def trainer(run: Run, folder: Path, resume: Path | None) -> Table:
+    """How long, and where to. What is saved, and when, `redraft.train.verl.trainer` decides in each step."""
+    return {
+        "project_name": "redraft", "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}", "logger": [],
+        "total_training_steps": run.steps, "total_epochs": math.ceil(run.trainer.epochs), "nnodes": 1,
+        "critic_warmup": 0, "save_freq": 1, "test_freq": -1, "val_before_train": False,
+        "default_local_dir": str(RunFolder(folder).checkpoints(run_fingerprint(run))),
+        # The two last are kept by `redraft.train.verl.progress`, which knows which of them are whole.
+        "max_actor_ckpt_to_keep": None, "max_critic_ckpt_to_keep": None,
+        "resume_mode": "resume_path" if resume else "disable", "resume_from_path": str(resume) if resume else None,
+        "use_v1": True,
+        "v1": {"trainer_mode": "redraft", "sampler": _sampler(run)},
+    }  # fmt: skip
+
+
+def _sampler(run: Run) -> Table:
+    """Which groups are trained on; verl leaves it to a custom buffer to learn of filter and refill."""
+    dapo = isinstance(run.algorithm, DAPO)
+    return {
+        # A group that fails ends the run: replaced by another prompt, the data would no longer be in its order.
+        "sync_refill_failed_groups": False,
+        "custom_sampler": {"path": "pkg://redraft.train.verl.sampler", "name": "OrderedReplayBuffer"},
+        "sampler_kwargs": {
+            "filter_groups_metric": "acc" if dapo else None, "train_batch_size": run.trainer.prompts_per_step,
+            "gen_batch_size": 1 if dapo else run.trainer.prompts_per_step,
+        },
+    }  # fmt: skip
