@@ -1,6 +1,8 @@
 # `make reproduce` and `make test` need git, make and Python 3.11 or 3.12, and a package index; nothing else.
 
 VENV := .venv
+# cpu, or gpu where there are GPUs; each checkout has one of them.
+ENV ?= cpu
 READY := $(VENV)/.ready
 PRESET ?= tiny
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -35,5 +37,5 @@ lock:
 clean:
 	rm -rf $(VENV) .snakemake
 
-$(READY): envs/cpu/requirements.lock envs/cpu/cuda.lock envs/install.sh pyproject.toml
-	sh envs/install.sh $(VENV)
+$(READY): $(wildcard envs/$(ENV)/*.lock) envs/install.sh pyproject.toml
+	sh envs/install.sh $(VENV) $(ENV)

@@ -13,6 +13,7 @@ container: "docker://python:3.11-slim"
 
 include: "workflows/rules/common.smk"
 include: "workflows/rules/models.smk"
+include: "workflows/rules/data.smk"
 include: "workflows/rules/train.smk"
 include: "workflows/rules/evaluate.smk"
 include: "workflows/rules/analysis.smk"

@@ -1,7 +1,11 @@
 #!/bin/sh
-# Makes the virtual environment $1 from the lock and installs this project into it. Run from the repository's root.
+# Makes the virtual environment $1 from the lock of the environment $2 (cpu unless said, or gpu) and installs this
+# project into it. Run from the repository's root.
 set -eu
 venv=$1
+name=${2:-cpu}
+lock=envs/$name/requirements.lock
+[ -f "$lock" ] || { echo "error: no such environment: $name (cpu or gpu)" >&2; exit 2; }
 
 for candidate in python3.11 python3.12 python3 python; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
@@ -14,13 +18,20 @@ if [ -z "${python:-}" ]; then
     exit 2
 fi
 
-echo "installing $(grep -c == envs/cpu/requirements.lock) pinned packages into $venv with $("$python" --version); this takes some minutes" >&2
+echo "installing $(grep -c == "$lock") pinned packages into $venv with $("$python" --version); this takes some minutes" >&2
 "$python" -m venv --clear "$venv"
 pip="$venv/bin/python -m pip --disable-pip-version-check"
-# The lock is whole, so nothing is resolved; see envs/cpu/excludes.txt for what is left out.
-$pip install --quiet --no-deps -r envs/cpu/requirements.lock
+# The lock is whole, so nothing is resolved; see envs/cpu/excludes.txt for what is left out there.
+$pip install --quiet --no-deps -r "$lock"
+if [ "$name" = gpu ]; then
+    # Compiled against the PyTorch that is there, which takes up to an hour.
+    if command -v nvcc > /dev/null; then
+        $pip install --quiet --no-deps --no-build-isolation -r envs/gpu/flash-attn.txt
+    else
+        echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what goes without it" >&2
+    fi
 # Where the index offers only PyTorch's CUDA build, that cannot be imported without its CUDA packages.
-if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
     $pip install --quiet --no-deps -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
@@ -28,4 +39,4 @@ fi
 $pip install --quiet --no-deps --no-build-isolation -e .
 # Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
 echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
-touch "$venv/.ready"
+echo "$name" > "$venv/.ready"

@@ -1,28 +1,49 @@
 #!/bin/sh
-# Resolves envs/cpu/requirements.in with uv, for both Pythons, to requirements.lock, and to cuda.lock what PyTorch's CUDA
-# build needs besides. Pins that still fit are kept.
+# Resolves requirements.in of the environments named as arguments, or of both, with uv and for both Pythons, to
+# requirements.lock; for the one without GPUs also to cuda.lock what PyTorch's CUDA build needs besides. Pins that still
+# fit are kept.
 set -eu
-cd "$(dirname "$0")/cpu"
+cd "$(dirname "$0")"
+for name in "$@"; do
+    [ -f "$name/requirements.in" ] || { echo "error: no such environment: $name (cpu or gpu)" >&2; exit 2; }
+done
 tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT
 python3 -m venv "$tool/venv"
 "$tool/venv/bin/pip" install --quiet uv
 
-resolve() { # python version, output, further options
-    version=$1
-    output=$2
-    shift 2
-    "$tool/venv/bin/uv" pip compile requirements.in --excludes excludes.txt --overrides overrides.txt \
+resolve() { # environment, python version, output, further options
+    name=$1
+    version=$2
+    output=$3
+    shift 3
+    "$tool/venv/bin/uv" pip compile "$name/requirements.in" \
         --python-version "$version" --python-platform x86_64-manylinux_2_28 --no-annotate --no-header --quiet \
         --output-file "$output" "$@"
 }
 
-for version in 3.11 3.12; do
-    cp requirements.lock "$tool/$version" 2>/dev/null || true
-    resolve "$version" "$tool/$version" --excludes excludes-cuda.txt
+lock() { # environment, further options
+    name=$1
+    shift
+    cp "$name/requirements.lock" "$tool/3.11" 2>/dev/null || rm -f "$tool/3.11"
+    resolve "$name" 3.11 "$tool/3.11" "$@"
+    cp "$tool/3.11" "$tool/3.12"
+    resolve "$name" 3.12 "$tool/3.12" "$@"
+    cmp "$tool/3.11" "$tool/3.12" || { echo "error: the two Pythons need different pins for $name" >&2; exit 1; }
+    cp "$tool/3.11" "$name/requirements.lock"
+}
+
+lock_cpu() {
+    lock cpu --excludes cpu/excludes.txt --overrides cpu/overrides.txt --excludes cpu/excludes-cuda.txt
+    cat cpu/requirements.lock cpu/cuda.lock > "$tool/whole" 2>/dev/null || cp cpu/requirements.lock "$tool/whole"
+    resolve cpu 3.11 "$tool/whole" --excludes cpu/excludes.txt --overrides cpu/overrides.txt
+    grep -vxFf cpu/requirements.lock "$tool/whole" > cpu/cuda.lock
+}
+
+lock_gpu() {
+    lock gpu
+}
+
+for environment in ${*:-cpu gpu}; do
+    "lock_$environment"
 done
-cmp "$tool/3.11" "$tool/3.12" || { echo "error: the two Pythons need different pins" >&2; exit 1; }
-cp "$tool/3.11" requirements.lock
-cat requirements.lock cuda.lock > "$tool/whole" 2>/dev/null || cp requirements.lock "$tool/whole"
-resolve 3.11 "$tool/whole"
-grep -vxFf requirements.lock "$tool/whole" > cuda.lock

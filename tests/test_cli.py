@@ -53,6 +53,7 @@ def test_show_prints_a_complete_run(folder):
         (["show", "spec_rl/grpo-vanilla-l2"], ["excluded", "no draft"]),
         (["show", "spec_rl/grpo-vanilla", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["show", "spec_rl/grpo-vanilla", "--seed", "-1"], ["seed", "-1"]),
+        (["show", "spec_rl/grpo-vanilla", "--backend", "trl"], ["--backend", "trl", "verl"]),
         (["run", "spec_rl/grpo-vanilla", "--seed", "1", "--seed", "1"], ["twice", "--seed", "1"]),
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
@@ -64,7 +65,7 @@ def test_show_prints_a_complete_run(folder):
         (["stage", "model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
         (
             ["stage", "train", "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
-            ["paper.yaml", "engine.kind", "verl", "torch"],
+            ["engine.device", "cuda", "cpu"],
         ),
     ],
 )

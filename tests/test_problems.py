@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 from redraft.config import Experiments
-from redraft.config.data import HubProblems
+from redraft.config.data import ArithmeticProblems, HubProblems, ProblemFile
 from redraft.errors import UserError
+from redraft.files import sha256
 from redraft.tasks.grading import is_correct
-from redraft.tasks.problems import DATA_ROOT, Problem, load_problems
+from redraft.tasks.problems import DATA_ROOT, Problem, checksums, load_problems, origin
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
@@ -43,7 +44,7 @@ def write_training_file(root, file, count):
 
 
 def write_lines(root, rows, name="test.jsonl", dataset="a/b"):
-    (root / dataset).mkdir(parents=True, exist_ok=True)
+    (root / dataset / name).parent.mkdir(parents=True, exist_ok=True)
     (root / dataset / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -161,3 +162,29 @@ def test_real_benchmarks_load_with_the_paper_preset_s_columns(root, name):
         assert all(right)
     if name == "mmlu_stem":
         assert {problem.answer for problem in problems} == set("ABCD")
+
+
+def test_every_file_that_a_data_set_is_read_from_has_a_checksum(root, tmp_path):
+    write_lines(root, [{"problem": "1", "answer": "1"}], "a/test-0.jsonl")
+    write_lines(root, [{"problem": "2", "answer": "2"}], "unused.jsonl")
+    data = HubProblems(id="a/b", revision="main", files=["a/*"], size=1)
+    assert checksums(data) == {"a/test-0.jsonl": sha256(root / "a/b/a/test-0.jsonl")}
+    assert origin(data) == {"kind": "copy", "id": "a/b", "revision": "main", "commit": None}
+    before = checksums(data)
+    write_lines(root, [{"problem": "1", "answer": "3"}], "a/test-0.jsonl")
+    assert checksums(data) != before
+    (file := tmp_path / "problems.jsonl").write_text("{}")
+    assert checksums(ProblemFile(path=str(file), size=1)) == {str(file): sha256(file)}
+    assert (checksums(ArithmeticProblems()), origin(ArithmeticProblems())) == ({}, {"kind": "arithmetic"})
+    with pytest.raises(UserError, match="missing"):
+        checksums(ProblemFile(path=str(tmp_path / "none"), size=1))
+
+
+def test_what_was_fetched_is_named_by_its_commit(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_ROOT, raising=False)
+    (tmp_path / "snapshots/0123abc").mkdir(parents=True)
+    (tmp_path / "snapshots/0123abc/test.jsonl").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "snapshots/0123abc"))
+    data = HubProblems(id="a/b", files=["test.jsonl"], size=1)
+    assert origin(data) == {"kind": "hub", "id": "a/b", "revision": None, "commit": "0123abc"}
+    assert set(checksums(data)) == {"test.jsonl"}

@@ -51,7 +51,7 @@ def qwen3():
 
 
 def make_engine(model, **settings):
-    return TorchEngine(model, **({"eos": EOS, "max_length": 32, "max_rows": 16} | settings))
+    return TorchEngine(model, **({"stops": {EOS}, "max_length": 32, "max_rows": 16} | settings))
 
 
 @dataclass
@@ -195,6 +195,21 @@ def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     )
     run(engine, jobs)
     assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
+
+
+def test_tokens_in_the_cache_are_those_that_were_scored_but_the_last(qwen3):
+    jobs = make_jobs()
+    for job, (_, continuation) in zip(jobs, run(make_engine(qwen3), jobs), strict=True):
+        assert continuation.cached == (len(job.prompt) + job.keep - 1 if job.scores else 0)
+
+
+def test_any_of_several_stops_ends_a_response_and_without_stops_none_does(qwen3):
+    jobs, stops = make_jobs(40), {EOS, 5, 6}
+    ended = [continuation for _, continuation in run(make_engine(qwen3, stops=stops), jobs)]
+    assert {int(c.tokens[-1]) for c in ended if c.finish is Finish.EOS} == stops
+    assert all(not stops & set(c.tokens[:-1].tolist()) for c in ended)
+    for job, (_, continuation) in zip(jobs, run(make_engine(qwen3, stops=()), jobs), strict=True):
+        assert (len(continuation.tokens), continuation.finish) == (LIMIT - job.keep, Finish.LENGTH)
 
 
 TINY = {

@@ -36,9 +36,9 @@ def copy_to(folder):
     return folder
 
 
-def snakemake(folder, *arguments, preset="smoke"):
+def snakemake(folder, *arguments, preset="smoke", limit=600):
     command = ["snakemake", "--config", f"preset={preset}", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -44,9 +44,22 @@ def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
 
 
 @app.command()
-def show(cell: Cell, preset: Preset = DEFAULT_PRESET, seed: Seed = 0) -> None:
+def show(
+    cell: Cell,
+    preset: Preset = DEFAULT_PRESET,
+    seed: Seed = 0,
+    backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
+) -> None:
     """Print one cell resolved to a complete run."""
     run = Experiments().run(cell, seed, preset)
+    if backend == "verl":
+        from redraft.train.verl.config import show as verl_configuration
+
+        layout = Layout(preset)
+        typer.echo(verl_configuration(run, layout.model(run.model_role), layout.run(cell, seed)), nl=False)
+        return
+    if backend:
+        raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
     content = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
     typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
@@ -182,6 +195,22 @@ def model(preset: str, role: str, folder: Path) -> None:
     from redraft import stages
 
     stages.make_model(preset, role, folder)
+
+
+@stage.command()
+def data(preset: str, role: str, folder: Path) -> None:
+    """Read training problems."""
+    from redraft import stages
+
+    stages.prepare_data(preset, role, folder)
+
+
+@stage.command()
+def check(preset: str, cells: list[str]) -> None:
+    """Have verl check the configurations of cells."""
+    from redraft import stages
+
+    stages.check(preset, cells)
 
 
 @stage.command()

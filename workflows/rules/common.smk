@@ -1,6 +1,8 @@
 # What all rules share: the preset's cells and where their files lie.
 
+import subprocess
 import sys
+from functools import cache
 
 from redraft.config import benchmarks_fingerprint, fingerprint
 from redraft.errors import UserError
@@ -30,8 +32,8 @@ RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
 
 
-def wanted_cells(paper):
-    """The cells that a paper's tables wait for.
+def asked_cells(paper):
+    """The cells of the grids that are asked for.
 
     `snakemake reproduction` wants all that the paper reports, `snakemake extras` those beyond it and what they are
     compared with, both together everything, and anything else the preset's default grids. Going from one to the other changes the inputs of
@@ -47,8 +49,36 @@ def wanted_cells(paper):
     return EXPERIMENTS.cells(paper, grids or PRESET.default[paper])
 
 
+def unsupported(cell):
+    """Why what trains at this preset cannot train a cell, or nothing."""
+    return EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name).unsupported
+
+
+def wanted_cells(paper):
+    """The cells that a paper's tables wait for: those asked for, but not what this preset cannot train."""
+    return [cell for cell in asked_cells(paper) if not unsupported(cell)]
+
+
+@cache
+def check_configurations(paper):
+    """Have verl check the configuration of every wanted run, which takes seconds, before any job starts.
+
+    A job's own process reads these files again, but need not check again.
+    """
+    if PRESET.engine.kind != "verl" or not workflow.is_main_process:
+        return
+    for cell in asked_cells(paper):
+        if reason := unsupported(cell):
+            print(f"left out: {cell.id}: {reason}", file=sys.stderr)
+    cells = [cell.id for cell in wanted_cells(paper)]
+    command = ["redraft", "stage", "check", PRESET.name, *cells]
+    if subprocess.run(command, check=False).returncode:
+        sys.exit(2)
+
+
 def wanted_runs(paper):
     """Folders of all runs that a paper's tables wait for."""
+    check_configurations(paper)
     return [
         LAYOUT.run(cell.id, seed)
         for cell in wanted_cells(paper)
@@ -91,6 +121,12 @@ def run_of(wildcards):
 def problem_files(*data):
     """Files that these problems are read from: inputs, since a fingerprint holds their paths and not their content."""
     return [part.path for part in data if part.kind == "file"]
+
+
+def training_files(run):
+    """Files that its training problems are read from; under verl, what was read from them."""
+    prepared = LAYOUT.data(run.data_role) / "data.json"
+    return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
 
 
 def reported_tables(paper, number):

@@ -6,14 +6,14 @@ rule train:
     input:
         weights=lambda wildcards: LAYOUT.model(run_of(wildcards).model_role)
         / "model.safetensors",
-        problems=lambda wildcards: problem_files(run_of(wildcards).data),
+        problems=lambda wildcards: training_files(run_of(wildcards)),
     output:
         manifest=f"{RUN}/manifest.json",
     log:
         f"{RUN}/log.txt",
     benchmark:
         f"{RUN}/resources.tsv"
-    threads: 1
+    threads: PRESET.engine.threads
     resources:
         gpus=PRESET.engine.gpus,
     params:

@@ -8,7 +8,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, fie
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, Label, Name, PaperName, WordyName, defining, refuse_twice
 from redraft.config.data import Benchmark, Data
-from redraft.config.method import Method
+from redraft.config.method import Method, ReleaseVariant
 from redraft.config.model import Model
 from redraft.config.trainer import Engine, Trainer
 
@@ -178,6 +178,13 @@ class Run(Config):
     def evaluated_steps(self) -> list[int]:
         """Steps done by the policies that are evaluated."""
         return self.trainer.evaluated_steps(self.data.size)
+
+    @property
+    def unsupported(self) -> str:
+        """Why what trains cannot train this, or nothing."""
+        if self.engine.kind == "verl" and isinstance(self.method, ReleaseVariant) and self.method.trainer_verification:
+            return "under verl drafts are verified by the rollout engine, as in the paper, not by the training engine"
+        return ""
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """How much is trained (part of a cell's identity) and how it is run (not part of it)."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from redraft.config.base import Config
+from redraft.config.verl_keys import checked_site_keys
 
 
 class Trainer(Config):
@@ -24,6 +25,8 @@ class Trainer(Config):
     """AdamW weight decay."""
     gradient_clip: float = Field(default=1.0, gt=0)
     """Norm to which gradients are clipped."""
+    max_prompt_tokens: int = Field(default=1024, ge=1)
+    """Longest prompt, tokens; verl refuses a longer one."""
     max_response_tokens: int = Field(default=4096, ge=1)
     """Longest response, tokens, the end-of-sequence token included."""
     fresh_samples: int = Field(default=1, ge=0)
@@ -72,3 +75,15 @@ class Engine(Config):
     """Sequences in one forward and backward pass of the actor."""
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs that one replica of vLLM spans (verl only); divides `gpus`."""
+    gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
+    """Share of a GPU's memory that vLLM may fill (verl only); SPEC-RL's scripts have 0.8."""
+    eager: bool = True
+    """Whether vLLM runs without CUDA graphs (verl only), as in SPEC-RL's release."""
+    max_tokens_per_gpu: int = Field(default=16384, ge=1)
+    """Tokens in one forward and backward pass on one GPU (verl only, its dynamic batch size); verl's default."""
+    offload: bool = False
+    """Whether weights and optimiser wait in the machine's memory while vLLM decodes (verl only)."""
+    verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
+    """Further dotted keys of verl's configuration and their values; none that decides what is learned."""

@@ -1,1 +1,1 @@
-"""Engines: what runs the strategies' sessions. `torch` runs in the process of the trainer."""
+"""Engines: what runs the strategies' sessions, in this process (`torch_engine`) or on vLLM (`vllm_engine`)."""

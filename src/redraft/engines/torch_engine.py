@@ -7,7 +7,7 @@ Decoding sessions occupy the first rows of the cache, so that a decoding pass wo
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,11 +17,13 @@ import torch
 from transformers import PreTrainedModel
 
 from redraft.engines.attention import slot_attention
+from redraft.engines.checks import checked
 from redraft.engines.clock import now
 from redraft.engines.kv_cache import SlotCache
+from redraft.engines.loop import run_to_end
 from redraft.engines.sampling import log_probs_of, sample
 from redraft.engines.support import refuse_unsupported
-from redraft.errors import UserError
+from redraft.engines.usage import Usage
 from redraft.rollout.engine import Continuation
 from redraft.rollout.types import Finish
 
@@ -29,16 +31,6 @@ T = TypeVar("T")
 
 LOGITS_AT_ONCE = 1 << 26
 """More logits than these are normalised row by row, since the vocabulary may be large."""
-IDLE_TURNS = 100
-"""Turns of the event loop without a request after which none will come; awaiting through layers takes a few."""
-
-
-@dataclass
-class Usage:
-    """What an engine did to score drafts: seconds busy and tokens."""
-
-    verification_seconds: float = 0.0
-    scored_tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -55,6 +47,8 @@ class _Row:
     limit: int = 0
     uniforms: np.ndarray | None = None
     decoded: asyncio.Future | None = None
+    cached: int = 0
+    """Tokens before the continuation that were in the cache when it was asked for."""
 
     @property
     def prefill_length(self) -> int:
@@ -67,7 +61,7 @@ class TorchEngine:
 
     Args:
         model: the current policy; its weights may change between calls of `run`.
-        eos: token that ends a response.
+        stops: tokens that end a response.
         max_length: longest prompt and response together, tokens.
         max_rows: sessions in the cache at once; further ones wait.
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
@@ -79,11 +73,11 @@ class TorchEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, eos: int, max_length: int, max_rows: int = 256,
+        self, model: PreTrainedModel, *, stops: Collection[int], max_length: int, max_rows: int = 256,
         max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0,
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
-        self.model, self.eos, self.max_rows = model, eos, max_rows
+        self.model, self.stops, self.max_rows = model, frozenset(stops), max_rows
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p = temperature, top_p
         parameter = next(model.parameters())
@@ -95,6 +89,7 @@ class TorchEngine:
         self._slots: list[_Row | None] = [None] * max_rows
         self._decoding = 0
         """Rows 0 to this number, exclusive, are decoding."""
+        self._stops = torch.tensor(sorted(self.stops), dtype=torch.long, device=self.device)
         self._tokens = torch.zeros(max_rows, dtype=torch.long, device=self.device)
         self._positions = torch.zeros(max_rows, dtype=torch.long, device=self.device)
         self._uniforms = torch.zeros((max_rows, max_length), dtype=torch.float64, device=self.device)
@@ -120,19 +115,9 @@ class TorchEngine:
             self.model.train(training)
 
     async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        everything = asyncio.gather(*coroutines)
-        idle = 0
         try:
-            while not everything.done():
-                if idle > IDLE_TURNS:
-                    raise RuntimeError(self._standstill())
-                await asyncio.sleep(0)  # whoever got an answer asks for the next thing
-                idle = 0 if self._pass() else idle + 1
-            return await everything
+            return await run_to_end(coroutines, self._pass, self._standstill)
         finally:
-            if not everything.done():
-                everything.cancel()
-                await asyncio.gather(everything, return_exceptions=True)
             self._reset()
 
     def _standstill(self) -> str:
@@ -227,7 +212,7 @@ class TorchEngine:
             assert row.draft is not None
             assert row.scored is not None
             self.usage.scored_tokens += len(row.draft)
-            row.scored.set_result(_numbers(log_probs[first : first + len(row.draft)]))
+            row.scored.set_result(checked(log_probs[first : first + len(row.draft)]))
             row.scored = None
 
     def _chosen(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -278,7 +263,8 @@ class TorchEngine:
         self._tokens[rows] = tokens
         self._positions[rows] += 1
         self._counts[rows] += 1
-        finished = ((tokens == self.eos) | (self._counts[rows] >= self._limits[rows])).nonzero()[:, 0].tolist()
+        stopped = torch.isin(tokens, self._stops)
+        finished = (stopped | (self._counts[rows] >= self._limits[rows])).nonzero()[:, 0].tolist()
         for slot in reversed(finished):
             self._finish(slot)
 
@@ -289,8 +275,9 @@ class TorchEngine:
         assert row.decoded is not None
         count = int(self._counts[slot])
         tokens = self._out_tokens[slot, :count].cpu().numpy().copy()
-        log_probs = _numbers(self._out_log_probs[slot, :count].cpu().numpy())
-        row.decoded.set_result(Continuation(tokens, log_probs, Finish.EOS if tokens[-1] == self.eos else Finish.LENGTH))
+        log_probs = checked(self._out_log_probs[slot, :count].cpu().numpy())
+        finish = Finish.EOS if int(tokens[-1]) in self.stops else Finish.LENGTH
+        row.decoded.set_result(Continuation(tokens, log_probs, finish, row.cached))
         row.decoded = None
         self._slots[slot] = None
         row.slot, row.filled = -1, 0  # asked again, the session starts over
@@ -315,16 +302,6 @@ class TorchEngine:
         return output.logits
 
 
-def _numbers(log_probs: np.ndarray) -> np.ndarray:
-    """A copy of log-probabilities, which a diverged policy does not have."""
-    if np.isnan(log_probs).any():
-        raise UserError(
-            "the model's log-probabilities are NaN: it has diverged (then the learning rate was too high), "
-            "or its weights are damaged"
-        )
-    return log_probs.copy()
-
-
 class TorchSession:
     """One response in the making on a `TorchEngine`."""
 
@@ -343,7 +320,7 @@ class TorchSession:
         return await row.scored
 
     async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
-        """Sample behind prompt and prefix until end of sequence or `max_new_tokens`."""
+        """Sample behind prompt and prefix until a stop token or `max_new_tokens`."""
         if max_new_tokens < 1 or len(uniforms) < max_new_tokens:
             raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
         row = self._row
@@ -351,6 +328,8 @@ class TorchSession:
             row.draft, row.filled = prefix, 0  # not what was scored: prefill it
             self._engine.release(row)
         row.prefix, row.limit, row.uniforms = prefix, max_new_tokens, uniforms
+        # The last token before the continuation is computed again: what comes behind it depends on its logits.
+        row.cached = len(row.prompt) + len(prefix) - 1 if row.filled else 0
         row.decoded = asyncio.get_running_loop().create_future()
         self._engine.ask(row)
         return await row.decoded

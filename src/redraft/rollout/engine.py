@@ -16,11 +16,19 @@ from redraft.rollout.types import Finish
 
 @dataclass(frozen=True, eq=False)
 class Continuation:
-    """What was decoded: tokens int32 (n,), log-probs float32 (n,) under the sampling policy, and why it ended."""
+    """What was decoded behind a prompt and a prefix.
+
+    Attributes:
+        tokens: int32 (n,), the stop token included where there is one.
+        log_probs: float32 (n,), of each token under the sampling policy.
+        finish: why it ended.
+        cached: tokens of prompt and prefix that were not computed again.
+    """
 
     tokens: np.ndarray
     log_probs: np.ndarray
     finish: Finish
+    cached: int = 0
 
 
 class Session(Protocol):
@@ -31,7 +39,7 @@ class Session(Protocol):
         ...
 
     async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
-        """Sample behind prompt and prefix until end of sequence or `max_new_tokens`.
+        """Sample behind prompt and prefix until a stop token or `max_new_tokens`.
 
         Args:
             prefix: int32 (n,), a prefix of what was scored, or empty.
@@ -44,8 +52,8 @@ class Session(Protocol):
 class Engine(Protocol):
     """A batching inference engine holding the current policy."""
 
-    eos: int
-    """Token that ends a response."""
+    stops: frozenset[int]
+    """Tokens that end a response."""
 
     def session(self, prompt: Sequence[int]) -> AbstractAsyncContextManager[Session]:
         """Open a session for one response to `prompt`; leaving it frees what the engine kept."""

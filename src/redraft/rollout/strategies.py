@@ -5,7 +5,7 @@ A strategy is a coroutine over the `Engine` protocol; a trainer runs those of a 
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,8 @@ class Context:
         scores: log-probabilities of drafts under the current policy, float32, by (prompt, sample), where the trainer
             has scored them; the engine scores the others.
         assembly_seconds: grows by the processor time of acceptance and of joining prefix and continuation.
+        cached_tokens: grows by the tokens of prompt and prefix that the engine did not compute again, of continuations
+            behind a kept prefix.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class Context:
     purpose: str = "rollout"
     scores: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     assembly_seconds: float = 0.0
+    cached_tokens: int = 0
 
 
 class Strategy(Protocol):
@@ -157,7 +160,7 @@ async def _complete(draft: Rollout, tokens: Sequence[int], engine: Engine, conte
     """One rollout: what is kept of its draft, and what is sampled behind it."""
     async with engine.session(tokens) as session:
         kept = await cut(draft, session, context) if draft.length else Kept(0, draft.log_probs)
-        finish = _finish(draft.tokens[: kept.prefix], engine.eos, context.max_response_tokens)
+        finish = _finish(draft.tokens[: kept.prefix], engine.stops, context.max_response_tokens)
         if finish:
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
         else:
@@ -168,7 +171,10 @@ async def _complete(draft: Rollout, tokens: Sequence[int], engine: Engine, conte
 async def _go_on(draft: Rollout, prefix: int, session: Session, context: Context) -> Continuation:
     """Sample behind the draft's prefix."""
     room = context.max_response_tokens - prefix
-    return await session.decode(draft.tokens[:prefix], room, _uniforms(context, "sampling", draft, room))
+    continuation = await session.decode(draft.tokens[:prefix], room, _uniforms(context, "sampling", draft, room))
+    if prefix:
+        context.cached_tokens += continuation.cached
+    return continuation
 
 
 def _uniforms(context: Context, use: str, draft: Rollout, count: int) -> np.ndarray:
@@ -182,9 +188,9 @@ def _fixed_uniforms(context: Context, draft: Rollout) -> np.ndarray:
     return uniforms(context.seed, purpose, draft.prompt, draft.sample, count=draft.length)
 
 
-def _finish(kept: np.ndarray, eos: int, limit: int) -> Finish | None:
+def _finish(kept: np.ndarray, stops: Collection[int], limit: int) -> Finish | None:
     """Whether what was kept of a draft is already a whole response."""
-    if len(kept) and kept[-1] == eos:
+    if len(kept) and int(kept[-1]) in stops:
         return Finish.EOS
     return Finish.LENGTH if len(kept) >= limit else None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from redraft.config.data import ArithmeticProblems, Data, HubProblems, ProblemFile
 from redraft.errors import UserError
-from redraft.files import read_parquet
+from redraft.files import read_parquet, sha256
 from redraft.tasks import arithmetic
 from redraft.tasks.grading import boxed
 
@@ -47,10 +47,43 @@ def load_problems(data: Data) -> list[Problem]:
             return _from_hub(data)
 
 
-def _from_file(data: ProblemFile) -> list[Problem]:
+def checksums(data: Data) -> dict[str, str]:
+    """SHA-256 of every file that a data set is read from, by its name inside the data set; none are generated from.
+
+    Raises:
+        UserError: if a file is missing.
+    """
+    match data:
+        case ArithmeticProblems():
+            return {}
+        case ProblemFile():
+            return {data.path: sha256(_existing(data))}
+        case HubProblems():
+            folder = _folder(data)
+            files = [_match(folder, pattern) for pattern in data.files]
+            return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
+
+
+def origin(data: Data) -> dict[str, str | None]:
+    """Where a data set comes from: for one of the hub its id, and the commit unless it is a local copy."""
+    if not isinstance(data, HubProblems):
+        return {"kind": data.kind}
+    local = bool(os.environ.get(DATA_ROOT))
+    return {
+        "kind": "copy" if local else "hub", "id": data.id, "revision": data.revision,
+        "commit": None if local else _folder(data).name,  # the hub's cache names a folder by its commit
+    }  # fmt: skip
+
+
+def _existing(data: ProblemFile) -> Path:
     file = Path(data.path)
     if not file.exists():
         raise UserError("this problem file is missing", file=file, key="data.path", value=data.path)
+    return file
+
+
+def _from_file(data: ProblemFile) -> list[Problem]:
+    file = _existing(data)
     problems = []
     for number, record in enumerate(_json_lines(file), start=1):
         try:

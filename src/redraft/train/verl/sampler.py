@@ -4,7 +4,7 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25
 """Between looks for finished groups; verl's two seconds would be most of a small step."""
 
 

@@ -1,0 +1,117 @@
+"""Which keys of verl's configuration a site may set, and what sets the others. Knows their names only, not verl."""
+
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+SITE_KEYS = (
+    "actor_rollout_ref.actor.entropy_checkpointing",
+    "actor_rollout_ref.actor.entropy_from_logits_chunk_size",
+    "actor_rollout_ref.actor.entropy_from_logits_with_chunking",
+    "actor_rollout_ref.actor.fsdp_config",
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.actor.use_torch_compile",
+    "actor_rollout_ref.model.enable_activation_offload",
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "actor_rollout_ref.model.fused_kernel_options",
+    "actor_rollout_ref.model.override_config.attn_implementation",
+    "actor_rollout_ref.model.tiled_mlp",
+    "actor_rollout_ref.model.use_fused_kernels",
+    "actor_rollout_ref.model.use_liger",
+    "actor_rollout_ref.model.use_remove_padding",
+    "actor_rollout_ref.model.use_shm",
+    "actor_rollout_ref.nccl_timeout",
+    "actor_rollout_ref.ref.entropy_from_logits_with_chunking",
+    "actor_rollout_ref.ref.fsdp_config",
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.agent.num_workers",
+    "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
+    "actor_rollout_ref.rollout.cudagraph_capture_sizes",
+    "actor_rollout_ref.rollout.data_parallel_size",
+    "actor_rollout_ref.rollout.disable_log_stats",
+    "actor_rollout_ref.rollout.dtype",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.attention_backend",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.block_size",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.compilation_config",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.disable_custom_all_reduce",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes",
+    "actor_rollout_ref.rollout.free_cache_engine",
+    "actor_rollout_ref.rollout.layered_summon",
+    "actor_rollout_ref.rollout.load_format",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.prometheus",
+    "critic.fsdp",
+    "critic.model.enable_activation_offload",
+    "critic.model.enable_gradient_checkpointing",
+    "critic.model.override_config.attn_implementation",
+    "critic.model.use_remove_padding",
+    "critic.model.use_shm",
+    "critic.ppo_infer_max_token_len_per_gpu",
+    "critic.ulysses_sequence_parallel_size",
+    "global_profiler",
+    "ray_kwargs",
+    "reward.num_workers",
+    "trainer.balance_batch",
+    "trainer.ray_wait_register_center_timeout",
+    "transfer_queue",
+)
+"""What says where and how a run executes; each with all that is below it."""
+
+SAMPLING = "nothing: rollouts are sampled as the policy says, at temperature 1 without cuts"
+SET_BY = {
+    "actor_rollout_ref.rollout.temperature": f"{SAMPLING}; vLLM's log-probabilities of drafts know no temperature",
+    "actor_rollout_ref.rollout.top_p": SAMPLING,
+    "actor_rollout_ref.rollout.top_k": SAMPLING,
+    "actor_rollout_ref.rollout.n": "trainer.group_size",
+    "actor_rollout_ref.rollout.seed": "the run's seed",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": "engine.tensor_parallel",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": "engine.gpu_memory_utilization",
+    "actor_rollout_ref.rollout.enforce_eager": "engine.eager",
+    "actor_rollout_ref.rollout.max_num_seqs": "engine.max_rows",
+    "actor_rollout_ref.rollout.max_num_batched_tokens": "engine.max_batched_tokens",
+    "actor_rollout_ref.actor.optim": "trainer.learning_rate, trainer.weight_decay, trainer.gradient_clip",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "trainer.prompts_per_update",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "engine.max_tokens_per_gpu",
+    "actor_rollout_ref.actor": "the cell's algorithm and trainer",
+    "actor_rollout_ref.model.path": "the preset's models",
+    "algorithm": "the cell's algorithm",
+    "critic": "the cell's algorithm and trainer",
+    "data.train_batch_size": "trainer.prompts_per_step",
+    "data.max_prompt_length": "trainer.max_prompt_tokens",
+    "data.max_response_length": "trainer.max_response_tokens",
+    "data.seed": "the run's seed",
+    "data": "the preset's data",
+    "reward": "nothing: redraft.tasks.grading rewards",
+    "trainer.n_gpus_per_node": "engine.gpus",
+    "trainer.device": "engine.device",
+    "trainer": "the preset's trainer and engine",
+}
+"""Where else a key is set; the longest that fits says it."""
+
+
+def under(key: str, prefix: str) -> bool:
+    """Whether a dotted key is `prefix` or below it."""
+    return key == prefix or key.startswith(prefix + ".")
+
+
+def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `engine.verl`, if a site may set all of them.
+
+    Raises:
+        PydanticCustomError: for the first that it may not, with what is to be set instead.
+    """
+    for key in keys:
+        if any(under(key, allowed) for allowed in SITE_KEYS):
+            continue
+        setters = [prefix for prefix in SET_BY if under(key, prefix)]
+        if setters:
+            raise PydanticCustomError(
+                "not_a_site_s",
+                "{verl_key} is not for a site to set, since it decides what is learned or is set elsewhere",
+                {"verl_key": key, "expected": SET_BY[max(setters, key=len)]},
+            )
+        raise PydanticCustomError(
+            "not_a_site_s", "{verl_key} is no key of verl's that a site may set",
+            {"verl_key": key, "expected": "below " + ", ".join(SITE_KEYS)},
+        )  # fmt: skip
+    return keys

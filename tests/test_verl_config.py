@@ -1,0 +1,358 @@
+"""A cell as a complete configuration of verl: what stands in it, what is refused, and that verl takes it."""
+
+import math
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
+from redraft.config.trainer import Trainer
+from redraft.config.verl_keys import SITE_KEYS, under
+from redraft.errors import UserError
+from redraft.train.verl import config as verl
+from redraft.train.verl import platforms, schema
+from redraft.train.verl.settings import settings
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = Experiments(ROOT)
+PRESETS = [
+    name for name in sorted(file.stem for file in (ROOT / "experiments/presets").glob("*.yaml"))
+    if EXPERIMENTS.preset(name).engine.kind == "verl"
+]  # fmt: skip
+PATHS = ("models/m", Path("runs/r"), Path("problems.parquet"))
+
+
+def paper(cell, **engine):
+    run = EXPERIMENTS.run(f"spec_rl/{cell}", 0, "paper")
+    return run.model_copy(update={"engine": run.engine.model_copy(update=engine)})
+
+
+def composed(run, gpu=True, **others):
+    return verl.compose(run, *PATHS, gpu=gpu, **others)
+
+
+def values(config, *keys):
+    return [OmegaConf.select(config, key) for key in keys]
+
+
+def actor(config, *keys):
+    return values(config.actor_rollout_ref.actor, *keys)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_cell_of_every_preset_for_verl_is_taken_by_verl(preset):
+    assert {"paper", "verl-tiny"} <= set(PRESETS)
+    runs = [EXPERIMENTS.run(cell.id, 0, preset) for p in EXPERIMENTS.papers for cell in EXPERIMENTS.cells(p)]
+    refused = {run.cell for run in runs if run.unsupported}
+    assert refused == {"grpo-release-l0.5", "grpo-release-verification-l0.5"}
+    kinds = verl.check([run for run in runs if run.cell not in refused])
+    assert 1 < kinds < len(runs) / 3, "what differs only in its method is checked once"
+
+
+def test_grpo_on_the_8b_model_is_the_paper_s():
+    config = composed(paper("8b-grpo-vanilla"))
+    data, rollout, trainer = config.data, config.actor_rollout_ref.rollout, config.trainer
+    assert values(data, "train_batch_size", "max_prompt_length", "max_response_length") == [1024, 1024, 4096]
+    assert actor(config, "ppo_mini_batch_size", "ppo_epochs", "loss_agg_mode") == [256, 1, "token-mean"]
+    assert actor(config, "optim.lr", "optim.weight_decay", "optim.clip_grad") == [5e-7, 0.01, 1.0]
+    assert actor(config, "optim.lr_scheduler_type", "optim.lr_warmup_steps") == ["constant", 0]
+    assert actor(config, "use_kl_loss", "kl_loss_coef", "kl_loss_type") == [True, 1e-4, "low_var_kl"]
+    assert actor(config, "clip_ratio_low", "clip_ratio_high", "clip_ratio_c") == [0.2, 0.2, 3.0]
+    assert actor(config, "entropy_coeff", "use_dynamic_bsz", "strategy") == [0, True, "fsdp2"]
+    assert values(rollout, "n", "temperature", "top_p", "top_k") == [8, 1.0, 1.0, -1]
+    assert values(rollout, "tensor_model_parallel_size", "gpu_memory_utilization") == [2, 0.8]
+    assert values(rollout, "enforce_eager", "enable_prefix_caching", "max_model_len") == [True, True, 5121]
+    assert values(config.algorithm, "adv_estimator", "use_kl_in_reward", "filter_groups.enable") == [
+        "grpo",
+        False,
+        False,
+    ]
+    assert values(trainer, "total_training_steps", "n_gpus_per_node", "nnodes") == [90, 8, 1]
+    assert not config.critic.enable
+
+
+def test_the_losses_are_those_of_the_local_trainer():
+    """Whatever `redraft.train.losses` gives to verl's loss must stand in verl's configuration as well."""
+    from redraft.train.losses import PolicyLoss
+
+    for algorithm in (
+        GRPO(),
+        PPO(),
+        DAPO(),
+        RLOO(),
+        GRPO(clip_low=0.1, clip_high=0.3, loss_agg_mode="seq-mean-token-sum"),
+    ):
+        run = paper("grpo-vanilla").model_copy(update={"algorithm": algorithm})
+        ours, theirs = PolicyLoss(algorithm).config, composed(run).actor_rollout_ref.actor
+        for key in (
+            "clip_ratio",
+            "clip_ratio_low",
+            "clip_ratio_high",
+            "clip_ratio_c",
+            "loss_agg_mode",
+            "entropy_coeff",
+        ):
+            assert theirs[key] == getattr(ours, key), key
+        assert theirs.policy_loss.loss_mode == "vanilla"
+        assert theirs.use_kl_loss == bool(algorithm.kl_loss_coef)
+
+
+def test_the_optimizer_is_that_of_the_local_trainer():
+    from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.config.optimizer import build_optimizer
+
+    weights = [torch.nn.Parameter(torch.zeros(1))]
+    theirs = build_optimizer(
+        weights, omega_conf_to_dataclass(composed(paper("grpo-vanilla")).actor_rollout_ref.actor.optim)
+    )
+    assert theirs.defaults == torch.optim.AdamW(weights, lr=5e-7, weight_decay=0.01).defaults
+
+
+def test_ppo_has_a_critic():
+    config = composed(paper("ppo-vanilla"))
+    critic = config.critic
+    assert values(critic, "enable", "cliprange_value", "ppo_mini_batch_size", "strategy") == [True, 0.5, 256, "fsdp2"]
+    assert critic.optim.lr == pytest.approx(1e-5)
+    assert values(critic.optim, "weight_decay", "clip_grad") == [0.01, 1.0]
+    assert values(config.algorithm, "adv_estimator", "gamma", "lam") == ["gae", 1.0, 1.0]
+    assert values(critic, "model.path", "ppo_infer_max_token_len_per_gpu") == ["models/m", 16384]
+    assert not config.actor_rollout_ref.actor.use_kl_loss
+
+
+def test_dapo_filters_groups_and_rloo_has_its_estimator():
+    config = composed(paper("dapo-vanilla"))
+    assert values(config.algorithm, "adv_estimator", "filter_groups.enable", "filter_groups.metric") == [
+        "grpo",
+        True,
+        "acc",
+    ]
+    assert actor(config, "clip_ratio_low", "clip_ratio_high", "clip_ratio_c") == [0.2, 0.28, 10.0]
+    assert config.data.gen_batch_size == 1
+    config = composed(paper("rloo-vanilla"))
+    assert values(config.algorithm, "adv_estimator", "filter_groups.enable") == ["rloo", False]
+
+
+def test_the_seed_is_the_run_s_everywhere():
+    run = EXPERIMENTS.run("spec_rl/ppo-vanilla", 7, "paper")
+    config = composed(run)
+    assert (
+        values(config, "data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
+        == [7] * 3
+    )
+    assert config.critic.data_loader_seed == 7
+
+
+def test_on_a_processor_all_is_exact_and_of_no_gpu():
+    config = composed(EXPERIMENTS.run("spec_rl/ppo-vanilla", 0, "verl-tiny"), gpu=False)
+    workers = config.actor_rollout_ref
+    for part in (workers.actor.fsdp_config, workers.ref.fsdp_config, config.critic.fsdp):
+        assert values(part, "model_dtype", "mixed_precision.param_dtype", "use_torch_compile") == [
+            "fp32",
+            "fp32",
+            False,
+        ]
+    assert values(workers.rollout, "dtype", "enable_sleep_mode", "engine_kwargs.vllm.block_size") == [
+        "float32",
+        False,
+        32,
+    ]
+    assert values(workers.model, "use_remove_padding", "override_config.attn_implementation") == [False, "sdpa"]
+    assert values(config.trainer, "device", "n_gpus_per_node") == ["cpu", 1]
+    assert config.ray_kwargs.ray_init.num_gpus == 1
+    assert verl.environment(gpu=False)["VERL_PLATFORM"] == "cpu"
+    assert not any(key.startswith("VERL") for key in verl.environment(gpu=True))
+
+
+@pytest.mark.parametrize(("allowed", "rows"), [(256, 16), (16, 16), (15, 8), (3, 2), (1, 1)])
+def test_a_micro_batch_on_a_processor_divides_the_mini_batch(allowed, rows):
+    run = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "verl-tiny")
+    engine = run.engine.model_copy(update={"rows_per_micro_batch": allowed})
+    assert platforms.rows_per_pass(run.model_copy(update={"engine": engine})) == rows
+
+
+def test_a_resumed_run_goes_on_from_the_checkpoint_it_is_given():
+    run = paper("grpo-vanilla")
+    assert values(composed(run).trainer, "resume_mode", "resume_from_path") == ["disable", None]
+    resumed = composed(run, resume=Path("runs/r/checkpoints/f/global_step_8"), inputs={"problems": "x"}, commits=["c"])
+    assert values(resumed.trainer, "resume_mode", "resume_from_path") == [
+        "resume_path", "runs/r/checkpoints/f/global_step_8",
+    ]  # fmt: skip
+    assert OmegaConf.to_container(resumed.redraft.inputs) == {"problems": "x"}
+    assert list(resumed.redraft.commits) == ["c"]
+
+
+@pytest.mark.parametrize("cell", ["8b-ppo-spec-l0.3", "grpo-spec-linf", "grpo-release-uniforms-l0.5"])
+def test_the_yaml_is_complete_and_the_run_can_be_rebuilt_from_it(cell):
+    run = paper(cell)
+    text = verl.show(run, Path("models/m"), Path("runs/r"))
+    loaded = OmegaConf.create(text)
+    assert OmegaConf.to_container(loaded, resolve=True, throw_on_missing=True) == yaml.safe_load(text)
+    assert OmegaConf.to_yaml(loaded) == text
+    assert "${" not in text
+    assert Run.model_validate(yaml.safe_load(text)["redraft"]["run"]) == run
+    if cell == "grpo-spec-linf":
+        assert math.isinf(run.method.lenience)
+
+
+def leaves(config):
+    """All dotted keys of a configuration."""
+    stack = [("", OmegaConf.to_container(config, resolve=True))]
+    while stack:
+        above, node = stack.pop()
+        for key, value in node.items():
+            if isinstance(value, dict):
+                stack.append((f"{above}{key}.", value))
+            else:
+                yield above + key
+
+
+def test_no_key_that_says_what_is_learned_is_a_site_s():
+    """Of what the tables set only what the platform says may be set by a site; each of a site's keys is verl's."""
+    run = paper("ppo-vanilla")
+    fixed = schema.dotted(settings(run, *PATHS, None))
+    assert [key for key in fixed if any(under(key, site) for site in SITE_KEYS)] == ["reward.num_workers"]
+    known = [
+        *leaves(composed(run)),
+        *leaves(composed(EXPERIMENTS.run("spec_rl/ppo-vanilla", 0, "verl-tiny"), gpu=False)),
+    ]
+    nested = {key.rpartition(".")[0] for key in known}
+    unknown = [s for s in SITE_KEYS if not any(under(k, s) for k in known) and s not in nested]
+    vllm = "actor_rollout_ref.rollout.engine_kwargs.vllm."
+    assert [key for key in unknown if not key.startswith(vllm)] == []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    return tmp_path
+
+
+def with_site_keys(folder, keys):
+    file = folder / "experiments/presets/paper.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["engine"]["verl"] = keys
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return Experiments(folder).run("spec_rl/grpo-vanilla", 0, "paper")
+
+
+NOT_A_SITE_S = {
+    "actor_rollout_ref.rollout.temperature": ["temperature 1", "drafts"],
+    "actor_rollout_ref.rollout.top_p": ["temperature 1"],
+    "actor_rollout_ref.rollout.n": ["trainer.group_size"],
+    "actor_rollout_ref.rollout.seed": ["the run's seed"],
+    "actor_rollout_ref.actor.optim.lr": ["trainer.learning_rate"],
+    "actor_rollout_ref.actor.kl_loss_coef": ["algorithm"],
+    "actor_rollout_ref.rollout.repetition_penalty": ["below"],
+    "data.train_batch_size": ["trainer.prompts_per_step"],
+    "algorithm.adv_estimator": ["algorithm"],
+    "trainer.total_training_steps": ["the preset's trainer"],
+    "skip.rollout.enable": ["below"],
+    "no.such.key": ["below", "global_profiler"],
+}
+
+
+@pytest.mark.parametrize("key", NOT_A_SITE_S)
+def test_what_the_cell_fixes_is_refused_when_the_preset_is_read(folder, key):
+    with pytest.raises(UserError) as error:
+        with_site_keys(folder, {"ray_kwargs.ray_init.num_cpus": 4, key: 1})
+    assert all(word in str(error.value) for word in ["paper.yaml", "engine.verl", key, *NOT_A_SITE_S[key]]), error.value
+
+
+WRONG_SITE_KEYS = [
+    ({"actor_rollout_ref.actor.fsdp_config.param_ofload": True}, ["no such key", "param_offload"]),
+    ({"transfer_queue.backend.Nowhere.size": 1}, ["no such key", "transfer_queue.backend.Nowhere.size"]),
+    ({"actor_rollout_ref.rollout.dtype": 16}, ["another type", "dtype", "16", "str"]),
+    ({"actor_rollout_ref.actor.fsdp_config.fsdp_size": "eight"}, ["another type", "eight", "int"]),
+    ({"trainer.balance_batch": "sometimes"}, ["another type", "sometimes", "bool"]),
+    ({"actor_rollout_ref.actor.fsdp_config.strategy": "zero"}, ["verl refuses", "zero", "fsdp_config.strategy: zero"]),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), WRONG_SITE_KEYS, ids=str)
+def test_what_verl_does_not_know_or_take_is_refused_with_its_file_and_key(folder, keys, words):
+    with pytest.raises(UserError) as error:
+        composed(with_site_keys(folder, keys))
+    assert all(word in str(error.value) for word in ["paper.yaml", *words]), str(error.value)
+
+
+def test_a_site_s_keys_have_the_last_word(folder):
+    keys = {
+        "actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes": 2,
+        "ray_kwargs.ray_init.num_cpus": 16,
+    }
+    config = composed(with_site_keys(folder, keys))
+    assert values(config, *keys) == ["sdpa", 2, 16]
+    assert config.ray_kwargs.ray_init.include_dashboard is False
+
+
+REFUSED = [
+    ("grpo-release-l0.5", {}, {}, ["method.trainer_verification", "engine.kind: torch"]),
+    ("grpo-release-verification-l0.5", {}, {}, ["method.trainer_verification", "false"]),
+    ("grpo-vanilla", {"gpus": 0, "tensor_parallel": 1}, {}, ["engine.gpus", "at least 1"]),
+    ("grpo-vanilla", {"tensor_parallel": 3}, {}, ["engine.tensor_parallel", "divisors of 8"]),
+    ("grpo-vanilla", {"gpus": 7, "tensor_parallel": 1}, {}, ["engine.gpus", "divisors of 2048"]),
+    ("grpo-vanilla", {"max_tokens_per_gpu": 4096}, {}, ["engine.max_tokens_per_gpu", "at least 5120"]),
+    (
+        "grpo-vanilla",
+        {},
+        {"prompts_per_step": 1000, "prompts_per_update": 250},
+        ["prompts_per_step", "divisors of 6144"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("cell", "engine", "trainer", "words"), REFUSED)
+def test_what_verl_cannot_do_here_is_refused(cell, engine, trainer, words):
+    run = paper(cell, **engine)
+    run = run.model_copy(update={"trainer": Trainer(**{**run.trainer.model_dump(), **trainer})})
+    with pytest.raises(UserError) as error:
+        composed(run)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_the_configuration_is_shown_without_a_gpu_or_a_network():
+    show = [sys.executable, "-m", "redraft.cli", "show", "--backend", "verl", "--preset"]
+    result = subprocess.run(
+        [*show, "paper", "spec_rl/8b-grpo-spec-l0.5"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    content = yaml.safe_load(result.stdout)
+    assert content["actor_rollout_ref"]["rollout"]["n"] == 8
+    assert content["redraft"]["run"]["model"]["path"] == "Qwen/Qwen3-8B-Base"
+
+
+def test_the_workflow_has_verl_check_all_cells_before_any_job(tmp_path):
+    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+
+    def dry_run(*targets):
+        command = ["snakemake", "-n", *targets, "--quiet", "rules", "--config", "preset=verl-tiny"]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return result.returncode, result.stdout + result.stderr
+
+    code, text = dry_run("extras")
+    counts = dict(re.findall(r"^(\w+) +(\d+)$", text, flags=re.M))
+    assert code == 0, text
+    assert "left out: spec_rl/grpo-release-l0.5" in text
+    assert (counts["prepare_data"], counts["make_model"]) == ("1", "1")
+    file = tmp_path / "experiments/presets/verl-tiny.yaml"
+    file.write_text(file.read_text().replace("engine: {", "engine: {tensor_parallel: 2, "))
+    code, text = dry_run()
+    assert code == 2, text
+    assert "error: spec_rl/grpo-vanilla: " in text
+    assert "engine.tensor_parallel" in text
+
+
+def test_the_tiny_preset_of_verl_is_tiny():
+    preset = EXPERIMENTS.preset("verl-tiny")
+    assert all(isinstance(model, TinyModel) and model.head_dim == 32 for model in preset.models.values())
+    assert EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "verl-tiny").steps == 6

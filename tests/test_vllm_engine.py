@@ -1,0 +1,245 @@
+"""What the vLLM engine asks of its servers, and what it takes for an answer. A real vLLM runs in `test_engines.py`."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redraft.config.method import Speculative
+from redraft.engines.vllm_engine import VLLMEngine, seed_of
+from redraft.errors import UserError
+from redraft.rollout.streams import uniforms
+from redraft.rollout.types import Finish
+from tests.groups import EOS, GROUP, PROMPTS, make_context, roll_out, store_of
+
+LONGEST = 20
+PROMPT, DRAFT = [3, 4], np.array([1, 2, 5, EOS], dtype=np.int32)
+
+
+@dataclass
+class Answer:
+    token_ids: list[int]
+    log_probs: list[float] | None = None
+    stop_reason: str | None = "completed"
+    extra_fields: dict[str, Any] = field(default_factory=dict)
+
+
+class ScriptedClient:
+    """Notes requests and answers as a verl server would, which also takes parameters out of their dictionary.
+
+    The log-probability of a prompt's token is minus its position; `answer` replaces answers.
+    """
+
+    def __init__(self, answer=None):
+        self.requests, self.answer = [], answer
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params):
+        self.requests.append((request_id, list(prompt_ids), dict(sampling_params)))
+        count, scored = sampling_params.pop("max_tokens"), sampling_params.pop("prompt_logprobs", None)
+        await asyncio.sleep(0)
+        if self.answer:
+            return self.answer
+        if scored is not None:
+            rows = [[-float(i)] for i in range(1, len(prompt_ids))] + [[0.0]]
+            return Answer([9], extra_fields={"prompt_logprobs": rows, "num_cached_tokens": 0, "global_steps": 4})
+        return Answer([1] * count, [-0.5] * count, extra_fields={"num_cached_tokens": 16})
+
+
+def make_engine(answer=None, stops=(EOS,)):
+    return VLLMEngine(ScriptedClient(answer), stops, LONGEST)
+
+
+def ask(engine, score=None, prefix=DRAFT[:2], room=3, numbers=(0.25, 0.5, 1.0)):
+    """Results of scoring, if asked for, and of decoding in one session."""
+
+    async def session():
+        async with engine.session(PROMPT) as opened:
+            scored = await opened.score(score) if score is not None else None
+            return scored, await opened.decode(prefix, room, np.array(numbers)) if room else None
+
+    return asyncio.run(session())
+
+
+def test_requests_of_a_session_share_an_id_and_sessions_do_not():
+    engine = make_engine()
+    for _ in range(2):
+        ask(engine, score=DRAFT)
+    ids = [request_id for request_id, *_ in engine.client.requests]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
+def test_a_draft_is_scored_by_the_policy_itself_and_nothing_is_decoded():
+    engine = make_engine()
+    scored, _ = ask(engine, score=DRAFT, room=0)
+    ((_, tokens, settings),) = engine.client.requests
+    assert tokens == [3, 4, 1, 2, 5, EOS]
+    assert settings == {
+        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 1, "prompt_logprobs": 0, "logprobs": False,
+        "flat_logprobs": True, "detokenize": False,
+    }  # fmt: skip
+    assert scored.tolist() == [-2, -3, -4, -5], "row j scores token j + 1"
+    assert scored.dtype == np.float32
+
+
+def test_a_continuation_is_sampled_by_the_policy_itself_until_our_stops_only():
+    engine = make_engine(stops=(7, EOS))
+    _, continuation = ask(engine)
+    ((_, tokens, settings),) = engine.client.requests
+    assert tokens == [3, 4, 1, 2]
+    assert settings == {
+        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 3, "logprobs": True, "seed": 2**51,
+        "ignore_eos": True, "stop_token_ids": [EOS, 7], "detokenize": False,
+    }  # fmt: skip
+    assert continuation.tokens.dtype == np.int32
+    assert continuation.log_probs.dtype == np.float32
+    assert (continuation.tokens.tolist(), continuation.log_probs.tolist()) == ([1, 1, 1], [-0.5] * 3)
+    assert (continuation.finish, continuation.cached) == (Finish.LENGTH, 16)
+
+
+@pytest.mark.parametrize(("last", "finish"), [(EOS, Finish.EOS), (7, Finish.EOS)])
+def test_every_stop_token_ends_a_response(last, finish):
+    engine = make_engine(Answer([1, last], [-1.0, -2.0]), stops=(7, EOS))
+    _, continuation = ask(engine)
+    assert (continuation.finish, continuation.tokens.tolist(), continuation.cached) == (finish, [1, last], 0)
+
+
+def test_seeds_are_the_streams_first_uniform_with_all_its_bits():
+    assert (seed_of(1.0), seed_of(2**-53), seed_of(0.5)) == (2**53, 1, 2**52)
+    drawn = [uniforms(0, "sampling", i, count=3) for i in range(1000)]
+    seeds = [seed_of(u[0]) for u in drawn]
+    assert [seed / 2**53 for seed in seeds] == [u[0] for u in drawn]
+    # A CPU's generator takes the low 32 bits of a seed: these must differ too.
+    assert len({seed % 2**32 for seed in seeds}) == len(seeds)
+
+
+def test_samples_and_steps_have_seeds_of_their_own_and_a_step_done_again_has_the_same():
+    def seeds(step):
+        engine = VLLMEngine(ScriptedClient(), {EOS}, LONGEST)
+        roll_out(Speculative(), 0, engine, make_context(step, 1, store_of([1, 2, 3], log_probs=[50.0] * 3)))
+        return [settings["seed"] for _, _, settings in engine.client.requests if "seed" in settings]
+
+    assert seeds(3) == seeds(3)
+    assert len(set(seeds(3) + seeds(4))) == 2 * GROUP
+
+
+def test_a_strategy_scores_and_goes_on_in_one_session():
+    engine = VLLMEngine(ScriptedClient(), {EOS}, LONGEST)
+    drafts = store_of([1, 2, 3], log_probs=[-99.0, 50.0, -99.0])
+    context = make_context(3, 1, drafts)
+    group = roll_out(Speculative(), 0, engine, context)
+    by_session = {}
+    for request_id, tokens, _ in engine.client.requests:
+        by_session.setdefault(request_id, []).append(tokens)
+    assert list(by_session.values()) == [[[*PROMPTS[0], 1, 2, 3], [*PROMPTS[0], 1]]] * GROUP
+    assert {(r.prefix_length, r.verified, r.length) for r in group} == {(1, 3, 8)}
+    assert context.cached_tokens == 16 * GROUP
+    assert engine.usage.scored_tokens == 3 * GROUP
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer([], stop_reason="aborted"),
+        Answer([1], [-1.0], stop_reason="aborted"),
+        Answer([], []),
+    ],
+    ids=["aborted", "aborted midway", "nothing"],
+)
+def test_an_aborted_request_is_an_error(answer):
+    with pytest.raises(RuntimeError, match="aborted"):
+        ask(make_engine(answer))
+    with pytest.raises(RuntimeError, match="aborted"):
+        ask(make_engine(answer), score=DRAFT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (Answer([1, 2], [-1.0, -1.0]), "after 2 of 3 tokens"),
+        (Answer([1, 2, 3]), "without the log-probabilities"),
+        (Answer([1, 2, 3], [-1.0]), "without the log-probabilities"),
+    ],
+)
+def test_a_continuation_that_is_not_whole_is_an_error(answer, message):
+    with pytest.raises(RuntimeError, match=message):
+        ask(make_engine(answer))
+
+
+@pytest.mark.parametrize("extra", [{}, {"prompt_logprobs": None}, {"prompt_logprobs": [[-1.0]] * 5}])
+def test_missing_log_probs_of_a_draft_are_an_error(extra):
+    with pytest.raises(RuntimeError, match="without the log-probabilities of prompt and draft"):
+        ask(make_engine(Answer([1], extra_fields=extra)), score=DRAFT)
+
+
+def test_log_probabilities_that_are_nan_are_never_answered():
+    nan = float("nan")
+    with pytest.raises(UserError, match="NaN"):
+        ask(make_engine(Answer([EOS], [nan])))
+    with pytest.raises(UserError, match="NaN"):
+        ask(make_engine(Answer([1], extra_fields={"prompt_logprobs": [[nan]] * 6})), score=DRAFT)
+
+
+def test_what_the_servers_would_cut_short_is_refused():
+    draft = np.ones(LONGEST - 3, dtype=np.int32)
+    ask(make_engine(), score=draft, room=0)
+    ask(make_engine(), prefix=draft, room=1)
+    for case in ({"score": np.ones(LONGEST - 2, dtype=np.int32)}, {"prefix": draft, "room": 2}):
+        engine = make_engine()
+        with pytest.raises(UserError, match="too long") as error:
+            ask(engine, **case)
+        assert (error.value.key, error.value.value) == ("max_model_len", LONGEST)
+        assert str(LONGEST + 1) in error.value.allowed
+        assert not engine.client.requests
+
+
+def test_an_empty_prompt_and_an_empty_continuation_are_refused():
+    async def without_prompt():
+        async with make_engine().session([]):
+            pass
+
+    with pytest.raises(ValueError, match="at least one token"):
+        asyncio.run(without_prompt())
+
+    async def nothing():
+        async with make_engine().session(PROMPT) as session:
+            await session.decode(DRAFT[:0], 0, np.zeros(0))
+
+    with pytest.raises(ValueError, match="at least one token"):
+        asyncio.run(nothing())
+
+
+def test_concurrent_requests_are_timed_once():
+    class Slow(ScriptedClient):
+        async def generate(self, *args, **kwargs):
+            await asyncio.sleep(0.05)
+            return await super().generate(*args, **kwargs)
+
+    engine = VLLMEngine(Slow(), {EOS}, LONGEST)
+
+    async def score():
+        async with engine.session(PROMPT) as session:
+            await session.score(DRAFT)
+
+    async def everything():
+        await asyncio.gather(*(score() for _ in range(20)))
+
+    asyncio.run(everything())
+    assert 0.05 <= engine.usage.verification_seconds < 0.5
+    assert engine.usage.decoding_seconds == 0
+    assert engine.usage.scored_tokens == 20 * len(DRAFT)
+
+
+@pytest.mark.parametrize("kind", ["client", "output"])
+def test_what_is_asked_of_a_client_is_what_verls_has(kind):
+    import inspect
+
+    replica = pytest.importorskip("verl.workers.rollout.replica", reason="verl is not installed")
+    from verl.workers.rollout.llm_server import LLMServerClient
+
+    if kind == "output":
+        assert set(Answer.__dataclass_fields__) <= set(replica.TokenOutput.model_fields)
+    else:
+        parameters = inspect.signature(inspect.unwrap(LLMServerClient.generate)).parameters
+        assert {"request_id", "prompt_ids", "sampling_params"} <= set(parameters)

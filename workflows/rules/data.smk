@@ -1,0 +1,23 @@
+# Training problems, read once before anything is trained: their file, and what they were read from with its hashes.
+
+
+localrules:  # since only the machine that runs Snakemake may have a network
+    prepare_data,
+
+
+rule prepare_data:
+    input:
+        lambda wildcards: problem_files(PRESET.data[wildcards.role]),
+    output:
+        problems=LAYOUT.data("{role}") / "problems.parquet",
+        record=LAYOUT.data("{role}") / "data.json",
+    log:
+        LAYOUT.folder / "logs/data/{role}.log",
+    params:
+        preset=PRESET.name,
+        folder=subpath(output.problems, parent=True),
+        data=lambda wildcards: fingerprint(
+            PRESET.data[wildcards.role].model_dump(mode="json", exclude_defaults=True)
+        ),
+    shell:
+        "redraft stage data {params.preset:q} {wildcards.role:q} {params.folder:q} > {log:q} 2>&1"
