@@ -20,8 +20,6 @@ from redraft.train import models
 ROWS = TOKENS = 128
 PROMPTS = (9, 21)
 """Shortest and longest prompt, tokens: those of the tiny task. `generate` gets them padded on the left, as it must."""
-NO_EOS = -1
-"""An end-of-sequence token that never comes, so that every response has full length."""
 
 
 def tiny_model() -> Any:
@@ -40,7 +38,7 @@ class Work:
         self.prompts = [rng.integers(2, 44, int(length)) for length in rng.integers(PROMPTS[0], PROMPTS[1] + 1, ROWS)]
         self.drafts = rng.integers(2, 44, (ROWS, TOKENS)).astype(np.int32)
         self.engine = TorchEngine(
-            self.model, eos=NO_EOS, max_length=PROMPTS[1] + TOKENS, max_rows=ROWS, max_batched_tokens=2048
+            self.model, stops=(), max_length=PROMPTS[1] + TOKENS, max_rows=ROWS, max_batched_tokens=2048
         )
         width = max(map(len, self.prompts))
         self.inputs = torch.tensor([[0] * (width - len(p)) + p.tolist() for p in self.prompts])

@@ -212,3 +212,72 @@ def test_a_prompt_is_put_in_the_chat_template_if_the_tokenizer_has_one():
         "{% for m in messages %}u{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}z{% endif %}"
     )
     assert encode(tokenizer, ["1a+2=", "3b-4="]) == tokenizer(["u1a+2=z", "u3b-4=z"])["input_ids"]
+
+
+class StartedError(Exception):
+    """Raised in place of a process's start."""
+
+
+@pytest.fixture
+def paper_scale(tmp_path, monkeypatch):
+    """What the paper's GRPO run on Qwen3-8B needs, but for its weights: data, a tokenizer, a configuration, 8 GPUs."""
+    rows = [{"prompt": [{"role": "user", "content": f"{i % 90}a+2="}], "reward_model": {"ground_truth": "2"}}
+            for i in range(6144)]  # fmt: skip
+    data = tmp_path / "data/bensonbsliu/Spec-RL/deepmath"
+    data.mkdir(parents=True)
+    pd.DataFrame(rows).to_parquet(data / "train_sample_6144.parquet")
+    monkeypatch.setenv("REDRAFT_DATA", str(tmp_path / "data"))
+    model = tmp_path / "model"
+    make_tokenizer().save_pretrained(model)
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 32768}))
+    (model / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    return model
+
+
+def test_a_run_at_the_papers_scale_is_ready_up_to_the_start_of_its_process(paper_scale, tmp_path, monkeypatch):
+    from omegaconf import OmegaConf
+
+    from redraft.train.verl import launch
+
+    started = {}
+
+    def process(command, env, log):
+        started.update(command=command, env=env, log=log)
+        raise StartedError
+
+    monkeypatch.setattr(launch, "_process", process)
+    run = Experiments().run("spec_rl/8b-grpo-spec-l0.5", 0, "paper")
+    with pytest.raises(StartedError):
+        launch.VerlTrainer(run, paper_scale, tmp_path / "run", "abc").train()
+    file = tmp_path / "run" / "verl.yaml"
+    assert started["command"][1:] == ["-m", "redraft.train.verl", str(file)]
+    assert started["log"] == tmp_path / "run" / "verl.log"
+    assert not {"VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "VERL_ENGINE_DEVICE"} & started["env"].keys()
+    config = OmegaConf.load(file)
+    assert config.trainer.n_gpus_per_node == 8
+    assert config.actor_rollout_ref.rollout.tensor_model_parallel_size == 2
+    assert "verl_cpu" not in file.read_text(), "nothing of the processor's platform"
+    assert len(pd.read_parquet(config.data.train_files[0])) == 6144
+    assert run.engine.gpus == 8, "what the workflow asks a cluster for"
+
+
+def test_tied_embeddings_are_refused_on_a_processor_where_vllm_would_keep_old_ones(paper_scale, tmp_path, monkeypatch):
+    from redraft.train.verl.launch import VerlTrainer
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    config = {"model_type": "qwen3", "max_position_embeddings": 32768, "tie_word_embeddings": True}
+    (paper_scale / "config.json").write_text(json.dumps(config))
+    run = Experiments().run("spec_rl/8b-grpo-spec-l0.5", 0, "paper")
+    run = run.model_copy(update={"engine": run.engine.model_copy(update={"device": "cpu"})})
+    with pytest.raises(UserError, match="tied embeddings"):
+        VerlTrainer(run, paper_scale, tmp_path / "run")
+
+
+def test_a_model_with_too_few_positions_is_refused_with_what_would_fit(paper_scale, tmp_path):
+    from redraft.train.verl.launch import VerlTrainer
+
+    (paper_scale / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 4096}))
+    run = Experiments().run("spec_rl/8b-grpo-spec-l0.5", 0, "paper")
+    with pytest.raises(UserError, match=r"(?s)too few positions.*at most 3071 with max_prompt_tokens 1024"):
+        VerlTrainer(run, paper_scale, tmp_path / "run")

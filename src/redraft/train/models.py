@@ -84,9 +84,9 @@ def load_tokenizer(path: Path | str) -> Any:
     return AutoTokenizer.from_pretrained(path)
 
 
-def max_positions(path: Path | str) -> int:
-    """Longest sequence of a model in a local folder or on the hub, tokens."""
-    return int(AutoConfig.from_pretrained(path).max_position_embeddings)
+def load_config(path: Path | str) -> Any:
+    """The configuration of a model in a local folder or on the hub, without its weights."""
+    return AutoConfig.from_pretrained(path)
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -74,18 +74,23 @@ class VerlTrainer:
         return self.path / "verl.log"
 
     def _check(self, problems: list[Problem]) -> None:
-        """Refuse lengths that verl would stumble over after a minute."""
+        """Refuse what verl would stumble over after a minute, or not notice at all."""
         trainer = self.run.trainer
         longest = max(map(len, encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems])))
         if longest > trainer.max_prompt_tokens:
             raise UserError("a prompt is longer than prompts may be", key="trainer.max_prompt_tokens",
                             value=trainer.max_prompt_tokens, allowed=f"at least {longest}")  # fmt: skip
         needed = trainer.max_prompt_tokens + trainer.max_response_tokens + 1  # verification samples one token
-        if needed > (most := models.max_positions(self.model_folder)):
+        model = models.load_config(self.model_folder)
+        if needed > (most := model.max_position_embeddings):
             raise UserError("the model has too few positions for prompt, response and one token more",
                             key="trainer.max_response_tokens", value=trainer.max_response_tokens,
                             allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
                             f"{trainer.max_prompt_tokens}")  # fmt: skip
+        if model.tie_word_embeddings and not self.gpu:
+            raise UserError("vLLM's CPU build keeps tied embeddings as they were when the trainer's change",
+                            file=self.model_folder / "config.json", key="tie_word_embeddings", value=True,
+                            allowed="false, or a GPU")  # fmt: skip
 
     def prepare(self) -> DictConfig:
         """Go back to the last whole checkpoint and write the configuration that goes on from there."""

@@ -99,6 +99,7 @@ def environment(gpu: bool) -> dict[str, str]:
         return variables
     return variables | {
         "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",  # else vLLM compiles small functions of its sampler, for longer than a run takes
         "VERL_ENGINE_DEVICE": "cuda",  # verl's FSDP engine is registered for this name only, and runs on any
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": "redraft.verl_cpu.platform",

@@ -1,0 +1,192 @@
+"""A rollout step on vLLM: SPEC-RL when a given share of every draft is accepted, against vanilla.
+
+Drafts are full-length responses of the same model, and no token ends a response: so the work of each alternative is
+known, and the share of tokens that is decoded is the best ratio to vanilla that there could be. vLLM runs in this
+process, on one thread, and is timed by the processor. Each step starts with an empty prefix cache, as after an update
+of the weights.
+"""
+
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import process_time
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from benchmarks.side_by_side import line, ratio, seconds
+from redraft.config import TinyModel
+from redraft.engines import vllm_engine, vllm_local
+from redraft.rollout.drafts import DraftStore
+from redraft.rollout.engine import Session
+from redraft.rollout.strategies import Context, Kept, Strategy, reuse, vanilla
+from redraft.rollout.streams import uniforms
+from redraft.rollout.types import Rollout
+from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train import models
+
+PROMPTS, GROUP, TOKENS = 16, 4, 256
+LONGEST_PROMPT = 21
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Accepted share of every draft."""
+SHAPES = {
+    "tiny preset": (TinyModel(), 4),
+    "larger": (TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152), 2),
+}
+"""Models and rounds of measurement."""
+PARTS = ("verification", "decoding", "transfer", "assembly")
+
+
+def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
+    """A model with random weights, for sequences of so many tokens."""
+    model = models.initialise(shape, make_tokenizer())
+    model.config.max_position_embeddings = positions
+    model.save_pretrained(folder)
+    return folder
+
+
+def accepted(share: float) -> Strategy:
+    """SPEC-RL as if that share of each draft were accepted."""
+
+    async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
+        await session.score(draft.tokens)
+        prefix = int(share * draft.length)
+        return Kept(prefix, draft.log_probs[:prefix], verified=draft.length)
+
+    return reuse(cut)
+
+
+class Stopwatch:
+    """Seconds in functions of a module while they are wrapped."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def over(self, module: Any, name: str) -> Iterator[None]:
+        """Time a function of a module within the block."""
+        inner = getattr(module, name)
+
+        def timed(*args: Any) -> Any:
+            began = process_time()
+            try:
+                return inner(*args)
+            finally:
+                self.seconds += process_time() - began
+
+        with patch.object(module, name, timed):
+            yield
+
+
+class Work:
+    """The same step for each alternative."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = np.random.default_rng(0)
+        self.longest = LONGEST_PROMPT + TOKENS + 1
+        self.vllm = vllm_local.LocalVLLM(folder, self.longest, max_rows=PROMPTS * GROUP)
+        self.prompts = [rng.integers(2, 44, int(n)).tolist() for n in rng.integers(9, LONGEST_PROMPT + 1, PROMPTS)]
+        self.drafts = DraftStore()
+        self.parts: dict[str, list[dict[str, float]]] = {}
+        self.apart: dict[float, list[tuple[float, float]]] = {share: [] for share in SHARES}
+        for rollout in self._step(vanilla, 0)[0]:
+            self.drafts.put(rollout, 0)
+
+    def _step(self, strategy: Strategy, epoch: int) -> tuple[list[Rollout], dict[str, float]]:
+        """Rollouts of a step, and its parts: the first two are waited for and may overlap; transfer is in them."""
+        engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
+        context, transfer = Context(0, epoch, epoch, GROUP, TOKENS, self.drafts), Stopwatch()
+        self.vllm.engine.reset_prefix_cache()
+        with (
+            transfer.over(vllm_local, "to_output"),
+            transfer.over(vllm_engine, "scores_of"),
+            transfer.over(vllm_engine, "continuation_of"),
+        ):
+            groups = self.vllm.run(*(strategy(i, p, engine, context) for i, p in enumerate(self.prompts)))
+        usage = engine.usage
+        values = (usage.verification_seconds, usage.decoding_seconds, transfer.seconds, context.assembly_seconds)
+        rollouts = [rollout for group in groups for rollout in group]
+        cached = context.cached_tokens / len(rollouts)
+        return rollouts, dict(zip(PARTS, values, strict=True)) | {"cached": cached}
+
+    def step(self, name: str, strategy: Strategy) -> Callable[[], None]:
+        """A step to be timed, which notes its parts."""
+
+        def run() -> None:
+            self.parts.setdefault(name, []).append(self._step(strategy, 1)[1])
+
+        return run
+
+    def _all(self, one: Callable[[vllm_engine.VLLMSession, Rollout], Coroutine[Any, Any, object]]) -> float:
+        """Seconds of asking for the same in a session of every draft."""
+        engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
+
+        async def session(prompt: int, sample: int) -> None:
+            draft = self.drafts.get(prompt, sample, 0)
+            assert draft
+            async with engine.session(self.prompts[prompt]) as opened:
+                await one(opened, draft)
+
+        began = process_time()
+        self.vllm.run(*(session(p, s) for p in range(PROMPTS) for s in range(GROUP)))
+        return process_time() - began
+
+    def phases(self, share: float) -> Callable[[], None]:
+        """All requests for scores, then all continuations, each alone; it notes how long each took."""
+        kept = int(share * TOKENS)
+
+        async def go_on(session: vllm_engine.VLLMSession, draft: Rollout) -> None:
+            numbers = uniforms(0, "benchmark", draft.prompt, draft.sample, count=TOKENS - kept)
+            await session.decode(draft.tokens[:kept], TOKENS - kept, numbers)
+
+        def run() -> None:
+            self.vllm.engine.reset_prefix_cache()
+            scoring = self._all(lambda session, draft: session.score(draft.tokens))
+            self.apart[share].append((scoring, self._all(go_on) if kept < TOKENS else 0.0))
+
+        return run
+
+
+def report(work: Work, measured: dict[str, list[float]]) -> None:
+    """Print seconds, their parts and ratios; the first round does not count."""
+    for name, values in measured.items():
+        if name not in work.parts:
+            continue
+        print(line(name, values))
+        parts = work.parts[name][1:]
+        medians = {part: statistics.median(of[part] for of in parts) for part in (*PARTS, "cached")}
+        print("    of it " + ", ".join(f"{part} {medians[part]:.3f} s" for part in PARTS))
+        if name != "vanilla":
+            share = SHARES[list(work.parts).index(name) - 1]
+            to_vanilla = ratio(values, measured["vanilla"])
+            print(f"    {to_vanilla:.2f} of vanilla's seconds for {1 - share:.2f} of its tokens; "
+                  f"{medians['cached']:.0f} tokens a rollout found in the cache")  # fmt: skip
+    print("  phases alone: all scores, then all continuations")
+    for share, rounds in work.apart.items():
+        scoring, going_on = (statistics.median(values) for values in zip(*rounds[1:], strict=True))
+        print(f"    {share:4.0%} accepted: {scoring:8.3f} s + {going_on:8.3f} s")
+
+
+def main() -> None:
+    """Print a table for each shape."""
+    for title, (shape, rounds) in SHAPES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            work = Work(save(shape, Path(folder)))
+            strategies = {"vanilla": vanilla} | {f"SPEC-RL, {s:.0%} accepted": accepted(s) for s in SHARES}
+            steps: dict[str, Callable[[], None]] = {name: work.step(name, s) for name, s in strategies.items()}
+            measured = seconds(
+                steps | {f"phases {s:.0%}": work.phases(s) for s in SHARES}, rounds=rounds, clock=process_time
+            )
+            work.vllm.close()
+        print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, processor seconds")
+        report(work, measured)
+
+
+if __name__ == "__main__":
+    main()
