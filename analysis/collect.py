@@ -15,7 +15,7 @@ from redraft.layout import Layout
 
 NULLABLE = (
     "prefix_length", "full_reuse_ratio", "fresh_reward", "entropy", "kl", "clip_fraction", "gradient_norm",
-    "critic_loss", "critic_gradient_norm", "log_prob_gap",
+    "critic_loss", "critic_gradient_norm", "log_prob_gap", "log_prob_gap_max",
 )  # fmt: skip
 """What a step's record may hold as null: a float in the frame of steps, whatever else the runs have."""
 

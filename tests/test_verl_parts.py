@@ -11,11 +11,13 @@ from redraft.config.method import DelayedReuse, RandomReuse, ReleaseVariant, Spe
 from redraft.errors import UserError
 from redraft.files import read_json_lines
 from redraft.rollout.types import Finish, Rollout
+from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train.folders import linked_folder
 from redraft.train.run_folder import RunFolder
 from redraft.train.stages import STAGES
+from redraft.train.verl.data import write_problems
 from redraft.train.verl.progress import Progress, VerlCheckpoints
 from redraft.train.verl.shard import Group, Shard, epochs_kept
 
@@ -86,9 +88,22 @@ def test_a_restored_shard_has_the_drafts_of_the_checkpoint_and_no_group_in_progr
     shard.finish(a_group(0, epoch=0).packed())
     shard.save(str(tmp_path / "shard"))
     shard.finish(a_group(0, epoch=1).packed())
-    shard.load(str(tmp_path / "shard"))
+    shard.load([str(tmp_path / "shard")], 0, 1)
     assert found(shard, 0, 0, 1) == {0: [[5, 6, s, 1] for s in range(GROUP)], 1: []}
     assert shard.drain() == []
+
+
+def test_drafts_are_found_however_many_shards_saved_them(tmp_path):
+    before, after = [Shard(epochs=1) for _ in range(3)], [Shard(epochs=1) for _ in range(2)]
+    for prompt in range(7):
+        before[prompt % 3].finish(a_group(prompt).packed())
+    files = [str(tmp_path / str(i)) for i in range(3)]
+    for shard, file in zip(before, files, strict=True):
+        shard.save(file)
+    for number, shard in enumerate(after):
+        shard.load(files, number, 2)
+    for prompt in range(7):
+        assert [bool(found(shard, prompt, 0)[0]) for shard in after] == [prompt % 2 == 0, prompt % 2 == 1]
 
 
 def a_checkpoint(checkpoints, updates, complete=True, **fields):
@@ -153,7 +168,7 @@ def records(tmp_path):
 def write(records, groups, first):
     from redraft.train.verl.records import Update
 
-    seconds = records.write(groups, first, TIMERS, Update(METRICS, 1e-6, [0.0, 1.0]), training_step=7)
+    seconds = records.write(groups, first, TIMERS, Update(METRICS, (1e-7, 1e-6), [0.0, 1.0]), training_step=7)
     return seconds, read_json_lines(records.folder.records)
 
 
@@ -167,7 +182,8 @@ def test_a_record_of_one_generation_step_says_what_the_local_trainer_says(record
     expected = {"step": 0, "epoch": 0, "training_step": 7, "updated": True, "rollouts": 8, "tokens_decoded": 24,
                 "tokens_reused": 8, "tokens_verified": 12, "prefix_length": 2.0, "full_reuse_ratio": 0.0,
                 "tokens_cached": 14, "reward": 0.5, "fresh_reward": 0.5, "entropy": 0.5, "kl": 0.1,
-                "clip_fraction": 0.01, "gradient_norm": 2.0, "informative": 1.0, "log_prob_gap": 1e-6}  # fmt: skip
+                "clip_fraction": 0.01, "gradient_norm": 2.0, "informative": 1.0, "log_prob_gap": 1e-7,
+                "log_prob_gap_max": 1e-6}  # fmt: skip
     assert expected.items() <= record.items()
     frame = pd.read_parquet(records.folder.rollouts(0))
     assert frame["prompt"].tolist() == [1] * GROUP + [3] * GROUP, "in the order of prompts, whoever ended first"
@@ -221,12 +237,7 @@ class StartedError(Exception):
 @pytest.fixture
 def paper_scale(tmp_path, monkeypatch):
     """What the paper's GRPO run on Qwen3-8B needs, but for its weights: data, a tokenizer, a configuration, 8 GPUs."""
-    rows = [{"prompt": [{"role": "user", "content": f"{i % 90}a+2="}], "reward_model": {"ground_truth": "2"}}
-            for i in range(6144)]  # fmt: skip
-    data = tmp_path / "data/bensonbsliu/Spec-RL/deepmath"
-    data.mkdir(parents=True)
-    pd.DataFrame(rows).to_parquet(data / "train_sample_6144.parquet")
-    monkeypatch.setenv("REDRAFT_DATA", str(tmp_path / "data"))
+    write_problems([Problem(f"{i % 90}a+2=", "2") for i in range(6144)], "deepmath-6k", tmp_path / "problems.parquet")
     model = tmp_path / "model"
     make_tokenizer().save_pretrained(model)
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 32768}))
@@ -249,7 +260,7 @@ def test_a_run_at_the_papers_scale_is_ready_up_to_the_start_of_its_process(paper
     monkeypatch.setattr(launch, "_process", process)
     run = Experiments().run("spec_rl/8b-grpo-spec-l0.5", 0, "paper")
     with pytest.raises(StartedError):
-        launch.VerlTrainer(run, paper_scale, tmp_path / "run", "abc").train()
+        launch.VerlTrainer(run, paper_scale, tmp_path / "run", "abc", tmp_path / "problems.parquet").train()
     file = tmp_path / "run" / "verl.yaml"
     assert started["command"][1:] == ["-m", "redraft.train.verl", str(file)]
     assert started["log"] == tmp_path / "run" / "verl.log"
@@ -271,7 +282,7 @@ def test_tied_embeddings_are_refused_on_a_processor_where_vllm_would_keep_old_on
     run = Experiments().run("spec_rl/8b-grpo-spec-l0.5", 0, "paper")
     run = run.model_copy(update={"engine": run.engine.model_copy(update={"device": "cpu"})})
     with pytest.raises(UserError, match="tied embeddings"):
-        VerlTrainer(run, paper_scale, tmp_path / "run")
+        VerlTrainer(run, paper_scale, tmp_path / "run", None, tmp_path / "problems.parquet")
 
 
 def test_a_model_with_too_few_positions_is_refused_with_what_would_fit(paper_scale, tmp_path):
@@ -280,4 +291,4 @@ def test_a_model_with_too_few_positions_is_refused_with_what_would_fit(paper_sca
     (paper_scale / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 4096}))
     run = Experiments().run("spec_rl/8b-grpo-spec-l0.5", 0, "paper")
     with pytest.raises(UserError, match=r"(?s)too few positions.*at most 3071 with max_prompt_tokens 1024"):
-        VerlTrainer(run, paper_scale, tmp_path / "run")
+        VerlTrainer(run, paper_scale, tmp_path / "run", None, tmp_path / "problems.parquet")

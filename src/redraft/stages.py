@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from redraft.config import Experiments
+from redraft.config import Experiments, Run
 from redraft.errors import UserError
-from redraft.files import write_json
+from redraft.files import read_json, write_json
 from redraft.layout import Layout
 
 MODEL_THREADS = 1
@@ -89,31 +89,45 @@ def check(preset_name: str, cells: list[str]) -> None:
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
     """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
     from redraft.provenance import git_state, write_manifest
-    from redraft.tasks.problems import checksums
 
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
-    trainer = _trainer(run.engine.kind)(run, model, folder, git["commit"])
+    trainer, files = _trainer(run, model, folder, git["commit"])
     report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)))
-    policies = [trainer.folder.policy(step) / "model.safetensors" for step in run.evaluated_steps]
-    outputs = [trainer.folder.records, *policies]
-    files = {f"data/{name}": digest for name, digest in checksums(run.data).items()}
+    policies = [trainer.folder.policy(step) for step in run.evaluated_steps]
+    outputs = [trainer.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
+    inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     write_manifest(
         folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds, inputs=trainer.inputs | files,
+        seconds=trainer.state.seconds, inputs=inputs,
     )  # fmt: skip
 
 
-def _trainer(kind: str) -> Callable[..., Any]:
-    """The class that trains, by the engine's kind; both have the same attributes and leave the same files."""
-    if kind == "verl":
+def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[Any, dict[str, str]]:
+    """What trains, by the engine's kind, and hashes of the files that its problems are from.
+
+    Both trainers have the same attributes and leave the same files.
+    """
+    if run.engine.kind == "verl":
         from redraft.train.verl.launch import VerlTrainer
 
-        return VerlTrainer
+        data = _prepared(run)
+        trainer = VerlTrainer(run, model, folder, commit, data / "problems.parquet")
+        return trainer, read_json(data / "data.json")["sha256"]
+    from redraft.tasks.problems import checksums
     from redraft.train.local import LocalTrainer
 
-    return LocalTrainer
+    return LocalTrainer(run, model, folder, commit), checksums(run.data)
+
+
+def _prepared(run: Run) -> Path:
+    """The folder of a run's training problems, as the workflow prepared them, or prepared now."""
+    folder = Layout(run.preset).data(run.data_role)
+    record = folder / "data.json"
+    if not record.exists() or read_json(record)["data"] != run.data.model_dump(mode="json"):
+        prepare_data(run.preset, run.data_role, folder)
+    return folder
 
 
 def _summary(record: dict[str, Any]) -> str:

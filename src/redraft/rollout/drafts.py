@@ -209,10 +209,14 @@ class DraftStore:
         """The rollout that key had in that epoch, or None."""
         return self._rollouts.get((prompt, sample), {}).get(epoch)
 
+    def items(self) -> list[tuple[Rollout, int]]:
+        """All rollouts with their epochs, by prompt, sample and epoch."""
+        return [(r, e) for _, by_epoch in sorted(self._rollouts.items()) for e, r in sorted(by_epoch.items())]
+
     def save(self, file: Path) -> None:
         """Write everything to one file, atomically."""
-        kept = [(e, r) for _, by_epoch in sorted(self._rollouts.items()) for e, r in sorted(by_epoch.items())]
-        save_rollouts(file, [r for _, r in kept], epochs=np.array([e for e, _ in kept], dtype=np.int64))
+        kept = self.items()
+        save_rollouts(file, [r for r, _ in kept], epochs=np.array([e for _, e in kept], dtype=np.int64))
 
     @classmethod
     def load(cls, file: Path, epochs: int = 2) -> "DraftStore":

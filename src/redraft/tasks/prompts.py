@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+DATE = "26 Jul 2024"
+"""Llama 3.2's template writes a date into every prompt: today's, unless it is given one. This is its own fallback."""
+
 
 def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Prompts as tokens, with what makes the model answer behind them.
@@ -16,6 +19,6 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     if not getattr(tokenizer, "chat_template", None):
         return [list(tokens) for tokens in tokenizer(list(texts))["input_ids"]]
     messages = [[{"role": "user", "content": text}] for text in texts]
-    chats = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    chats = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, date_string=DATE)
     # The template writes special tokens itself, the beginning of the sequence included.
     return [list(tokens) for tokens in tokenizer(chats, add_special_tokens=False)["input_ids"]]

@@ -1,10 +1,10 @@
-"""Training problems as the Parquet file that verl's `RLHFDataset` reads."""
+"""Training problems as the Parquet file that verl's `RLHFDataset` reads, and back."""
 
 from pathlib import Path
 
 import pandas as pd
 
-from redraft.files import atomic
+from redraft.files import atomic, read_parquet
 from redraft.tasks.problems import Problem
 
 
@@ -27,3 +27,14 @@ def write_problems(problems: list[Problem], role: str, file: Path) -> None:
     ]
     with atomic(file) as temporary:
         pd.DataFrame(rows).to_parquet(temporary, index=False)
+
+
+def read_problems(file: Path) -> list[Problem]:
+    """What `write_problems` wrote.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
+    frame = read_parquet(file, ("prompt", "reward_model"))
+    answers = [entry["ground_truth"] for entry in frame["reward_model"]]
+    return [Problem(prompt[-1]["content"], answer) for prompt, answer in zip(frame["prompt"], answers, strict=True)]

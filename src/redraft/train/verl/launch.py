@@ -1,5 +1,6 @@
 """From a run to a process of verl's: its inputs, its configuration, its start, its progress and its end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,21 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json_lines, sha256, write_atomically
-from redraft.tasks.problems import Problem, load_problems
+from redraft.files import sha256, write_atomically
+from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.checkpoint import truncate_records
 from redraft.train.local import Progress as Report
 from redraft.train.run_folder import RunFolder
 from redraft.train.verl.config import compose, environment
-from redraft.train.verl.data import write_problems
+from redraft.train.verl.data import read_problems
 from redraft.train.verl.progress import Progress, VerlCheckpoints
 
 LOOK_SECONDS = 0.5
@@ -41,32 +43,28 @@ class VerlTrainer:
         model_folder: the initial policy in transformers' format; the reference policy too.
         path: where the run's files go; a checkpoint there is resumed from.
         commit: of the code, for the record.
+        problem_file: the training data as `prepare_data` left them.
     """
 
     run: Run
     model_folder: Path
     path: Path
-    commit: str | None = None
+    commit: str | None
+    problem_file: Path
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(self.path)
         self.steps, self.steps_per_epoch = self.run.steps, self.run.trainer.steps_per_epoch(self.run.data.size)
         self.gpu = models.device_of(self.run.engine.device).type == "cuda"
-        problems = load_problems(self.run.data)
+        problems = read_problems(self.problem_file)
         self._check(problems)
         self.inputs = {
             "initial_policy": sha256(self.model_folder / "model.safetensors"),
             "problems": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
         }
-        write_problems(problems, self.run.data_role, self.problem_file)
         self.identity = run_fingerprint(self.run)
         self.checkpoints = VerlCheckpoints(self.folder.checkpoints(self.identity), self.identity, self.inputs)
         self.state = Progress()
-
-    @property
-    def problem_file(self) -> Path:
-        """The training data as verl reads it."""
-        return self.path / "problems.parquet"
 
     @property
     def log(self) -> Path:
@@ -133,8 +131,7 @@ class VerlTrainer:
         seen = self.state.records
         while True:
             code = process.poll()
-            records = read_json_lines(self.folder.records) if self.folder.records.exists() else []
-            for record in records[seen:]:
+            for record in _whole_lines(self.folder.records)[seen:]:
                 seen += 1
                 report(seen, max(self.steps, seen), record)
             if code is not None:
@@ -154,15 +151,23 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
     try:
         yield process
     finally:
-        signal.signal(signal.SIGTERM, before)
         _end(process)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(process: subprocess.Popen) -> None:
     """Let a process end its workers, and kill what is left of its group."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=20)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _whole_lines(file: Path) -> list[dict[str, Any]]:
+    """Records that are written whole; another process may be writing the last one."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -15,9 +15,13 @@ class GroupManager(AgentLoopManagerTQ):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = WorkerProcess
 
-    def fresh_rewards(self, prompts: list[int], step: int, epoch: int) -> list[float]:
+    def check(self) -> None:
+        """Raise Ray's error if a worker is gone, for whose groups verl would wait for ever."""
+        ray.get([worker.check.remote() for worker in self.agent_loop_workers])
+
+    def fresh_rewards(self, prompts: list[int], step: int) -> list[float]:
         """Rewards of new samples of the current policy on these prompts."""
         workers = self.agent_loop_workers
         parts = [prompts[i :: len(workers)] for i in range(len(workers))]
-        calls = [w.fresh_rewards.remote(part, step, epoch) for w, part in zip(workers, parts, strict=True) if part]
+        calls = [w.fresh_rewards.remote(part, step) for w, part in zip(workers, parts, strict=True) if part]
         return [reward for part in ray.get(calls) for reward in part]

@@ -32,7 +32,7 @@ def on_gpus(run: Run) -> Table:
         },
         "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload}),
         "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus},
-        "ray_kwargs": {"ray_init": {"include_dashboard": False}},
+        "ray_kwargs": {"ray_init": {"address": "local", "include_dashboard": False}},
     }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def on_cpu(run: Run) -> Table:
         },
         "critic": _critic(run, tokens, {"model": model, "fsdp": exact}),
         # More processors than there are: Ray counts its own actors, which mostly wait.
-        "ray_kwargs": {"ray_init": {"include_dashboard": False, "num_cpus": 32, "num_gpus": 1}},
+        "ray_kwargs": {"ray_init": {"address": "local", "include_dashboard": False, "num_cpus": 32, "num_gpus": 1}},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {"device": "cpu", "n_gpus_per_node": 1},
     }  # fmt: skip

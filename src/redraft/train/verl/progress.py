@@ -55,10 +55,14 @@ class VerlCheckpoints:
         """A shard's file in it."""
         return self.path(updates) / "drafts" / f"shard-{shard}.safetensors"
 
+    def draft_files(self, updates: int) -> list[Path]:
+        """All shards' files in it."""
+        return sorted((self.path(updates) / "drafts").glob("*"))
+
     def finish(self, progress: Progress) -> None:
         """Declare a checkpoint whole, and remove what is older than the last two."""
         folder = self.path(progress.updates)
-        hashes = {str(f.relative_to(folder)): sha256(f) for f in sorted((folder / "drafts").glob("*"))}
+        hashes = {str(f.relative_to(folder)): sha256(f) for f in self.draft_files(progress.updates)}
         write_json(folder / "redraft.json", {**self.identity, **asdict(progress), "sha256": hashes})
         for old in self._whole()[:-KEPT]:
             shutil.rmtree(old)

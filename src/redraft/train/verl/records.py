@@ -39,12 +39,12 @@ class Update:
 
     Attributes:
         metrics: by verl's names.
-        log_prob_gap: see `log_prob_gap`.
+        log_prob_gap: mean and largest, see `log_prob_gap`.
         fresh_rewards: of new samples of the updated policy.
     """
 
     metrics: Mapping[str, Any]
-    log_prob_gap: float
+    log_prob_gap: tuple[float, float]
     fresh_rewards: Sequence[float]
 
 
@@ -94,7 +94,8 @@ class StepRecords:
             "tokens_cached": sum(group.cached for group in groups),
             "fresh_reward": float(np.mean(update.fresh_rewards)) if update and update.fresh_rewards else None,
             **{key: _number(update, name) for key, name in names.items()},
-            "log_prob_gap": update.log_prob_gap if update else None,
+            "log_prob_gap": update.log_prob_gap[0] if update else None,
+            "log_prob_gap_max": update.log_prob_gap[1] if update else None,
         }  # fmt: skip
 
     def _seconds(
@@ -118,16 +119,16 @@ def _number(update: Update | None, name: str) -> float | None:
     return None if value is None else float(value)
 
 
-def log_prob_gap(batch: Any) -> float:
-    """Largest difference between the engine's and the trainer's log-probability of a token sampled in this step.
+def log_prob_gap(batch: Any) -> tuple[float, float]:
+    """Mean and largest difference between the engine's and the trainer's log-probability of a token sampled now.
 
-    It is rounding while both hold the same weights, and large if the engine kept old ones. Reused tokens are left out:
-    theirs are of older policies.
+    The mean is rounding while both hold the same weights, and grows when the engine keeps old ones. Reused tokens are
+    left out: theirs are of older policies.
     """
     chosen = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     fields = ["old_log_probs", "rollout_log_probs", "extra_fields"]
     data = tq.kv_batch_get(keys=chosen, partition_id=batch.partition_id, select_fields=fields)
     prefixes = [getattr(extra, "data", extra)["prefix_length"] for extra in data["extra_fields"]]
     rows = zip(data["old_log_probs"].unbind(), data["rollout_log_probs"].unbind(), prefixes, strict=True)
-    gaps = [(trainer - engine)[prefix:].abs() for trainer, engine, prefix in rows]
-    return float(torch.cat(gaps).max()) if sum(map(len, gaps)) else 0.0
+    gaps = torch.cat([(trainer - engine)[prefix:].abs() for trainer, engine, prefix in rows])
+    return (float(gaps.mean()), float(gaps.max())) if len(gaps) else (0.0, 0.0)

@@ -99,14 +99,24 @@ class Shard:
         """Write the drafts to a file, atomically."""
         self.drafts.save(Path(file))
 
-    def load(self, file: str) -> None:
-        """Go on from the drafts in a file, and from no group.
+    def load(self, files: list[str], number: int, of: int) -> None:
+        """Go on from the drafts in these files, and from no group.
+
+        Args:
+            files: all that were saved, by however many shards.
+            number: of this shard, which keeps the drafts of its prompts.
+            of: shards that there are now.
 
         Raises:
-            UserError: if the file is missing or damaged.
+            UserError: if a file is missing or damaged.
         """
-        self.drafts = DraftStore.load(Path(file), max(self.epochs, 1))
+        self.drafts = DraftStore(max(self.epochs, 1))
         self.groups = []
+        for file in files:
+            saved = DraftStore.load(Path(file), max(self.epochs, 1))
+            for rollout, epoch in saved.items():
+                if rollout.prompt % of == number:
+                    self.drafts.put(rollout, epoch)
 
 
 def name_of(number: int) -> str:

@@ -5,6 +5,7 @@ are verl's. A step of verl's is an update; it takes one generation step, a batch
 are needed. Records are of generation steps, as the local trainer's.
 """
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +26,6 @@ from redraft.train.run_folder import RunFolder
 from redraft.train.verl.order import in_epoch_order
 from redraft.train.verl.progress import Progress, VerlCheckpoints
 from redraft.train.verl.records import StepRecords, Update, log_prob_gap
-from redraft.train.verl.sampler import POLL_SECONDS
 from redraft.train.verl.shard import Group, Shard, epochs_kept, name_of
 
 
@@ -48,8 +48,9 @@ class GroupTrainer(PPOTrainerSync):
         self.records = StepRecords(self.run, self.folder)
         epochs = epochs_kept(self.run.method)
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(epochs) for i in range(ours["shards"])]
-        self.chosen: list[int] = []
-        self.owed = 0
+        self.chosen: dict[int, None] = {}
+        self.began = 0.0
+        self.replay_buffer.watch = self._watch
 
     @property
     def trainer_mode(self) -> str:
@@ -84,37 +85,48 @@ class GroupTrainer(PPOTrainerSync):
         return super()._balance_batch(batch, *args, **kwargs)
 
     def _submit_batch_to_rollout(self, batch: Any) -> int:
-        self.chosen += [int(index) for index in batch["index"]]
+        self.chosen.update(dict.fromkeys(int(index) for index in batch["index"]))
         return super()._submit_batch_to_rollout(batch)
 
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
-        """Refill for filtered groups, in whole generation steps, as the paper counts them.
+        """Refill for filtered groups by a whole generation step, as the paper counts them.
 
-        verl asks for two prompts for each that it filtered out. What a generation step brings beyond that is owed to
-        the next requests, so that there are never fewer prompts than verl counts on.
+        verl asks for two prompts for each that it filtered out, and goes on asking while a step is rolled out.
 
         Raises:
             BudgetSpent: if all generation steps of the run were begun.
         """
-        size = self.run.trainer.prompts_per_step
-        while self.owed < num_prompts:
-            if self._generation_steps >= self.run.steps:
-                raise BudgetSpent
-            super()._add_prompts_to_generate(size)
-            self.owed += size
-        self.owed -= num_prompts
+        if self.replay_buffer.in_flight("train"):
+            return num_prompts
+        if self._generation_steps >= self.run.steps:
+            raise BudgetSpent
+        super()._add_prompts_to_generate(self.run.trainer.prompts_per_step)
         return num_prompts
 
-    def on_sample_end(self) -> None:
-        """No group may be missing: verl would train on what there is."""
-        super().on_sample_end()
-        self.owed = 0
-        self._refuse_failures()
+    def _watch(self) -> None:
+        """Refuse to wait, or to train, without a group: verl would do either.
 
-    def _refuse_failures(self) -> None:
+        Raises:
+            RuntimeError: if a group could not be rolled out; Ray's error if a process is gone.
+        """
         failures = [reason for shard in ray.get([s.failed.remote() for s in self.shards]) for reason in shard]
         if failures:
             raise RuntimeError(f"{len(failures)} groups could not be rolled out; the first: {failures[0]}")
+        self.agent_loop_manager.check()
+
+    def on_step_begin(self) -> None:
+        """verl's hook; also the time from which a step without an update is counted."""
+        super().on_step_begin()
+        self.began = time.perf_counter()
+
+    def on_sample_end(self) -> None:
+        """Engines sleep; under DAPO an evaluated step may lie before the one whose groups complete the update."""
+        super().on_sample_end()
+        if early := [step for step in self._evaluated() if step < self._generation_steps]:
+            folder = self.checkpoints.folder / "policy"
+            self.actor_rollout_wg.save_checkpoint(str(folder / "actor"), None, self.global_steps - 1)
+            self._keep_policy(folder, early)
+            shutil.rmtree(folder)
 
     # What a step leaves
 
@@ -144,24 +156,19 @@ class GroupTrainer(PPOTrainerSync):
         try:
             super().fit(agent_loop_manager)
         except BudgetSpent:
-            began, groups = time.perf_counter(), self._finished()
-            while len(groups) < self.progress.fetched - self.progress.records * self.run.trainer.prompts_per_step:
-                self._refuse_failures()
-                time.sleep(POLL_SECONDS)
-                groups += self._finished()
+            waited = time.perf_counter() - self.began
             PPOTrainerSync.on_sample_end(self)  # engines sleep while models are saved
             super()._save_checkpoint()
-            self._save_the_rest()
-            waited = time.perf_counter() - began
-            self._record(groups, {"gen": waited, "step": waited}, None)
+            self._save_the_rest(self._evaluated())
+            self._record(self._finished(), {"gen": waited, "step": waited}, None)
             self.checkpoints.finish(self.progress)
 
     def _fresh_rewards(self, step: int) -> list[float]:
         """Rewards of new samples of the updated policy on the prompts that were rolled out since the last update."""
-        chosen, self.chosen = self.chosen, []
+        chosen, self.chosen = self.chosen, {}
         if not self.run.trainer.fresh_samples:
             return []
-        return self.agent_loop_manager.fresh_rewards(chosen, step, step // self.steps_per_epoch)
+        return self.agent_loop_manager.fresh_rewards(list(chosen), step)
 
     # Checkpoints
 
@@ -171,7 +178,7 @@ class GroupTrainer(PPOTrainerSync):
         return self.progress.fetched // self.run.trainer.prompts_per_step
 
     def _evaluated(self) -> list[int]:
-        """Steps since the last update whose policies are evaluated; under DAPO several steps may have one policy."""
+        """Steps since the last update whose policies are evaluated."""
         return [step for step in self.run.evaluated_steps if self.progress.records < step <= self._generation_steps]
 
     def _checkpoint_due(self) -> bool:
@@ -188,15 +195,17 @@ class GroupTrainer(PPOTrainerSync):
             self.total_training_steps = self.global_steps  # under DAPO not known before
         if self._checkpoint_due():
             super()._save_checkpoint()
-            self._save_the_rest()
+            self._save_the_rest([step for step in self._evaluated() if step == self._generation_steps])
 
-    def _save_the_rest(self) -> None:
-        """Drafts, and policies that are evaluated, beside what verl saved."""
+    def _save_the_rest(self, evaluated: list[int]) -> None:
+        """Drafts beside what verl saved, and the policy of these steps."""
         drafts = [str(self.checkpoints.drafts(self.global_steps, i)) for i in range(len(self.shards))]
         ray.get([shard.save.remote(file) for shard, file in zip(self.shards, drafts, strict=True)])
-        weights = self.checkpoints.path(self.global_steps) / "actor" / "huggingface"
-        for step in self._evaluated():
-            linked_folder(weights, self.folder.policy(step))
+        self._keep_policy(self.checkpoints.path(self.global_steps), evaluated)
+
+    def _keep_policy(self, checkpoint: Path, steps: list[int]) -> None:
+        for step in steps:
+            linked_folder(checkpoint / "actor" / "huggingface", self.folder.policy(step))
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
@@ -204,8 +213,8 @@ class GroupTrainer(PPOTrainerSync):
             return
         _, loaded = self.checkpoints.latest()
         self.progress = replace(loaded, commits=self.progress.commits)
-        files = [str(self.checkpoints.drafts(loaded.updates, i)) for i in range(len(self.shards))]
-        ray.get([shard.load.remote(file) for shard, file in zip(self.shards, files, strict=True)])
+        files = [str(file) for file in self.checkpoints.draft_files(loaded.updates)]
+        ray.get([shard.load.remote(files, i, len(self.shards)) for i, shard in enumerate(self.shards)])
 
 
 def _place(key: str) -> tuple[str, int, int]:

@@ -9,10 +9,10 @@ configuration, so that nothing but a prompt's index travels with a batch.
 import asyncio
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import ray
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
@@ -27,7 +27,8 @@ from redraft.rollout.types import Rollout
 from redraft.tasks.prompts import encode
 from redraft.train.losses import shaped
 from redraft.train.models import stop_tokens
-from redraft.train.verl.shard import Group, name_of
+from redraft.train.verl.data import read_problems
+from redraft.train.verl.shard import Group, epochs_kept, name_of
 
 log = logging.getLogger(__name__)
 PARTITION = "train"
@@ -54,10 +55,9 @@ class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: i
         super().__init__(config, *args)
         self.run = Run.model_validate(OmegaConf.to_container(config.redraft.run))
         self.strategy = strategy(self.run.method)
-        problems = pd.read_parquet(config.data.train_files[0])
-        messages = [prompt[-1]["content"] for prompt in problems["prompt"]]
-        self.prompts = encode(self.tokenizer, messages)
-        self.answers = [entry["ground_truth"] for entry in problems["reward_model"]]
+        problems = read_problems(Path(config.data.train_files[0]))
+        self.prompts = encode(self.tokenizer, [problem.prompt for problem in problems])
+        self.answers = [problem.answer for problem in problems]
         self.stops = stop_tokens(self.model_config, self.tokenizer)
         # A handle keeps its actor alive; one that is looked up anew for each call would not.
         self.shards = [ray.get_actor(name_of(i)) for i in range(config.redraft.shards)]
@@ -67,20 +67,15 @@ class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: i
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
         """Roll out one prompt. A group is handed over whole; one that fails is noted, and ends the run."""
-        if trajectory["validate"]:
-            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
-            return
         uid, index = prompt["uid"], int(prompt["extra_info"]["index"])
-        await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
         try:
+            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
             group = await self._group(index, int(prompt["generation_step"]), int(prompt["epoch"]))
             await self._hand_over(prompt, group)
-            status = "finished"
+            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "finished"})
         except Exception as error:
             log.exception("prompt %s could not be rolled out", index)
             await self._shard(index).fail.remote(f"prompt {index}: {type(error).__name__}: {error}")
-            status = "failure"
-        await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
 
     def _shard(self, index: int) -> Any:
         return self.shards[index % len(self.shards)]
@@ -105,8 +100,9 @@ class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: i
     async def _context(self, index: int, step: int, epoch: int) -> Context:
         """What the strategy needs to know, with the drafts that it may use."""
         trainer, drafts = self.run.trainer, DraftStore()
-        earlier = [e for e in (epoch - 2, epoch - 1) if e >= 0]
-        for found, arrays in await self._shard(index).find.remote(index, trainer.group_size, earlier):
+        earlier = list(range(max(epoch - epochs_kept(self.run.method), 0), epoch))
+        kept = await self._shard(index).find.remote(index, trainer.group_size, earlier) if earlier else []
+        for found, arrays in kept:
             for draft in unpack(arrays):
                 drafts.put(draft, found)
         return Context(self.run.seed, step, epoch, trainer.group_size, trainer.max_response_tokens, drafts)
@@ -142,12 +138,10 @@ class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: i
             num_turns=2, metrics=AgentLoopMetrics(), extra_fields=fields,
         )  # fmt: skip
 
-    async def fresh_rewards(self, prompts: list[int], step: int, epoch: int) -> list[float]:
+    async def fresh_rewards(self, prompts: list[int], step: int) -> list[float]:
         """Rewards of new samples of the current policy on these prompts, not trained on."""
         trainer = self.run.trainer
-        context = Context(
-            self.run.seed, step, epoch, trainer.fresh_samples, trainer.max_response_tokens, purpose="fresh"
-        )
+        context = Context(self.run.seed, step, 0, trainer.fresh_samples, trainer.max_response_tokens, purpose="fresh")
         engine = self._engine()
         groups = await asyncio.gather(*(vanilla(i, self.prompts[i], engine, context) for i in prompts))
         return (await self._rewards([rollout for group in groups for rollout in group])).tolist()
@@ -164,6 +158,9 @@ class WorkerProcess:
         """Start rolling out a batch of prompts."""
         await self.worker.generate_sequences(batch)
 
-    async def fresh_rewards(self, prompts: list[int], step: int, epoch: int) -> list[float]:
+    async def fresh_rewards(self, prompts: list[int], step: int) -> list[float]:
         """See `GroupWorker.fresh_rewards`."""
-        return await self.worker.fresh_rewards(prompts, step, epoch)
+        return await self.worker.fresh_rewards(prompts, step)
+
+    async def check(self) -> None:
+        """Answer, if there is someone to."""
