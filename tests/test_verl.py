@@ -3,11 +3,13 @@
 Each start of verl takes a minute or more, so few runs show much each.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -95,7 +97,7 @@ def test_records_have_the_keys_of_the_local_trainers_and_two_that_it_cannot_have
 
 def test_the_same_tables_come_out(campaign):
     table = pd.read_csv((campaign / LAYOUT.table("spec_rl", 3)).with_suffix(".csv"))
-    shown = table[table["cell"] == "grpo-spec-l0.5"].set_index("column")["reproduced"]
+    shown = table[table["row"] == "+ SPEC-RL, ℓ = e^0.5"].set_index("column")["reproduced"]
     assert 0 < shown["tokens_relative"] < 1
     assert shown[["honest_speedup", "arithmetic", "average_difference"]].notna().all()
     assert "+ SPEC-RL, ℓ = e^0.5" in (campaign / LAYOUT.report).read_text()
@@ -121,10 +123,14 @@ def train(campaign, folder, cell=SPEC):
     return read_json_lines(folder / "steps.jsonl")
 
 
-def processes_of(folder):
-    """Processes whose command names a folder."""
-    found = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout.split()
-    return [int(number) for number in found if int(number) != os.getpid()]
+def processes_of(mark):
+    """Processes that inherited a mark in their environment, Ray's and vLLM's among them."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it ended, or is not ours
+            if mark.encode() in environment.read_bytes():
+                found.append(int(environment.parent.name))
+    return found
 
 
 def until(condition, seconds, process=None):
@@ -142,11 +148,13 @@ def measured(record):
 
 def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(campaign, speculative, tmp_path):
     folder = tmp_path / "run"
-    process = subprocess.Popen(command(campaign, folder), cwd=campaign, stderr=subprocess.PIPE)
+    marked = os.environ | {"REDRAFT_TEST": str(folder)}
+    process = subprocess.Popen(command(campaign, folder), cwd=campaign, stderr=subprocess.PIPE, env=marked)
     until(lambda: list(folder.glob("checkpoints/*/global_step_4/redraft.json")), LIMIT, process)
+    assert len(processes_of(str(folder))) > 5
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until(lambda: not processes_of(folder), 60)  # nothing goes on without the workflow
+    until(lambda: not processes_of(str(folder)), 60)  # nothing goes on without the workflow
     before = read_json_lines(folder / "steps.jsonl")
     assert 4 <= len(before) < STEPS, "it was killed in time"
     after = train(campaign, folder)
