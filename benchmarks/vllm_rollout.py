@@ -20,12 +20,12 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from benchmarks.controlled import SHARES, accepted
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_engine, vllm_local
 from redraft.rollout.drafts import DraftStore
-from redraft.rollout.engine import Session
-from redraft.rollout.strategies import Context, Kept, Strategy, reuse, vanilla
+from redraft.rollout.strategies import Context, Strategy, vanilla
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Rollout
 from redraft.tasks.tokenizer import make_tokenizer
@@ -33,8 +33,6 @@ from redraft.train import models
 
 PROMPTS, GROUP, TOKENS = 16, 4, 256
 LONGEST_PROMPT = 21
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Accepted share of every draft."""
 SHAPES = {
     "tiny preset": (TinyModel(), 4),
     "larger": (TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152), 2),
@@ -49,17 +47,6 @@ def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
     model.config.max_position_embeddings = positions
     model.save_pretrained(folder)
     return folder
-
-
-def accepted(share: float) -> Strategy:
-    """SPEC-RL as if that share of each draft were accepted."""
-
-    async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
-        await session.score(draft.tokens)
-        prefix = int(share * draft.length)
-        return Kept(prefix, draft.log_probs[:prefix], verified=draft.length)
-
-    return reuse(cut)
 
 
 class Stopwatch:

@@ -77,14 +77,6 @@ class Checkpoints:
         for old in self._complete()[:-KEPT]:
             shutil.rmtree(old)
 
-    def remove_others(self) -> None:
-        """Remove the checkpoints beside these, of other experiments in the same run folder or set aside.
-
-        This one overwrites their records and rollouts: going on from them later would mix two experiments.
-        """
-        for other in set(self.folder.parent.glob("*")) - {self.folder}:
-            shutil.rmtree(other)
-
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 

@@ -88,7 +88,7 @@ class LocalTrainer:
         checkpoints = Checkpoints(self.folder.checkpoints(identity), identity, self.inputs)
         self.folder.path.mkdir(parents=True, exist_ok=True)
         state = self.state = checkpoints.restore(self.learner.parts)
-        checkpoints.remove_others()
+        self.folder.keep_checkpoints(identity)
         truncate_records(self.folder.records, state.step)
         self.folder.truncate_rollouts(state.step)
         evaluated = self.run.evaluated_steps

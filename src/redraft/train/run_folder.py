@@ -41,6 +41,15 @@ class RunFolder:
         """Checkpoints of the experiment with that fingerprint, so that a changed one starts anew."""
         return self.path / "checkpoints" / fingerprint
 
+    def keep_checkpoints(self, fingerprint: str) -> None:
+        """Remove those of other experiments, or set aside.
+
+        This one overwrites their records and rollouts: going on from them later would mix two experiments.
+        """
+        kept = self.checkpoints(fingerprint)
+        for other in set(kept.parent.glob("*")) - {kept}:
+            shutil.rmtree(other)
+
     def rollouts(self, step: int) -> Path:
         """What a step rolled out."""
         return self.path / "rollouts" / f"step-{step:04d}.parquet"

@@ -93,7 +93,7 @@ class VerlTrainer:
     def prepare(self) -> DictConfig:
         """Go back to the last whole checkpoint and write the configuration that goes on from there."""
         checkpoint, self.state = self.checkpoints.latest()
-        self.checkpoints.remove_others()
+        self.folder.keep_checkpoints(self.identity)
         truncate_records(self.folder.records, self.state.records)
         self.folder.truncate_rollouts(self.state.records)
         self.folder.keep_policies([step for step in self.run.evaluated_steps if step <= self.state.records])

@@ -12,8 +12,7 @@ from typing import Any
 
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
-
-KEPT = 2
+from redraft.train.checkpoint import KEPT
 
 
 @dataclass
@@ -66,11 +65,6 @@ class VerlCheckpoints:
         write_json(folder / "redraft.json", {**self.identity, **asdict(progress), "sha256": hashes})
         for old in self._whole()[:-KEPT]:
             shutil.rmtree(old)
-
-    def remove_others(self) -> None:
-        """Remove the checkpoints of other experiments in the same run folder, whose records are overwritten."""
-        for other in set(self.folder.parent.glob("*")) - {self.folder}:
-            shutil.rmtree(other)
 
     def _whole(self) -> list[Path]:
         """Checkpoints that were finished, the oldest first."""

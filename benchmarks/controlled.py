@@ -1,0 +1,19 @@
+"""SPEC-RL with a given acceptance, so that the work of a step is known."""
+
+from redraft.rollout.engine import Session
+from redraft.rollout.strategies import Context, Kept, Strategy, reuse
+from redraft.rollout.types import Rollout
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Accepted share of every draft."""
+
+
+def accepted(share: float) -> Strategy:
+    """SPEC-RL as if that share of each draft were accepted."""
+
+    async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
+        await session.score(draft.tokens)
+        prefix = int(share * draft.length)
+        return Kept(prefix, draft.log_probs[:prefix], verified=draft.length)
+
+    return reuse(cut)
