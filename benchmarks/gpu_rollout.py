@@ -1,7 +1,8 @@
 """A rollout step of the in-process engine on a GPU: SPEC-RL at controlled acceptance against vanilla.
 
 `python -m benchmarks.gpu_rollout` takes a model of Qwen3-1.7B's shape with random weights in bfloat16; `--shape tiny`
-is for trying the benchmark itself, anywhere. Drafts are full-length responses of the same model, and no token ends a response.
+is for trying the benchmark itself, anywhere. Drafts are full-length responses of the same model, and no token ends a
+response.
 """
 
 import argparse
