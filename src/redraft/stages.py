@@ -110,8 +110,10 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
     Both trainers have the same attributes and leave the same files.
     """
     if run.engine.kind == "verl":
+        from redraft.train import models
         from redraft.train.verl.launch import VerlTrainer
 
+        models.device_of(run.engine.device)  # refused, if it has to be, before any data are fetched
         data = _prepared(run)
         trainer = VerlTrainer(run, model, folder, commit, data / "problems.parquet")
         return trainer, read_json(data / "data.json")["sha256"]
