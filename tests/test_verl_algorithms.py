@@ -1,0 +1,53 @@
+"""Every algorithm and method under verl and vLLM on a processor, four steps each."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.test_workflow import copy_to
+from tests.verl_runs import LIMIT, MODEL, total, train
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+VARIANTS = {
+    "ppo-delayed": {"algorithm": {"kind": "ppo"}, "method": {"kind": "delayed"}},
+    "dapo-spec": {"algorithm": {"kind": "dapo"}, "method": {"kind": "speculative", "lenience": 1}},
+    "rloo-random": {"algorithm": {"kind": "rloo"}, "method": {"kind": "random"}},
+}
+"""Each algorithm and each method once more."""
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The repository's workflow with these cells, and their initial policy."""
+    folder = copy_to(tmp_path_factory.mktemp("verl"))
+    cells = folder / "experiments/spec_rl/cells.yaml"
+    content = yaml.safe_load(cells.read_text())
+    shared = {"model": "qwen3-1.7b-base", "data": "deepmath-2k"}
+    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": VARIANTS}})
+    cells.write_text(yaml.safe_dump(content, sort_keys=False))
+    command = [sys.executable, "-m", "redraft.cli", "stage", "model", "verl-tiny", MODEL.name, str(MODEL)]
+    subprocess.run(command, cwd=folder, check=True, timeout=LIMIT)
+    return folder
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_algorithms_and_methods_train_under_verl(copy, tmp_path, variant):
+    records = train(copy, tmp_path / "run", f"spec_rl/{variant}")
+    assert [(r["step"], r["epoch"]) for r in records] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    assert total(records, "tokens_reused", 0) == 0 < total(records, "tokens_reused", 1)
+    assert all(r["rollouts"] == 64 for r in records)
+    updates = [r for r in records if r["updated"]]
+    assert [r["training_step"] for r in updates] == list(range(1, len(updates) + 1))
+    assert all(r["log_prob_gap_max"] < 1e-3 for r in updates)
+    assert any(r["gradient_norm"] > 0 for r in updates) or variant == "dapo-spec"
+    if variant == "dapo-spec":
+        trained_on = sum(r["informative"] * 16 for r in records) // 16
+        assert len(updates) <= trained_on, "an update takes as many informative groups as a batch has prompts"
+    else:
+        assert len(updates) == len(records)
+    assert ("critic_loss" in records[0]) == (variant == "ppo-delayed")
+    assert (total(records, "tokens_verified", 1) > 0) == (variant != "rloo-random")
+    assert (tmp_path / "run" / "policies" / "step-0004" / "model.safetensors").exists()

@@ -1,0 +1,29 @@
+"""What tests of training under verl share. Each start of verl takes a minute or more, so few runs show much each."""
+
+import subprocess
+import sys
+
+from redraft.files import read_json_lines
+from redraft.layout import Layout
+
+LIMIT = 900
+"""Seconds for one start of verl and what follows it, on a busy machine."""
+LAYOUT = Layout("verl-tiny")
+MODEL = LAYOUT.model("qwen3-1.7b-base")
+
+
+def total(records, key, epoch):
+    return sum(record[key] for record in records if record["epoch"] == epoch)
+
+
+def command(campaign, folder, cell):
+    """The command that trains a cell of a copy of the repository."""
+    model = campaign / MODEL
+    return [sys.executable, "-m", "redraft.cli", "stage", "train", "verl-tiny", cell, "0", str(model), str(folder)]
+
+
+def train(campaign, folder, cell):
+    result = subprocess.run(command(campaign, folder, cell), cwd=campaign, capture_output=True, text=True,
+                            timeout=LIMIT, check=False)  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    return read_json_lines(folder / "steps.jsonl")
