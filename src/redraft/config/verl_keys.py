@@ -50,8 +50,6 @@ SITE_KEYS = (
     "critic.ulysses_sequence_parallel_size",
     "global_profiler",
     "ray_kwargs",
-    "reward.num_workers",
-    "trainer.balance_batch",
     "trainer.ray_wait_register_center_timeout",
     "transfer_queue",
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
@@ -90,7 +90,7 @@ class VerlTrainer:
                             file=self.model_folder / "config.json", key="tie_word_embeddings", value=True,
                             allowed="false, or a GPU")  # fmt: skip
 
-    def prepare(self) -> DictConfig:
+    def prepare(self) -> None:
         """Go back to the last whole checkpoint and write the configuration that goes on from there."""
         checkpoint, self.state = self.checkpoints.latest()
         self.folder.keep_checkpoints(self.identity)
@@ -102,7 +102,6 @@ class VerlTrainer:
         config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, resume=checkpoint,
                          inputs=self.inputs, commits=self.state.commits)  # fmt: skip
         write_atomically(self.path / "verl.yaml", OmegaConf.to_yaml(config))
-        return config
 
     def train(self, report: Report = lambda *_: None) -> None:
         """Run all steps that are not done yet.
@@ -133,7 +132,7 @@ class VerlTrainer:
             code = process.poll()
             for record in _whole_lines(self.folder.records)[seen:]:
                 seen += 1
-                report(seen, max(self.steps, seen), record)
+                report(seen, self.steps, record)
             if code is not None:
                 return code
             time.sleep(LOOK_SECONDS)
