@@ -4,16 +4,18 @@ VENV := .venv
 # cpu, or gpu where there are GPUs; each checkout has one of them.
 ENV ?= cpu
 READY := $(VENV)/.ready
+# lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
+LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test check bench mlflow docs lock clean
+.PHONY: reproduce test check bench mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
 	@echo "open results/$(PRESET)/report.html"
 
-test: $(READY) check
+test: $(READY) lighteval check
 	pytest -n 2 --dist loadfile
 
 check: $(READY)
@@ -31,11 +33,16 @@ mlflow: $(READY)
 docs: $(READY)
 	redraft schema
 
+lighteval: $(LIGHTEVAL)/.ready
+
 lock:
 	sh envs/lock.sh
 
 clean:
-	rm -rf $(VENV) .snakemake
+	rm -rf $(VENV) $(LIGHTEVAL) .snakemake
 
 $(READY): $(wildcard envs/$(ENV)/*.lock) envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(ENV)
+
+$(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/install.sh
+	sh envs/install.sh $(LIGHTEVAL) lighteval

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Benchmark, Experiments, run_fingerprint
+from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
 from redraft.layout import Layout
@@ -114,15 +115,21 @@ def _outdated(
     then, today = manifest["configuration"], run.model_dump(mode="json")
     if any(_differ(then.get(part), today[part]) for part in DEFINING):
         return "a default of its configuration changed"
-    wanted = {name: b.data.size * b.samples for name, b in experiments.preset(preset).benchmarks.items()}
+    wanted = experiments.preset(preset).benchmarks
     if not first:
         return "its initial policy was not evaluated"
     for scores, steps in ((scored, run.evaluated_steps), (first, [0])):
         if sorted(scores, key=int) != [str(step) for step in steps]:
             return "its evaluated steps changed"
-        if any({name: s["total"] for name, s in of_step.items()} != wanted for of_step in scores.values()):
+        if any(not _of_benchmarks(of_step, wanted) for of_step in scores.values()):
             return "its benchmarks changed"
     return None
+
+
+def _of_benchmarks(scores: dict[str, dict[str, Any]], benchmarks: dict[str, Benchmark]) -> bool:
+    """Whether these are scores of today's benchmarks, whole or of copies that are known to lack problems."""
+    totals = {name: {size * b.samples for size in known_sizes(b.data)} for name, b in benchmarks.items()}
+    return scores.keys() == totals.keys() and all(score["total"] in totals[name] for name, score in scores.items())
 
 
 def _differ(then: Any, today: Any) -> bool:

@@ -77,6 +77,12 @@ STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "distinct_1": lambda s: s["distinct_1"],
     "self_bleu": lambda s: s["self_bleu"],
     "rouge_1": lambda s: s["rouge_1"],
+    "distinct_2": lambda s: s["distinct_2"],
+    "rouge_1_precision": lambda s: s["rouge_1_precision"],
+    "rouge_1_recall": lambda s: s["rouge_1_recall"],
+    "distinct_trajectories": lambda s: s["distinct_trajectories"],
+    "trajectories_share": lambda s: s["trajectories_share"],
+    "token_age_steps": lambda s: s["token_age_steps"],
 }
 """Quantities of a step, for figures."""
 

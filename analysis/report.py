@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis import evaluation
 from analysis.collect import Runs
 from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, html, name, number
@@ -54,6 +55,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         claim["manifests"] = {c: [_link(layout, p) for p in paths] for c, paths in claim["manifests"].items()}
     cells, figures = experiments.cell_file(paper), experiments.figures(paper)
     tables = experiments.tables(paper).tables
+    runs = Runs.load(layout.collected(paper))
     return {
         "name": paper,
         "title": cells.title,
@@ -66,7 +68,8 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         "figures": [_figure(layout, paper, figure) for figure in figures.figures],
         "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
         "without_counterpart": _without_counterpart(layout, paper),
-        "timing": first_epoch_agreement(Runs.load(layout.collected(paper))),
+        "timing": first_epoch_agreement(runs),
+        "evaluation": evaluation.summary(runs) | {"graders": evaluation.graders(layout, paper)},
     }
 
 

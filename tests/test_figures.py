@@ -34,6 +34,8 @@ def step(cell, seed, number, steps_per_epoch, **values):
         "full_reuse_ratio": 0.5 if drafts else math.nan, "response_length": 20.0, "token_age_epochs": 0.5,
         "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * number, "clip_fraction": 0.001,
         "gradient_norm": 1.0, "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6 if drafts else math.nan,
+        "rouge_1_precision": 0.6, "rouge_1_recall": 0.6, "distinct_2": 0.3, "distinct_trajectories": 2.0,
+        "trajectories_share": 0.9, "token_age_steps": 1.0,
         **{f"seconds.{stage}": number + 1 + seed / 10 for stage in STAGES}, **values,
     }  # fmt: skip
 

@@ -1,5 +1,7 @@
 """The grader, the arithmetic task and its tokenizer."""
 
+import threading
+import time
 from itertools import pairwise
 
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from redraft.config.data import ArithmeticProblems, ProblemFile
 from redraft.errors import UserError
 from redraft.tasks.arithmetic import MODULUS, Sum, box, draw, split_of
-from redraft.tasks.grading import boxed, is_correct
+from redraft.tasks.choices import grade_choice, letter
+from redraft.tasks.grading import Outcome, Verdict, boxed, compare, grade, is_correct
 from redraft.tasks.problems import Problem, load_problems
 from redraft.tasks.tokenizer import BOX, EOS, PAD, make_tokenizer
 
@@ -32,6 +35,11 @@ sums = st.builds(
         (r"\boxed{ 042 }", "42"),
         (r"\boxed{\sqrt{8}}", r"2\sqrt{2}"),
         (r"\boxed{\{1,2\}}", r"\{2,1\}"),
+        (r"\boxed{50\%}", "0.5"),  # the grammar for ANTLR 4.9 alone reads no percentage
+        (r"\boxed{0.5}", r"50\%"),
+        (r"\boxed{4.5 \times 10^{33}}", "4.5e33"),  # not Euler's number
+        (r"\boxed{3e-5}", r"3 \times 10^{-5}"),
+        (r"\boxed{9^{9^{9^9}}}", "9^{9^{9^9}}"),  # equal as text, so never computed
     ],
 )
 def test_right(text, answer):
@@ -52,6 +60,9 @@ def test_right(text, answer):
         (r"\boxed{the answer}", "42"),
         (r"\boxed{-42}", "42"),
         (r"\boxed{4 2 7}", "42"),
+        (r"\boxed{4.5 \times 10^{32}}", "4.5e33"),
+        (r"\boxed{2e-19}", "1e-19"),  # both are below what math-verify tells from 0
+        (r"\boxed{1e999}", "1e999999999"),
     ],
 )
 def test_wrong(text, answer):
@@ -63,6 +74,145 @@ def test_wrong(text, answer):
 )
 def test_what_cannot_be_parsed_is_wrong_and_raises_nothing(content):
     assert is_correct(f"\\boxed{{{content}}}", "42") is False
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "verdict"),
+    [
+        (r"so \boxed{ 42 }", "42", Verdict(Outcome.CORRECT, "42")),
+        (r"so \boxed{41}", "42", Verdict(Outcome.WRONG, "41")),
+        ("so 42", "42", Verdict(Outcome.NO_ANSWER)),
+        (r"so \boxed{42", "42", Verdict(Outcome.NO_ANSWER)),
+        (r"so \boxed{ }", "42", Verdict(Outcome.NO_ANSWER)),
+        (" \n", "42", Verdict(Outcome.EMPTY)),
+        (r"so \boxed{42}", "", Verdict(Outcome.ERROR, "42")),  # an answer that cannot be read is not a wrong response
+        (r"so \boxed{42}", " ", Verdict(Outcome.ERROR, "42")),
+    ],
+)
+def test_outcomes(text, answer, verdict):
+    assert grade(text, answer) == verdict
+
+
+def test_an_error_of_the_grader_is_told_apart_and_does_not_escape(monkeypatch):
+    def fails(*_, **__):
+        raise RecursionError
+
+    monkeypatch.setattr("redraft.tasks.grading.verify", fails)
+    assert grade(r"\boxed{43}", "4343") == Verdict(Outcome.ERROR, "43")
+    assert is_correct(r"\boxed{43}", "4343") is False
+
+
+@pytest.fixture
+def one_second(monkeypatch):
+    monkeypatch.setattr("redraft.tasks.grading.SECONDS", 1)
+
+
+HOSTILE = {
+    "power": "9^{9^{9^9}}",
+    "shift": "2^{2^{36}}",
+    "factorial": "100000000!",
+    "sum": r"\sum_{n=1}^{10000000} \sqrt{n}",
+    "expansion": "(x+y+z+1)^{200}",
+    "brackets": "(" * 5_000 + "1" + ")" * 5_000,
+    "prose": "word and " * 11_000,
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_answer_times_out_and_the_second_time_costs_nothing(one_second, content):
+    text = f"\\boxed{{{content}}}"
+    began = time.process_time()
+    assert grade(text, "42").outcome is Outcome.TIMEOUT
+    assert time.process_time() - began < 6  # reading and comparing have a second each, garbage the rest
+    began = time.process_time()
+    assert is_correct(text, "42") is False
+    assert time.process_time() - began < 0.1
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["1" * 100_000, r"\frac{1}{" * 200 + "1" + "}" * 200, "\\frac" * 20_000, "," * 50_000, "0." + "1" * 3_000, "{" * 9],
+    ids=["digits", "fractions", "commands", "commas", "decimals", "unclosed"],
+)
+def test_a_huge_answer_is_not_right_and_takes_seconds(one_second, content):
+    began = time.process_time()
+    assert is_correct(f"\\boxed{{{content}}}", "42") is False
+    assert time.process_time() - began < 6
+
+
+def test_alarms_are_as_before(one_second):
+    import signal
+
+    before = signal.getsignal(signal.SIGALRM)
+    compare("8^{8^{8^8}}", "42")
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.alarm(0) == 0
+
+
+def test_an_answer_that_takes_too_long_to_read_is_an_error(one_second):
+    assert compare("43", "x" * 100_001) is Outcome.ERROR
+
+
+def test_a_thread_is_refused_instead_of_grading_everything_wrong():
+    raised = []
+
+    def work():
+        try:
+            grade(r"\boxed{4242}", "4242")
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "main thread" in raised[0]
+    assert is_correct(r"\boxed{4242}", "4242")
+
+
+@given(st.text(max_size=60), st.text(max_size=20))
+def test_nothing_escapes(content, answer):
+    verdict = grade(f"\\boxed{{{content}}}", answer)
+    assert verdict.outcome in Outcome
+    assert bool(verdict.extracted) is (verdict.outcome not in {Outcome.NO_ANSWER, Outcome.EMPTY})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "C", " C ", "(C)", r"\text{C}", r"\textbf{(C)}", r"\text{(C)}", r"\mathrm{C}", r"\textbf{\text{C}}", "C.", "C)",
+        "C:", "C) some text", "C: 3 A", "(C) some text", "(C).", "C.\nsome text", r"\text{C. some text}", "$C$",
+    ],
+)  # fmt: skip
+def test_a_letter_is_read(content):
+    assert letter(content) == "C"
+    text = f"\\boxed{{A}} no, \\boxed{{{content}}}"
+    assert grade_choice(text, "C") == Verdict(Outcome.CORRECT, "C")
+    assert grade_choice(text, "B") == Verdict(Outcome.WRONG, "C")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["c", "E", "CA", "Carbon", "C, D", "C and D", "C or D", "C some text", "(C", "(C)D", "C.5", "CO_2", "2", "2C", "-C",
+     "the answer is C", r"\text{A}\text{C}", "Ⅽ", "С", "not C"],
+)  # fmt: skip
+def test_nothing_else_is_a_letter(content):
+    assert letter(content) is None
+    assert grade_choice(f"\\boxed{{{content}}}", "C") == Verdict(Outcome.WRONG, content)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "verdict"),
+    [
+        ("C", "C", Verdict(Outcome.NO_ANSWER)),
+        ("", "C", Verdict(Outcome.EMPTY)),
+        (r"\boxed{}", "C", Verdict(Outcome.NO_ANSWER)),
+        (r"\boxed{C}", "2", Verdict(Outcome.ERROR, "C")),
+        (r"\boxed{C}", "", Verdict(Outcome.ERROR, "C")),
+        (r"\boxed{C}", "ABC", Verdict(Outcome.ERROR, "C")),
+    ],
+)
+def test_outcomes_of_choices(text, answer, verdict):
+    assert grade_choice(text, answer) == verdict
 
 
 def test_braces_nest_in_a_box():

@@ -41,6 +41,9 @@ ONLY_IN = {
     "torch": {"redraft.engines", "redraft.train", "redraft.evaluate", "redraft.verl_cpu", *ENTRANCES},
     "transformers": {"redraft.engines", "redraft.train", "redraft.evaluate", "redraft.tasks", "redraft.verl_cpu"},
     "math_verify": {"redraft.tasks"},
+    "latex2sympy2_extended": {"redraft.tasks"},
+    "nltk": {"redraft.tasks"},
+    "lm_eval": {"redraft.tasks", "redraft.evaluate.lm_eval"},
 }
 
 

@@ -90,7 +90,7 @@ def test_a_new_cell_or_a_field_at_its_default_changes_no_other_run(experiments, 
     lenience["exclude"][0]["when"]["lenience"].append("l1.5")
     cells_file.write_text(yaml.safe_dump(content, sort_keys=False))
     preset = yaml.safe_load(preset_file.read_text())
-    preset["data"]["deepmath-6k"] |= {"revision": None, "instruction": "", "choices": None, "answer_in_box": False}
+    preset["data"]["deepmath-6k"] |= {"revision": None, "template": "{problem}", "choices": None, "incomplete": {}}
     preset_file.write_text(yaml.safe_dump(preset, sort_keys=False))
     changed = Experiments(tmp_path)
     names = {cell.id for cell in changed.cells("spec_rl")}

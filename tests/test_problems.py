@@ -11,14 +11,12 @@ from redraft.config.data import ArithmeticProblems, HubProblems, ProblemFile
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.tasks.grading import is_correct
-from redraft.tasks.problems import DATA_ROOT, Problem, checksums, load_problems, origin
+from redraft.tasks.problems import DATA_ROOT, Problem, checksums, load_problems, missing, origin
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
-COPIES = {
-    "amc23": "amc23", "aime24": "aime24", "math500": "math500", "minerva": "minerva_math", "olympiad": "olympiadbench",
-    "mmlu_stem": "mmlu_stem", "ifeval": "ifeval",
-}  # fmt: skip
+COPIED = ("amc23", "aime24", "math500", "minerva", "olympiad", "gsm8k", "mmlu_stem", "ifeval")
+"""Sets of which there may be local copies."""
 
 
 @pytest.fixture
@@ -74,7 +72,8 @@ def test_a_file_of_another_size_is_refused(root):
 
 def test_options_get_letters_and_an_index_becomes_one(root):
     write_lines(root, [{"q": "Which?", "options": ["one", "two"], "answer": 1}])
-    data = HubProblems(id="a/b", files=["*test*"], size=1, problem="q", choices="options", instruction="\nBox it.")
+    template = "{problem}\n{choices}\nBox it."
+    data = HubProblems(id="a/b", files=["*test*"], size=1, problem="q", choices="options", template=template)
     assert load_problems(data) == [Problem("Which?\nA. one\nB. two\nBox it.", "B")]
 
 
@@ -84,7 +83,7 @@ def test_answers_keep_zeros_lose_empty_fractions_and_come_out_of_boxes(root):
     answers = [p.answer for p in load_problems(HubProblems(id="a/b", files=["test.jsonl"], size=5))]
     assert answers == ["025", "27", "2.5", "3", r"so \boxed{x} and \boxed{y}"]
     write_lines(root, rows[-1:])
-    boxed = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_in_box=True)
+    boxed = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="box")
     assert load_problems(boxed) == [Problem("p", "y")]
 
 
@@ -107,7 +106,7 @@ def test_several_files_are_read_in_the_order_of_the_configuration(root):
         ({"problem": ["p"], "answer": "a"}, {}, "neither text nor a number"),
         ({"problem": None, "answer": "a"}, {}, "neither text nor a number"),
         ({"problem": "p", "answer": ""}, {}, "has no answer"),
-        ({"problem": "p", "answer": "no box"}, {"answer_in_box": True}, "has no answer"),
+        ({"problem": "p", "answer": "no box"}, {"answer_from": "box"}, "has no answer"),
         (["p"], {}, "not an object"),
     ],
 )
@@ -142,26 +141,90 @@ def test_without_a_network_one_message_says_where_to_put_the_files(tmp_path):
     assert "test.jsonl in the folder $REDRAFT_DATA/a/b" in result.stdout
 
 
-@pytest.mark.parametrize("name", COPIES)
-def test_real_benchmarks_load_with_the_paper_preset_s_columns(root, name):
-    copy = BENCHMARKS / f"{COPIES[name]}.jsonl"
-    if not copy.exists():
-        pytest.skip(f"{copy.name} is not there: third-party data are not part of the repository")
-    data = Experiments(ROOT).preset("paper").benchmarks[name].data
-    (root / data.id).mkdir(parents=True)
-    (root / data.id / "all.jsonl").symlink_to(copy)
+@pytest.mark.parametrize("name", COPIED)
+def test_real_benchmarks_load_from_their_local_copies(name, monkeypatch):
+    data = Experiments(ROOT).benchmark_file().sets[name].data
+    if not (BENCHMARKS / data.local).exists():
+        pytest.skip(f"{data.local} is not there: third-party data are not part of the repository")
+    monkeypatch.setenv(DATA_ROOT, str(BENCHMARKS))
+    problems = load_problems(data)
     size = 540 if name == "ifeval" else data.size  # the copy lacks one prompt
-    problems = load_problems(data.model_copy(update={"files": ["all.jsonl"], "size": size}))
     assert len(problems) == size
-    assert all(problem.prompt.strip() for problem in problems)
+    assert bool(missing(data, len(problems))) == (name == "ifeval")
+    assert checksums(data) == data.sha256
+    assert origin(data)["kind"] == "copy"
+    assert len({problem.prompt for problem in problems}) >= size - 12  # MMLU has some questions twice
     if name == "ifeval":
-        assert {problem.answer for problem in problems} == {""}
-    else:
-        assert all(problem.prompt.endswith("within \\boxed{}.") for problem in problems)
-        right = [is_correct(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems[:20]]
-        assert all(right)
+        answers = [json.loads(problem.answer) for problem in problems]
+        assert all(len(a["instruction_id_list"]) == len(a["kwargs"]) > 0 for a in answers)
+        return
+    assert all(problem.prompt.endswith("within \\boxed{}.") for problem in problems)
+    assert all(is_correct(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems[:20])
     if name == "mmlu_stem":
         assert {problem.answer for problem in problems} == set("ABCD")
+        assert "\nA. " in problems[0].prompt
+
+
+def test_a_local_file_is_read_where_there_is_no_folder(root):
+    data = HubProblems(id="a/b", files=["test.jsonl"], local="b.jsonl", size=2, incomplete={1: "half of it"})
+    with pytest.raises(UserError, match="without this data set") as error:
+        load_problems(data)
+    assert error.value.allowed == "a/b/ or b.jsonl"
+    (root / "b.jsonl").write_text('{"problem": "1", "answer": "local"}\n')
+    assert [problem.answer for problem in load_problems(data)] == ["local"]
+    assert missing(data, 1) == "1 of 2 problems: half of it"
+    assert missing(data, 2) == missing(ArithmeticProblems(), 1) == ""
+    write_lines(root, [{"problem": str(i), "answer": "folder"} for i in range(2)])
+    assert [problem.answer for problem in load_problems(data)] == ["folder"] * 2
+    write_lines(root, [{"problem": str(i), "answer": "folder"} for i in range(3)])
+    with pytest.raises(UserError, match="wrong number") as error:
+        load_problems(data)
+    assert error.value.allowed == "2, 1"
+
+
+def test_a_file_with_another_hash_than_the_declared_one_is_refused(root):
+    write_lines(root, [{"problem": "p", "answer": "a"}])
+    digest = sha256(root / "a/b/test.jsonl")
+    data = HubProblems(id="a/b", files=["test.jsonl"], size=1, sha256={"test.jsonl": digest})
+    assert len(load_problems(data)) == 1
+    write_lines(root, [{"problem": "p", "answer": "b"}])
+    with pytest.raises(UserError, match="not the one that was declared") as error:
+        load_problems(data)
+    assert (error.value.key, error.value.allowed) == ("sha256", digest)
+
+
+def test_problems_can_be_skipped_at_the_front(root):
+    write_lines(root, [{"problem": str(i), "answer": "x"} for i in range(5)])
+    data = HubProblems(id="a/b", files=["test.jsonl"], size=2, skip=3)
+    assert [problem.prompt for problem in load_problems(data)] == ["3", "4"]
+    with pytest.raises(ValueError, match="must not exceed"):
+        HubProblems(id="a/b", files=["x"], size=2, skip=3, of=4)
+
+
+def test_an_answer_behind_hashes_and_one_of_several_columns(root):
+    write_lines(root, [{"problem": "p", "answer": "1 + 1 = 2\n#### 2"}])
+    data = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="####")
+    assert load_problems(data)[0].answer == "2"
+    write_lines(root, [{"problem": "p", "answer": "no hashes"}])
+    with pytest.raises(UserError, match="has no answer"):
+        load_problems(data)
+    for suffix in ("jsonl", "parquet"):  # Parquet gives arrays, and fills in keys that a row lacks
+        rows = [{"problem": "p", "ids": ["x", "y"], "kwargs": [{}, {"n": 3}]}]
+        if suffix == "jsonl":
+            write_lines(root, rows)
+        else:
+            pd.DataFrame(rows).to_parquet(root / "a/b/test.parquet")
+        several = HubProblems(id="a/b", files=[f"test.{suffix}"], size=1, answer=["ids", "kwargs"])
+        answer = json.loads(load_problems(several)[0].answer)
+        assert answer["ids"] == ["x", "y"]
+        assert answer["kwargs"][1] == {"n": 3}
+
+
+def test_a_template_needs_a_place_for_what_is_put_into_it():
+    with pytest.raises(ValueError, match="must hold {problem}"):
+        HubProblems(id="a/b", files=["x"], size=1, template="solve it")
+    with pytest.raises(ValueError, match="must hold {choices}"):
+        HubProblems(id="a/b", files=["x"], size=1, choices="options")
 
 
 def test_every_file_that_a_data_set_is_read_from_has_a_checksum(root, tmp_path):

@@ -152,6 +152,36 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
 
 
 @app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Folder of a policy, a run or a verl checkpoint, or a hub id.")],
+    protocol: Annotated[str, typer.Option(help="Of experiments/benchmarks.yaml.")] = "spec_rl",
+    benchmarks: Annotated[str, typer.Option(help="Of that protocol, with commas; empty for all.")] = "",
+    backend: Annotated[str, typer.Option(help="torch, transformers or vllm.")] = "torch",
+    harness: Annotated[str, typer.Option(help="redraft or lm-eval.")] = "redraft",
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,
+    samples: Annotated[int | None, typer.Option(help="Samples a problem, not the protocol's.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first problems.", min=1)] = None,
+    rows: Annotated[int, typer.Option(help="Sequences at once.", min=1)] = 256,
+    threads: Annotated[int, typer.Option(help="Processor threads.", min=1)] = os.cpu_count() or 1,
+    lighteval: Annotated[bool, typer.Option("--lighteval", help="Grade IFEval by lighteval too.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Where results go.")] = None,
+) -> None:
+    """Sample a model on benchmarks, grade it, and print what came out. Interrupted, it goes on where it was."""
+    from redraft.config.load import parse
+    from redraft.config.trainer import Engine, Evaluation
+    from redraft.evaluate import command
+
+    how = {"backend": backend, "harness": harness, "lighteval": lighteval}
+    evaluation = parse(Evaluation, how, "redraft evaluate")
+    names = [name.strip() for name in benchmarks.split(",") if name.strip()]
+    engine = Engine(max_rows=rows, threads=threads)
+    request = command.Request(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
+    where, scores = command.evaluate(request, Experiments(), Path("results/evaluations"))
+    _print_table(list(command.COLUMNS), command.table(scores))
+    typer.echo("".join(f"{line}\n" for line in command.notes(scores, where)) + f"\n{where}")
+
+
+@app.command()
 def cost(
     paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
     preset: Preset = "paper",
@@ -180,10 +210,11 @@ def cost(
 
 @app.command()
 def schema(check: Annotated[bool, typer.Option(help="Only say whether the files are up to date.")] = False) -> None:
-    """Write the JSON schemas and the configuration reference from the configuration models."""
+    """Write what is generated: JSON schemas and the configuration reference, and lm-eval's task files."""
     from redraft.config.schema import write_schemas
+    from redraft.evaluate.lm_eval.tasks import write_tasks
 
-    if changed := write_schemas(Path("docs"), check):
+    if changed := write_schemas(Path("docs"), check) + write_tasks(Path("workflows/lm_eval"), check):
         if check:
             raise UserError("not up to date; run `redraft schema`", file=changed[0])
         typer.echo("\n".join(f"wrote {file}" for file in changed))
@@ -230,11 +261,19 @@ def generate(preset: str, seed: int, file: Path, policies: list[Path]) -> None:
 
 
 @stage.command()
-def grade(preset: str, generations: Path, file: Path) -> None:
+def grade(preset: str, generations: Path, file: Path, processes: int = 1) -> None:
     """Grade saved generations."""
     from redraft import stages
 
-    stages.grade(preset, generations, file)
+    stages.grade(preset, generations, file, processes)
+
+
+@stage.command()
+def lighteval(generations: Path, grades: Path, comparison: Path) -> None:
+    """Grade IFEval's generations by lighteval too, and compare."""
+    from redraft import stages
+
+    stages.lighteval(generations, grades, comparison)
 
 
 @stage.command()

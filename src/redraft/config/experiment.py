@@ -10,7 +10,7 @@ from redraft.config.base import Config, Label, Name, PaperName, WordyName, defin
 from redraft.config.data import Benchmark, Data
 from redraft.config.method import Method, ReleaseVariant
 from redraft.config.model import Model
-from redraft.config.trainer import Engine, Trainer
+from redraft.config.trainer import Engine, Evaluation, Trainer
 
 
 def _fraction(value: Any) -> Fraction:
@@ -120,8 +120,12 @@ class Preset(Config):
     """Training settings of all cells."""
     engine: Engine = Engine()
     """How runs execute."""
-    benchmarks: dict[WordyName, Benchmark]
-    """What each run's final policy is evaluated on."""
+    evaluation: Evaluation = Evaluation()
+    """How policies are sampled on benchmarks."""
+    protocol: str = ""
+    """What policies are evaluated on: a protocol of experiments/benchmarks.yaml, instead of `benchmarks`."""
+    benchmarks: dict[WordyName, Benchmark] = {}
+    """What policies are evaluated on, if it is no protocol; the benchmarks of the protocol once it is read."""
     default: dict[PaperName, list[str]]
     """Paper to the grids that a bare `snakemake` runs."""
 
@@ -132,6 +136,12 @@ class Preset(Config):
         if min(seeds) < 0:
             raise ValueError("seeds must be >= 0")
         return seeds
+
+    @model_validator(mode="after")
+    def _evaluated_once(self) -> "Preset":
+        if bool(self.protocol) == bool(self.benchmarks):
+            raise ValueError("either protocol or benchmarks must be given")
+        return self
 
     @model_validator(mode="after")
     def _models_of_the_papers(self) -> "Preset":

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from redraft.config.base import PAPER, near
+from redraft.config.data import Benchmark, BenchmarkFile, Sampling
 from redraft.config.experiment import Cell, CellFile, Exclusion, Grid, Preset, Run
 from redraft.config.report import ClaimFile, FigureFile, TableFile
 from redraft.config.trainer import Trainer
@@ -142,7 +143,40 @@ class Experiments:
         preset = parse(Preset, read_yaml(file), file)
         if preset.name != name:
             raise UserError("a preset is named as its file", file=file, key="name", value=preset.name, allowed=name)
+        if preset.protocol:
+            return preset.model_copy(update={"benchmarks": self.protocol(preset.protocol, file)})
         return preset
+
+    @cache  # noqa: B019
+    def benchmark_file(self) -> BenchmarkFile:
+        """The parsed `benchmarks.yaml`."""
+        return parse(BenchmarkFile, read_yaml(self._benchmarks), self._benchmarks)
+
+    @property
+    def _benchmarks(self) -> Path:
+        return self.folder / "benchmarks.yaml"
+
+    def protocol(self, name: str, asking: Path | None = None) -> dict[str, Benchmark]:
+        """The benchmarks of a protocol, as they are sampled there, for a preset's file or nobody.
+
+        Raises:
+            UserError: for an unknown protocol, benchmark or key.
+        """
+        content, file = self.benchmark_file(), self._benchmarks
+        if name not in content.protocols:
+            raise UserError("no such protocol", file=asking, key="protocol", value=name, allowed=content.protocols)
+        protocol = content.protocols[name]
+        common = protocol.sampling.model_dump(exclude_unset=True)
+        benchmarks = {}
+        for benchmark, changes in protocol.benchmarks.items():
+            if benchmark not in content.sets:
+                raise UserError("no such benchmark", file=file, key=f"protocols.{name}.benchmarks", value=benchmark,
+                                allowed=content.sets)  # fmt: skip
+            sampling = parse(Sampling, common | changes, f"{file}, protocol {name}, benchmark {benchmark}")
+            benchmarks[benchmark] = Benchmark(
+                **dict(content.sets[benchmark]), **sampling.model_dump(exclude_unset=True)
+            )
+        return benchmarks
 
     def tables(self, paper: str) -> TableFile:
         """The parsed `tables.yaml` of a paper."""

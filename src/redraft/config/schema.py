@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from redraft.config.data import BenchmarkFile
 from redraft.config.experiment import CellFile, Preset, Run
 from redraft.config.load import mapping_values
 from redraft.config.report import ClaimFile, FigureFile, TableFile
@@ -16,6 +17,7 @@ FILES: dict[str, tuple[type[BaseModel], str]] = {
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),
     "claims": (ClaimFile, "experiments/<paper>/claims.yaml"),
+    "benchmarks": (BenchmarkFile, "experiments/benchmarks.yaml"),
     "preset": (Preset, "experiments/presets/<name>.yaml"),
     "run": (Run, "a cell with a preset and a seed, as `redraft show` prints it"),
 }

@@ -1,4 +1,4 @@
-"""How much is trained (part of a cell's identity) and how it is run (not part of it)."""
+"""How much is trained (part of a cell's identity), how it is run and what evaluates it (not part of it)."""
 
 from typing import Annotated, Any, Literal
 
@@ -87,3 +87,14 @@ class Engine(Config):
     """Whether weights and optimiser wait in the machine's memory while vLLM decodes (verl only)."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
     """Further dotted keys of verl's configuration and their values; none that decides what is learned."""
+
+
+class Evaluation(Config):
+    """What samples policies on benchmarks. Each backend draws in its own way, so results differ as samples do."""
+
+    backend: Literal["torch", "transformers", "vllm"] = "torch"
+    """The in-process engine, transformers' `generate`, or vLLM in this process."""
+    harness: Literal["redraft", "lm-eval"] = "redraft"
+    """What puts the problems to the backend: this project, or lm-eval with the task files made for it."""
+    lighteval: bool = False
+    """Whether IFEval is graded by lighteval too, in its own environment."""

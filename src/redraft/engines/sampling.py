@@ -16,14 +16,17 @@ def sample(
     Args:
         logits: (rows, vocabulary).
         uniforms: (rows,) on (0, 1].
-        temperature: above 0.
+        temperature: at least 0, which takes the most probable token.
         top_p: only the most probable tokens that together reach this mass can be drawn; 1 keeps all.
 
     Returns:
-        tokens, int64 (rows,), and their log-probabilities, float32 (rows,), under the temperature, before top-p.
+        tokens, int64 (rows,), and their log-probabilities, float32 (rows,), under the temperature, before top-p; at
+        temperature 0 those of the policy.
     """
-    log_probs = log_probs_of(logits, temperature)
-    if top_p >= 1:
+    log_probs = log_probs_of(logits, temperature or 1.0)
+    if temperature == 0:
+        tokens = log_probs.argmax(dim=-1)
+    elif top_p >= 1:
         tokens = _invert(log_probs.exp(), uniforms)
     else:
         ordered, index = log_probs.exp().sort(dim=-1, descending=True)

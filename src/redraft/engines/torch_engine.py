@@ -65,7 +65,7 @@ class TorchEngine:
         max_length: longest prompt and response together, tokens.
         max_rows: sessions in the cache at once; further ones wait.
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
-        temperature: of sampling and of scoring.
+        temperature: of sampling and of scoring; 0 takes the most probable token and scores nothing.
         top_p: of sampling; scoring refuses anything but 1, since a truncated law has no ratio to another.
 
     Raises:
@@ -310,8 +310,8 @@ class TorchSession:
 
     async def score(self, draft: np.ndarray) -> np.ndarray:
         """Log-probabilities, float32 (n,), of the draft's tokens under the current policy."""
-        if self._engine.top_p < 1:
-            raise ValueError("a draft cannot be scored under top-p sampling")
+        if self._engine.top_p < 1 or self._engine.temperature == 0:
+            raise ValueError("a draft cannot be scored under top-p sampling or at temperature 0")
         row = self._row
         row.draft, row.filled = draft, 0
         self._engine.release(row)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch._dynamo
 
 from redraft.engines.loop import run_to_end
 from redraft.errors import UserError
@@ -21,10 +22,12 @@ for _name, _value in {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    # vLLM compiles a few small functions of its sampler at their first use, for up to 20 seconds.
-    "TORCH_COMPILE_DISABLE": "1",
 }.items():
     os.environ.setdefault(_name, _value)
+if not torch.cuda.is_available():
+    # vLLM compiles a few small functions of its sampler at their first use, for up to 20 seconds. The variable for this
+    # is read when transformers is imported, which may have been before.
+    torch._dynamo.config.disable = True
 
 from vllm import EngineArgs, SamplingParams  # noqa: E402
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402

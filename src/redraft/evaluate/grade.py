@@ -1,63 +1,187 @@
-"""Grading saved generations, by the grader that also rewards training. Scores are counts, k of n."""
+"""Grading saved generations once: a verdict a sample, and what is counted of them.
 
+Answers to mathematics are compared by the grader that also rewards training. Grading runs in processes of their own,
+so that a response on which it hangs or crashes costs itself only. Equal responses to equal answers are graded once.
+"""
+
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
-from redraft.config.data import Benchmark
+from redraft.config.data import Benchmark, known_sizes
 from redraft.errors import UserError
-from redraft.files import read_parquet, write_json
-from redraft.tasks.grading import is_correct
+from redraft.evaluate.score import score
+from redraft.evaluate.workers import run
+from redraft.files import atomic, read_parquet, write_json
+from redraft.tasks.choices import grade_choice
+from redraft.tasks.grading import SECONDS, Outcome, Verdict, compare, extract
 
-COLUMNS = ("step", "benchmark", "problem", "sample", "prompt", "answer", "text", "tokens", "finish")
+KEY = ["step", "benchmark", "problem", "sample"]
+COLUMNS = (*KEY, "prompt", "answer", "text", "tokens", "finish", "seconds")
+GRADES = pa.schema({
+    "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),
+    "extracted": pa.string(), "length": pa.int64(), "truncated": pa.bool_(), "strict": pa.list_(pa.bool_()),
+    "loose": pa.list_(pa.bool_()),
+})  # fmt: skip
+"""Columns of `grades.parquet`; the last two only for instructions, else null."""
+
+COMPARISON_LIMIT = 3 * SECONDS + 5.0
+"""Seconds after which a comparison's process is killed, later than the grader's own limits ring."""
+INSTRUCTIONS_LIMIT = 60.0
+"""Seconds for the instructions of one response; the first of a process loads the checkers too."""
+
+
+def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, processes: int = 1) -> None:
+    """Grade a file of generations.
+
+    Writes `grades.parquet` beside `scores`, a line a sample, and then `scores`: by step and benchmark what
+    `redraft.evaluate.score` counts.
+
+    Args:
+        generations: as `redraft.evaluate.generate` writes them.
+        benchmarks: what was sampled, by name.
+        scores: where to write.
+        processes: how many grade at the same time.
+
+    Raises:
+        UserError: if the generations are not what the benchmarks ask for.
+    """
+    frame = read_generations(generations, benchmarks)
+    notes = _notes(benchmarks)
+    kinds = frame["benchmark"].map(lambda name: benchmarks[name].grading)
+    parts = [GRADERS[str(kind)](part, processes) for kind, part in frame.groupby(kinds)]
+    graded = frame.join(pd.concat(parts)).assign(
+        length=frame["tokens"].map(len), truncated=frame["finish"] == "length"
+    )  # fmt: skip
+    with atomic(scores.with_name("grades.parquet")) as temporary:
+        graded[GRADES.names].to_parquet(temporary, index=False, schema=GRADES)
+    write_json(scores, {
+        str(step): {
+            str(name): score(part, benchmarks[str(name)], notes.get(str(name), ""))
+            for name, part in of_step.groupby("benchmark")
+        }
+        for step, of_step in graded.groupby("step")
+    })  # fmt: skip
+
+
+def _notes(benchmarks: dict[str, Benchmark]) -> dict[str, str]:
+    """What must be said beside verdicts on instructions. Workers that start later split sentences the same way."""
+    names = [name for name, benchmark in benchmarks.items() if benchmark.grading == "instructions"]
+    if not names:
+        return {}
+    from redraft.tasks.sentences import NOTE, sentence_splitter
+
+    return dict.fromkeys(names, "" if sentence_splitter() == "punkt_tab" else NOTE)
 
 
 def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFrame:
-    """Generations as `generate` wrote them.
+    """Generations by step, benchmark, problem and sample.
 
     Raises:
-        UserError: if the file is missing, damaged, or holds other benchmarks or counts than configured.
+        UserError: if the file is missing, damaged, or holds other benchmarks, problems or samples than configured,
+            one twice, or a problem without an answer.
     """
     frame = read_parquet(file, COLUMNS)
+    if frame.empty:
+        raise UserError("there are no generations in this file", file=file)
     if unknown := set(frame["benchmark"]) - set(benchmarks):
         raise UserError(
             "generations of another benchmark", file=file, key="benchmark", value=sorted(unknown), allowed=benchmarks
         )
+    if (twice := frame.duplicated(KEY)).any():
+        raise UserError("a sample is there twice", file=file, key=", ".join(KEY),
+                        value=", ".join(map(str, frame.loc[twice, KEY].iloc[0])))  # fmt: skip
     if (without := frame["answer"] == "").any():
-        raise UserError("problems without an answer to compare with need a grader of their own, which this version "
-                        "does not have", file=file, key="benchmark",
-                        value=sorted(frame.loc[without, "benchmark"].unique()))  # fmt: skip
+        raise UserError("a problem has no answer to compare with", file=file, key="benchmark, problem",
+                        value=", ".join(map(str, frame.loc[without, ["benchmark", "problem"]].iloc[0])))  # fmt: skip
     for step, part in frame.groupby("step"):
         for name, benchmark in benchmarks.items():
-            expected = benchmark.data.size * benchmark.samples
-            found = int((part["benchmark"] == name).sum())
-            if found != expected:
-                raise UserError("wrong number of generations", file=file, key=f"step {step}, {name}", value=found,
-                                allowed=str(expected))  # fmt: skip
-    return frame
+            _check_count(part[part["benchmark"] == name], benchmark, file, f"step {step}, {name}")
+    return frame.sort_values(KEY, ignore_index=True)
 
 
-def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path) -> None:
-    """Grade a file of generations and write `scores`: by step and benchmark what `_score` counts."""
-    frame = read_generations(generations, benchmarks)
-    frame["correct"] = [is_correct(t, a) for t, a in zip(frame["text"], frame["answer"], strict=True)]
-    result = {
-        str(step): {
-            str(name): _score(part) | {"role": benchmarks[str(name)].role}
-            for name, part in of_step.groupby("benchmark", sort=True)
-        }
-        for step, of_step in frame.groupby("step", sort=True)
-    }
-    write_json(scores, result)
+def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str) -> None:
+    """Since no sample is there twice, numbers and largest indices say that all are there."""
+    problems = part["problem"].nunique()
+    sizes = known_sizes(benchmark.data)
+    allowed = " or ".join(f"{size} problems x {benchmark.samples} samples" for size in sorted(sizes, reverse=True))
+    if problems not in sizes or len(part) != problems * benchmark.samples:
+        raise UserError("wrong number of generations", file=file, key=key, value=len(part), allowed=allowed)
+    last = (int(part["problem"].max()), int(part["sample"].max()))
+    if last != (problems - 1, benchmark.samples - 1) or part[["problem", "sample"]].to_numpy().min() < 0:
+        raise UserError("these are not numbered from 0", file=file, key=f"{key}: last problem, last sample",
+                        value=last, allowed=allowed)  # fmt: skip
 
 
-def _score(graded: pd.DataFrame) -> dict[str, Any]:
-    """Counts of one policy's samples on one benchmark."""
-    return {
-        "correct": int(graded["correct"].sum()),
-        "total": len(graded),
-        "mean_tokens": float(graded["tokens"].mean()),
-        "truncated": int((graded["finish"] == "length").sum()),
-        "without_answer": int((~graded["text"].str.contains("\\boxed{", regex=False)).sum()),
-    }
+def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
+    found = [extract(text) for text in part["text"]]
+    asked = list(zip(found, part["answer"], strict=True))
+    pairs = list(dict.fromkeys((content, answer) for content, answer in asked if isinstance(content, str)))
+    outcomes = dict(zip(pairs, run(_compare, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
+    return _verdicts(part, [
+        Verdict(outcomes[content, answer], content) if isinstance(content, str) else content
+        for content, answer in asked
+    ])  # fmt: skip
+
+
+def _compare(pair: tuple[str, str]) -> Outcome:
+    return compare(*pair)
+
+
+def _lost(item: object, error: Exception) -> Outcome:
+    return Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
+
+
+def _grade_choices(part: pd.DataFrame, processes: int) -> pd.DataFrame:
+    return _verdicts(part, [grade_choice(t, a) for t, a in zip(part["text"], part["answer"], strict=True)])
+
+
+def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
+    columns = {"outcome": [str(v.outcome) for v in verdicts], "extracted": [v.extracted for v in verdicts]}
+    return pd.DataFrame({**columns, "strict": None, "loose": None}, index=part.index)
+
+
+Instructed = tuple[Outcome, list[bool], list[bool]]
+"""An outcome, and which instructions were followed, by the strict and by the loose reading."""
+
+
+def _grade_instructions(part: pd.DataFrame, processes: int) -> pd.DataFrame:
+    asked = list(part[["prompt", "text", "answer"]].itertuples(index=False, name=None))
+    items = list(dict.fromkeys(asked))
+    graded = dict(zip(items, run(_follow, items, processes, INSTRUCTIONS_LIMIT, _lost_instructions), strict=True))
+    lines = [(str(outcome), "", strict, loose) for outcome, strict, loose in (graded[item] for item in asked)]
+    return pd.DataFrame(lines, columns=["outcome", "extracted", "strict", "loose"], index=part.index)
+
+
+def _follow(item: tuple[str, str, str]) -> Instructed:
+    from redraft.tasks.instructions import grade_instructions
+
+    prompt, text, answer = item
+    verdicts = grade_instructions(prompt, text, answer)
+    if not text.strip():
+        return Outcome.EMPTY, verdicts.strict, verdicts.loose
+    return Outcome.CORRECT if all(verdicts.strict) else Outcome.WRONG, verdicts.strict, verdicts.loose
+
+
+def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instructed:
+    """None was followed, so that accuracies stay of all instructions.
+
+    Raises:
+        UserError: if the problem is at fault, not the response.
+    """
+    if isinstance(error, UserError):
+        raise error
+    none = [False] * len(json.loads(item[2])["instruction_id_list"])
+    return _lost(item, error), none, none
+
+
+GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
+    "math": _grade_math,
+    "choice": _grade_choices,
+    "instructions": _grade_instructions,
+}
+"""By a benchmark's `grading`: what makes of generations, in some processes, the columns outcome, extracted, strict and
+loose."""

@@ -1,7 +1,8 @@
 """A problem and its answer, and how configured data becomes a list of them.
 
-A data set of the hub is read from the folder `$REDRAFT_DATA/<id>`, laid out like its repository, if that variable is
-set, and else fetched. Where it comes from is no part of a run's identity; what it holds is hashed with the run.
+If the variable REDRAFT_DATA names a folder, a data set of the hub is read from there: from `<id>/`, laid out like its
+repository, or from one file with all problems, as its configuration names it. Else it is fetched. Where it comes from
+is no part of a run's identity; what it holds is hashed with the run.
 """
 
 import json
@@ -20,12 +21,12 @@ from redraft.tasks import arithmetic
 from redraft.tasks.grading import boxed
 
 DATA_ROOT = "REDRAFT_DATA"
-"""Environment variable: a folder of data sets, each under its hub id."""
+"""Environment variable: a folder of local copies of data sets."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is put to the model, and the answer it must box; empty if it is not graded against an answer."""
+    """What is put to the model, and what its response is graded against."""
 
     prompt: str
     answer: str
@@ -59,9 +60,14 @@ def checksums(data: Data) -> dict[str, str]:
         case ProblemFile():
             return {data.path: sha256(_existing(data))}
         case HubProblems():
-            folder = _folder(data)
-            files = [_match(folder, pattern) for pattern in data.files]
+            folder, files = _files(data)
             return {file.relative_to(folder).as_posix(): sha256(file) for file in files}
+
+
+def missing(data: Data, count: int) -> str:
+    """What to say of problems that an incomplete copy lacks; nothing if the set is whole."""
+    lacking = data.incomplete.get(count, "") if isinstance(data, HubProblems) else ""
+    return f"{count} of {data.size} problems: {lacking}" if lacking else ""
 
 
 def origin(data: Data) -> dict[str, str | None]:
@@ -71,7 +77,7 @@ def origin(data: Data) -> dict[str, str | None]:
     local = bool(os.environ.get(DATA_ROOT))
     return {
         "kind": "copy" if local else "hub", "id": data.id, "revision": data.revision,
-        "commit": None if local else _folder(data).name,  # the hub's cache names a folder by its commit
+        "commit": None if local else _fetched(data).name,  # the hub's cache names a folder by its commit
     }  # fmt: skip
 
 
@@ -87,7 +93,8 @@ def _from_file(data: ProblemFile) -> list[Problem]:
     problems = []
     for number, record in enumerate(_json_lines(file), start=1):
         try:
-            problems.append(Problem(record["problem"], str(record["answer"])))
+            answer = record["answer"]
+            problems.append(Problem(record["problem"], json.dumps(answer) if isinstance(answer, dict) else str(answer)))
         except KeyError as key:
             raise UserError(f"line {number} lacks a key", file=file, key=str(key), allowed="problem, answer") from None
     if len(problems) != data.size:
@@ -112,23 +119,34 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def _from_hub(data: HubProblems) -> list[Problem]:
-    folder = _folder(data)
-    rows = [(file, row) for pattern in data.files for file in [_match(folder, pattern)] for row in _rows(file)]
-    if len(rows) != data.rows:
-        raise UserError("wrong number of problems", file=folder, key="of" if data.of else "size", value=len(rows),
-                        allowed=str(data.rows))  # fmt: skip
-    return [_problem(row, data, file) for file, row in rows[: data.size]]
+    folder, files = _files(data)
+    for file in files:
+        _check_hash(file, folder, data)
+    problems = [_problem(row, data, file) for file in files for row in _rows(file)]
+    if len(problems) not in (data.rows, *data.incomplete):
+        raise UserError("wrong number of problems", file=folder, key="of" if data.of else "size", value=len(problems),
+                        allowed=", ".join(map(str, (data.rows, *data.incomplete))))  # fmt: skip
+    return problems[data.skip : data.skip + data.size]
 
 
-def _folder(data: HubProblems) -> Path:
-    """The folder that holds the data set's files."""
-    if root := os.environ.get(DATA_ROOT):
-        folder = Path(root) / data.id
-        if not folder.is_dir():
-            raise UserError(f"{DATA_ROOT} names a folder without this data set", file=folder, key="data.id",
-                            value=data.id)  # fmt: skip
-        return folder
-    return _fetched(data)
+def _check_hash(file: Path, folder: Path, data: HubProblems) -> None:
+    wanted = data.sha256.get(file.relative_to(folder).as_posix())
+    if wanted and (found := sha256(file)) != wanted:
+        raise UserError("this file is not the one that was declared", file=file, key="sha256", value=found,
+                        allowed=wanted)  # fmt: skip
+
+
+def _files(data: HubProblems) -> tuple[Path, list[Path]]:
+    """The files that the problems are read from, and the folder that they are named in."""
+    if not (root := os.environ.get(DATA_ROOT)):
+        folder = _fetched(data)
+    elif not (folder := Path(root) / data.id).is_dir():
+        if data.local and (file := Path(root) / data.local).is_file():
+            return Path(root), [file]
+        names = f"{data.id}/" if data.local is None else f"{data.id}/ or {data.local}"
+        raise UserError(f"{DATA_ROOT} names a folder without this data set", file=root, key="data.id", value=data.id,
+                        allowed=names)  # fmt: skip
+    return folder, [_match(folder, pattern) for pattern in data.files]
 
 
 def _fetched(data: HubProblems) -> Path:
@@ -167,22 +185,37 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _problem(row: dict[str, Any], data: HubProblems, file: Path) -> Problem:
-    prompt = _text(_column(row, data.problem, file), data.problem, file)
+    prompt = data.template
     if data.choices is not None:
         options = _column(row, data.choices, file)
-        prompt += "".join(f"\n{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options))  # noqa: B905
-    return Problem(prompt + data.instruction, _answer(row, data, file) if data.answer is not None else "")
+        lines = [f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False)]
+        prompt = prompt.replace("{choices}", "\n".join(lines))
+    text = _text(_column(row, data.problem, file), data.problem, file)
+    return Problem(prompt.replace("{problem}", text), _answer(row, data, file))
 
 
 def _answer(row: dict[str, Any], data: HubProblems, file: Path) -> str:
-    assert data.answer is not None
+    if isinstance(data.answer, list):
+        return json.dumps({column: _column(row, column, file) for column in data.answer}, default=_plain)
     text = _text(_column(row, data.answer, file), data.answer, file)
     if data.choices is not None and text.isdecimal():
         text = string.ascii_uppercase[int(text)]
-    answer = boxed(text) if data.answer_in_box else text
-    if not answer:
+    answer = _EXTRACT[data.answer_from](text)
+    if not answer or not answer.strip():
         raise UserError("a problem has no answer", file=file, key=data.answer, value=text[-80:])
     return answer
+
+
+_EXTRACT: dict[str, Callable[[str], str | None]] = {
+    "text": lambda text: text,
+    "box": boxed,
+    "####": lambda text: text.rpartition("####")[2].strip() if "####" in text else None,
+}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold instead of an array or number of Parquet's."""
+    return value.tolist()
 
 
 def _column(row: Any, path: str, file: Path) -> Any:

@@ -1,6 +1,9 @@
 """Making the tiny model and loading any."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,6 +13,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForTokenClassification,
     AutoTokenizer,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3Config,
@@ -46,23 +50,34 @@ def initialise(model: TinyModel, tokenizer: Any) -> Any:
 transformers.utils.logging.disable_progress_bar()
 
 
-def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
-    """Model in float32 and tokenizer from a local folder or the hub.
+@contextmanager
+def _naming(path: Path | str) -> Iterator[None]:
+    """Names what cannot be loaded.
 
     Raises:
-        UserError: if there is nothing that can be loaded.
+        UserError: instead of what transformers raises where there is nothing that it can load.
     """
     if isinstance(path, Path) and not path.is_dir():  # a hub would be asked for it, for a minute
         raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
-        return model, AutoTokenizer.from_pretrained(path, revision=revision)
+        yield
     except (OSError, ValueError) as error:
         raise UserError(f"no model can be loaded from here ({str(error).splitlines()[0]})", file=path) from None
     except Exception as error:  # safetensors raises its own type for a truncated file
         if type(error).__module__.startswith("safetensors"):
             raise UserError(f"the weights are damaged ({error})", file=path) from None
         raise
+
+
+def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
+    """Model in float32 and tokenizer from a local folder or the hub.
+
+    Raises:
+        UserError: if there is nothing that can be loaded.
+    """
+    with _naming(path):
+        model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+        return model, AutoTokenizer.from_pretrained(path, revision=revision)
 
 
 def load_critic(path: Path, seed: int) -> Any:
@@ -80,13 +95,31 @@ def load_critic(path: Path, seed: int) -> Any:
 
 
 def load_tokenizer(path: Path | str) -> Any:
-    """The tokenizer of a model in a local folder or on the hub."""
-    return AutoTokenizer.from_pretrained(path)
+    """The tokenizer of a model in a local folder or on the hub.
+
+    Raises:
+        UserError: if there is none.
+    """
+    with _naming(path):
+        return AutoTokenizer.from_pretrained(path)
 
 
 def load_config(path: Path | str) -> Any:
-    """The configuration of a model in a local folder or on the hub, without its weights."""
-    return AutoConfig.from_pretrained(path)
+    """The configuration of a model in a local folder or on the hub, without its weights.
+
+    Raises:
+        UserError: if there is none.
+    """
+    with _naming(path):
+        return AutoConfig.from_pretrained(path)
+
+
+def load_generation(path: Path | str) -> Any:
+    """A stand-in for a model of which only the generation settings are wanted; none if it has none."""
+    try:
+        return SimpleNamespace(generation_config=GenerationConfig.from_pretrained(path))
+    except OSError:
+        return SimpleNamespace(generation_config=None)
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

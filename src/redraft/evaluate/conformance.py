@@ -1,0 +1,50 @@
+"""What three rules of grading say about the same texts, as the table of `docs/grading.md`.
+
+`python -m redraft.evaluate.conformance` prints it.
+"""
+
+from redraft.tasks.rules import RULES
+
+CASES = (
+    (r"So the answer is $\boxed{42}$.", "42"),
+    (r"\boxed{7} was wrong, it is \boxed{42}", "42"),
+    (r"\boxed{42} was wrong, it is \boxed{7}", "42"),
+    (r"It is \boxed{42}, for x = 3.", "42"),
+    ("The answer is 42.", "42"),
+    ("The answer is $42$.", "42"),
+    ("#### 42", "42"),
+    ("We tried 42, but the answer is 7.", "42"),
+    ("Forty-two.", "42"),
+    (r"\boxed{42", "42"),
+    (r"\boxed 42", "42"),
+    (r"\fbox{42}", "42"),
+    (r"\boxed{\frac{1}{2}}", "0.5"),
+    ("The answer is 1/2.", r"\frac{1}{2}"),
+    (r"\boxed{50\%}", "0.5"),
+    (r"\boxed{1,000}", "1000"),
+    (r"\boxed{42\text{ cm}}", "42"),
+    (r"\boxed{90^\circ}", "90"),
+    (r"\boxed{x=42}", "42"),
+    (r"\boxed{2,1}", r"\{1,2\}"),
+    (r"\boxed{(1,2)}", "(1,2)"),
+    (r"\boxed{(2,1)}", "(1,2)"),
+    (r"\boxed{[0,1)}", "[0,1)"),
+    (r"\boxed{2x+1}", "1+2x"),
+    (r"\boxed{4.5 \times 10^{33}}", "4.5e33"),
+    (r"\boxed{3.14159}", r"\pi"),
+    ("", "42"),
+)
+"""Responses and answers."""
+
+
+def table() -> str:
+    """A Markdown table: a line a case, a column a rule."""
+    lines = [["response", "answer", *RULES], ["---"] * (2 + len(RULES))]
+    for text, answer in CASES:
+        verdicts = ["right" if rule(text, answer) else "–" for rule in RULES.values()]
+        lines.append([f"`{text}`" if text else "(empty)", f"`{answer}`", *verdicts])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,15 @@
+"""lm-eval's own command with the model `redraft`: `python -m redraft.evaluate.lm_eval run --model redraft …`."""
+
+import sys
+
+from lm_eval.__main__ import cli_evaluate
+
+import redraft.evaluate.lm_eval.model  # noqa: F401 - registers the model
+from redraft.errors import UserError
+from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
+
+with cpu_build_named_vllm():
+    try:
+        cli_evaluate()
+    except UserError as error:
+        sys.exit(f"error: {error}")

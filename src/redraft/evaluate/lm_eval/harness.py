@@ -1,0 +1,208 @@
+"""Sampling a policy through lm-eval: generations in this project's columns, and lm-eval's own metrics beside them.
+
+Benchmarks may come from anywhere; those of protocols are the same tasks as in the task files.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from lm_eval import simple_evaluate
+from lm_eval.api.model import LM
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks import TaskManager
+
+from redraft.config.data import Benchmark
+from redraft.config.trainer import Engine
+from redraft.errors import UserError
+from redraft.evaluate.backends import open_backend
+from redraft.evaluate.lm_eval import stock
+from redraft.evaluate.lm_eval.model import RedraftModel
+from redraft.evaluate.lm_eval.tasks import task_config
+from redraft.tasks.problems import load_problems
+from redraft.tasks.prompts import encode
+from redraft.train import models
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What lm-eval made.
+
+    Attributes:
+        generations: one line a sample, columns as `redraft.evaluate.parts.COLUMNS` without the step.
+        metrics: by benchmark, lm-eval's aggregated metrics.
+    """
+
+    generations: pd.DataFrame
+    metrics: dict[str, dict[str, float]]
+
+
+def sample(
+    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine,
+    limit: int | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Generations of a policy on benchmarks, sampled through lm-eval; see `evaluate`."""
+    return evaluate(policy, benchmarks, seed, kind, settings, limit).generations
+
+
+def evaluate(
+    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine,
+    limit: int | None = None,
+) -> Evaluated:  # fmt: skip
+    """Sample and grade a policy on benchmarks through lm-eval.
+
+    Under `transformers` and `vllm` models give only text. Its tokens are then made from it anew, without the one that
+    ended the response, and a response counts as cut off if these are as many as it may have.
+
+    Args:
+        policy: folder in transformers' format, or a hub id.
+        benchmarks: what to sample, by name.
+        seed: of all draws.
+        kind: `torch` for the model `redraft` with the in-process engine, `transformers` for lm-eval's `hf`, `vllm`
+            for its `vllm`.
+        settings: where to execute.
+        limit: how many problems of each benchmark, the first ones; all if none is given.
+
+    Raises:
+        UserError: if problems or a policy cannot be read, or the policy cannot be asked these problems.
+    """
+    parts, metrics = [], {}
+    with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
+        for name, benchmark in benchmarks.items():
+            task = ConfigurableTask(config=_config(name, benchmark, kind))
+            results, seconds = _run(model, task, _templated(model, benchmark), seed, limit)
+            rows = _rows(model, task.config.task, results["samples"][task.config.task], benchmark)
+            parts.append(pd.DataFrame(rows).assign(seconds=seconds / len(rows)))
+            metrics[name] = _aggregated(results["results"][task.config.task])
+    return Evaluated(pd.concat(parts, ignore_index=True), metrics)
+
+
+def _config(name: str, benchmark: Benchmark, kind: str) -> dict[str, Any]:
+    """The benchmark's task, with what only this kind of model understands."""
+    config = task_config(name, benchmark)
+    return config | {"generation_kwargs": config["generation_kwargs"] | stock.GENERATION.get(kind, {})}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """lm-eval warns of every custom data set and setting; what would be wrong is checked here."""
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _opened(
+    kind: str, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: Engine, limit: int | None
+) -> Iterator[LM]:
+    if kind not in stock.OPEN:
+        with closing(open_backend(kind, policy, settings)) as backend:
+            yield RedraftModel(backend, seed)
+        return
+    length = _longest(policy, benchmarks, limit)
+    model = stock.OPEN[kind](policy, length, seed, settings)
+    try:
+        _check_room(model, length, policy)
+        yield model
+    finally:
+        stock.close(model)
+
+
+def _check_room(model: Any, length: int, policy: Path | str) -> None:
+    """lm-eval would cut prompts and say nothing that ends up in a result."""
+    if length > model.max_length:
+        raise UserError("the model takes no sequences as long as these prompts with their responses", file=policy,
+                        key="max_new_tokens", value=length, allowed=f"{model.max_length} tokens in all")  # fmt: skip
+
+
+def _longest(policy: Path | str, benchmarks: dict[str, Benchmark], limit: int | None) -> int:
+    """Tokens of the longest prompt with the longest response."""
+    tokenizer = models.load_tokenizer(policy)
+    lengths = [
+        len(prompt) + benchmark.max_new_tokens
+        for benchmark in benchmarks.values()
+        for prompt in encode(tokenizer, [p.prompt for p in load_problems(benchmark.data)[:limit]], benchmark.chat)
+    ]
+    return max(lengths)
+
+
+def _templated(model: LM, benchmark: Benchmark) -> bool:
+    """Whether lm-eval puts prompts into the chat template; the model `redraft` does so itself."""
+    if isinstance(model, RedraftModel):
+        return False
+    return benchmark.chat != "never" and bool(getattr(model.tokenizer, "chat_template", None))
+
+
+@dataclass
+class _Clock:
+    """Times an lm-eval model's generation apart from its grading."""
+
+    generate: Any
+    seconds: float = field(default=0.0)
+
+    def __call__(self, requests: list[Any]) -> list[str]:
+        began = time.perf_counter()
+        texts = self.generate(requests)
+        self.seconds = time.perf_counter() - began
+        return texts
+
+
+def _run(
+    model: LM, task: ConfigurableTask, templated: bool, seed: int, limit: int | None
+) -> tuple[dict[str, Any], float]:
+    """lm-eval's results on one task, and the wall seconds of generation."""
+    clock = _Clock(model.generate_until)
+    model.generate_until = clock
+    try:
+        results = simple_evaluate(
+            model, tasks=[task], limit=limit, log_samples=True, apply_chat_template=templated,
+            task_manager=TaskManager(include_defaults=False), random_seed=seed, numpy_random_seed=seed,
+            torch_random_seed=seed,
+        )  # fmt: skip
+    finally:
+        model.generate_until = clock.generate
+    return results, clock.seconds
+
+
+def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchmark) -> list[dict[str, Any]]:
+    """Lines of generations from lm-eval's log of a task."""
+    rows = []
+    for entry in samples:
+        ((*texts,),) = entry["resps"]
+        document = entry["doc"]
+        for i, text in enumerate(texts):
+            tokens, finish = _response(model, (task, document["problem"], i), text, benchmark.max_new_tokens)
+            rows.append({
+                "benchmark": document["benchmark"], "problem": document["problem"], "sample": i,
+                "prompt": document["prompt"], "answer": document["answer"], "tokens": tokens, "text": text,
+                "finish": finish,
+            })  # fmt: skip
+    return rows
+
+
+def _response(model: LM, place: tuple[str, int, int], text: str, limit: int) -> tuple[np.ndarray, str]:
+    """Tokens, int32, and how they ended: as sampled, or as far as the text shows."""
+    if isinstance(model, RedraftModel):
+        response = model.responses[place]
+        return response.tokens, response.finish
+    tokens = np.asarray(model.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+    return tokens, "length" if len(tokens) >= limit else "stop"
+
+
+def _aggregated(results: dict[str, Any]) -> dict[str, float]:
+    """lm-eval's metrics by name, without filters and standard errors."""
+    return {
+        metric.partition(",")[0]: float(value)
+        for metric, value in results.items()
+        if "," in metric and not metric.partition(",")[0].endswith("_stderr")
+    }

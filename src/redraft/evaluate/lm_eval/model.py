@@ -1,0 +1,142 @@
+"""This project's backends as a model of lm-eval, named `redraft`.
+
+Prompts, draws and decoding are those of evaluation without lm-eval, so generations are the same. Only generation is
+offered: none of the tasks here scores given answers.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import simple_parse_args_string
+
+from redraft.config.data import Sampling
+from redraft.config.load import parse
+from redraft.config.trainer import Engine
+from redraft.errors import UserError
+from redraft.evaluate.backends import Backend, Request, Response, open_backend
+from redraft.tasks.prompts import encode
+
+Place = tuple[str, int, int]
+"""Task, problem and sample."""
+_WITHOUT_EFFECT = {"until": [], "top_k": 0, "repetition_penalty": 1.0, "do_sample": None}
+_USED = ("temperature", "top_p", "max_gen_toks")
+
+
+@register_model("redraft")
+class RedraftModel(LM):
+    """A backend that answers lm-eval.
+
+    Args:
+        backend: what samples.
+        seed: of the sampling streams.
+
+    Attributes:
+        responses: of the last call, by task, problem and sample.
+    """
+
+    def __init__(self, backend: Backend, seed: int = 0) -> None:
+        super().__init__()
+        self.backend, self.seed, self.tokenizer = backend, seed, backend.tokenizer
+        self.responses: dict[Place, Response] = {}
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict | None = None) -> "RedraftModel":
+        """A model from `--model_args`; see `create_from_arg_obj`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict, additional_config: dict | None = None) -> "RedraftModel":
+        """A model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `Engine`.
+
+        Of lm-eval's own settings only `--device cpu` is taken: batches are `max_rows` of the engine.
+
+        Raises:
+            UserError: for anything else.
+        """
+        settings = dict(arg_dict)
+        if "pretrained" not in settings:
+            raise UserError("which policy is to be sampled?", key="model_args", allowed="pretrained=<folder or hub id>")
+        policy, seed = str(settings.pop("pretrained")), int(settings.pop("seed", 0))
+        kind = settings.pop("backend", "torch")
+        if (additional_config or {}).get("device") == "cpu":  # else lm-eval says cuda:0, with or without a GPU
+            settings.setdefault("device", "cpu")
+        engine = parse(Engine, settings, "--model_args")
+        return cls(open_backend(kind, Path(policy) if Path(policy).exists() else policy, engine), seed)
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Texts of all requests in their order, without special tokens.
+
+        Raises:
+            UserError: for generation settings that backends do not have.
+        """
+        places, self.responses = number(requests), {}
+        by_task: dict[str, list[int]] = defaultdict(list)
+        for i, (task, _, _) in enumerate(places):
+            by_task[task].append(i)
+        for task, members in by_task.items():
+            self._sample(task, [requests[i] for i in members], [places[i] for i in members])
+        return [self.tokenizer.decode(self.responses[place].tokens, skip_special_tokens=True) for place in places]
+
+    def _sample(self, task: str, requests: list[Instance], places: list[Place]) -> None:
+        """Sample what is asked of one task, whose requests all have the same settings."""
+        document, (_, settings) = requests[0].doc, requests[0].args
+        prompts = encode(self.tokenizer, [r.args[0] for r in requests], document.get("chat", "auto"))
+
+        def deliver(response: Response) -> None:
+            self.responses[task, response.problem, response.sample] = response
+
+        self.backend.sample(
+            document.get("benchmark", task),
+            [Request(problem, s, prompt) for (_, problem, s), prompt in zip(places, prompts, strict=True)],
+            sampling(settings), self.seed, deliver,
+        )  # fmt: skip
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Refused: prompts get their template behind this interface, as without lm-eval."""
+        raise UserError("the model `redraft` puts prompts into the chat template itself", key="apply_chat_template",
+                        value=True, allowed="without --apply_chat_template")  # fmt: skip
+
+    def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
+        """Not offered."""
+        raise NotImplementedError("the model `redraft` samples and scores no given answers; use lm-eval's hf or vllm")
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
+        """Not offered."""
+        raise NotImplementedError("the model `redraft` samples and scores no given text; use lm-eval's hf or vllm")
+
+
+def number(requests: Sequence[Instance]) -> list[Place]:
+    """Task, problem and sample of each request.
+
+    For several samples lm-eval repeats one and the same instance, so how often it came before is the sample's number.
+    """
+    seen: Counter[tuple[str, int]] = Counter()
+    places = []
+    for request in requests:
+        key = str(request.task_name), int(request.doc.get("problem", request.doc_id))
+        places.append((*key, seen[key]))
+        seen[key] += 1
+    return places
+
+
+def sampling(settings: dict[str, Any]) -> Sampling:
+    """Sampling from a task's `generation_kwargs`.
+
+    Raises:
+        UserError: for settings that would change what is sampled in ways that backends do not know.
+    """
+    known = dict(normalize_gen_kwargs(settings))
+    for key, value in known.items():
+        if key not in _USED and key != "do_sample" and value != _WITHOUT_EFFECT.get(key, ...):
+            raise UserError("the model `redraft` does not know this generation setting", key=key, value=value,
+                            allowed="do_sample, max_gen_toks, temperature, top_p, and `until: []`")  # fmt: skip
+    return Sampling(
+        temperature=known.get("temperature", 0.0) if known["do_sample"] else 0.0, top_p=known.get("top_p", 1.0),
+        max_new_tokens=known["max_gen_toks"],
+    )  # fmt: skip

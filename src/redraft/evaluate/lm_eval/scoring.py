@@ -1,0 +1,82 @@
+"""What lm-eval's task files call: problems as its documents, and this project's grader as its metrics."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from redraft.config.data import Data
+from redraft.tasks.choices import grade_choice
+from redraft.tasks.grading import Outcome, Verdict, grade
+from redraft.tasks.problems import load_problems
+
+SPLIT = "test"
+Document = dict[str, Any]
+
+
+def documents(benchmark: str, data: dict[str, Any], chat: str, **_: Any) -> Any:
+    """A set of problems as lm-eval's `custom_dataset`: sizes, hashes and local copies are those of `load_problems`.
+
+    Args:
+        benchmark: name of the benchmark, which names random streams.
+        data: fields of `redraft.config.data.Data`.
+        chat: see `redraft.config.data.Sampling`.
+
+    Raises:
+        UserError: as `load_problems` does.
+    """
+    from datasets import Dataset, DatasetDict
+
+    problems = load_problems(TypeAdapter(Data).validate_python(data))
+    rows = [
+        {"benchmark": benchmark, "problem": i, "chat": chat, "prompt": problem.prompt, "answer": problem.answer}
+        for i, problem in enumerate(problems)
+    ]
+    return DatasetDict({SPLIT: Dataset.from_list(rows)})
+
+
+def score_math(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Share of a problem's samples that math-verify finds right."""
+    return _accuracy(grade, document, results)
+
+
+def score_choice(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Share of a problem's samples that name the right letter."""
+    return _accuracy(grade_choice, document, results)
+
+
+def _accuracy(
+    grader: Callable[[str, str], Verdict], document: Document, results: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    (samples,) = results
+    right = [grader(text, document["answer"]).outcome is Outcome.CORRECT for text in samples]
+    return {"accuracy": sum(right) / len(right)}
+
+
+def score_instructions(document: Document, results: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """IFEval's four metrics: of a prompt the share of its samples, of its instructions those of all samples."""
+    (samples,) = results
+    grades = [_instructions(document, text) for text in samples]
+    scores: dict[str, Any] = {}
+    for kind in ("strict", "loose"):
+        followed = [getattr(grade, kind) for grade in grades]
+        scores[f"prompt_level_{kind}_acc"] = sum(map(all, followed)) / len(followed)
+        scores[f"inst_level_{kind}_acc"] = [one for sample in followed for one in sample]
+    return scores
+
+
+def _instructions(document: Document, text: str) -> Any:
+    """Verdicts on a response; one that a checker fails on follows none."""
+    from redraft.tasks.instructions import CheckerError, Instructions, grade_instructions, instructions_of
+
+    try:
+        return grade_instructions(document["prompt"], text, document["answer"])
+    except CheckerError:
+        none = [False] * len(instructions_of(document["answer"])["instruction_id_list"])
+        return Instructions(strict=none, loose=none)
+
+
+def share(prompts: Sequence[Sequence[bool]]) -> float:
+    """Share of all prompts' instructions that are followed."""
+    followed = [one for prompt in prompts for one in prompt]
+    return sum(followed) / len(followed)

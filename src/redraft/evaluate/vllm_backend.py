@@ -1,0 +1,78 @@
+"""vLLM in this process as an evaluation backend, on GPUs or a processor."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redraft.config.data import Sampling
+from redraft.config.trainer import Engine
+from redraft.engines.vllm_local import LocalVLLM
+from redraft.evaluate.backend import Request, Response
+from redraft.rollout.streams import stream
+from redraft.train import models
+
+
+class VLLMBackend:
+    """A policy in vLLM; see `redraft.evaluate.backend.Backend`.
+
+    Its engine is made when it is known how long sequences get.
+    """
+
+    def __init__(self, policy: Path | str, settings: Engine) -> None:
+        self.policy, self.settings = policy, settings
+        self.tokenizer = models.load_tokenizer(policy)
+        self.stops = sorted(models.stop_tokens(models.load_generation(policy), self.tokenizer))
+        self.device = models.device_of(settings.device).type
+        self._engine: LocalVLLM | None = None
+        self._length = 0
+
+    def sample(
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[[Response], None]
+    ) -> None:
+        """Sample every request, with a seed of its own from the stream `evaluate/<name>/vllm`."""
+        engine = self._ready(max(len(request.prompt) for request in requests) + sampling.max_new_tokens)
+
+        async def one(request: Request, turn: asyncio.Semaphore) -> None:
+            draw = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
+            params = {
+                "temperature": sampling.temperature, "top_p": sampling.top_p, "max_tokens": sampling.max_new_tokens,
+                "stop_token_ids": self.stops, "seed": int(draw.integers(2**31)), "detokenize": False,
+            }  # fmt: skip
+            async with turn:
+                identity = f"{name}-{request.problem}-{request.sample}"
+                output = await engine.generate(identity, prompt_ids=request.prompt, sampling_params=params)
+            tokens = np.asarray(output.token_ids, dtype=np.int32)
+            finish = "stop" if len(tokens) and int(tokens[-1]) in self.stops else "length"
+            deliver(Response(request.problem, request.sample, tokens, finish))
+
+        async def everything() -> None:
+            turn = asyncio.Semaphore(4 * self.settings.max_rows)
+            await asyncio.gather(*(one(request, turn) for request in requests))
+
+        engine.run(everything())
+
+    def _ready(self, length: int) -> LocalVLLM:
+        """An engine for sequences of this many tokens; a longer one than the last replaces it."""
+        if self._engine is None or length > self._length:
+            self.close()
+            self._engine, self._length = LocalVLLM(self.policy, length, self.settings.max_rows, **self._site()), length
+        return self._engine
+
+    def _site(self) -> dict[str, Any]:
+        """Arguments of vLLM's engine where there are GPUs; on a processor `LocalVLLM` has what works."""
+        if self.device == "cpu":
+            return {}
+        return {
+            "dtype": "auto", "kv_cache_memory_bytes": None, "block_size": None, "enable_chunked_prefill": True,
+            "gpu_memory_utilization": self.settings.gpu_memory_utilization, "enforce_eager": self.settings.eager,
+            "max_num_batched_tokens": self.settings.max_batched_tokens,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Free the memory, so that another policy fits."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None

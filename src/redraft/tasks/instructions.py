@@ -1,0 +1,110 @@
+"""Whether a response follows its prompt's instructions (IFEval, arXiv 2311.07911), by lm-eval's checkers.
+
+Two of the checkers draw random numbers: the language detector always, and the letter counter where the letter to count
+is none (`#` and `!`, one prompt each). Both are seeded, so that a verdict depends on the response alone.
+"""
+
+import json
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from redraft.errors import UserError
+from redraft.tasks.sentences import sentence_splitter
+
+SEED = 0
+"""Of both random draws; workflows/lighteval/tasks.py takes the same."""
+KEYS = ("key", "instruction_id_list", "kwargs")
+
+
+class CheckerError(Exception):
+    """A checker failed on a response, for example Python's JSON parser on one that nests too deep."""
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """Verdicts on one response, one an instruction, in the prompt's order.
+
+    Attributes:
+        strict: on the response as it is.
+        loose: on the best of the response and seven variants, without asterisks, its first or its last line.
+    """
+
+    strict: list[bool]
+    loose: list[bool]
+
+
+def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
+    """Check a response against its prompt's instructions.
+
+    Args:
+        prompt: the problem's text.
+        text: the response.
+        answer: a JSON object of IFEval's columns `key`, `instruction_id_list` and `kwargs`.
+
+    Raises:
+        UserError: if the answer is not such an object.
+        CheckerError: if a checker fails on this response.
+    """
+    record = instructions_of(answer)
+    utils = _checkers()
+    example = utils.InputExample(prompt=prompt, **record)
+    return Instructions(
+        strict=_verdicts(utils.test_instruction_following_strict, example, text),
+        loose=_verdicts(utils.test_instruction_following_loose, example, text),
+    )
+
+
+def instructions_of(answer: str) -> dict[str, Any]:
+    """The instructions of a prompt, as they stand in a problem's answer.
+
+    Raises:
+        UserError: if it is not an object of IFEval's columns, or names an instruction that no checker knows.
+    """
+    try:
+        record = {key: json.loads(answer)[key] for key in KEYS}
+        count = (len(record["instruction_id_list"]), len(record["kwargs"]))
+    except (ValueError, KeyError, TypeError):
+        raise UserError("not a prompt's instructions", key="answer", value=answer[:80], allowed=KEYS) from None
+    if count[0] != count[1]:
+        raise UserError("numbers of instructions and of their arguments differ", key="answer", value=count)
+    known = _checkers().instructions_registry.INSTRUCTION_DICT
+    if unknown := set(record["instruction_id_list"]) - set(known):
+        raise UserError("unknown instructions", key="instruction_id_list", value=sorted(unknown), allowed=known)
+    return record
+
+
+def _verdicts(check: Callable[[Any, str], Any], example: Any, text: str) -> list[bool]:
+    try:
+        with _seeded():
+            return [bool(verdict) for verdict in check(example, text).follow_instruction_list]
+    except Exception as error:
+        raise CheckerError(f"prompt {example.key}: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """The same random numbers for every response, and none taken from whoever else draws."""
+    state = random.getstate()
+    random.seed(SEED)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+@cache
+def _checkers() -> Any:
+    """lm-eval's module, imported once there is a sentence splitter: importing it fetches one otherwise."""
+    sentence_splitter()
+    from langdetect import DetectorFactory
+    from lm_eval.tasks.ifeval import utils
+
+    DetectorFactory.seed = SEED
+    # It writes whole responses to the log when their language is not recognised.
+    logging.getLogger(utils.instructions_registry.instructions.__name__).setLevel(logging.CRITICAL)
+    return utils

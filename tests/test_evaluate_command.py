@@ -1,0 +1,139 @@
+"""`redraft evaluate`: from a model to a table, and how mistakes are named."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from redraft.config import TinyModel
+from redraft.errors import UserError
+from redraft.evaluate.command import find_policy
+from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train import models
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared/data/benchmarks"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the experiments and a random model under `model`."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    shape = TinyModel(architecture="qwen3", hidden_size=32, heads=2, head_dim=16, intermediate_size=48)
+    models.save(models.initialise(shape, make_tokenizer()), make_tokenizer(), folder / "model")
+    return folder
+
+
+def evaluate(folder, *arguments, **environment):
+    command = ["redraft", "evaluate", *arguments]
+    env = os.environ | {"HF_HUB_OFFLINE": "1"} | environment
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+QUICK = ("model", "--protocol", "tiny", "--limit", "4", "--rows", "16", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def evaluated(folder):
+    result = evaluate(folder, *QUICK)
+    assert result.returncode == 0, result.stderr
+    return result, folder / "results/evaluations/model/tiny-redraft-torch-seed0-first4"
+
+
+def test_it_prints_counts_and_says_where_everything_is(evaluated):
+    result, where = evaluated
+    header, *rows = result.stdout.splitlines()
+    assert header.split()[:3] == ["benchmark", "correct", "accuracy"]
+    assert {row.split()[0]: row.split()[1].partition("/")[2] for row in rows[:2]} == {
+        "arithmetic": "16", "arithmetic-minus": "16",
+    }  # fmt: skip
+    assert rows[-1] == str(where.relative_to(where.parents[3]))
+    assert len(pd.read_parquet(where / "generations.parquet")) == len(pd.read_parquet(where / "grades.parquet")) == 32
+    record = json.loads((where / "evaluation.json").read_text())
+    assert record["asked"]["limit"] == 4
+    assert record["packages"]["math-verify"] == "0.9.0"
+    assert set(record["data"]) == {"arithmetic", "arithmetic-minus"}
+
+
+def test_again_it_grades_only_and_with_another_model_it_samples_anew(folder, evaluated):
+    _, where = evaluated
+    before = (where / "generations.parquet").stat().st_mtime_ns
+    (where / "scores.json").unlink()
+    assert evaluate(folder, *QUICK).returncode == 0
+    assert (where / "generations.parquet").stat().st_mtime_ns == before
+    assert (where / "scores.json").exists()
+    os.utime(folder / "model/model.safetensors")
+    assert evaluate(folder, *QUICK).returncode == 0
+    assert (where / "generations.parquet").stat().st_mtime_ns > before
+
+
+def test_real_problems_of_all_kinds_are_put_and_graded(folder):
+    if not DATA.is_dir():
+        pytest.skip("third-party data are not part of the repository, and no copies are beside it")
+    names = ("amc23", "minerva", "olympiad", "gsm8k", "mmlu_stem", "ifeval")
+    tokenizer = make_tokenizer()
+    needed = {c for name in names for c in "".join(p.prompt for p in _first(name))} - set(tokenizer.get_vocab())
+    tokenizer.add_tokens(sorted(needed))
+    shape = TinyModel(architecture="qwen3", hidden_size=32, heads=2, head_dim=16, intermediate_size=48)
+    model = models.initialise(shape, tokenizer)
+    model.config.max_position_embeddings = 8192
+    models.save(model, tokenizer, folder / "wide")
+    file = folder / "experiments/benchmarks.yaml"
+    file.write_text(file.read_text().replace("max_new_tokens: 4096", "max_new_tokens: 16"))
+    arguments = ("--protocol", "greedy", "--benchmarks", ",".join(names), "--limit", "2", "--threads", "1")
+    result = evaluate(folder, "wide", *arguments, REDRAFT_DATA=str(DATA))
+    assert result.returncode == 0, result.stderr
+    counts = dict(row.split()[:2] for row in result.stdout.splitlines()[1 : 1 + len(names)])
+    assert list(counts) == list(names)
+    assert {count.partition("/")[2] for count in counts.values()} == {"2"}
+    assert {counts[name] for name in names[:4]} == {"0/2"}  # noise boxes nothing, and rarely has a comma
+    assert "ifeval: prompt_strict " in result.stdout
+    assert "540 of 541 problems: a copy that lacks one prompt" in result.stderr
+
+
+def _first(name):
+    os.environ["REDRAFT_DATA"] = str(DATA)
+    try:
+        from redraft.config import Experiments
+        from redraft.tasks.problems import load_problems
+
+        return load_problems(Experiments(ROOT).benchmark_file().sets[name].data)[:2]
+    finally:
+        del os.environ["REDRAFT_DATA"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["model", "--protocol", "tinny"], ["no such protocol", "tinny", "tiny"]),
+        (["model", "--protocol", "tiny", "--benchmarks", "arithmetic,sums"], ["sums", "--benchmarks", "arithmetic"]),
+        (["model", "--protocol", "tiny", "--backend", "sglang"], ["backend", "sglang", "vllm"]),
+        (["./none", "--protocol", "tiny"], ["no such folder", "none"]),
+        (["experiments", "--protocol", "tiny"], ["no model", "config.json"]),
+        (["model", "--protocol", "spec_rl", "--benchmarks", "amc23"], ["math-ai/amc23", "REDRAFT_DATA"]),
+        (["nobody/nothing", "--protocol", "tiny"], ["nobody/nothing"]),
+    ],
+)
+def test_a_mistake_is_one_message(folder, arguments, words):
+    result = evaluate(folder, *arguments)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+def test_a_policy_is_found_in_a_run_and_in_a_checkpoint_of_verl(tmp_path):
+    for part in ("run/policies/step-0010", "run/policies/step-0020", "global_step_5/actor/huggingface"):
+        (tmp_path / part).mkdir(parents=True)
+        (tmp_path / part / "config.json").write_text("{}")
+    assert find_policy(str(tmp_path / "run")) == tmp_path / "run/policies/step-0020"
+    assert find_policy(str(tmp_path / "global_step_5")) == tmp_path / "global_step_5/actor/huggingface"
+    assert find_policy(str(tmp_path / "run/policies/step-0010")) == tmp_path / "run/policies/step-0010"
+    assert find_policy("Qwen/Qwen3-1.7B-Base") == "Qwen/Qwen3-1.7B-Base"
+    with pytest.raises(UserError, match="no such folder"):
+        find_policy("results/none")

@@ -1,0 +1,67 @@
+"""What the report says of grading."""
+
+import math
+
+import pandas as pd
+
+from analysis.collect import Runs
+from analysis.evaluation import graders, summary
+from redraft.files import write_json
+from redraft.layout import Layout
+
+NOTHING = pd.DataFrame()
+
+
+def scores(cell, seed, step, benchmark, correct, **more):
+    counts = {"total": 8, "samples": 4, "mean_tokens": 10.0 + seed, "tokens_p50": 9.0, "tokens_p90": 12.0}
+    failed = {"truncated": 1, "empty": 1, "timeouts": 0, "errors": 0}
+    return {
+        "cell": cell,
+        "seed": seed,
+        "step": step,
+        "benchmark": benchmark,
+        "correct": correct,
+        **counts,
+        **failed,
+        **more,
+    }
+
+
+def test_counts_are_summed_over_seeds_and_shares_averaged_and_only_last_policies_have_rows():
+    sums = {"pass_at_1": 0.5, "pass_at_2": 0.6, "pass_at_4": 0.75, "majority": 0.5, "without_answer": 2}
+    frame = pd.DataFrame([
+        scores("a", seed, step, "sums", step // 5 + seed, **sums) for seed in (0, 1) for step in (0, 5, 10)
+    ] + [
+        scores("a", seed, step, "asked", 3, samples=1, pass_at_1=0.4, note="one is missing", timeouts=step // 10)
+        for seed in (0, 1) for step in (0, 5, 10)
+    ])  # fmt: skip
+    found = summary(Runs(NOTHING, NOTHING, frame))
+    by_benchmark = {row["benchmark"]: row for row in found["rows"]}
+    row = by_benchmark["sums"]
+    assert (row["correct"], row["total"], row["without_answer"], row["empty"]) == (2 + 3, 16, 4, 2)
+    assert (row["pass_at_most"], row["majority"], row["mean_tokens"]) == (0.75, 0.5, 10.5)
+    assert math.isnan(by_benchmark["asked"]["pass_at_most"])
+    assert math.isnan(by_benchmark["asked"]["majority"])
+    assert found["totals"]["total"] == 8 * 2 * 2 * 2  # the initial policy, of step 0, is shared by cells
+    assert found["totals"]["timeouts"] == 2
+    assert found["notes"] == ["asked: one is missing"]
+
+
+def test_scores_of_an_older_kind_have_rows_too():
+    frame = pd.DataFrame([{"cell": "a", "seed": 0, "step": 1, "benchmark": "sums", "correct": 1, "total": 2,
+                           "mean_tokens": 3.0, "truncated": 0, "without_answer": 0}])  # fmt: skip
+    (row,) = summary(Runs(NOTHING, NOTHING, frame))["rows"]
+    assert (row["correct"], row["timeouts"]) == (1, 0)
+
+
+def test_two_graders_stand_side_by_side(tmp_path):
+    layout = Layout("tiny", tmp_path)
+    assert graders(layout, "spec_rl") == []
+    for seed in (0, 1):
+        metrics = [{"step": step, "metric": "prompt_level_strict_acc", "lm_eval": 0.5 + 0.1 * seed, "lighteval": 0.5}
+                   for step in (5, 10)]  # fmt: skip
+        write_json(layout.run("spec_rl/a", seed) / "ifeval.json",
+                   {"metrics": metrics, "disagreements": [{"step": 5}, {"step": 10}]})  # fmt: skip
+    assert graders(layout, "spec_rl") == [
+        {"cell": "a", "metric": "prompt_level_strict_acc", "lm_eval": 0.55, "lighteval": 0.5, "differ": 2}
+    ]
