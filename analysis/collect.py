@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.config import Benchmark, Experiments, run_fingerprint
+from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
@@ -71,9 +71,10 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_json(manifest), read_json(folder / "scores.json")
-        initial = layout.initial(content["configuration"]["model_role"], seed) / "scores.json"
-        first = read_json(initial) if initial.exists() else {}
-        if reason := _outdated(content, scored, first, layout.preset, experiments):
+        initial = layout.initial(content["configuration"]["model_role"], seed)
+        first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
+        sampled = {_sampled(folder), _sampled(initial)}
+        if reason := _outdated(content, scored, first, sampled, layout.preset, experiments):
             print(f"left out, since {reason}: {folder}", file=sys.stderr)
             continue
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | {"manifest": str(manifest)})
@@ -101,9 +102,12 @@ def _scores(by_step: Scores) -> list[dict[str, Any]]:
 
 
 def _outdated(
-    manifest: dict[str, Any], scored: Scores, first: Scores, preset: str, experiments: Experiments
+    manifest: dict[str, Any], scored: Scores, first: Scores, sampled: set[str], preset: str, experiments: Experiments
 ) -> str | None:
-    """What about a run, or the scores of its initial policy, is not as it would be today."""
+    """What about a run, or the scores of its initial policy, is not as it would be today.
+
+    `sampled` are the fingerprints of what its policies and the initial one were sampled on.
+    """
     cell, _, seed = manifest["run"].rpartition("/seed")
     try:
         run = experiments.run(cell, int(seed), preset)
@@ -118,6 +122,8 @@ def _outdated(
     wanted = experiments.preset(preset).benchmarks
     if not first:
         return "its initial policy was not evaluated"
+    if sampled != {sampling_fingerprint(experiments.preset(preset))}:
+        return "its benchmarks, or what samples them, changed"
     for scores, steps in ((scored, run.evaluated_steps), (first, [0])):
         if sorted(scores, key=int) != [str(step) for step in steps]:
             return "its evaluated steps changed"
@@ -130,6 +136,12 @@ def _of_benchmarks(scores: dict[str, dict[str, Any]], benchmarks: dict[str, Benc
     """Whether these are scores of today's benchmarks, whole or of copies that are known to lack problems."""
     totals = {name: {size * b.samples for size in known_sizes(b.data)} for name, b in benchmarks.items()}
     return scores.keys() == totals.keys() and all(score["total"] in totals[name] for name, score in scores.items())
+
+
+def _sampled(folder: Path) -> str:
+    """The fingerprint of what was sampled there; nothing if it was not recorded."""
+    record = folder / "generations.json"
+    return str(read_json(record)["sampled"]) if record.exists() else ""
 
 
 def _differ(then: Any, today: Any) -> bool:

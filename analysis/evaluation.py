@@ -1,12 +1,12 @@
 """How generations were graded: for each cell's last policies, by benchmark, what accuracy does not say."""
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.collect import Runs
 from redraft.files import read_json
-from redraft.layout import Layout
 
 COUNTS = ("correct", "total", "truncated", "without_answer", "empty", "timeouts", "errors")
 """Summed over seeds."""
@@ -27,7 +27,7 @@ def summary(runs: Runs) -> dict[str, Any]:
     scores = runs.scores.reindex(columns=[*runs.scores.columns, *_missing(runs.scores)])
     scores = scores.assign(pass_at_most=_pass_at_most(scores))
     last = scores[scores["step"] == scores.groupby(["cell", "seed"])["step"].transform("max")]
-    how = dict.fromkeys(COUNTS, "sum") | dict.fromkeys((*MEANS, "samples"), "mean")
+    how = dict.fromkeys(COUNTS, _sum) | dict.fromkeys((*MEANS, "samples"), "mean")
     rows = last.groupby(["cell", "benchmark"], sort=False).agg(how).reset_index()
     notes = scores["note"].dropna() if "note" in scores else pd.Series(dtype=str)
     return {
@@ -35,6 +35,11 @@ def summary(runs: Runs) -> dict[str, Any]:
         "totals": {name: int(scores.loc[scores["step"] > 0, name].sum()) for name in COUNTS},
         "notes": sorted({f"{scores.loc[i, 'benchmark']}: {note}" for i, note in notes.items()}),
     }
+
+
+def _sum(counts: pd.Series) -> float:
+    """Their sum, or NaN if the benchmark has no such count."""
+    return float(counts.sum(min_count=1))
 
 
 def _missing(scores: pd.DataFrame) -> list[str]:
@@ -49,14 +54,15 @@ def _pass_at_most(scores: pd.DataFrame) -> pd.Series:
     return scores[of_several].ffill(axis=1).iloc[:, -1] if of_several else pd.Series(float("nan"), index=scores.index)
 
 
-def graders(layout: Layout, paper: str) -> list[dict[str, Any]]:
-    """IFEval's metrics by both graders, for each cell that has them: means over seeds of its last policies.
+def graders(runs: Runs) -> list[dict[str, Any]]:
+    """IFEval's metrics by both graders, for each collected cell that has them: means over seeds of its last policies.
 
     Returns:
         rows: `cell`, `metric`, `lm_eval` and `lighteval` (0 to 1), and `differ`, verdicts in which they do.
     """
     lines = []
-    for file in sorted((layout.folder / "runs" / paper).glob("*/seed*/ifeval.json")):
+    files = [Path(manifest).with_name("ifeval.json") for manifest in runs.runs["manifest"]]
+    for file in sorted(file for file in files if file.exists()):
         content = read_json(file)
         last = max(line["step"] for line in content["metrics"])
         differ = sum(line["step"] == last for line in content["disagreements"])

@@ -56,6 +56,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
     cells, figures = experiments.cell_file(paper), experiments.figures(paper)
     tables = experiments.tables(paper).tables
     runs = Runs.load(layout.collected(paper))
+    graders = evaluation.graders(runs) if preset.evaluation.lighteval else []
     return {
         "name": paper,
         "title": cells.title,
@@ -69,7 +70,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
         "without_counterpart": _without_counterpart(layout, paper),
         "timing": first_epoch_agreement(runs),
-        "evaluation": evaluation.summary(runs) | {"graders": evaluation.graders(layout, paper)},
+        "evaluation": evaluation.summary(runs) | {"graders": graders},
     }
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.collect import Runs, collect
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Experiments, run_fingerprint, sampling_fingerprint
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
@@ -22,6 +22,7 @@ SCORES = {
     name: {"correct": 3, "total": benchmark.data.size * benchmark.samples, "role": benchmark.role}
     for name, benchmark in BENCHMARKS.items()
 }
+SAMPLED = sampling_fingerprint(Experiments(ROOT).preset("smoke"))
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def layout(tmp_path):
     for seed in (0, 1):
         write_run(layout.run(CELL, seed), seed)
         write_json(layout.initial(ROLE, seed) / "scores.json", {"0": SCORES})
+        write_json(layout.initial(ROLE, seed) / "generations.json", {"sampled": SAMPLED})
     return layout
 
 
@@ -43,6 +45,7 @@ def write_run(folder, seed):
     (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu": 0.5}).to_parquet(folder / "diversity.parquet")
     write_json(folder / "scores.json", {str(step): SCORES for step in RUN.evaluated_steps})
+    write_json(folder / "generations.json", {"sampled": SAMPLED})
     fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))
     digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
     manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
@@ -76,6 +79,15 @@ def test_a_run_of_another_configuration_or_other_benchmarks_is_left_out_and_name
     with pytest.raises(UserError, match="no finished run"):
         collected(layout)
     assert "its benchmarks changed" in capsys.readouterr().err
+
+
+def test_a_run_that_was_sampled_otherwise_is_left_out_and_named(layout, capsys):
+    edit(layout.run(CELL, 0) / "generations.json", lambda record: record.update(sampled="at another temperature"))
+    assert list(collected(layout).runs["seed"]) == [1]
+    (layout.initial(ROLE, 1) / "generations.json").unlink()
+    with pytest.raises(UserError, match="no finished run"):
+        collected(layout)
+    assert capsys.readouterr().err.count("what samples them, changed") == 3
 
 
 def test_a_run_whose_policies_of_other_steps_were_graded_is_left_out_and_named(layout, capsys):

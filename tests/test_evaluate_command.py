@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -42,7 +43,7 @@ QUICK = ("model", "--protocol", "tiny", "--limit", "4", "--rows", "16", "--threa
 def evaluated(folder):
     result = evaluate(folder, *QUICK)
     assert result.returncode == 0, result.stderr
-    return result, folder / "results/evaluations/model/tiny-redraft-torch-seed0-first4"
+    return result, next((folder / "results/evaluations").glob("model-*/tiny-redraft-torch-seed0-first4"))
 
 
 def test_it_prints_counts_and_says_where_everything_is(evaluated):
@@ -68,6 +69,19 @@ def test_again_it_grades_only_and_with_another_model_it_samples_anew(folder, eva
     assert (where / "generations.parquet").stat().st_mtime_ns == before
     assert (where / "scores.json").exists()
     os.utime(folder / "model/model.safetensors")
+    assert evaluate(folder, *QUICK).returncode == 0
+    assert (where / "generations.parquet").stat().st_mtime_ns > before
+
+
+def test_a_killed_run_with_another_model_does_not_show_the_last_one_s_answers(folder, evaluated):
+    _, where = evaluated
+    os.utime(folder / "model/model.safetensors")
+    again = ("evaluate", *QUICK, "--folder", str(where))
+    with subprocess.Popen(["redraft", *again], cwd=folder, stderr=subprocess.PIPE) as process:
+        while (where / "generations.parquet").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.kill()
+    before = time.time_ns()
     assert evaluate(folder, *QUICK).returncode == 0
     assert (where / "generations.parquet").stat().st_mtime_ns > before
 
@@ -116,6 +130,7 @@ def _first(name):
         (["./none", "--protocol", "tiny"], ["no such folder", "none"]),
         (["experiments", "--protocol", "tiny"], ["no model", "config.json"]),
         (["model", "--protocol", "spec_rl", "--benchmarks", "amc23"], ["math-ai/amc23", "REDRAFT_DATA"]),
+        (["model", "--protocol", "tiny", "--lighteval"], ["instructions only", "ifeval"]),
         (["nobody/nothing", "--protocol", "tiny"], ["nobody/nothing"]),
     ],
 )

@@ -1,6 +1,8 @@
 """Sampling on benchmarks: backends agree, a killed run resumes, and what cannot be is said."""
 
-import numpy as np
+import json
+import shutil
+
 import pandas as pd
 import pytest
 
@@ -9,7 +11,7 @@ from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate import generate as module
 from redraft.evaluate.generate import generate
-from redraft.evaluate.parts import COLUMNS, Parts
+from redraft.evaluate.parts import SCHEMA, Parts
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -57,13 +59,16 @@ def by_backend(policy, tmp_path_factory):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_sample_is_there_once_and_in_order(by_backend, backend):
     drawn, _ = by_backend[backend]
-    assert tuple(drawn.columns) == COLUMNS
+    assert list(drawn.columns) == SCHEMA.names
     keys = [(name, i, s) for name, b in SUMS.items() for i in range(b.data.size) for s in range(b.samples)]
     assert list(drawn[["benchmark", "problem", "sample"]].itertuples(index=False, name=None)) == keys
     limits = drawn["benchmark"].map({"sums": 12, "differences": 9})
     lengths = drawn["tokens"].map(len)
     assert (lengths <= limits).all()
-    assert ((drawn["finish"] == "length") == (lengths == limits)).all() or (drawn["finish"] == "stop").any()
+    stop = make_tokenizer().eos_token_id
+    stopped = drawn["tokens"].map(lambda tokens: tokens[-1] == stop)
+    assert ((drawn["finish"] == "stop") == stopped).all()
+    assert (stopped | (lengths == limits)).all()
     assert set(drawn["finish"]) <= {"stop", "length"}
     assert (drawn["seconds"] > 0).all()
     tokenizer = make_tokenizer()
@@ -102,10 +107,14 @@ def stop_after(monkeypatch, count):
     monkeypatch.setattr(Parts.__init__, "__defaults__", (0.0,))
     add = Parts.add
 
-    def adding(self, row):
-        add(self, row)
-        if len(self._saved) == count:
-            raise KilledError
+    began = []
+
+    def adding(self, *rows):
+        began.extend([len(self.done)] * (not began))
+        for row in rows:
+            add(self, row)
+            if len(self.done) - began[0] == count:
+                raise KilledError
 
     monkeypatch.setattr(Parts, "add", adding)
 
@@ -119,7 +128,7 @@ def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_pat
             sampled(policy, file, backend=backend)
     assert not file.exists()
     saved = {path: path.stat().st_mtime_ns for path in file.with_name("generations.parquet.parts").rglob("*.parquet")}
-    assert len(saved) == 7
+    assert 7 <= len(saved) < 23  # what came in the same moment is saved too
     asked = []
     original = module.open_backend
 
@@ -131,24 +140,29 @@ def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_pat
 
     monkeypatch.setattr(module, "open_backend", watched)
     resumed = sampled(policy, file, backend=backend)
-    assert len(asked) == len(resumed) - 7 == 16
+    assert len(asked) == 23 - len(saved)
+    assert len(resumed) == 23
     assert not file.with_name("generations.parquet.parts").exists()
     if backend == "torch":  # transformers draws by batch, which is another one after a resume
         assert texts(resumed) == texts(by_backend[backend][0])
 
 
-def test_a_damaged_part_is_made_again_and_parts_of_something_else_are_not_taken(policy, tmp_path, monkeypatch, capsys):
+def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp_path, monkeypatch, capsys):
     file = tmp_path / "generations.parquet"
-    with monkeypatch.context() as patch:
-        stop_after(patch, 7)
-        with pytest.raises(KilledError):
-            sampled(policy, file)
-    parts = sorted(file.with_name("generations.parquet.parts").rglob("*.parquet"))
-    parts[2].write_bytes(parts[2].read_bytes()[:100])
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            stop_after(patch, 7)
+            with pytest.raises(KilledError):
+                sampled(policy, file)
+        parts = sorted(file.with_name("generations.parquet.parts").rglob("*.parquet"))
+        parts[2].write_bytes(parts[2].read_bytes()[:100])
+    assert 13 <= len(parts) < 23  # 7 or some more, less the damaged one, and as many again
+    (another := tmp_path / "generations.parquet.parts/another").mkdir()
     assert len(Parts(file, "another").done) == 0
-    assert len(Parts(file, parts[0].parent.name).done) == 6
+    assert len(Parts(file, parts[0].parent.name).done) == len(parts) - 1
     assert "made again" in capsys.readouterr().err
-    assert len(sampled(policy, file)) == 23
+    assert texts(sampled(policy, file)) == texts(by_backend["torch"][0])
+    assert [path.name for path in another.parent.iterdir()] == ["another"]
 
 
 def test_a_limit_takes_the_first_problems(by_backend, policy, tmp_path):
@@ -182,10 +196,34 @@ def test_a_response_that_is_longer_than_the_model_is_refused(policy, tmp_path, b
     assert "512" in str(error.value)
 
 
-def test_seconds_add_up_to_the_time_of_sampling(tmp_path):
-    parts = Parts(tmp_path / "g.parquet", "x", every=0.0)
-    row = dict.fromkeys(COLUMNS[:-1], 0) | {"benchmark": "b", "tokens": np.zeros(1, np.int32)}
-    for i in range(3):
-        parts.add(row | {"sample": i})
-    parts.finish({"b": 0})
-    assert 0 < pd.read_parquet(tmp_path / "g.parquet")["seconds"].sum() < 60
+def test_seconds_are_shared_by_samples_that_came_together(tmp_path, monkeypatch):
+    clock = iter([0.0, 100.0, 130.0, 130.0, 130.0, 190.0, 190.0])
+    monkeypatch.setattr("redraft.evaluate.parts.time.perf_counter", lambda: next(clock))
+    parts = Parts(tmp_path / "g.parquet", "x")  # 0
+    row = {
+        "step": 0,
+        "benchmark": "b",
+        "problem": 0,
+        "prompt": "",
+        "answer": "",
+        "tokens": [1],
+        "text": "",
+        "finish": "",
+    }
+    parts.begin()  # 100
+    parts.add(row | {"sample": 0}, row | {"sample": 1})  # 130, 30 seconds of 60
+    parts.save()  # 130
+    parts.add(row | {"sample": 2}, row | {"sample": 3, "seconds": 7.0})  # 130
+    parts.finish(["b"])  # 190
+    assert list(pd.read_parquet(tmp_path / "g.parquet")["seconds"]) == [15.0, 15.0, 30.0, 7.0]
+
+
+def test_a_model_s_own_generation_settings_change_nothing(policy, by_backend, tmp_path):
+    folder = tmp_path / "penalised"
+    shutil.copytree(policy, folder)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    penalties = {"repetition_penalty": 1.5, "min_p": 0.9, "no_repeat_ngram_size": 2}
+    (folder / "generation_config.json").write_text(json.dumps(settings | penalties))
+    for backend in BACKENDS:
+        found = sampled(folder, tmp_path / f"{backend}.parquet", GREEDY, backend=backend)
+        assert texts(found) == texts(by_backend[backend][1]), backend

@@ -41,15 +41,16 @@ def lighteval(*arguments, **environment):
 
 
 def grade_here(rows):
-    """Lines of grades.parquet; without verdicts where a checker fails."""
+    """Lines of grades.parquet; where a checker fails, nothing is followed."""
     graded = []
     for row in rows:
         line = {key: row[key] for key in SAMPLE}
         try:
             verdicts = grade_instructions(row["prompt"], row["text"], row["answer"])
-            graded.append(line | {"strict": verdicts.strict, "loose": verdicts.loose})
+            graded.append(line | {"outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose})
         except CheckerError:
-            graded.append(line | {"strict": None, "loose": None})
+            none = [False] * len(json.loads(row["answer"])["instruction_id_list"])
+            graded.append(line | {"outcome": "error", "strict": none, "loose": none})
     return graded
 
 
@@ -129,9 +130,12 @@ def test_lighteval_s_task_loads_the_local_prompts_by_the_paper_s_length(tmp_path
 
 
 def graded(verdicts, step=0):
+    """Grades of either grader: None where a checker failed, for which ours has stand-ins and theirs null."""
+    ours = [verdict or [False, False] for verdict in verdicts]
+    outcomes = ["error" if verdict is None else "wrong" for verdict in verdicts]
     return pd.DataFrame(
-        {"step": step, "benchmark": "ifeval", "problem": range(len(verdicts)), "sample": 0, "strict": verdicts,
-         "loose": verdicts, "instructions": [["a", "b"]] * len(verdicts)}
+        {"step": step, "benchmark": "ifeval", "problem": range(len(verdicts)), "sample": 0, "outcome": outcomes,
+         "strict": ours, "loose": ours, "instructions": [["a", "b"]] * len(verdicts)}
     )  # fmt: skip
 
 

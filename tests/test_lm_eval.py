@@ -9,6 +9,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +22,8 @@ from redraft.config import ArithmeticProblems, Engine, Experiments, ProblemFile,
 from redraft.config.data import Benchmark, Sampling
 from redraft.errors import UserError
 from redraft.evaluate.backends import Request, Response, open_backend
-from redraft.evaluate.lm_eval import scoring
-from redraft.evaluate.lm_eval.harness import evaluate, sample
+from redraft.evaluate.lm_eval import harness, scoring
+from redraft.evaluate.lm_eval.harness import evaluate
 from redraft.evaluate.lm_eval.model import RedraftModel, number, sampling
 from redraft.evaluate.lm_eval.tasks import task_config, to_yaml, write_tasks
 from redraft.tasks.grading import is_correct
@@ -267,6 +268,11 @@ def test_the_model_is_made_from_lm_eval_s_arguments(policy):
 
 
 # ---- the harness
+
+
+def sample(*arguments):
+    """Generations of all benchmarks."""
+    return pd.concat(list(harness.sample(*arguments)), ignore_index=True)
 
 
 def natively(policy, benchmarks, seed):

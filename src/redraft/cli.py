@@ -156,7 +156,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(help="Folder of a policy, a run or a verl checkpoint, or a hub id.")],
     protocol: Annotated[str, typer.Option(help="Of experiments/benchmarks.yaml.")] = "spec_rl",
     benchmarks: Annotated[str, typer.Option(help="Of that protocol, with commas; empty for all.")] = "",
-    backend: Annotated[str, typer.Option(help="torch, transformers or vllm.")] = "torch",
+    backend: Annotated[str, typer.Option(help="torch, transformers or vllm; vllm on a GPU if empty, else torch.")] = "",
     harness: Annotated[str, typer.Option(help="redraft or lm-eval.")] = "redraft",
     seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,
     samples: Annotated[int | None, typer.Option(help="Samples a problem, not the protocol's.", min=1)] = None,
@@ -171,12 +171,12 @@ def evaluate(
     from redraft.config.trainer import Engine, Evaluation
     from redraft.evaluate import command
 
-    how = {"backend": backend, "harness": harness, "lighteval": lighteval}
+    how = {"backend": backend or command.usual_backend(), "harness": harness, "lighteval": lighteval}
     evaluation = parse(Evaluation, how, "redraft evaluate")
     names = [name.strip() for name in benchmarks.split(",") if name.strip()]
     engine = Engine(max_rows=rows, threads=threads)
-    request = command.Request(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
-    where, scores = command.evaluate(request, Experiments(), Path("results/evaluations"))
+    asked = command.Asked(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
+    where, scores = command.evaluate(asked, Experiments(), Path("results/evaluations"))
     _print_table(list(command.COLUMNS), command.table(scores))
     typer.echo("".join(f"{line}\n" for line in command.notes(scores, where)) + f"\n{where}")
 

@@ -163,11 +163,17 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
         file: where to write.
         policies: folders named `step-NNNN` after the steps that made them; any other is an initial policy.
     """
+    from redraft.config import sampling_fingerprint
     from redraft.evaluate.generate import generate as sample
+    from redraft.provenance import environment, git_state
 
     preset = Experiments().preset(preset_name)
     steps = {_step_of(policy): policy for policy in policies}
     sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file)
+    write_json(file.with_suffix(".json"), {
+        "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
+        "git": git_state(), **environment(),
+    })  # fmt: skip
 
 
 def _step_of(policy: Path) -> int:

@@ -1,10 +1,15 @@
 # What all rules share: the preset's cells and where their files lie.
 
+import re
 import subprocess
 import sys
 from functools import cache
 
-from redraft.config import benchmarks_fingerprint, fingerprint
+from redraft.config import (
+    benchmarks_fingerprint,
+    fingerprint,
+    sampling_fingerprint,
+)
 from redraft.errors import UserError
 
 
@@ -123,13 +128,6 @@ def problem_files(*data):
     return [part.path for part in data if part.kind == "file"]
 
 
-def sampled_as():
-    """A fingerprint of what is sampled on benchmarks, and by what."""
-    asked = benchmarks_fingerprint(PRESET.benchmarks, graded=False)
-    by = PRESET.evaluation
-    return fingerprint([asked, by.backend, by.harness])
-
-
 def training_files(run):
     """Files that its training problems are read from; under verl, what was read from them."""
     prepared = LAYOUT.data(run.data_role) / "data.json"
@@ -194,4 +192,5 @@ wildcard_constraints:
     cell=r"[A-Za-z0-9_.-]+",
     seed=r"\d+",
     role=r"[A-Za-z0-9_.-]+",
+    evaluated=rf"{re.escape(str(LAYOUT.folder))}/(runs|initial)/.+",
     number=r"\d{2,3}",

@@ -10,7 +10,8 @@ rule generate:
         manifest=f"{RUN}/manifest.json",
         problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
     output:
-        f"{RUN}/generations.parquet",
+        generations=f"{RUN}/generations.parquet",
+        record=f"{RUN}/generations.json",
     log:
         f"{RUN}/generate.log",
     threads: 1
@@ -19,9 +20,9 @@ rule generate:
     params:
         preset=PRESET.name,
         policies=lambda wildcards: policies_of(run_of(wildcards)),
-        benchmarks=sampled_as(),
+        benchmarks=sampling_fingerprint(PRESET),
     shell:
-        "redraft stage generate {params.preset:q} {wildcards.seed} {output:q} {params.policies:q} > {log:q} 2>&1"
+        "redraft stage generate {params.preset:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
 
 
 use rule generate as generate_initial with:
@@ -29,32 +30,36 @@ use rule generate as generate_initial with:
         manifest=LAYOUT.model("{role}") / "model.safetensors",
         problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
     output:
-        f"{INITIAL}/generations.parquet",
+        generations=f"{INITIAL}/generations.parquet",
+        record=f"{INITIAL}/generations.json",
     log:
         f"{INITIAL}/generate.log",
     params:
         preset=PRESET.name,
         policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
-        benchmarks=sampled_as(),
+        benchmarks=sampling_fingerprint(PRESET),
 
 
 rule grade:
     input:
-        "{folder}/generations.parquet",
+        "{evaluated}/generations.parquet",
     output:
-        scores="{folder}/scores.json",
-        grades="{folder}/grades.parquet",
+        scores="{evaluated}/scores.json",
+        grades="{evaluated}/grades.parquet",
     log:
-        "{folder}/grade.log",
+        "{evaluated}/grade.log",
     threads: 1
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
+        version=1,  # to be raised when the grader or what is counted changes
     shell:
         "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 
 
 rule lighteval_environment:
+    input:
+        "envs/lighteval/requirements.lock",
     output:
         ".venv-lighteval/.ready",
     log:
@@ -66,14 +71,15 @@ rule lighteval_environment:
 rule lighteval:
     input:
         environment=ancient(rules.lighteval_environment.output),
-        generations="{folder}/generations.parquet",
-        grades="{folder}/grades.parquet",
+        generations="{evaluated}/generations.parquet",
+        grades="{evaluated}/grades.parquet",
+        scripts=multiext("workflows/lighteval/", "grade.py", "tasks.py"),
     output:
-        comparison="{folder}/ifeval.json",
-        verdicts="{folder}/lighteval.parquet",
-        summary="{folder}/lighteval.json",
+        comparison="{evaluated}/ifeval.json",
+        verdicts="{evaluated}/lighteval.parquet",
+        summary="{evaluated}/lighteval.json",
     log:
-        "{folder}/lighteval.log",
+        "{evaluated}/lighteval.log",
     threads: 1
     shell:
         "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"

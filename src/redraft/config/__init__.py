@@ -4,7 +4,7 @@ from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Algorithm, Overlong
 from redraft.config.base import Config, format_lenience, parse_lenience
 from redraft.config.data import ArithmeticProblems, Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
 from redraft.config.experiment import Cell, Exclusion, Grid, Preset, Run
-from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint
+from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
 from redraft.config.method import DelayedReuse, Method, RandomReuse, ReleaseVariant, Speculative, Vanilla
 from redraft.config.model import Model, PretrainedModel, TinyModel, WarmStart
@@ -37,5 +37,5 @@ __all__ = [
     "Overlong", "Pairs", "Panel", "Peak", "Preset", "PretrainedModel", "Printed", "ProblemFile", "RandomReuse",
     "Range", "ReleaseVariant", "Row", "Run", "Speculative", "Table", "Test", "TinyModel", "Trainer", "Trend",
     "Vanilla", "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience", "parse_lenience",
-    "run_fingerprint",
+    "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

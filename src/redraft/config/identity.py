@@ -8,7 +8,7 @@ from typing import Any
 
 from redraft.config.base import defining
 from redraft.config.data import Benchmark
-from redraft.config.experiment import Run
+from redraft.config.experiment import Preset, Run
 
 
 def canonical(value: Any) -> str:
@@ -48,9 +48,18 @@ def run_fingerprint(run: Run) -> str:
 
 
 def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) -> str:
-    """The fingerprint of what benchmarks sample, or with `graded` of what scores say; descriptions do not enter.
+    """The fingerprint of what benchmarks sample, or with `graded` of what scores say.
 
-    Only scores name the role.
+    How problems are found, described and graded decides nothing that is sampled.
     """
-    left_out = {"description"} if graded else {"description", "role"}
-    return fingerprint({name: defining(b, left_out) | {"data": defining(b.data)} for name, b in benchmarks.items()})
+    left_out = {"description"} if graded else {"description", "role", "grading"}
+    found = set() if graded else {"split", "local", "sha256", "incomplete"}
+    return fingerprint(
+        {name: defining(b, left_out) | {"data": defining(b.data, found)} for name, b in benchmarks.items()}
+    )
+
+
+def sampling_fingerprint(preset: Preset) -> str:
+    """The fingerprint of what a preset's evaluation samples, and by what."""
+    asked = benchmarks_fingerprint(preset.benchmarks, graded=False)
+    return fingerprint([asked, preset.evaluation.backend, preset.evaluation.harness])

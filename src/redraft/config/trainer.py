@@ -57,7 +57,10 @@ class Trainer(Config):
 
 
 class Engine(Config):
-    """Where and how a run executes. Nothing here may change its result beyond floating-point noise."""
+    """Where and how a run executes. Nothing here may change its result beyond floating-point noise.
+
+    One thing does: transformers as evaluation's backend draws by batches, which `max_rows` cuts.
+    """
 
     kind: Literal["torch", "verl"] = "torch"
     """What trains: this project's trainer over an in-process engine, or verl with vLLM."""
@@ -76,11 +79,11 @@ class Engine(Config):
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
     tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs that one replica of vLLM spans (verl only); divides `gpus`."""
+    """GPUs that one replica of vLLM spans in training (verl only; evaluation takes one); divides `gpus`."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
-    """Share of a GPU's memory that vLLM may fill (verl only); SPEC-RL's scripts have 0.8."""
+    """Share of a GPU's memory that vLLM may fill; SPEC-RL's scripts have 0.8."""
     eager: bool = True
-    """Whether vLLM runs without CUDA graphs (verl only), as in SPEC-RL's release."""
+    """Whether vLLM runs without CUDA graphs, as in SPEC-RL's release."""
     max_tokens_per_gpu: int = Field(default=16384, ge=1)
     """Tokens in one forward and backward pass on one GPU (verl only, its dynamic batch size); verl's default."""
     offload: bool = False

@@ -50,13 +50,13 @@ class LocalOutput:
 
 
 class LocalVLLM:
-    """A vLLM engine in float32 that coroutines on this process's event loop can ask.
+    """A vLLM engine, in float32 unless told otherwise, that coroutines on this process's event loop can ask.
 
     One at a time: vLLM keeps global state, which `close` removes.
 
     Args:
         model: folder in transformers' format; no tokenizer is needed.
-        max_length: longest prompt and response together, one token to spare included.
+        max_length: longest prompt and response together; where drafts are scored, with one token to spare.
         max_rows: requests at once; further ones wait.
         cache_bytes: memory of the key-value cache.
         settings: further arguments of vLLM's engine, instead of those here.

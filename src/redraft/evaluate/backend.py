@@ -53,9 +53,12 @@ class Backend(Protocol):
     tokenizer: Any
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[[Response], None]
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
-        """Sample every request of the benchmark `name`; each response is delivered once, in any order."""
+        """Sample every request of the benchmark `name`.
+
+        Each response is delivered once, in any order, one or more at a time.
+        """
 
     def close(self) -> None:
         """Free what it holds."""

@@ -4,23 +4,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redraft.config import Evaluation, Experiments
-from redraft.config.data import Benchmark
+from redraft.config import Evaluation, Experiments, fingerprint
+from redraft.config.data import Benchmark, HubProblems, known_sizes
 from redraft.config.trainer import Engine
 from redraft.errors import UserError
-from redraft.evaluate.generate import generate
+from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
-from redraft.evaluate.lighteval import grade_again
+from redraft.evaluate.lighteval import check_lighteval, grade_again
 from redraft.files import read_json, write_json
 from redraft.provenance import environment, git_state
-from redraft.tasks.problems import checksums, origin
+from redraft.tasks.problems import checksums, load_problems, origin
 
+GENERATIONS = "generations.parquet"
 COMPARISON = "ifeval.json"
 """Both graders of IFEval side by side."""
 
 
 @dataclass(frozen=True)
-class Request:
+class Asked:
     """What is asked for.
 
     Attributes:
@@ -46,7 +47,7 @@ class Request:
     folder: Path | None = None
 
 
-def evaluate(request: Request, experiments: Experiments, root: Path) -> tuple[Path, dict[str, dict[str, Any]]]:
+def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, dict[str, dict[str, Any]]]:
     """Sample, grade, and write `evaluation.json` with what was asked for; generations that are there are kept.
 
     Returns:
@@ -55,30 +56,49 @@ def evaluate(request: Request, experiments: Experiments, root: Path) -> tuple[Pa
     Raises:
         UserError: for an unknown model, protocol or benchmark, or what sampling and grading refuse.
     """
-    benchmarks = chosen(request, experiments)
-    policy = find_policy(request.model)
-    folder = request.folder or root / _name(request)
-    asked = _described(request, benchmarks, policy)
-    record, generations = folder / "evaluation.json", folder / "generations.parquet"
-    if not (generations.exists() and record.exists() and read_json(record)["asked"] == asked):
-        write_json(record, {"asked": asked} | _made_by(benchmarks))
-        generate({0: policy}, benchmarks, request.seed, request.engine, request.evaluation, generations, request.limit)
-    grade(generations, _limited(benchmarks, request.limit), folder / "scores.json", request.engine.threads)
-    if request.evaluation.lighteval:
-        grade_again(generations, folder / "grades.parquet", folder / COMPARISON)
+    benchmarks = chosen(asked, experiments)
+    if asked.evaluation.lighteval:
+        check_lighteval(benchmarks)
+    policy = find_policy(asked.model)
+    folder = asked.folder or root / _name(asked, policy)
+    _sampled(asked, benchmarks, policy, folder)
+    grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
+    (folder / COMPARISON).unlink(missing_ok=True)  # of earlier verdicts
+    if asked.evaluation.lighteval:
+        grade_again(folder / GENERATIONS, folder / "grades.parquet", folder / COMPARISON)
     scores = read_json(folder / "scores.json")["0"]
     return folder, {name: scores[name] for name in benchmarks}
 
 
-def chosen(request: Request, experiments: Experiments) -> dict[str, Benchmark]:
+def _sampled(asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str, folder: Path) -> None:
+    """Generations of exactly what is asked, made unless they are there; their record is written last."""
+    generations, record = folder / GENERATIONS, folder / "evaluation.json"
+    problems = {name: load_problems(benchmark.data)[: asked.limit] for name, benchmark in benchmarks.items()}
+    made_from = identity({0: policy}, benchmarks, problems, asked.seed, asked.evaluation)
+    if generations.exists() and record.exists() and read_json(record).get("fingerprint") == made_from:
+        return
+    generations.unlink(missing_ok=True)
+    generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit)
+    content = {"fingerprint": made_from, "asked": _described(asked, benchmarks, policy)}
+    write_json(record, content | _made_by(benchmarks))
+
+
+def usual_backend() -> str:
+    """What samples where nothing else is asked for."""
+    import torch
+
+    return "vllm" if torch.cuda.is_available() else "torch"
+
+
+def chosen(asked: Asked, experiments: Experiments) -> dict[str, Benchmark]:
     """The benchmarks that are asked for, as they are sampled."""
-    known = experiments.protocol(request.protocol)
-    for name in request.names:
+    known = experiments.protocol(asked.protocol)
+    for name in asked.names:
         if name not in known:
-            raise UserError(f"no such benchmark in the protocol {request.protocol}", key="--benchmarks", value=name,
+            raise UserError(f"no such benchmark in the protocol {asked.protocol}", key="--benchmarks", value=name,
                             allowed=known)  # fmt: skip
-    changes = {} if request.samples is None else {"samples": request.samples}
-    return {name: known[name].model_copy(update=changes) for name in request.names or known}
+    changes = {} if asked.samples is None else {"samples": asked.samples}
+    return {name: known[name].model_copy(update=changes) for name in asked.names or known}
 
 
 def find_policy(model: str) -> Path | str:
@@ -103,24 +123,27 @@ def find_policy(model: str) -> Path | str:
                     allowed="a folder with config.json, or one with policies/step-* or actor/huggingface")  # fmt: skip
 
 
-def _name(request: Request) -> Path:
-    """A folder for these results: the model's path, then how it was asked."""
-    model = "-".join(part for part in Path(request.model).parts if part not in ("/", ".", "..", "results"))
-    how = [request.protocol, request.evaluation.harness, request.evaluation.backend, f"seed{request.seed}"]
-    how += [f"samples{request.samples}"] * (request.samples is not None)
-    how += [f"first{request.limit}"] * (request.limit is not None)
-    return Path(model) / "-".join([*how, *(request.names)])
+def _name(asked: Asked, policy: Path | str) -> Path:
+    """A folder for these results: the model's name, with a hash of where it lies, then how it was asked."""
+    if isinstance(policy, Path):
+        model = f"{Path(asked.model).name}-{fingerprint(str(policy.resolve()))[:8]}"
+    else:
+        model = policy.replace("/", "-")
+    how = [asked.protocol, asked.evaluation.harness, asked.evaluation.backend, f"seed{asked.seed}"]
+    how += [f"samples{asked.samples}"] * (asked.samples is not None)
+    how += [f"first{asked.limit}"] * (asked.limit is not None)
+    return Path(model) / "-".join([*how, *asked.names])
 
 
-def _described(request: Request, benchmarks: dict[str, Benchmark], policy: Path | str) -> dict[str, Any]:
-    """What decides the generations, in JSON."""
-    files = sorted(policy.glob("*.safetensors")) if isinstance(policy, Path) else []
+def _described(asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str) -> dict[str, Any]:
+    """What was asked, in JSON."""
     return {
-        "model": request.model, "policy": str(policy), "weights": [[f.name, f.stat().st_size] for f in files],
-        "written": max((f.stat().st_mtime_ns for f in files), default=None), "protocol": request.protocol,
-        "benchmarks": {name: benchmark.model_dump(mode="json") for name, benchmark in benchmarks.items()},
-        "evaluation": request.evaluation.model_dump(exclude={"lighteval"}), "seed": request.seed,
-        "limit": request.limit,
+        "model": asked.model, "policy": str(policy), "protocol": asked.protocol, "seed": asked.seed,
+        "limit": asked.limit, "evaluation": asked.evaluation.model_dump(),
+        "benchmarks": {
+            name: benchmark.model_dump(mode="json") | {"metric": benchmark.metric}
+            for name, benchmark in benchmarks.items()
+        },
     }  # fmt: skip
 
 
@@ -136,8 +159,12 @@ def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, B
         return benchmarks
 
     def cut(benchmark: Benchmark) -> Benchmark:
-        size = min(limit, benchmark.data.size)
-        return benchmark.model_copy(update={"data": benchmark.data.model_copy(update={"size": size})})
+        if limit >= min(known_sizes(benchmark.data)):
+            return benchmark
+        cut_down: dict[str, Any] = {"size": limit}
+        if isinstance(benchmark.data, HubProblems):
+            cut_down["incomplete"] = {}
+        return benchmark.model_copy(update={"data": benchmark.data.model_copy(update=cut_down)})
 
     return {name: cut(benchmark) for name, benchmark in benchmarks.items()}
 

@@ -66,7 +66,7 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
                         file=theirs, key="sentence_splitter", value=about["sentence_splitter"],
                         allowed=splitter)  # fmt: skip
     frames = (
-        read_parquet(ours, (*SAMPLE, *LEVELS)),
+        read_parquet(ours, (*SAMPLE, "outcome", *LEVELS)),
         read_parquet(theirs, (*SAMPLE, *LEVELS, "instructions")),
     )
     metrics = compare(*frames).astype(object)
@@ -79,8 +79,14 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
     write_json(out, content)
 
 
+def _without_failures(grades: pd.DataFrame) -> pd.DataFrame:
+    """Our grades, without the verdicts that stand in where a checker failed."""
+    failed = grades["outcome"].isin(["time-out", "error"])
+    return grades.assign(**{level: grades[level].where(~failed, None) for level in LEVELS})
+
+
 def _joined(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    ours = ours[ours["benchmark"].isin(set(theirs["benchmark"]))]
+    ours = _without_failures(ours[ours["benchmark"].isin(set(theirs["benchmark"]))])
     columns = [*SAMPLE, *LEVELS]
     joined = ours[columns].merge(
         theirs[[*columns, "instructions"]], on=SAMPLE, how="outer", suffixes=("_ours", "_theirs"), indicator=True,

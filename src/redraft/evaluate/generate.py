@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from redraft.config import Evaluation, benchmarks_fingerprint, fingerprint
-from redraft.config.data import Benchmark
+from redraft.config import Evaluation, fingerprint
+from redraft.config.data import Benchmark, Sampling
 from redraft.config.trainer import Engine
 from redraft.errors import UserError
 from redraft.evaluate.backends import Backend, Request, Response, open_backend
-from redraft.evaluate.parts import Parts
+from redraft.evaluate.parts import KEY, Parts
 from redraft.tasks.problems import Problem, load_problems, missing
 from redraft.tasks.prompts import encode
 from redraft.train import models
@@ -29,19 +31,18 @@ def generate(
         seed: of the sampling streams.
         settings: where to execute.
         evaluation: what samples.
-        file: where to write; one line a sample, with `redraft.evaluate.parts.COLUMNS`.
+        file: where to write; one line a sample, with `redraft.evaluate.parts.SCHEMA`.
         limit: how many problems of each benchmark, the first ones; all if none is given.
 
     Raises:
         UserError: if problems or a policy cannot be read, or the policy cannot be asked these problems.
     """
     problems = {name: _problems(name, benchmark, limit) for name, benchmark in benchmarks.items()}
-    parts = Parts(file, _identity(policies, benchmarks, seed, evaluation, limit))
-    done = parts.done
+    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation))
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [(i, s) for i in range(len(problems[name])) for s in range(benchmark.samples)
-                   if (step, name, i, s) not in done]
+                   if (step, name, i, s) not in parts.done]
             for name, benchmark in benchmarks.items()
         }  # fmt: skip
         wanted = {name: keys for name, keys in wanted.items() if keys}
@@ -49,14 +50,16 @@ def generate(
             continue
         prompts = {name: _prompts(name, benchmarks[name], problems[name], policy) for name in wanted}
         if evaluation.harness == "lm-eval":
-            _by_harness(step, policy, {n: benchmarks[n] for n in wanted}, seed, settings, evaluation, limit, parts)
+            asked = {name: benchmarks[name] for name in wanted}
+            _by_harness(step, policy, asked, seed, settings, evaluation, limit, parts)
             continue
-        backend = open_backend(evaluation.backend, policy, settings)
-        for name, keys in wanted.items():
-            requests = [Request(i, s, prompts[name][i]) for i, s in keys]
-            _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
-        backend.close()
-    parts.finish({name: i for i, name in enumerate(benchmarks)})
+        longest = max(max(map(len, prompts[name])) + benchmarks[name].max_new_tokens for name in wanted)
+        with closing(open_backend(evaluation.backend, policy, settings, longest)) as backend:
+            for name, keys in wanted.items():
+                requests = [Request(i, s, prompts[name][i]) for i, s in keys]
+                _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
+        del backend  # else its weights stay beside the next one's
+    parts.finish(list(benchmarks))
 
 
 def _problems(name: str, benchmark: Benchmark, limit: int | None) -> list[Problem]:
@@ -66,21 +69,26 @@ def _problems(name: str, benchmark: Benchmark, limit: int | None) -> list[Proble
     return problems[:limit]
 
 
-def _identity(
-    policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], seed: int, evaluation: Evaluation,
-    limit: int | None,
+def identity(
+    policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], problems: dict[str, list[Problem]],
+    seed: int, evaluation: Evaluation,
 ) -> str:  # fmt: skip
-    """Fingerprint of what is sampled; of weights in a folder their names, sizes and times."""
-    files = [
-        [step, str(policy), [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in _weights(policy)]]
-        for step, policy in sorted(policies.items())
-    ]
-    asked = benchmarks_fingerprint(benchmarks, graded=False)
-    return fingerprint([files, asked, seed, evaluation.backend, evaluation.harness, limit])
+    """Fingerprint of everything that decides generations: policies, problems, sampling, and what samples."""
+    how = set(Sampling.model_fields)
+    asked = {
+        name: [benchmark.model_dump(mode="json", include=how), [[p.prompt, p.answer] for p in problems[name]]]
+        for name, benchmark in benchmarks.items()
+    }
+    files = [[step, _files(policy)] for step, policy in sorted(policies.items())]
+    return fingerprint([files, asked, seed, evaluation.backend, evaluation.harness])
 
 
-def _weights(policy: Path | str) -> list[Path]:
-    return sorted(policy.glob("*.safetensors")) if isinstance(policy, Path) else []
+def _files(policy: Path | str) -> list[Any]:
+    """Names, sizes and times of a policy's files; of one on the hub its commit."""
+    if isinstance(policy, str):
+        return [policy, getattr(models.load_config(policy), "_commit_hash", None)]
+    models.load_config(policy)  # named, if there is none
+    return [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(policy.iterdir()) if f.is_file()]
 
 
 def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: Path | str) -> list[list[int]]:
@@ -107,13 +115,8 @@ def _sample(
 ) -> None:  # fmt: skip
     """Sample what of a benchmark is not there yet."""
 
-    def deliver(response: Response) -> None:
-        problem = problems[response.problem]
-        parts.add({
-            "step": step, "benchmark": name, "problem": response.problem, "sample": response.sample,
-            "prompt": problem.prompt, "answer": problem.answer, "tokens": response.tokens,
-            "text": backend.tokenizer.decode(response.tokens, skip_special_tokens=True), "finish": response.finish,
-        })  # fmt: skip
+    def deliver(*responses: Response) -> None:
+        parts.add(*(_row(step, name, problems[r.problem], r, backend.tokenizer) for r in responses))
 
     parts.begin()
     try:
@@ -122,18 +125,22 @@ def _sample(
         parts.save()
 
 
+def _row(step: int, name: str, problem: Problem, response: Response, tokenizer: Any) -> dict[str, Any]:
+    return {
+        "step": step, "benchmark": name, "problem": response.problem, "sample": response.sample,
+        "prompt": problem.prompt, "answer": problem.answer, "tokens": response.tokens,
+        "text": tokenizer.decode(response.tokens, skip_special_tokens=True), "finish": response.finish,
+    }  # fmt: skip
+
+
 def _by_harness(
     step: int, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: Engine,
     evaluation: Evaluation, limit: int | None, parts: Parts,
 ) -> None:  # fmt: skip
-    """Sample through lm-eval, which gives back whole benchmarks."""
+    """Sample through lm-eval, which gives back whole benchmarks; each is saved when it is there."""
     from redraft.evaluate.lm_eval import harness
 
-    for name, benchmark in benchmarks.items():
-        parts.begin()
-        frame = harness.sample(policy, {name: benchmark}, seed, evaluation.backend, settings, limit)
-        done = parts.done
-        for row in frame.drop(columns="seconds").assign(step=step).to_dict("records"):
-            if (step, name, row["problem"], row["sample"]) not in done:
-                parts.add(row)
+    for frame in harness.sample(policy, benchmarks, seed, evaluation.backend, settings, limit):
+        rows = frame.assign(step=step).to_dict("records")
+        parts.add(*(row for row in rows if tuple(row[key] for key in KEY) not in parts.done))
         parts.save()

@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from redraft.config.data import Benchmark, known_sizes
 from redraft.errors import UserError
+from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.evaluate.score import score
 from redraft.evaluate.workers import run
-from redraft.files import atomic, read_parquet, write_json
+from redraft.files import atomic, write_json
 from redraft.tasks.choices import grade_choice
 from redraft.tasks.grading import SECONDS, Outcome, Verdict, compare, extract
 
-KEY = ["step", "benchmark", "problem", "sample"]
-COLUMNS = (*KEY, "prompt", "answer", "text", "tokens", "finish", "seconds")
 GRADES = pa.schema({
     "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),
     "extracted": pa.string(), "length": pa.int64(), "truncated": pa.bool_(), "strict": pa.list_(pa.bool_()),
@@ -53,9 +52,7 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
     notes = _notes(benchmarks)
     kinds = frame["benchmark"].map(lambda name: benchmarks[name].grading)
     parts = [GRADERS[str(kind)](part, processes) for kind, part in frame.groupby(kinds)]
-    graded = frame.join(pd.concat(parts)).assign(
-        length=frame["tokens"].map(len), truncated=frame["finish"] == "length"
-    )  # fmt: skip
+    graded = frame.join(pd.concat(parts)).assign(truncated=frame["finish"] == "length")
     with atomic(scores.with_name("grades.parquet")) as temporary:
         graded[GRADES.names].to_parquet(temporary, index=False, schema=GRADES)
     write_json(scores, {
@@ -84,7 +81,7 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
         UserError: if the file is missing, damaged, or holds other benchmarks, problems or samples than configured,
             one twice, or a problem without an answer.
     """
-    frame = read_parquet(file, COLUMNS)
+    frame = read_without_tokens(file)
     if frame.empty:
         raise UserError("there are no generations in this file", file=file)
     if unknown := set(frame["benchmark"]) - set(benchmarks):

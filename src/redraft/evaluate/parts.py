@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from redraft.errors import UserError
 from redraft.files import atomic, read_parquet
 
-COLUMNS = ("step", "benchmark", "problem", "sample", "prompt", "answer", "tokens", "text", "finish", "seconds")
+SCHEMA = pa.schema({
+    "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "prompt": pa.string(),
+    "answer": pa.string(), "tokens": pa.list_(pa.int32()), "text": pa.string(), "finish": pa.string(),
+    "seconds": pa.float64(),
+})  # fmt: skip
 """Columns of generations; `seconds` is a sample's share of the wall seconds that it was made in."""
 KEY = ["step", "benchmark", "problem", "sample"]
 
@@ -27,24 +34,21 @@ class Parts:
 
     def __init__(self, file: Path, identity: str, every: float = 60.0) -> None:
         self.file, self.every = file, every
-        self._all = file.with_name(f"{file.name}.parts")
-        self.folder = self._all / identity
-        self._saved = [part for path in sorted(self.folder.glob("*.parquet")) for part in _read(path)]
+        self.folder = file.with_name(f"{file.name}.parts") / identity
+        self.done = {key for path in self._paths() for key in _keys(path)}
         self._rows: list[dict[str, Any]] = []
         self._began = time.perf_counter()
 
-    @property
-    def done(self) -> set[tuple[int, str, int, int]]:
-        """Keys of the samples that are saved."""
-        return {key for part in self._saved for key in part[KEY].itertuples(index=False, name=None)}
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("*.parquet"))
 
     def begin(self) -> None:
         """What is added from here on was sampled from here on."""
         self._began = time.perf_counter()
 
-    def add(self, row: dict[str, Any]) -> None:
-        """A finished sample, all columns but the seconds."""
-        self._rows.append(row)
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Finished samples that came together, all columns but `seconds`, which need not be there."""
+        self._rows += rows
         if time.perf_counter() - self._began >= self.every:
             self.save()
 
@@ -53,27 +57,59 @@ class Parts:
         if not self._rows:
             return
         now = time.perf_counter()
-        frame = pd.DataFrame(self._rows).assign(seconds=(now - self._began) / len(self._rows))
-        with atomic(self.folder / f"{len(self._saved):06d}.parquet") as temporary:
-            frame.to_parquet(temporary, index=False)
-        self._saved.append(frame)
+        share = {"seconds": (now - self._began) / len(self._rows)}
+        rows = [share | row for row in self._rows]
+        number = max((int(path.stem) for path in self._paths()), default=-1) + 1
+        with atomic(self.folder / f"{number:06d}.parquet") as temporary:
+            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary)
+        self.done |= {tuple(row[name] for name in KEY) for row in rows}
         self._rows, self._began = [], now
 
-    def finish(self, order: dict[str, int]) -> None:
-        """Write all samples to the one file, by step, benchmark in this order, problem and sample; drop the parts."""
+    def finish(self, benchmarks: list[str]) -> None:
+        """Write all samples to the one file, by step, benchmark in this order, problem and sample; drop the parts.
+
+        One policy's samples of one benchmark are in memory at a time.
+        """
         self.save()
-        frame = pd.concat(self._saved, ignore_index=True)
-        rank = frame["benchmark"].map(order)
-        frame = frame.assign(rank=rank).sort_values(["step", "rank", "problem", "sample"]).drop(columns="rank")
-        with atomic(self.file) as temporary:
-            frame[list(COLUMNS)].to_parquet(temporary, index=False)
-        shutil.rmtree(self._all)
+        parts = ds.dataset([str(path) for path in self._paths()], schema=SCHEMA)
+        order = [(step, name) for step in sorted({key[0] for key in self.done}) for name in benchmarks]
+        with atomic(self.file) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+            for step, name in order:
+                chosen = parts.to_table(filter=(ds.field("step") == step) & (ds.field("benchmark") == name))
+                writer.write_table(chosen.sort_by([("problem", "ascending"), ("sample", "ascending")]))
+        shutil.rmtree(self.folder)
+        if not any(self.folder.parent.iterdir()):
+            self.folder.parent.rmdir()
 
 
-def _read(path: Path) -> list[pd.DataFrame]:
-    """A part, or none if it is damaged: its samples are made again."""
+def _keys(path: Path) -> list[tuple[Any, ...]]:
+    """Keys of the samples in a part; a damaged one is removed, and its samples are made again."""
     try:
-        return [read_parquet(path, COLUMNS)]
+        return list(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
     except UserError as error:
         print(f"these samples are made again: {error}", file=sys.stderr)
+        path.unlink()
         return []
+
+
+def read_without_tokens(file: Path) -> pd.DataFrame:
+    """Generations with the column `length`, the number of tokens, instead of the tokens, which would fill the memory.
+
+    Raises:
+        UserError: if the file is missing, damaged or lacks a column.
+    """
+    names = [name for name in SCHEMA.names if name != "tokens"]
+    try:
+        source = pq.ParquetFile(file)
+        if lacking := [name for name in SCHEMA.names if name not in source.schema_arrow.names]:
+            raise UserError("this file lacks a column", file=file, key=lacking[0], allowed=", ".join(SCHEMA.names))
+        frame = source.read(columns=names).to_pandas()
+        lengths = [
+            pa.compute.list_value_length(batch.column("tokens"))
+            for batch in source.iter_batches(batch_size=1024, columns=["tokens"])
+        ]
+    except FileNotFoundError:
+        raise UserError("this file is missing", file=file) from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"this file is damaged ({str(error).splitlines()[0]})", file=file) from None
+    return frame.assign(length=pa.chunked_array(lengths, pa.int32()).to_pandas() if lengths else pd.Series(dtype=int))

@@ -1,7 +1,8 @@
 """The in-process engine as an evaluation backend. What a request draws depends on nothing but its name."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,29 @@ import numpy as np
 from redraft.config.data import Sampling
 from redraft.config.trainer import Engine
 from redraft.engines.torch_engine import TorchEngine
+from redraft.errors import UserError
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
 
 _NOTHING = np.zeros(0, dtype=np.int32)
+
+
+@contextmanager
+def _enough_memory(rows: int, length: int) -> Iterator[None]:
+    """The engine's cache is made for all its rows at their longest.
+
+    Raises:
+        UserError: if there is no room for it.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise UserError("there is no memory for the in-process engine's cache", key="max_rows",
+                        value=f"{rows} rows of {length:,} tokens", allowed="fewer rows, or vllm") from None  # fmt: skip
 
 
 class TorchBackend:
@@ -29,16 +47,18 @@ class TorchBackend:
         self.model.to(models.device_of(settings.device))
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[[Response], None]
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
         """Sample every request; uniforms come from the streams `evaluate/<name>`."""
         limit = sampling.max_new_tokens
-        engine = TorchEngine(
-            self.model, stops=models.stop_tokens(self.model, self.tokenizer),
-            max_length=max(len(request.prompt) for request in requests) + limit,
-            max_rows=self.settings.max_rows, max_batched_tokens=self.settings.max_batched_tokens,
-            temperature=sampling.temperature, top_p=sampling.top_p,
-        )  # fmt: skip
+        rows = min(self.settings.max_rows, len(requests))
+        length = max(len(request.prompt) for request in requests) + limit
+        with _enough_memory(rows, length):
+            engine = TorchEngine(
+                self.model, stops=models.stop_tokens(self.model, self.tokenizer), max_length=length, max_rows=rows,
+                max_batched_tokens=self.settings.max_batched_tokens, temperature=sampling.temperature,
+                top_p=sampling.top_p,
+            )  # fmt: skip
 
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             async with turn, engine.session(request.prompt) as session:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import GenerationConfig
 
 from redraft.config.data import Sampling
 from redraft.config.trainer import Engine
@@ -22,9 +23,10 @@ class TransformersBackend:
         self.model, self.tokenizer = models.load(policy)
         self.model.to(models.device_of(settings.device)).eval()
         self.stops = models.stop_tokens(self.model, self.tokenizer)
+        self.model.generation_config = GenerationConfig()  # else penalties and the like of the model's own enter
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[[Response], None]
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
         """Sample in batches of prompts of similar length, seeded by the first of each batch."""
         ordered = sorted(requests, key=lambda request: len(request.prompt))
@@ -34,20 +36,19 @@ class TransformersBackend:
             with torch.random.fork_rng(), torch.inference_mode():
                 torch.manual_seed(int(draw.integers(2**31)))
                 rows = self._generate(batch, sampling)
-            for request, row in zip(batch, rows, strict=True):
-                deliver(self._response(request, row))
+            deliver(*(self._response(request, row) for request, row in zip(batch, rows, strict=True)))
 
     def _generate(self, batch: list[Request], sampling: Sampling) -> np.ndarray:
         """What `generate` appends, int64 (rows, tokens), padded behind what ends a response."""
         width = max(len(request.prompt) for request in batch)
-        pad = min(self.stops)
+        pad = min(self.stops, default=0)
         prompts = torch.tensor([[pad] * (width - len(r.prompt)) + r.prompt for r in batch], device=self.model.device)
         seen = torch.tensor([[0] * (width - len(r.prompt)) + [1] * len(r.prompt) for r in batch])
         drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
         how = drawn if sampling.temperature else {"do_sample": False}
         output = self.model.generate(
             prompts, attention_mask=seen.to(self.model.device), max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=sorted(self.stops), pad_token_id=pad, **how,
+            eos_token_id=sorted(self.stops) or None, pad_token_id=pad, **how,
         )  # fmt: skip
         return output[:, width:].cpu().numpy()
 

@@ -18,19 +18,18 @@ from redraft.train import models
 class VLLMBackend:
     """A policy in vLLM; see `redraft.evaluate.backend.Backend`.
 
-    Its engine is made when it is known how long sequences get.
+    Its engine is made when it is asked, for sequences of `length` tokens or of what is asked, if that is longer.
     """
 
-    def __init__(self, policy: Path | str, settings: Engine) -> None:
-        self.policy, self.settings = policy, settings
+    def __init__(self, policy: Path | str, settings: Engine, length: int = 0) -> None:
+        self.policy, self.settings, self.length = policy, settings, length
         self.tokenizer = models.load_tokenizer(policy)
         self.stops = sorted(models.stop_tokens(models.load_generation(policy), self.tokenizer))
         self.device = models.device_of(settings.device).type
         self._engine: LocalVLLM | None = None
-        self._length = 0
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[[Response], None]
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
         """Sample every request, with a seed of its own from the stream `evaluate/<name>/vllm`."""
         engine = self._ready(max(len(request.prompt) for request in requests) + sampling.max_new_tokens)
@@ -56,9 +55,10 @@ class VLLMBackend:
 
     def _ready(self, length: int) -> LocalVLLM:
         """An engine for sequences of this many tokens; a longer one than the last replaces it."""
-        if self._engine is None or length > self._length:
+        if self._engine is None or length > self.length:
             self.close()
-            self._engine, self._length = LocalVLLM(self.policy, length, self.settings.max_rows, **self._site()), length
+            self.length = max(length, self.length)
+            self._engine = LocalVLLM(self.policy, self.length, self.settings.max_rows, **self._site())
         return self._engine
 
     def _site(self) -> dict[str, Any]:

@@ -109,10 +109,14 @@ def compare(content: str, answer: str) -> Outcome:
 
 @lru_cache(maxsize=1 << 13)
 def _gold(answer: str) -> list[Any]:
-    """An answer to compare with, its text first; nothing if it cannot be read in time."""
+    """An answer to compare with, its text first; nothing if it cannot be read.
+
+    Raises:
+        TimeoutException: if it takes too long now; that is not remembered, since the next response may have more luck.
+    """
     try:
         return _read(answer)[::-1]
-    except (Exception, TimeoutException):
+    except Exception:
         return []
 
 

@@ -22,7 +22,7 @@ from redraft.config.data import Benchmark
 from redraft.config.trainer import Engine
 from redraft.errors import UserError
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.lm_eval import stock
+from redraft.evaluate.lm_eval import scoring, stock
 from redraft.evaluate.lm_eval.model import RedraftModel
 from redraft.evaluate.lm_eval.tasks import task_config
 from redraft.tasks.problems import load_problems
@@ -35,7 +35,7 @@ class Evaluated:
     """What lm-eval made.
 
     Attributes:
-        generations: one line a sample, columns as `redraft.evaluate.parts.COLUMNS` without the step.
+        generations: one line a sample, columns as `redraft.evaluate.parts.SCHEMA` without the step.
         metrics: by benchmark, lm-eval's aggregated metrics.
     """
 
@@ -46,9 +46,10 @@ class Evaluated:
 def sample(
     policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine,
     limit: int | None = None,
-) -> pd.DataFrame:  # fmt: skip
-    """Generations of a policy on benchmarks, sampled through lm-eval; see `evaluate`."""
-    return evaluate(policy, benchmarks, seed, kind, settings, limit).generations
+) -> Iterator[pd.DataFrame]:  # fmt: skip
+    """Generations of a policy, a benchmark at a time, sampled through lm-eval and not graded; see `evaluate`."""
+    for _, frame, _ in _each(policy, benchmarks, seed, kind, settings, limit, graded=False):
+        yield frame
 
 
 def evaluate(
@@ -72,21 +73,30 @@ def evaluate(
     Raises:
         UserError: if problems or a policy cannot be read, or the policy cannot be asked these problems.
     """
-    parts, metrics = [], {}
+    each = list(_each(policy, benchmarks, seed, kind, settings, limit, graded=True))
+    frames = pd.concat([frame for _, frame, _ in each], ignore_index=True)
+    return Evaluated(frames, {name: metrics for name, _, metrics in each})
+
+
+def _each(
+    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine, limit: int | None,
+    *, graded: bool,
+) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:  # fmt: skip
+    """Each benchmark's name, generations and lm-eval's metrics, when it is done."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
-            task = ConfigurableTask(config=_config(name, benchmark, kind))
+            task = ConfigurableTask(config=_config(name, benchmark, kind, graded))
             results, seconds = _run(model, task, _templated(model, benchmark), seed, limit)
             rows = _rows(model, task.config.task, results["samples"][task.config.task], benchmark)
-            parts.append(pd.DataFrame(rows).assign(seconds=seconds / len(rows)))
-            metrics[name] = _aggregated(results["results"][task.config.task])
-    return Evaluated(pd.concat(parts, ignore_index=True), metrics)
+            frame = pd.DataFrame(rows).assign(seconds=seconds / len(rows))
+            yield name, frame, _aggregated(results["results"][task.config.task])
 
 
-def _config(name: str, benchmark: Benchmark, kind: str) -> dict[str, Any]:
+def _config(name: str, benchmark: Benchmark, kind: str, graded: bool) -> dict[str, Any]:
     """The benchmark's task, with what only this kind of model understands."""
     config = task_config(name, benchmark)
-    return config | {"generation_kwargs": config["generation_kwargs"] | stock.GENERATION.get(kind, {})}
+    ungraded = {} if graded else {"process_results": scoring.ungraded, "metric_list": scoring.UNGRADED}
+    return config | ungraded | {"generation_kwargs": config["generation_kwargs"] | stock.GENERATION.get(kind, {})}
 
 
 @contextmanager

@@ -88,8 +88,8 @@ class RedraftModel(LM):
         document, (_, settings) = requests[0].doc, requests[0].args
         prompts = encode(self.tokenizer, [r.args[0] for r in requests], document.get("chat", "auto"))
 
-        def deliver(response: Response) -> None:
-            self.responses[task, response.problem, response.sample] = response
+        def deliver(*responses: Response) -> None:
+            self.responses |= {(task, response.problem, response.sample): response for response in responses}
 
         self.backend.sample(
             document.get("benchmark", task),

@@ -76,6 +76,15 @@ def _instructions(document: Document, text: str) -> Any:
         return Instructions(strict=none, loose=none)
 
 
+UNGRADED = [{"metric": "samples", "aggregation": "mean", "higher_is_better": True}]
+
+
+def ungraded(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
+    """The number of samples: grading comes later, when they are saved."""
+    (samples,) = results
+    return {"samples": float(len(samples))}
+
+
 def share(prompts: Sequence[Sequence[bool]]) -> float:
     """Share of all prompts' instructions that are followed."""
     followed = [one for prompt in prompts for one in prompt]

@@ -58,7 +58,7 @@ def _site(length: int, settings: Engine) -> dict[str, Any]:
             "enable_chunked_prefill": False, "max_num_batched_tokens": max(length, 16384),
         }  # fmt: skip
     return {
-        "dtype": "auto", "enforce_eager": settings.eager, "tensor_parallel_size": settings.tensor_parallel,
+        "dtype": "auto", "enforce_eager": settings.eager,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "max_num_batched_tokens": settings.max_batched_tokens,
     }  # fmt: skip
