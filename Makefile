@@ -6,10 +6,12 @@ ENV ?= cpu
 READY := $(VENV)/.ready
 # lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
 LIGHTEVAL := .venv-lighteval
+# Snakemake with its Slurm plugin: what submits jobs on a cluster, beside the environment that they run in.
+LAUNCHER := .venv-launcher
 PRESET ?= tiny
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test check bench mlflow docs lock clean lighteval
+.PHONY: reproduce test check bench mlflow docs lock clean lighteval launcher
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -35,14 +37,19 @@ docs: $(READY)
 
 lighteval: $(LIGHTEVAL)/.ready
 
+launcher: $(LAUNCHER)/.ready
+
 lock:
 	sh envs/lock.sh
 
 clean:
-	rm -rf $(VENV) $(LIGHTEVAL) .snakemake
+	rm -rf $(VENV) $(LIGHTEVAL) $(LAUNCHER) .snakemake
 
 $(READY): $(wildcard envs/$(ENV)/*.lock) envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(ENV)
 
 $(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/install.sh
 	sh envs/install.sh $(LIGHTEVAL) lighteval
+
+$(LAUNCHER)/.ready: envs/launcher/requirements.lock envs/install.sh
+	sh envs/install.sh $(LAUNCHER) launcher

@@ -1,10 +1,20 @@
 """Everything from models to the report. `snakemake` runs the tiny preset, `snakemake --config preset=NAME` another."""
 
+import os
+import sys
+from pathlib import Path
+
+# The packages beside this file: of the checkout, or in a job of a campaign of the frozen copy that it runs from.
+sys.path[:0] = [f"{workflow.basedir}/src", workflow.basedir]
+from redraft import freeze
 from redraft.config import Experiments, run_fingerprint
 from redraft.layout import Layout
 
+if freeze.frozen(Path(workflow.basedir)):
+    os.environ.update(freeze.environment(Path(workflow.basedir)))
 
-configfile: "workflows/config.yaml"
+
+configfile: f"{workflow.basedir}/workflows/config.yaml"
 
 
 # The system that envs/cpu/requirements.lock installs on. Inert unless containers are asked for.

@@ -5,7 +5,7 @@ the rules of `_seconds_a_step` and `_scale`. Runs that are finished count with t
 says where its hours come from. No number here ever enters a result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +38,12 @@ ROLLOUT_BYTES = 8
 """A token of a saved rollout, before compression: the token and the step it was sampled at."""
 DRAFT_BYTES = 12
 """A token in the draft store: the token, its log-probability and the step."""
+CHECKPOINTS = 2
+"""Checkpoints that a run keeps."""
 DRAFT_EPOCHS = 2
 """Epochs that the draft store keeps."""
+
+UNKNOWN = "unknown until one run is finished"
 
 Values = dict[str, float]
 
@@ -57,6 +61,8 @@ class CellCost:
         rollouts: bytes of all saved rollouts, before compression.
         drafts: bytes of one run's draft store, in memory and in a checkpoint.
         source: where the hours come from.
+        stored: bytes on disk of all runs when they are finished.
+        stored_source: where these come from.
     """
 
     cell: str
@@ -67,6 +73,17 @@ class CellCost:
     rollouts: float | None
     drafts: float | None
     source: str
+    stored: float | None = None
+    stored_source: str = UNKNOWN
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run: wall hours, the GPUs (or cores) that it had, and bytes of its files."""
+
+    hours: float
+    devices: int
+    stored: int
 
 
 @dataclass(frozen=True)
@@ -136,19 +153,80 @@ def lenience_of(cell: Cell) -> str:
     return format_lenience(cell.method.lenience) if hasattr(cell.method, "lenience") else ""
 
 
+def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
+    """The cells that targets stand for, by paper, each once.
+
+    Args:
+        experiments: where they are declared.
+        preset: whose papers are meant where a target names none.
+        targets: `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
+            `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
+
+    Raises:
+        UserError: for a target that is none of these.
+    """
+    found: dict[str, list[Cell]] = {}
+    for target in targets or ["reproduction"]:
+        for cell in _wanted(experiments, preset, target):
+            cells = found.setdefault(cell.paper, [])
+            cells += [] if cell in cells else [cell]
+    return found
+
+
+def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]:
+    if target in experiments.papers:
+        return experiments.cells(target, experiments.grids(target, beyond_paper=False))
+    if target == "reproduction":
+        return [cell for paper in preset.default for cell in _wanted(experiments, preset, paper)]
+    if target == "extras":
+        grids = {paper: grids + experiments.grids(paper, beyond_paper=True) for paper, grids in preset.default.items()}
+        return [cell for paper in grids for cell in experiments.cells(paper, grids[paper])]
+    paper, _, name = target.rpartition("/")
+    names = {p: {grid.name for grid in experiments.cell_file(p).grids} for p in ([paper] if paper else preset.default)}
+    if holding := [p for p in names if name in names[p]]:
+        return [cell for p in holding for cell in experiments.cells(p, [name])]
+    if not paper:
+        grids_of_all = [grid for grids in names.values() for grid in grids]
+        allowed = ["reproduction", "extras", *experiments.papers, *grids_of_all, "paper/cell"]
+        raise UserError("nothing is called so", key="target", value=target, allowed=allowed)
+    return [experiments.cell(target)]
+
+
 def cell_costs(experiments: Experiments, paper: str, preset: Preset, layout: Layout, extras: bool) -> list[CellCost]:
-    """One line a cell of the paper that the preset has a model and data for, with `extras` those beyond it too."""
+    """One line a cell that a paper reports, with `extras` those beyond it too; see `costs_of`."""
     grids = None if extras else experiments.grids(paper, beyond_paper=False)
-    reported = Reported(experiments.folder / paper)
-    cells = [c for c in experiments.cells(paper, grids) if c.model in preset.models and c.data in preset.data]
-    return [_cell_cost(cell, experiments, preset, layout, reported) for cell in cells]
+    return costs_of(experiments.cells(paper, grids), experiments, preset, layout)
+
+
+def costs_of(cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout) -> list[CellCost]:
+    """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown."""
+    known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
+    reported = {paper: Reported(experiments.folder / paper) for paper in {cell.paper for cell in known}}
+    return [_cell_cost(cell, experiments, preset, layout, reported[cell.paper]) for cell in known]
 
 
 def _cell_cost(cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, reported: Reported) -> CellCost:
     runs = [experiments.run(cell.id, seed, preset.name) for seed in preset.seeds]
-    hours, source = _measured_mean(cell, runs, layout) or estimate(cell, runs[0], preset, reported)
-    total = None if hours is None else hours * devices(preset) * len(runs)
-    return CellCost(cell.name, len(runs), hours, total, *_storage(cell, runs[0], len(runs), preset, reported), source)
+    storage, count = _storage(cell, runs[0], len(runs), preset, reported), len(runs)
+    if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:
+        source = f"measured ({len(measured)} of {count} runs)"
+        hours, device_hours, stored = (
+            sum(values) / len(measured)
+            for values in zip(*((m.hours, m.hours * m.devices, m.stored) for m in measured), strict=True)
+        )
+        return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source)
+    estimated, source = estimate(cell, runs[0], preset, reported)
+    total = None if estimated is None else estimated * devices(preset) * count
+    return CellCost(cell.name, count, estimated, total, *storage, source, *_stored(*storage, count))
+
+
+def _stored(
+    policies: float | None, rollouts: float | None, drafts: float | None, runs: int
+) -> tuple[float | None, str]:
+    """Bytes that all runs leave, by what is estimated of them; the last checkpoints hold a draft store each."""
+    if policies is None or rollouts is None or drafts is None:
+        return None, UNKNOWN
+    return policies + rollouts + drafts * CHECKPOINTS * runs, "parameters and token counts"
 
 
 def devices(preset: Preset) -> int:
@@ -161,50 +239,47 @@ def unit(preset: Preset) -> str:
     return "GPU-hours" if preset.engine.gpus else "core-hours"
 
 
-def _measured_mean(cell: Cell, runs: list[Run], layout: Layout) -> tuple[float, str] | None:
-    """Mean hours of the runs that are finished, and how many they are; None if none is."""
-    measured = [hours for run in runs if (hours := _measured(run, cell, layout)) is not None]
-    if not measured:
+def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> Measured | None:
+    """What a finished run took, if it is configured as it would be run today; its GPUs are those that it had."""
+    folder = layout.run(cell.id, run.seed)
+    if not (folder / "manifest.json").exists():
         return None
-    return sum(measured) / len(measured), f"measured ({len(measured)} of {len(runs)} runs)"
-
-
-def _measured(run: Run, cell: Cell, layout: Layout) -> float | None:
-    """Hours of a finished run, if it is configured as it would be run today."""
-    file = layout.run(cell.id, run.seed) / "manifest.json"
-    if not file.exists():
+    manifest = read_json(folder / "manifest.json")
+    if manifest["fingerprint"] != run_fingerprint(run):
         return None
-    manifest = read_json(file)
-    return manifest["seconds"] / 3600 if manifest["fingerprint"] == run_fingerprint(run) else None
+    engine = manifest.get("configuration", {}).get("engine", {})
+    had = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
+    stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return Measured(manifest["seconds"] / 3600, had, stored)
 
 
 def estimate(cell: Cell, run: Run, preset: Preset, reported: Reported) -> tuple[float | None, str]:
     """Wall hours of one run from the reported tables, and by which rule; None where they say nothing."""
     if not preset.paper_scale or not reported.models:
-        return None, "unknown until one run is finished"
-    model, factor, scaled = _scale(cell, preset, reported)
+        return None, UNKNOWN
+    if (scale := _scale(cell, preset, reported)) is None:
+        return None, "unknown: the paper has no such model, and its parameters are not known"
+    model, factor, scaled = scale
     algorithm = "grpo" if cell.algorithm.kind == "rloo" else cell.algorithm.kind
     as_grpo = f", {cell.algorithm.kind} as grpo" if algorithm != cell.algorithm.kind else ""
     if row := _printed(cell, model, reported):
         return row["end_to_end_h"] * factor, "Table 4" + scaled
     seconds, rule = _seconds_a_step(cell, model, algorithm, reported)
     if seconds is None:
-        return None, "unknown until one run is finished"
+        return None, UNKNOWN
     return seconds * run.steps * factor / 3600, f"{rule} × {run.steps} steps{as_grpo}{scaled}"
 
 
-def _scale(cell: Cell, preset: Preset, reported: Reported) -> tuple[str, float, str]:
-    """The model of Table 4 that stands for a cell's, the factor on its hours, and what to say about it.
+def _scale(cell: Cell, preset: Preset, reported: Reported) -> tuple[str, float, str] | None:
+    """The model of Table 4 that stands for a cell's, the factor on its hours, and what to say about it; None if none.
 
     A model that Table 4 has not takes the hours of the largest one there, in proportion to parameters.
     """
     if cell.model in reported.models:
         return cell.model, 1.0, ""
     known = {role: size for role in (cell.model, *reported.models) if (size := _parameters(preset, role))}
-    for role in (cell.model, *reported.models):
-        if role not in known:
-            raise UserError("how many parameters this model has is not known", key="models", value=role,
-                            allowed=PARAMETERS)  # fmt: skip
+    if len(known) <= len(reported.models):
+        return None
     nearest = max(reported.models, key=lambda role: known[role])
     factor = known[cell.model] / known[nearest]
     return nearest, factor, f", scaled from {nearest} by parameters (× {factor:.2f})"
@@ -285,13 +360,15 @@ def parts(experiments: Experiments, paper: str, extras: bool) -> dict[str, list[
 
 
 def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[PartCost]:
-    """One line a table or figure, and one for the cells that none needs."""
+    """One line a table or figure that needs one of these cells, and one for the cells that none needs."""
     by_cell = {cost.cell: cost for cost in costs}
     seen: set[str] = set()
     lines = []
     rest = set(by_cell) - {cell for cells in needed.values() for cell in cells}
     for part, names in (needed | ({"other cells": sorted(rest)} if rest else {})).items():
         cells = {name for name in names if name in by_cell}
+        if not cells:
+            continue
         new = cells - seen
         seen |= cells
         lines.append(PartCost(
@@ -306,15 +383,12 @@ def total(costs: Iterable[CellCost]) -> float:
     return sum(cost.device_hours or 0.0 for cost in sorted(costs, key=lambda cost: cost.cell))
 
 
-def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float:
+def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float | None:
     """Wall hours of all runs with known hours on so many GPUs (or cores), never less than the longest run.
 
-    Raises:
-        UserError: if one run takes more.
+    None if that is too few for one run.
     """
-    if available < devices(preset):
-        raise UserError("one run takes more than that", key="--gpus", value=available,
-                        allowed=f"{devices(preset)} or more")  # fmt: skip
-    together = available // devices(preset)
+    if not (together := available // devices(preset)):
+        return None
     runs = [cost.hours for cost in costs if cost.hours is not None for _ in range(cost.runs)]
     return max([sum(runs) / together, *runs], default=0.0)

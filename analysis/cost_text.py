@@ -10,7 +10,8 @@ def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.Da
     """Everything as one frame for a CSV file: a line a cell, then a line a table or figure; hours and bytes."""
     cells = [
         {"kind": "cell", "name": c.cell, "cells": 1, "runs": c.runs, "hours_per_run": c.hours, "hours": c.device_hours,
-         "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source}
+         "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source,
+         "stored_bytes": c.stored, "stored_source": c.stored_source}
         for c in costs
     ]  # fmt: skip
     needed = [
@@ -19,7 +20,7 @@ def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.Da
         for p in lines
     ]  # fmt: skip
     columns = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
-               "rollout_bytes", "draft_bytes", "source")  # fmt: skip
+               "rollout_bytes", "draft_bytes", "source", "stored_bytes", "stored_source")  # fmt: skip
     return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
 
 
@@ -27,7 +28,7 @@ def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available
     """Both tables, the totals and what is not in them, for a terminal."""
     per_cell = [
         [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
-         _gigabytes(c.rollouts), _gigabytes(c.drafts), c.source]
+         _gigabytes(c.rollouts), _gigabytes(c.drafts), _gigabytes(c.stored), _sources(c)]
         for c in costs
     ]  # fmt: skip
     per_part = [
@@ -35,7 +36,17 @@ def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available
          f"{p.unknown} cells unknown" if p.unknown else ""]
         for p in lines
     ]  # fmt: skip
-    header = ["cell", "runs", "h/run", unit(preset), "policies GB", "rollouts GB", "drafts GB", "source of the hours"]
+    header = [
+        "cell",
+        "runs",
+        "h/run",
+        unit(preset),
+        "policies GB",
+        "rollouts GB",
+        "drafts GB",
+        "all GB",
+        "source of the hours; of the storage",
+    ]
     of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
     return "\n".join([*_aligned(header, per_cell), "", *_aligned(of_parts, per_part), "",
                       *_totals(costs, preset, available), "", *_left_out(preset)])  # fmt: skip
@@ -43,15 +54,21 @@ def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available
 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
     name, known = "GPUs" if preset.engine.gpus else "cores", [c for c in costs if c.device_hours is not None]
-    hours, wall = total(costs), wall_hours(costs, preset, available)
+    hours, wall, each = total(costs), wall_hours(costs, preset, available), devices(preset)
     if not known:
         return [f"no hours are known: {len(costs)} cells, none with a finished run"]
     unknown = f"; {len(costs) - len(known)} of {len(costs)} cells unknown" if len(known) < len(costs) else ""
-    stored = sum((c.policies or 0.0) + (c.rollouts or 0.0) for c in costs)
+    stored = [c.stored for c in costs if c.stored is not None]
+    lasting = (
+        f"on {available} {name} none of these runs can start: each takes {each}"
+        if wall is None
+        else f"at least {wall:,.1f} wall hours ({wall / 24:,.1f} days) on {available} {name}, {each} a run"
+    )
+    without = f"; {len(costs) - len(stored)} of {len(costs)} cells unknown" if len(stored) < len(costs) else ""
     return [
         f"{sum(c.runs for c in known)} runs, {hours:,.0f} {unit(preset)}{unknown}",
-        f"at least {wall:,.0f} wall hours ({wall / 24:,.1f} days) on {available} {name}, {devices(preset)} a run",
-        f"{stored / 1e12:,.2f} TB of policies and rollouts" if stored else "storage is not estimated at this scale",
+        lasting,
+        f"{sum(stored) / 1e12:,.4g} TB of storage{without}" if stored else "storage is not estimated at this scale",
     ]
 
 
@@ -60,11 +77,15 @@ def _left_out(preset: Preset) -> list[str]:
         return ["Evaluation is not counted. Hours are those of finished runs."]
     share = preset.trainer.fresh_samples / preset.trainer.group_size
     return [
-        "Not counted: evaluation, whose hours the paper does not report; checkpoints, of which a run keeps few; and",
-        f"{share:.1%} more rollouts that this preset samples to log the reward of the policy itself.",
+        "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where",
+        f"nothing is measured; and {share:.1%} more rollouts, sampled to log the reward of the policy itself.",
         "Hours are of the paper's GPUs (H100). Policies: two bytes a parameter at every evaluated step. Rollouts, and",
         "drafts of one run in memory: of the mean length that the paper's token counts give, before compression.",
     ]
+
+
+def _sources(cost: CellCost) -> str:
+    return cost.source if cost.stored_source == cost.source else f"{cost.source}; {cost.stored_source}"
 
 
 def _number(value: float | None) -> str:

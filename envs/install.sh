@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes the virtual environment $1 from the lock of the environment $2 (cpu unless said, gpu or lighteval) and installs
-# this project into it, except into lighteval's. Run from the repository's root.
+# Makes the virtual environment $1 from the lock of the environment $2 (cpu unless said, gpu, launcher or lighteval) and
+# installs this project into it, except into the last two. Run from the repository's root.
 set -eu
 venv=$1
 name=${2:-cpu}
 lock=envs/$name/requirements.lock
-[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
+[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu, launcher or lighteval)" >&2; exit 2; }
 
 for candidate in python3.11 python3.12 python3 python; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
@@ -30,14 +30,19 @@ if [ "$name" = gpu ]; then
     else
         echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what goes without it" >&2
     fi
+elif [ "$name" = launcher ]; then
+    # Its jobs, too, find the command by the path: the one of the environment that trains, which may be made later.
+    ln -s "$PWD/.venv/bin/redraft" "$venv/bin/redraft"
 # Where the index offers only PyTorch's CUDA build, that cannot be imported without its CUDA packages.
 elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
     $pip install --quiet --no-deps -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
 fi
+case $name in
+cpu | gpu) $pip install --quiet --no-deps --no-build-isolation -e . ;;
+esac
 if [ "$name" != lighteval ]; then
-    $pip install --quiet --no-deps --no-build-isolation -e .
     # Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
     echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
 fi

@@ -46,9 +46,20 @@ def test_show_prints_a_complete_run(folder):
     )
 
 
+def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):
+    result = redraft(folder, "status", "--preset", "smoke")
+    assert result.returncode == 0, result.stderr
+    assert "waiting" in result.stdout
+    (folder / "results").mkdir()
+    result = redraft(folder, "recover")
+    assert (result.returncode, result.stdout) == (0, "nothing to do\n"), result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["status", "nothing"], ["no such paper", "nothing", "spec_rl"]),
+        (["status", "--grid", "nothing"], ["nothing", "core"]),
         (["show", "spec_rl/grpo-spec-l9"], ["no such cell", "spec_rl/grpo-spec-l0.5"]),
         (["show", "spec_rl/grpo-vanilla-l2"], ["excluded", "no draft"]),
         (["show", "spec_rl/grpo-vanilla", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
@@ -65,7 +76,7 @@ def test_show_prints_a_complete_run(folder):
         (["stage", "model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
         (
             ["stage", "train", "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
-            ["engine.device", "cuda", "cpu"],
+            ["engine.gpus", "8", "0 are here"],
         ),
     ],
 )

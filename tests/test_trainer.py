@@ -406,18 +406,6 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "name"), DAMAGE, ids=lambda value: getattr(value, "__name__", value))
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_resumes(name, damage, undisturbed, tiny_model, tmp_path):
-    folder = shutil.copytree(undisturbed, tmp_path / "run")
-    damage(folder / LATEST / name)
-    with pytest.raises(UserError, match=r"damaged|missing") as error:
-        train(make_run(), tiny_model, folder)
-    assert error.value.file == folder / LATEST / name
-    shutil.rmtree(folder / LATEST)
-    train(make_run(), tiny_model, folder)
-    assert results(folder) == results(undisturbed)
-
-
 OTHER = make_run(Speculative(lenience="e^0.5"))
 
 

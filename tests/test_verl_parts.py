@@ -137,14 +137,6 @@ def test_a_checkpoint_that_a_kill_left_unfinished_is_removed(checkpoints):
     assert not checkpoints.path(4).exists()
 
 
-def test_damaged_drafts_are_named_with_a_remedy(checkpoints):
-    a_checkpoint(checkpoints, 2)
-    file = checkpoints.drafts(2, 0)
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"(?s)damaged.*remove .*global_step_2"):
-        checkpoints.latest()
-
-
 def test_a_checkpoint_of_another_experiment_is_refused_and_of_other_inputs_removed(checkpoints):
     a_checkpoint(checkpoints, 2)
     with pytest.raises(UserError, match="another experiment"):

@@ -183,7 +183,9 @@ def evaluate(
 
 @app.command()
 def cost(
-    paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="reproduction, extras, a paper, a grid or paper/cell; else reproduction.")
+    ] = None,
     preset: Preset = "paper",
     gpus: Annotated[int, typer.Option(help="GPUs (or cores) at hand; 0 for what one run takes.")] = 0,
     extras: Annotated[bool, typer.Option(help="With what goes beyond the paper.")] = False,
@@ -198,14 +200,40 @@ def cost(
 
     experiments, layout = Experiments(), Layout(preset)
     settings, frames = experiments.preset(preset), []
-    for name in [paper] if paper else list(settings.default):
-        cells = costs.cell_costs(experiments, name, settings, layout, extras)
-        parts = costs.part_costs(cells, costs.parts(experiments, name, extras))
+    asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
+    for name, wanted in costs.wanted(experiments, settings, asked).items():
+        cells = costs.costs_of(wanted, experiments, settings, layout)
+        parts = costs.part_costs(cells, costs.parts(experiments, name, "extras" in asked))
         typer.echo(cost_text.text(cells, parts, settings, gpus or costs.devices(settings)))
         frames.append(cost_text.frame(cells, parts, settings).assign(paper=name))
     if csv:
         with atomic(csv) as temporary:
             pd.concat(frames).to_csv(temporary, index=False, float_format="%.10g")
+
+
+@app.command()
+def status(
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
+    grid: Annotated[list[str], typer.Option(help="Only this grid; may be given several times.")] = [],  # noqa: B006
+    preset: Preset = DEFAULT_PRESET,
+    every: Annotated[bool, typer.Option("--all", help="Also list the runs that wait or are done.")] = False,
+) -> None:
+    """Say which runs are done, running, failed and missing, and how those that failed ended."""
+    from redraft.status import status as look
+    from redraft.status import text
+
+    runs = look(Layout(preset), Experiments(), [paper] if paper else [], grid)
+    typer.echo(text(runs, every=every))
+
+
+@app.command()
+def recover(
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel this campaign's jobs that Slurm still has.")] = False,
+) -> None:
+    """Clean up after a scheduler that was killed (dead owners, unfinished files, its lock), and say what was done."""
+    from redraft.recover import recover as clean
+
+    typer.echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")
 
 
 @app.command()

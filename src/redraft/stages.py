@@ -3,10 +3,11 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from redraft.config import Experiments, Run
+from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
@@ -88,19 +89,37 @@ def check(preset_name: str, cells: list[str]) -> None:
 
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
     """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
-    from redraft.provenance import git_state, write_manifest
+    from redraft.provenance import git_state
+    from redraft.train.lease import lease
 
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
+    with lease(folder, run_fingerprint(run), folder / "log.txt") as held, _devices(run.engine.gpus, folder):
+        _train(run, model, folder, git, held)
+
+
+def _devices(count: int, folder: Path) -> AbstractContextManager[Any]:
+    """GPUs of its own for what runs in a folder, if it takes any."""
+    from redraft.devices import devices
+
+    return devices(count, str(folder)) if count else nullcontext()
+
+
+def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
+    """Train one run in a folder that this process holds."""
+    from redraft.provenance import write_manifest
+    from redraft.train.lease import took_part
+
     trainer, files = _trainer(run, model, folder, git["commit"])
-    report = _reporter(f"{cell_id} seed {seed}", every=trainer.steps_per_epoch)
-    trainer.train(lambda i, n, record: report(i, n, _summary(record)))
+    report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=trainer.steps_per_epoch)
+    trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
     policies = [trainer.folder.policy(step) for step in run.evaluated_steps]
     outputs = [trainer.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
+    held.check()
     write_manifest(
         folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds, inputs=inputs,
+        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), trainer.steps),
     )  # fmt: skip
 
 
@@ -169,7 +188,8 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
 
     preset = Experiments().preset(preset_name)
     steps = {_step_of(policy): policy for policy in policies}
-    sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file)
+    with _devices(min(preset.engine.gpus, 1), file.parent):
+        sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file)
     write_json(file.with_suffix(".json"), {
         "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
         "git": git_state(), **environment(),

@@ -18,6 +18,7 @@ def import_runs(layout: Layout, paper: str) -> None:
 
     What the database holds of a run that has since been run or graded anew, or whose import was cut short, is replaced.
     """
+    record = layout.collected(paper) / "tracked.json"  # refuses a name that is no folder's, before anything is made
     import mlflow
     from mlflow.tracking import MlflowClient
 
@@ -38,7 +39,7 @@ def import_runs(layout: Layout, paper: str) -> None:
             for run in known[name]:
                 client.delete_run(run.info.run_id)
             _import(client, experiment, manifest, file.parent)
-    write_json(layout.collected(paper) / "tracked.json", tracked)
+    write_json(record, tracked)
 
 
 def _digest(folder: Path) -> str:

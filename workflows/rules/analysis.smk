@@ -60,6 +60,10 @@ rule table:
         LOGS / "{paper}/table{number}.log",
     params:
         preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            f"experiments/{wildcards.paper}/tables.yaml",
+            *reported_tables(wildcards.paper, int(wildcards.number)),
+        ),
     shell:
         "redraft stage table {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
 
@@ -79,6 +83,9 @@ rule figure:
         LOGS / "{paper}/figure{number}.log",
     params:
         preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            f"experiments/{wildcards.paper}/figures.yaml"
+        ),
     shell:
         "redraft stage figure {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
 
@@ -92,6 +99,9 @@ rule reported_speedups:
         LOGS / "{paper}/reported_speedups.log",
     params:
         preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            *reported_tables(wildcards.paper, 4)
+        ),
     shell:
         "redraft stage reported-speedups {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
@@ -107,6 +117,10 @@ rule counterparts:
         LOGS / "{paper}/counterparts.log",
     params:
         preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            f"experiments/{wildcards.paper}/tables.yaml",
+            *all_reported_tables(wildcards.paper),
+        ),
     shell:
         "redraft stage counterparts {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
@@ -134,6 +148,9 @@ rule cases:
         LOGS / "{paper}/cases.log",
     params:
         preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            f"experiments/{wildcards.paper}/figures.yaml"
+        ),
     shell:
         "redraft stage cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
@@ -149,6 +166,10 @@ rule claims:
         LOGS / "{paper}/claims.log",
     params:
         preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            f"experiments/{wildcards.paper}/claims.yaml",
+            *all_reported_tables(wildcards.paper),
+        ),
     shell:
         "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 

@@ -10,6 +10,7 @@ from redraft.config import (
     fingerprint,
     sampling_fingerprint,
 )
+from redraft.config.site import load_site
 from redraft.errors import UserError
 
 
@@ -29,9 +30,12 @@ def checked_config():
 
 
 checked(checked_config)
+if workflow.is_main_process:
+    READ = checked(lambda: freeze.checkout_hash(Path(workflow.basedir)))
 EXPERIMENTS = Experiments()
 PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 LAYOUT = Layout(PRESET.name)
+SITE = checked(load_site)
 PAPERS = list(PRESET.default)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
@@ -194,3 +198,7 @@ wildcard_constraints:
     role=r"[A-Za-z0-9_.-]+",
     evaluated=rf"{re.escape(str(LAYOUT.folder))}/(runs|initial)/.+",
     number=r"\d{2,3}",
+
+
+onstart:
+    checked(lambda: freeze.start(workflow, PRESET.name, READ))

@@ -16,6 +16,7 @@ rule generate:
         f"{RUN}/generate.log",
     threads: 1
     resources:
+        **SITE.resources("evaluate", min(PRESET.engine.gpus, 1)),
         gpus=min(PRESET.engine.gpus, 1),
     params:
         preset=PRESET.name,
@@ -49,6 +50,8 @@ rule grade:
     log:
         "{evaluated}/grade.log",
     threads: 1
+    resources:
+        **SITE.resources("grade"),
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
@@ -81,6 +84,8 @@ rule lighteval:
     log:
         "{evaluated}/lighteval.log",
     threads: 1
+    resources:
+        **SITE.resources("grade"),
     shell:
         "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 
@@ -93,6 +98,8 @@ rule diversity:
     log:
         f"{RUN}/diversity.log",
     threads: 1
+    resources:
+        **SITE.resources("grade"),
     params:
         folder=subpath(input.manifest, parent=True),
         version=2,  # to be raised when something else is measured

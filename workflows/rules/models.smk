@@ -1,6 +1,10 @@
 # Initial policies: made and warm-started, or fetched.
 
 
+localrules:  # since only the machine that runs Snakemake may have a network
+    make_model,
+
+
 rule make_model:
     output:
         weights=LAYOUT.model("{role}") / "model.safetensors",

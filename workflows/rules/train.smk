@@ -15,6 +15,7 @@ rule train:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
     resources:
+        **SITE.resources("train", PRESET.engine.gpus, PRESET.engine.nodes),
         gpus=PRESET.engine.gpus,
     params:
         preset=PRESET.name,
@@ -23,4 +24,4 @@ rule train:
         run=lambda wildcards: run_fingerprint(run_of(wildcards)),
     shell:
         "redraft stage train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
-        " {params.folder:q} 2>&1 | tee {log:q}"
+        " {params.folder:q} 2>&1 | tee -a {log:q}"

@@ -16,6 +16,7 @@ from redraft.config.experiment import Cell, CellFile, Exclusion, Grid, Preset, R
 from redraft.config.report import ClaimFile, FigureFile, TableFile
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
+from redraft.layout import code_root
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -113,11 +114,12 @@ class Experiments:
     """The experiment files under one root, read on demand.
 
     Args:
-        root: the repository's root, or any folder with an `experiments` folder of the same layout.
+        root: the repository's root, or any folder with an `experiments` folder of the same layout; where this code
+            runs from if none is given.
     """
 
-    def __init__(self, root: Path | str = ".") -> None:
-        self.root = Path(root)
+    def __init__(self, root: Path | str | None = None) -> None:
+        self.root = code_root() if root is None else Path(root)
         self.folder = self.root / "experiments"
 
     @property

@@ -65,7 +65,9 @@ class Engine(Config):
     kind: Literal["torch", "verl"] = "torch"
     """What trains: this project's trainer over an in-process engine, or verl with vLLM."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs that a training run takes."""
+    """GPUs that a training run takes, on each of its nodes."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes that a training run takes (verl on GPUs only, in a Slurm job; docs/slurm.md)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
     threads: int = Field(default=1, ge=1)

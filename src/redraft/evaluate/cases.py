@@ -196,7 +196,7 @@ def _tokenizer(run_folder: Path) -> Any:
     if not folders:
         raise UserError("no policy was saved here, so there is no tokenizer", file=run_folder / "policies")
     try:
-        return AutoTokenizer.from_pretrained(folders[-1])
+        return AutoTokenizer.from_pretrained(folders[-1], trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"no tokenizer can be loaded from here ({reason})", file=folders[-1]) from None

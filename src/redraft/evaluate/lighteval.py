@@ -7,10 +7,11 @@ from pathlib import Path
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate.compare_ifeval import write_comparison
+from redraft.layout import code_root
 from redraft.tasks.sentences import sentence_splitter
 
 PYTHON = Path(".venv-lighteval/bin/python")
-SCRIPT = Path("workflows/lighteval/grade.py")
+SCRIPT = code_root() / "workflows/lighteval/grade.py"
 
 
 def check_lighteval(benchmarks: Mapping[str, Benchmark]) -> None:

@@ -1,11 +1,12 @@
 """Checkpoints: everything a run needs to go on as if it had not been stopped.
 
 A checkpoint is a folder that is renamed into place when complete, with the hash of every file in it. Tensors are
-safetensors, so that loading one never executes code. The last two are kept.
+safetensors, so that loading one never executes code. The last two are kept; one that was damaged since is set aside.
 """
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ import torch
 from safetensors.torch import load, save
 
 from redraft.errors import UserError
-from redraft.files import read_json, sha256, write_atomically, write_json
+from redraft.files import read_json, write_atomically, write_json
 from redraft.rollout.drafts import DraftStore, load_rollouts, save_rollouts
 from redraft.rollout.types import Rollout
 from redraft.train.folders import atomic_folder
+from redraft.train.integrity import damage, measure, remove_set_aside, set_aside
 
 KEPT = 2
 PENDING = "pending.safetensors"
@@ -70,34 +72,30 @@ class Checkpoints:
             write_atomically(unfinished / "random.safetensors", save({"torch": torch.get_rng_state()}))
             state.drafts.save(unfinished / "drafts.safetensors")
             save_rollouts(unfinished / PENDING, state.pending, rewards=state.pending_rewards)
-            hashes = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
+            files = measure(unfinished, unfinished.iterdir())
             progress = {"step": state.step, "training_step": state.training_step, "seconds": round(state.seconds, 3),
                         "commits": state.commits}  # fmt: skip
-            write_json(unfinished / "state.json", {**self.run, **progress, "sha256": hashes})
-        for old in self._complete()[:-KEPT]:
+            write_json(unfinished / "state.json", {**self.run, **progress, **files})
+        complete = self._complete()
+        for old in complete[:-KEPT]:
             shutil.rmtree(old)
+        if len(complete) >= KEPT:
+            remove_set_aside(self.folder)
 
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def restore(self, parts: Mapping[str, Any]) -> State:
-        """Load the latest state into models and optimizers, and return the rest of it.
+        """Load the latest undamaged state into models and optimizers, and return the rest of it.
 
-        A run without a checkpoint, or whose checkpoints started from other inputs, is at its start.
+        A run without a checkpoint, or whose checkpoints started from other inputs or are all damaged, is at its start.
 
         Raises:
-            UserError: if the latest is damaged, or belongs to another experiment.
+            UserError: if the latest belongs to another experiment.
         """
-        complete = self._complete()
-        if not complete:
+        latest, state = self._latest_undamaged()
+        if latest is None:
             return State()
-        latest = complete[-1]
-        state = read_json(latest / "state.json")
-        self._check_run(latest, state)
-        if state.get("inputs") != self.run["inputs"]:
-            self.folder.rename(self.folder.with_name(f".{self.folder.name}"))  # at once; removing takes longer
-            return State()
-        self._check_files(latest, state)
         for name, part in parts.items():
             _restore(part, load((latest / f"{name}.safetensors").read_bytes()))
         torch.set_rng_state(load((latest / "random.safetensors").read_bytes())["torch"])
@@ -106,6 +104,37 @@ class Checkpoints:
             state["step"], state["training_step"], state["seconds"], DraftStore.load(latest / "drafts.safetensors"),
             pending, others["rewards"], state["commits"],
         )  # fmt: skip
+
+    def _latest_undamaged(self) -> tuple[Path | None, dict[str, Any]]:
+        """The last checkpoint that is what it was when it was written, and its state; damaged ones are set aside."""
+        complete = self._complete()
+        for latest in reversed(complete):
+            state, wrong = self._read(latest)
+            if not wrong and state["inputs"] != self.run["inputs"]:
+                # At once; removing takes longer.
+                self.folder.rename(self.folder.with_name(f".{self.folder.name}"))
+                return None, {}
+            if not (wrong := wrong or damage(latest, state)):
+                return latest, state
+            set_aside(latest, wrong)
+        if complete:
+            print(f"{self.folder}: no undamaged checkpoint is left; the run starts anew", file=sys.stderr, flush=True)
+        return None, {}
+
+    def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
+        """What a checkpoint says of itself, and what is wrong with that.
+
+        Raises:
+            UserError: if it belongs to another experiment.
+        """
+        try:
+            state = read_json(folder / "state.json")
+        except UserError as error:
+            return {}, f"state.json: {error.message}"
+        if not isinstance(state, dict) or not {"run", "inputs", "sha256", "step"} <= set(state):
+            return {}, "state.json is damaged: it lacks a key"
+        self._check_run(folder, state)
+        return state, ""
 
     def _check_run(self, folder: Path, state: dict[str, Any]) -> None:
         if state["run"] != self.run["run"]:
@@ -116,20 +145,6 @@ class Checkpoints:
                 value=state["run"],
                 allowed=f"{self.run['run']}; {_remedy(folder)}",
             )
-
-    def _check_files(self, folder: Path, state: dict[str, Any]) -> None:
-        for name, expected in state["sha256"].items():
-            file = folder / name
-            if not file.exists():
-                raise UserError("this file of a checkpoint is missing", file=file, allowed=_remedy(folder))
-            if sha256(file) != expected:
-                raise UserError(
-                    "this file of a checkpoint is damaged",
-                    file=file,
-                    key="sha256",
-                    value=sha256(file),
-                    allowed=f"{expected}; {_remedy(folder)}",
-                )
 
 
 def _remedy(folder: Path) -> str:

@@ -28,6 +28,7 @@ from redraft.train.batch import Batch
 from redraft.train.checkpoint import Checkpoints, State, append_record, truncate_records
 from redraft.train.gather import gather
 from redraft.train.learner import Learner
+from redraft.train.lease import Lease
 from redraft.train.losses import shaped
 from redraft.train.records import describe, save_rollouts_of_step
 from redraft.train.run_folder import RunFolder
@@ -70,6 +71,7 @@ class LocalTrainer:
         self.steps_per_epoch, self.steps = trainer.steps_per_epoch(len(self.problems)), run.steps
         self.strategy = strategy(run.method)
         self.state = State()
+        self.lease: Lease | None = None
         self.engine = self._engine()
 
     def _engine(self) -> Any:
@@ -82,12 +84,26 @@ class LocalTrainer:
             max_rows=settings.max_rows, max_batched_tokens=settings.max_batched_tokens,
         )  # fmt: skip
 
-    def train(self, progress: Progress = lambda *_: None) -> None:
-        """Run all steps that are not done yet; policies are kept at the steps that are evaluated, the last included."""
+    def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:
+        """Run all steps that are not done yet; policies are kept at the steps that are evaluated, the last included.
+
+        Args:
+            progress: called after each step.
+            lease: of the folder, without which nobody makes sure that no other process works in it.
+
+        Raises:
+            LeaseLost: if another process has taken the folder.
+            UserError: if the folder holds another experiment, or a finished run without its last checkpoint.
+        """
+        self.lease = lease
         identity = run_fingerprint(self.run)
         checkpoints = Checkpoints(self.folder.checkpoints(identity), identity, self.inputs)
         self.folder.path.mkdir(parents=True, exist_ok=True)
         state = self.state = checkpoints.restore(self.learner.parts)
+        if state.step < self.steps:
+            self.folder.keep_finished(identity, self.inputs)
+        if lease:
+            lease.resumed_from(state.step)
         self.folder.keep_checkpoints(identity)
         truncate_records(self.folder.records, state.step)
         self.folder.truncate_rollouts(state.step)
@@ -98,13 +114,19 @@ class LocalTrainer:
         while state.step < self.steps:
             began = time.perf_counter()
             record = self.step(state.step)
+            self._check_lease()
             append_record(self.folder.records, record)
             state.step, state.seconds = state.step + 1, state.seconds + time.perf_counter() - began
             if state.step in evaluated:
                 models.save(self.learner.policy, self.tokenizer, self.folder.policy(state.step))
             if state.step % self.run.engine.checkpoint_every == 0 or state.step == self.steps:
+                self._check_lease()
                 checkpoints.save(state, self.learner.parts)
             progress(state.step, self.steps, record)
+
+    def _check_lease(self) -> None:
+        if self.lease:
+            self.lease.check()
 
     def step(self, step: int) -> dict[str, Any]:
         """One step: roll out, reward, and update if there is enough to update from; returns its record."""
@@ -121,6 +143,7 @@ class LocalTrainer:
         update = self._update(*enough, clock) if enough else self.learner.metrics_without_update
         for rollout in rollouts:
             self.state.drafts.put(rollout, epoch)
+        self._check_lease()
         save_rollouts_of_step(self.folder.rollouts(step), epoch, rollouts, rewards)
         with clock.excluded():
             fresh = self._fresh_reward(chosen, step, epoch)

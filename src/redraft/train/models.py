@@ -49,6 +49,10 @@ def initialise(model: TinyModel, tokenizer: Any) -> Any:
 
 transformers.utils.logging.disable_progress_bar()
 
+NO_CODE = {"trust_remote_code": False}
+"""Said, since transformers else asks whoever is there whether a model's own code may run."""
+NO_PICKLE = {"use_safetensors": True}
+
 
 @contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
@@ -76,8 +80,10 @@ def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
         UserError: if there is nothing that can be loaded.
     """
     with _naming(path):
-        model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
-        return model, AutoTokenizer.from_pretrained(path, revision=revision)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, revision=revision, dtype=torch.float32, **NO_CODE, **NO_PICKLE
+        )
+        return model, AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
 
 
 def load_critic(path: Path, seed: int) -> Any:
@@ -87,9 +93,11 @@ def load_critic(path: Path, seed: int) -> Any:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            config = AutoConfig.from_pretrained(path, num_labels=1)
+            config = AutoConfig.from_pretrained(path, num_labels=1, **NO_CODE)
             config.classifier_dropout = 0.0
-            return AutoModelForTokenClassification.from_pretrained(path, config=config, dtype=torch.float32)
+            return AutoModelForTokenClassification.from_pretrained(
+                path, config=config, dtype=torch.float32, **NO_CODE, **NO_PICKLE
+            )
     finally:
         transformers.utils.logging.set_verbosity(verbosity)
 
@@ -101,7 +109,7 @@ def load_tokenizer(path: Path | str) -> Any:
         UserError: if there is none.
     """
     with _naming(path):
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, **NO_CODE)
 
 
 def load_config(path: Path | str) -> Any:
@@ -111,7 +119,7 @@ def load_config(path: Path | str) -> Any:
         UserError: if there is none.
     """
     with _naming(path):
-        return AutoConfig.from_pretrained(path)
+        return AutoConfig.from_pretrained(path, **NO_CODE)
 
 
 def load_generation(path: Path | str) -> Any:

@@ -1,11 +1,12 @@
 """Where a run keeps its files."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import UserError
+from redraft.files import read_json
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,27 @@ class RunFolder:
     def records(self) -> Path:
         """One JSON line a step."""
         return self.path / "steps.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        """Written when the run is finished."""
+        return self.path / "manifest.json"
+
+    def keep_finished(self, fingerprint: str, inputs: Mapping[str, str]) -> None:
+        """Refuse to train again what is finished: a run without its last checkpoint would overwrite its own results.
+
+        The workflow removes the manifest of what it has to make anew, and other inputs make another run.
+
+        Raises:
+            UserError: if there is a manifest of this experiment from these inputs.
+        """
+        if not self.manifest.exists():
+            return
+        manifest = read_json(self.manifest)
+        same_inputs = inputs.items() <= manifest.get("inputs", {}).items()
+        if manifest.get("fingerprint") == fingerprint and same_inputs:
+            raise UserError("this run is finished, but its last checkpoint is not there undamaged", file=self.manifest,
+                            allowed=f"its results as they are, or all anew after removing {self.path}")  # fmt: skip
 
     def policy(self, step: int) -> Path:
         """The model after so many steps, in transformers' format."""

@@ -7,26 +7,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
+from redraft.devices import held
 from redraft.errors import UserError
-from redraft.files import sha256, write_atomically
+from redraft.files import NO_SPACE, sha256, write_atomically
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.checkpoint import truncate_records
+from redraft.train.lease import Lease
 from redraft.train.local import Progress as Report
 from redraft.train.run_folder import RunFolder
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.progress import Progress, VerlCheckpoints
+from redraft.train.verl.ray_cluster import ray_cluster
 
 LOOK_SECONDS = 0.5
 """Between looks at the records of a running process."""
@@ -65,6 +68,7 @@ class VerlTrainer:
         self.identity = run_fingerprint(self.run)
         self.checkpoints = VerlCheckpoints(self.folder.checkpoints(self.identity), self.identity, self.inputs)
         self.state = Progress()
+        self.lease: Lease | None = None
 
     @property
     def log(self) -> Path:
@@ -92,43 +96,68 @@ class VerlTrainer:
 
     def prepare(self) -> None:
         """Go back to the last whole checkpoint and write the configuration that goes on from there."""
-        checkpoint, self.state = self.checkpoints.latest()
+        checkpoint, self.state = self.checkpoints.latest(hashes=True)
+        if self.state.records < self.steps:
+            self.folder.keep_finished(self.identity, self.inputs)
         self.folder.keep_checkpoints(self.identity)
         truncate_records(self.folder.records, self.state.records)
         self.folder.truncate_rollouts(self.state.records)
         self.folder.keep_policies([step for step in self.run.evaluated_steps if step <= self.state.records])
         if self.commit not in self.state.commits:
             self.state = replace(self.state, commits=[*self.state.commits, self.commit])
+        if self.lease:
+            self.lease.resumed_from(self.state.records)
         config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, resume=checkpoint,
                          inputs=self.inputs, commits=self.state.commits)  # fmt: skip
+        with open_dict(config):
+            config.redraft.lease = self.lease.token if self.lease else None
         write_atomically(self.path / "verl.yaml", OmegaConf.to_yaml(config))
 
-    def train(self, report: Report = lambda *_: None) -> None:
+    def train(self, report: Report = lambda *_: None, lease: Lease | None = None) -> None:
         """Run all steps that are not done yet.
 
+        Args:
+            report: called after each step.
+            lease: of the folder, without which nobody makes sure that no other process works in it.
+
         Raises:
+            LeaseLost: if another process has taken the folder.
             UserError: if verl fails; its log is kept, and what was finished before is not lost.
         """
+        self.lease = lease
         self.path.mkdir(parents=True, exist_ok=True)
         self.prepare()
         if self.state.records < self.steps:
             print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
             command = [sys.executable, "-m", "redraft.train.verl", str(self.path / "verl.yaml")]
-            with _process(command, os.environ | environment(self.gpu), self.log) as process:
+            nodes = self.run.engine.nodes
+            cluster: Any = ray_cluster(nodes, self.path) if nodes > 1 else nullcontext({})
+            with (
+                cluster as variables,
+                _process(command, os.environ | environment(self.gpu) | variables, self.log) as process,
+            ):
+                if lease:
+                    lease.add_process(process.pid)
                 code = self._watch(process, report)
             if code:
-                raise UserError(
-                    f"verl failed with exit code {code}; it ended with\n{self._end_of_log()}", file=self.log
-                )
+                raise self._failure(code)
         _, self.state = self.checkpoints.latest()
         if self.state.records < self.steps:
             raise UserError("verl ended before its last step", file=self.log, value=self.state.records,
                             allowed=str(self.steps))  # fmt: skip
 
+    def _failure(self, code: int) -> UserError:
+        end = self._end_of_log()
+        if any(os.strerror(number) in end for number in NO_SPACE):
+            return UserError("no space left while verl wrote; its last whole checkpoint is intact", file=self.log)
+        return UserError(f"verl failed with exit code {code}; it ended with\n{end}", file=self.log)
+
     def _watch(self, process: subprocess.Popen, report: Report) -> int:
         """Report each record when it is written; returns the exit code."""
         seen = self.state.records
         while True:
+            if self.lease:
+                self.lease.check()
             code = process.poll()
             for record in _whole_lines(self.folder.records)[seen:]:
                 seen += 1
@@ -145,7 +174,10 @@ class VerlTrainer:
 def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
     """A process in a group of its own, which is ended with the block, and also when this process is told to end."""
     with log.open("ab") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            pass_fds=held(),  # else a killed launcher would free GPUs that verl still uses
+        )  # fmt: skip
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield process

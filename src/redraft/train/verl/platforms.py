@@ -31,8 +31,8 @@ def on_gpus(run: Run) -> Table:
             },
         },
         "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload}),
-        "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus},
-        "ray_kwargs": {"ray_init": {"address": "local", "include_dashboard": False}},
+        "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus, "nnodes": engine.nodes},
+        "ray_kwargs": {"ray_init": {"address": "local" if engine.nodes == 1 else "auto", "include_dashboard": False}},
     }  # fmt: skip
 
 

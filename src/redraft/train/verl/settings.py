@@ -121,7 +121,7 @@ def trainer(run: Run, folder: Path, resume: Path | None) -> Table:
     """How long, and where to. What is saved, and when, `redraft.train.verl.trainer` decides in each step."""
     return {
         "project_name": "redraft", "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}", "logger": [],
-        "total_training_steps": run.steps, "total_epochs": math.ceil(run.trainer.epochs), "nnodes": 1,
+        "total_training_steps": run.steps, "total_epochs": math.ceil(run.trainer.epochs),
         "critic_warmup": 0, "save_freq": 1, "test_freq": -1, "val_before_train": False,
         "default_local_dir": str(RunFolder(folder).checkpoints(run_fingerprint(run))),
         # The two last are kept by `redraft.train.verl.progress`, which knows which of them are whole.

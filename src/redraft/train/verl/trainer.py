@@ -7,8 +7,9 @@ are needed. Records are of generation steps, as the local trainer's.
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from verl.utils import tensordict_utils as tu
 from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
 from redraft.train.folders import linked_folder
+from redraft.train.lease import check_held
 from redraft.train.run_folder import RunFolder
 from redraft.train.verl.order import in_epoch_order
 from redraft.train.verl.progress import Progress, VerlCheckpoints
@@ -44,7 +46,10 @@ class GroupTrainer(PPOTrainerSync):
         self.folder = RunFolder(Path(ours["folder"]))
         self.progress = Progress(commits=ours["commits"])
         checkpoints = Path(config.trainer.default_local_dir)
-        self.checkpoints = VerlCheckpoints(checkpoints, run_fingerprint(self.run), ours["inputs"])
+        self.check: Callable[[], None] = lambda: None
+        if ours.get("lease"):
+            self.check = partial(check_held, self.folder.path, ours["lease"])
+        self.checkpoints = VerlCheckpoints(checkpoints, run_fingerprint(self.run), ours["inputs"], self.check)
         self.records = StepRecords(self.run, self.folder)
         epochs = epochs_kept(self.run.method)
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(epochs) for i in range(ours["shards"])]
@@ -122,6 +127,7 @@ class GroupTrainer(PPOTrainerSync):
     def on_sample_end(self) -> None:
         """Engines sleep; under DAPO an evaluated step may lie before the one whose groups complete the update."""
         super().on_sample_end()
+        self.check()
         if early := [step for step in self._evaluated() if step < self._generation_steps]:
             folder = self.checkpoints.folder / "policy"
             self.actor_rollout_wg.save_checkpoint(str(folder / "actor"), None, self.global_steps - 1)
@@ -147,6 +153,7 @@ class GroupTrainer(PPOTrainerSync):
 
     def _record(self, groups: list[Group], seconds: Mapping[str, float], update: Update | None) -> None:
         """Write the records of the generation steps since the last update, and count them as done."""
+        self.check()
         training_step = self.global_steps if update else self.global_steps - 1
         self.progress.seconds += self.records.write(groups, self.progress.records, seconds, update, training_step)
         self.progress.updates, self.progress.records = self.global_steps, self._generation_steps
@@ -194,6 +201,7 @@ class GroupTrainer(PPOTrainerSync):
         if self._generation_steps >= self.run.steps:
             self.total_training_steps = self.global_steps  # under DAPO not known before
         if self._checkpoint_due():
+            self.check()
             super()._save_checkpoint()
             self._save_the_rest([step for step in self._evaluated() if step == self._generation_steps])
 

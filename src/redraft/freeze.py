@@ -1,0 +1,171 @@
+"""A copy of the code that a campaign runs from, so that editing the checkout while jobs run changes nothing in flight.
+
+The copy is named by the hash of its content and lies with the results. Its jobs find it by two environment variables:
+PYTHONPATH for the packages, which comes before an editable install, and REDRAFT_CODE for experiments and workflows.
+Data, environments and results are not copied. See docs/workstation.md.
+"""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from redraft.config.identity import fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json, sha256, write_json
+from redraft.layout import CODE, FROZEN, Layout, code_root
+from redraft.provenance import git_state
+
+PACKAGES = {"src": ("redraft", "snakemake_logger_plugin_redraft"), "": ("analysis",)}
+"""Packages by the folder that they lie in, taken from where Python imports them."""
+PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs")
+"""Of the repository besides, those that are there."""
+
+
+def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
+    """Copy all that jobs run, unless a copy of just this is there.
+
+    Args:
+        root: the repository's root.
+        preset: under whose results the copy lies.
+        results: root of all results.
+
+    Returns:
+        The copy, `<results>/<preset>/code/<hash>`.
+
+    Raises:
+        UserError: if a copy that is there was changed since.
+    """
+    folder = Layout(preset, results).code
+    unfinished = folder / f".{os.getpid()}.tmp"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        _copy(root, unfinished)
+        code = content_hash(unfinished)  # of the copy: the checkout may be edited while it is read
+        write_json(unfinished / FROZEN, {"code": code, "git": git_state()})
+        return _in_place(unfinished, folder / code)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _in_place(unfinished: Path, copy: Path) -> Path:
+    """Rename a copy to its place; what is there already stays, if it is the same."""
+    try:
+        unfinished.rename(copy)
+    except OSError:
+        if not copy.is_dir():
+            raise
+    if (found := content_hash(copy)) != copy.name:
+        raise UserError("this frozen copy was changed; remove it, once nothing runs from it", file=copy, key="hash",
+                        value=found, allowed=copy.name)  # fmt: skip
+    if unfinished.exists() and (state := read_json(unfinished / FROZEN))["git"]["modified"] is False:
+        write_json(copy / FROZEN, state)  # what was not committed when the copy was made may be by now
+    return copy
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Every file that is copied, by its place in the copy, in order of the places.
+
+    Raises:
+        UserError: if there is no Snakefile.
+    """
+    if not (root / "Snakefile").exists():
+        raise UserError("this is not the repository's root", file=root, allowed="a folder with a Snakefile")
+    places = {part: root / part for part in PARTS}
+    for folder, names in PACKAGES.items():
+        places |= {f"{folder}/{name}".lstrip("/"): _package(name) for name in names}
+    files = {place: file for start, path in places.items() for place, file in _files(path, start)}
+    return dict(sorted(files.items()))
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise UserError("this package is not installed", key="package", value=name)
+    return Path(spec.origin).parent
+
+
+def _files(path: Path, place: str) -> list[tuple[str, Path]]:
+    if path.is_file():
+        return [(place, path)]
+    found = (file for file in path.rglob("*") if file.is_file())
+    named = ((file.relative_to(path), file) for file in found)
+    return [(f"{place}/{name.as_posix()}", file) for name, file in named if not _left_out(name)]
+
+
+def _left_out(name: Path) -> bool:
+    """What Python, editors and tools leave behind is no code."""
+    return "__pycache__" in name.parts or any(part.startswith(".") for part in name.parts)
+
+
+def _copy(root: Path, folder: Path) -> None:
+    for place, file in sources(root).items():
+        target = folder / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target)  # with its time, by which Snakemake judges it
+        target.chmod(0o444)
+
+
+def content_hash(copy: Path) -> str:
+    """The hash of a copy's files, their places included and what says where it is from left out."""
+    return _hash({place: file for place, file in _files(copy, ".") if place != f"./{FROZEN}"})
+
+
+def checkout_hash(root: Path) -> str:
+    """What `freeze` would name a copy that was made now."""
+    return _hash({f"./{place}": file for place, file in sources(root).items()})
+
+
+def _hash(files: dict[str, Path]) -> str:
+    return fingerprint({place: sha256(file) for place, file in sorted(files.items())})
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """What makes a process run from a copy, whatever its working directory."""
+    copy = copy.resolve()
+    earlier = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    ours = [str(copy / "src"), str(copy)]
+    path = os.pathsep.join([*ours, *(part for part in earlier if part not in ours)])
+    return {"PYTHONPATH": path, CODE: str(copy)}
+
+
+def frozen(copy: Path | None = None) -> dict[str, Any] | None:
+    """The hash and commit of a copy, or of the one that this process runs from; None where it is none."""
+    file = (code_root() if copy is None else copy) / FROZEN
+    return read_json(file) if file.exists() else None
+
+
+def start(workflow: Any, preset: str, expected: str, results: Path = Path("results")) -> Path:
+    """Have all jobs of a campaign run from a copy; for `onstart`, which Snakemake calls before real jobs and only then.
+
+    Args:
+        workflow: Snakemake's.
+        preset: of the campaign.
+        expected: `checkout_hash` when the Snakefile was read.
+        results: root of all results.
+
+    Raises:
+        UserError: if the checkout was edited since.
+    """
+    root = Path(workflow.basedir)
+    copy = freeze(root, preset, results)
+    if copy.name != expected:
+        raise UserError("files were edited while the campaign was planned; start it again", file=root, key="hash",
+                        value=copy.name, allowed=expected)  # fmt: skip
+    os.environ.update(environment(copy))
+    # Executors took the name of the Snakefile when they were made; a cluster's jobs read that file again.
+    for executor in (workflow.scheduler._executor, workflow.scheduler._local_executor):
+        if executor is not None:
+            executor.snakefile = os.path.relpath(copy / "Snakefile")
+    return copy
+
+
+def content_of(*files: Path | str) -> str:
+    """A hash of these files as the copy holds them: for `params` of rules.
+
+    A file that is edited while its rule runs from a copy is older than the rule's output, so that its time alone would
+    not say that the output is outdated. Snakemake does not compare params that are functions of `input`, so the files
+    are to be named to it.
+    """
+    return fingerprint({str(file): sha256(code_root() / file) for file in files})

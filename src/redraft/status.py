@@ -1,0 +1,164 @@
+"""How far a campaign is: what is done, running, failed and missing, from the files that runs leave. Reads only."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tabulate import tabulate  # type: ignore[import-untyped]
+
+from redraft.config import Experiments, Run, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json
+from redraft.layout import Layout
+from redraft.train.lease import Entry, history
+
+State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
+STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
+"""In the order of counting. `trained` is not evaluated yet; `outdated` is of another configuration than today's."""
+LAST_LINES = 5
+"""Of the log of a run that failed."""
+TAIL_BYTES = 20_000
+"""Of a log, of which the last lines are taken."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where one run stands.
+
+    Attributes:
+        cell: `paper/cell`.
+        seed: of the run.
+        state: see `STATES`.
+        step: steps with a record.
+        steps: in all.
+        owner: who works in its folder, or did last.
+        age: seconds since the owner's last heart-beat, if the run is running.
+        detail: of a failed run, how it ended and its log's last lines.
+    """
+
+    cell: str
+    seed: int
+    state: State
+    step: int
+    steps: int
+    owner: str = ""
+    age: float | None = None
+    detail: tuple[str, ...] = ()
+
+
+def status(
+    layout: Layout, experiments: Experiments, papers: Sequence[str] = (), grids: Sequence[str] = ()
+) -> list[RunStatus]:
+    """Where each run of a preset stands, in the order of cells and seeds.
+
+    Args:
+        layout: of the preset.
+        experiments: that declare its cells.
+        papers: of these only; else all of the preset's.
+        grids: of these only; else those that a bare `snakemake` runs.
+
+    Raises:
+        UserError: for an unknown paper or grid.
+    """
+    preset = experiments.preset(layout.preset)
+    runs = [
+        experiments.run(cell.id, seed, preset.name)
+        for paper in papers or preset.default
+        for cell in experiments.cells(paper, list(grids) or preset.default.get(paper))
+        for seed in preset.seeds
+    ]
+    return [run_status(layout, run) for run in runs if not run.unsupported]
+
+
+def run_status(layout: Layout, run: Run) -> RunStatus:
+    """Where one run stands."""
+    cell = f"{run.paper}/{run.cell}"
+    folder = layout.run(cell, run.seed)
+    held = _last_owner(folder)
+    state = _state(folder, run_fingerprint(run), held)
+    step = _records(folder / "steps.jsonl") if state != "outdated" else 0
+    running = held is not None and state == "running"
+    return RunStatus(
+        cell, run.seed, state, step, run.steps,
+        owner=str(held) if held is not None and state in {"running", "failed"} else "",
+        age=max(time.time() - held.beat, 0.0) if held is not None and running else None,
+        detail=_why(folder, held) if state == "failed" else (),
+    )  # fmt: skip
+
+
+def _last_owner(folder: Path) -> Entry | None:
+    """Who ran something in a folder last; one that cleaned up ran nothing."""
+    owners = [entry for entry in history(folder) if entry.content is None or entry.content.run]
+    return owners[-1] if owners else None
+
+
+def _state(folder: Path, fingerprint: str, held: Entry | None) -> State:
+    if held is not None and not held.free and held.judge(time.time()).state != "dead":
+        return "running"
+    if (folder / "manifest.json").exists():
+        if _fingerprint(folder / "manifest.json") != fingerprint:
+            return "outdated"
+        return "done" if (folder / "scores.json").exists() else "trained"
+    if held is None:
+        return "failed" if (folder / "log.txt").exists() else "waiting"
+    return "failed" if held.content is None or held.content.run == fingerprint else "outdated"
+
+
+def _fingerprint(manifest: Path) -> str | None:
+    try:
+        return read_json(manifest)["fingerprint"]
+    except (UserError, KeyError, TypeError):
+        return None
+
+
+def _records(file: Path) -> int:
+    """Whole lines of a file that may be written at this moment."""
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
+    """How a run ended that left no manifest, and the last lines of the log that was written last."""
+    end = "it left no word of why it ended"
+    if held is not None and held.content is not None and held.content.released:
+        end = f"it ended at {held.content.released} by {held.content.end}"
+    elif held is not None:
+        end = f"it died: {held.judge(time.time()).why}"
+    logs = [log for log in (folder / "log.txt", folder / "verl.log") if log.exists()]
+    if not logs:
+        return (end,)
+    log = max(logs, key=lambda file: file.stat().st_mtime)
+    return (end, f"{log}:", *(f"  {line}" for line in _last_lines(log)))
+
+
+def _last_lines(file: Path) -> list[str]:
+    with file.open("rb") as handle:
+        handle.seek(max(file.stat().st_size - TAIL_BYTES, 0))
+        lines = handle.read().decode(errors="replace").splitlines()
+    return [line for line in lines if line.strip()][-LAST_LINES:]
+
+
+def text(runs: Sequence[RunStatus], *, every: bool = False) -> str:
+    """The counts, a table, and why runs failed.
+
+    Args:
+        runs: as `status` lists them.
+        every: show runs that are done or wait, too, which are else only counted.
+    """
+    counts = Counter(run.state for run in runs)
+    first = f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    shown = [run for run in runs if every or run.state not in {"done", "waiting"}]
+    parts = [first if runs else "0 runs"]
+    if shown:
+        parts.append(tabulate([_row(run) for run in shown], ["run", "state", "step", "owner", "heart-beat"], "simple",
+                              colalign=("left", "left", "right", "left", "right")))  # fmt: skip
+    parts += ["\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]])
+              for run in shown if run.detail]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+def _row(run: RunStatus) -> list[str]:
+    age = "" if run.age is None else f"{run.age:.0f} s ago"
+    return [f"{run.cell} seed {run.seed}", run.state, f"{run.step}/{run.steps}", run.owner, age]

@@ -1,0 +1,135 @@
+"""Ray over the nodes of a Slurm job, for runs that take more than one: a head on the first, a worker on each other.
+
+`with ray_cluster(nodes, folder) as variables:` runs in the job's own process, on its first node. Slurm starts one
+`python -m redraft.train.verl.ray_cluster` a node, which stays for as long as Ray does. Tried with two nodes of a Slurm
+that were one machine (tests/test_slurm.py); not on several.
+
+Ray listens on the nodes' network, where others may be, so who joins or calls must know a token. It is made for this one
+cluster and stands in environment variables only.
+"""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redraft.errors import UserError
+
+START_SECONDS = 300.0
+"""That all nodes may take; importing Ray from a file system that many nodes share can take minutes."""
+END_SECONDS = 30.0
+"""That they may take to end before they are killed."""
+LOG = "ray.log"
+
+
+@contextmanager
+def ray_cluster(nodes: int, folder: Path) -> Iterator[dict[str, str]]:
+    """Ray on all nodes of this Slurm job, ended with the block.
+
+    Args:
+        nodes: of the job.
+        folder: where Ray's processes log to.
+
+    Yields:
+        Environment variables by which a process that asks Ray for the address `auto` finds it.
+
+    Raises:
+        UserError: outside of a Slurm job, or if not all nodes come up.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        raise UserError("several nodes need a Slurm job that has them", key="engine.nodes", value=nodes, allowed="1")
+    import ray
+
+    address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
+    variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    log = folder / LOG
+    with log.open("ab") as output:
+        step = subprocess.Popen(
+            _command(nodes, address), env=os.environ | variables, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        _wait_for(nodes, variables, step, log)
+        yield variables
+    finally:
+        _end(step)
+
+
+def _command(nodes: int, address: str) -> list[str]:
+    """One task a node, with all of its processors and GPUs, beside the task that waits for them."""
+    return [
+        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=1",
+        "--cpu-bind=none", sys.executable, "-m", "redraft.train.verl.ray_cluster", address,
+    ]  # fmt: skip
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
+
+
+def _wait_for(
+    nodes: int, variables: dict[str, str], step: subprocess.Popen, log: Path,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:  # fmt: skip
+    """Return when so many nodes have joined.
+
+    Raises:
+        UserError: if they have not in time, or one has ended.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while (joined := _joined(variables)) < nodes:
+        if step.poll() is not None or time.monotonic() > deadline:
+            raise UserError("Ray did not start on all nodes", file=log, value=joined, allowed=str(nodes))
+        pause(1)
+
+
+def _joined(variables: dict[str, str]) -> int:
+    """How many nodes have joined; asked in a process of its own, which leaves nothing of Ray in this one."""
+    code = (
+        "import ray; ray.init(address='auto', log_to_driver=False, logging_level='error');"
+        "print(sum(node['Alive'] for node in ray.nodes()))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, check=False,
+        timeout=START_SECONDS,
+    )  # fmt: skip
+    return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
+
+
+def _end(step: subprocess.Popen) -> None:
+    step.terminate()
+    try:
+        step.wait(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        step.kill()
+        step.wait()
+
+
+def command(address: str, rank: int) -> list[str]:
+    """What a node runs: `ray start`, as the head on the first.
+
+    Ports but the head's are whichever are free, and the dashboard, which would listen for everybody, is off.
+    """
+    host, port = address.rsplit(":", 1)
+    head = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
+    place = head if rank == 0 else [f"--address={address}"]
+    return [
+        sys.executable, "-m", "ray.scripts.scripts", "start", *place, "--block", "--disable-usage-stats",
+        "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
+    ]  # fmt: skip
+
+
+def main(address: str) -> None:
+    """Become Ray's process on this node."""
+    arguments = command(address, int(os.environ["SLURM_PROCID"]))
+    os.execv(arguments[0], arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

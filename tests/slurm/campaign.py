@@ -1,0 +1,131 @@
+"""A tiny campaign in a folder of its own: two runs of twelve steps on one GPU each, which do not exist."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.slurm.cluster import LIMIT, Cluster, trainer, until
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER = ROOT / ".venv-launcher"
+COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs")
+CELLS = ("grpo-vanilla", "grpo-spec-linf")
+SHOWN = {"tables": (1,), "figures": (2,)}
+SITE: dict[str, Any] = {"partition": "gpu", "gpu_model": "pretended", "memory_gb": 1.5, "cpus": 1, "runtime": "20m"}
+
+
+@dataclass
+class Campaign:
+    """A copy of the workflow and its results, on a cluster."""
+
+    folder: Path
+    cluster: Cluster
+    started: list[subprocess.Popen] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, self.folder / name)
+        (self.folder / "slurm").symlink_to("profiles/slurm")
+        (self.folder / "workflows/config.yaml").write_text("preset: scheduled\n")
+        self.site(**SITE)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """The smoke preset with a GPU, and as the paper's only the cells that it trains."""
+        presets = self.folder / "experiments/presets"
+        preset = yaml.safe_load((presets / "smoke.yaml").read_text())
+        preset |= {"name": "scheduled", "seeds": [0], "engine": preset["engine"] | {"gpus": 1}}
+        preset["trainer"] |= {"epochs": 6, "evaluate_every": 6}
+        (presets / "scheduled.yaml").write_text(yaml.safe_dump(preset, sort_keys=False))
+        paper = self.folder / "experiments/spec_rl"
+        for kind, numbers in SHOWN.items():
+            content = yaml.safe_load((paper / f"{kind}.yaml").read_text())
+            content[kind] = [part for part in content[kind] if part["number"] in numbers]
+            (paper / f"{kind}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        content = yaml.safe_load((paper / "cells.yaml").read_text())
+        for grid in content["grids"]:
+            grid["beyond_paper"] = grid["name"] != "smoke"
+        (paper / "cells.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        profile = self.folder / "profiles/slurm/profile.yaml"
+        settings = yaml.safe_load(profile.read_text()) | {"slurm-init-seconds-before-status-checks": 2}
+        profile.write_text(yaml.safe_dump(settings, sort_keys=False))
+
+    def site(self, **settings: Any) -> None:
+        """Write the site file."""
+        (self.folder / "profiles/slurm/site.yaml").write_text(yaml.safe_dump(settings))
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        """`snakemake --profile slurm ARGUMENTS`, which is interrupted and then killed when it takes too long."""
+        env = self.cluster.env | {"PATH": f"{self.cluster.home / 'bin'}:{LAUNCHER / 'bin'}:{self.cluster.env['PATH']}"}
+        limit = ["timeout", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
+        command = [*limit, "snakemake", "--profile", "slurm", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, start_new_session=True, **pipes)
+        self.started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Kill what is left of the calls, and cancel all jobs."""
+        for process in self.started:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        self.cluster.cancel_all()
+
+    def call(self, *arguments: str) -> tuple[int, str]:
+        """The same to its end: the exit code, and what was printed."""
+        return end(self.start(*arguments))
+
+    def run(self, cell: str) -> Path:
+        """The folder of a run."""
+        return self.folder / f"results/scheduled/runs/spec_rl/{cell}/seed0"
+
+    def manifests(self) -> list[str]:
+        """The manifests of both runs, as targets."""
+        return [str((self.run(cell) / "manifest.json").relative_to(self.folder)) for cell in CELLS]
+
+    def records(self, cell: str) -> list[dict[str, Any]]:
+        """What a run has recorded of its steps, whole lines only, without seconds."""
+        file = self.run(cell) / "steps.jsonl"
+        text = file.read_text() if file.exists() else ""
+        records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+    def trained(self, cell: str, steps: int) -> int:
+        """Wait until a process trains a cell and has done so many steps; the process is halted there."""
+        until(lambda: len(self.records(cell)) >= steps and trainer(self.folder, cell))
+        process = trainer(self.folder, cell)
+        assert process, f"{cell} was trained before it could be disturbed"
+        signal_to(process, signal.SIGSTOP)
+        return process
+
+    def hashes(self, cell: str) -> dict[str, str]:
+        """Hashes of the policies, as the manifest has them."""
+        hashes = json.loads((self.run(cell) / "manifest.json").read_text())["sha256"]
+        return {name: value for name, value in hashes.items() if name.startswith("policies")}
+
+    def leases(self, cell: str) -> list[dict[str, Any]]:
+        """Who has worked in a run's folder, in order."""
+        files = sorted((self.run(cell) / "lease").glob("*.json"))
+        return [json.loads(file.read_text()) | {"beat": file.stat().st_mtime} for file in files]
+
+
+def signal_to(process: int, number: int) -> None:
+    """Send a signal."""
+    subprocess.run(["kill", f"-{number}", str(process)], check=True)
+
+
+def end(process: subprocess.Popen) -> tuple[int, str]:
+    """Wait for the end of a call; `timeout` sees to it that there is one."""
+    text, _ = process.communicate()
+    return process.returncode, text

@@ -1,0 +1,86 @@
+"""The Slurm that up.sh starts, and processes of campaigns on it, for tests."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIMIT = 600
+"""Seconds that anything may take before it is interrupted; a minute later it is killed."""
+
+
+@dataclass
+class Cluster:
+    """A running Slurm under a folder; `with` stops it."""
+
+    home: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> "Cluster":
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
+        self.env = clean | {"PATH": f"{self.home / 'bin'}:/usr/sbin:{os.environ['PATH']}"}
+        subprocess.run(["sh", HERE / "up.sh", self.home], env=self.env, check=True, timeout=60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["sh", HERE / "down.sh", self.home], env=self.env, check=False, timeout=60)
+
+    def ask(self, *command: str) -> str:
+        """What one of Slurm's commands prints."""
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True, timeout=30)
+        return done.stdout.strip()
+
+    def jobs(self, *states: str) -> dict[str, str]:
+        """Numbers of jobs and what they are, as the plugin writes it: rule and wildcards."""
+        lines = self.ask("squeue", "--noheader", "--states", ",".join(states) or "all", "--format", "%i %k")
+        return dict(line.split(" ", 1) for line in lines.splitlines())
+
+    def submit(self, *arguments: str) -> None:
+        """Submit a job and wait for its end, which is to be a good one."""
+        command = ["timeout", str(LIMIT), "sbatch", "--wait", *arguments]
+        subprocess.run(command, env=self.env, check=True, capture_output=True)
+
+    def running(self, cell: str) -> str:
+        """The number of the running job that trains a cell."""
+        (job,) = [job for job, what in self.jobs("running").items() if "rule_train" in what and cell in what]
+        return job
+
+    def cancel_all(self) -> None:
+        """Cancel every job and wait until none is left."""
+        self.ask("scancel", "--me")
+        until(lambda: not self.jobs("running", "pending", "completing"))
+
+    def stop_controller(self) -> None:
+        """End slurmctld; what runs goes on."""
+        process = int((self.home / "slurmctld.pid").read_text())
+        os.kill(process, signal.SIGTERM)
+        until(lambda: not Path(f"/proc/{process}").exists())
+
+    def start_controller(self) -> None:
+        """Start slurmctld again, with what it knew."""
+        subprocess.run(["slurmctld", "-f", self.home / "slurm.conf"], env=self.env, check=True, timeout=30)
+        until(lambda: subprocess.run(["squeue"], env=self.env, capture_output=True, check=False).returncode == 0)
+
+
+def until(true: Callable[[], object], limit: float = LIMIT) -> None:
+    """Wait until something holds; asked a hundred times a second at most."""
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def trainer(folder: Path, cell: str) -> int | None:
+    """The number of the process that trains a cell in a campaign's folder, if there is one."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"train" in words and f"spec_rl/{cell}".encode() in words and (entry / "cwd").resolve() == folder:
+                return int(entry.name)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue
+    return None

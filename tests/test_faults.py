@@ -1,0 +1,356 @@
+"""Faults of machines: damaged and missing files, a full disk, signals. Nothing finished is lost; the end is the same.
+
+Kills at every place of a step are in test_trainer.py; here a process also holds its folder.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from redraft import cli
+from redraft.config import run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json, write_json
+from redraft.train import integrity
+from redraft.train.lease import latest, lease, take, took_part
+from redraft.train.local import LocalTrainer
+from redraft.train.verl.pickles import refuse_code
+from redraft.train.verl.progress import Progress, VerlCheckpoints
+from tests.test_lease import age, never, rewrite
+from tests.test_trainer import FILES, make_run, results, train
+
+RUN = make_run()
+FINGERPRINT = run_fingerprint(RUN)
+CHECKPOINTS = Path("checkpoints") / FINGERPRINT
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train(RUN, tiny_model, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(undisturbed, tmp_path):
+    return shutil.copytree(undisturbed, tmp_path / "run")
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+# A flipped bit of state.json may be another number; the files it vouches for are what it must tell apart.
+DAMAGE = [(how, name) for name in FILES for how in (cut, flip, empty, Path.unlink) if (how, name) != (flip, FILES[-1])]
+
+
+@pytest.mark.parametrize(("how", "name"), DAMAGE, ids=lambda value: getattr(value, "__name__", value))
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_resumes(
+    how, name, copy, undisturbed, tiny_model, capfd
+):
+    how(copy / CHECKPOINTS / "step-000006" / name)
+    train(RUN, tiny_model, copy)
+    said = [line for line in capfd.readouterr().err.splitlines() if "step-000006" in line]
+    assert len(said) == 1
+    assert name in said[0]
+    assert "set aside as damaged-step-000006" in said[0]
+    assert results(copy) == results(undisturbed)
+    assert sorted(path.name for path in (copy / CHECKPOINTS).iterdir()) == ["step-000004", "step-000006"]
+
+
+def test_a_damaged_checkpoint_stays_until_two_whole_ones_stand_again(copy, tiny_model):
+    for step in (4, 6):
+        cut(copy / CHECKPOINTS / f"step-{step:06d}" / "drafts.safetensors")
+    seen = []
+
+    def look(step, *_):
+        seen.append((step, sorted(path.name for path in (copy / CHECKPOINTS).iterdir())))
+
+    LocalTrainer(RUN, tiny_model, copy).train(look)
+    aside = ["damaged-step-000004", "damaged-step-000006"]
+    assert dict(seen)[3] == [*aside, "step-000002"]
+    assert dict(seen)[5] == ["step-000002", "step-000004"]
+
+
+def test_without_an_undamaged_checkpoint_an_unfinished_run_starts_anew(copy, undisturbed, tiny_model, capfd):
+    for checkpoint in (copy / CHECKPOINTS).iterdir():
+        flip(checkpoint / "model.safetensors")
+    train(RUN, tiny_model, copy)
+    assert results(copy) == results(undisturbed)
+    assert capfd.readouterr().err.count("no undamaged checkpoint is left; the run starts anew") == 1
+
+
+@pytest.mark.parametrize("damaged", [1, 2], ids=["the last checkpoint", "both checkpoints"])
+def test_a_finished_run_is_never_trained_over(damaged, copy, undisturbed, tiny_model):
+    inputs = read_json(copy / CHECKPOINTS / "step-000006" / "state.json")["inputs"]
+    write_json(copy / "manifest.json", {"fingerprint": FINGERPRINT, "inputs": inputs | {"data/x": "y"}})
+    for checkpoint in sorted((copy / CHECKPOINTS).iterdir())[-damaged:]:
+        flip(checkpoint / "model.safetensors")
+    with pytest.raises(UserError, match="this run is finished") as error:
+        train(RUN, tiny_model, copy)
+    assert error.value.file == copy / "manifest.json"
+    assert results(copy) == results(undisturbed)
+
+
+def test_a_manifest_of_other_inputs_protects_nothing(copy, undisturbed, tiny_model):
+    write_json(copy / "manifest.json", {"fingerprint": FINGERPRINT, "inputs": {"initial_policy": "another"}})
+    shutil.rmtree(copy / CHECKPOINTS)
+    train(RUN, tiny_model, copy)
+    assert results(copy) == results(undisturbed)
+
+
+def test_a_truncated_file_is_found_without_reading_it(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"12345")
+    recorded = integrity.measure(tmp_path, [tmp_path / "a"])
+    assert integrity.damage(tmp_path, recorded) == ""
+    monkeypatch.setattr(integrity, "sha256", lambda file: pytest.fail("it was read"))
+    assert integrity.damage(tmp_path, recorded, sizes_only=True) == ""
+    cut(tmp_path / "a")
+    assert "has 0 bytes and had 5" in integrity.damage(tmp_path, recorded)
+
+
+# verl's checkpoints
+
+OWN = [
+    "data.pt", "actor/model_world_size_1_rank_0.pt", "actor/huggingface/model.safetensors",
+    "drafts/shard-0.safetensors",
+]  # fmt: skip
+
+
+@pytest.fixture
+def verl(tmp_path):
+    return VerlCheckpoints(tmp_path / "checkpoints", "run", {"policy": "p"})
+
+
+def a_checkpoint(checkpoints, updates):
+    for name in OWN:
+        file = checkpoints.path(updates) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"x": torch.full((64,), float(updates)), "step": updates}, file)
+    progress = Progress(updates, fetched=8 * updates, records=updates, seconds=1.5, commits=["abc"])
+    checkpoints.finish(progress)
+    return progress
+
+
+@pytest.mark.parametrize("how", [cut, flip, empty, Path.unlink], ids=lambda value: value.__name__)
+@pytest.mark.parametrize("name", OWN)
+def test_every_file_of_verls_is_checked_and_the_checkpoint_before_resumes(how, name, verl, capfd):
+    progress = a_checkpoint(verl, 2)
+    a_checkpoint(verl, 4)
+    how(verl.path(4) / name)
+    assert verl.latest(hashes=True) == (verl.path(2), progress)
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert name in said[0]
+    assert verl.latest() == (verl.path(2), progress), "whoever looks next need not read them all"
+    a_checkpoint(verl, 6)
+    assert sorted(path.name for path in verl.folder.iterdir()) == ["global_step_2", "global_step_6"]
+
+
+@pytest.mark.parametrize("how", [cut, empty], ids=lambda value: value.__name__)
+def test_a_damaged_record_of_a_checkpoint_of_verls_is_no_traceback(how, verl):
+    progress = a_checkpoint(verl, 2)
+    a_checkpoint(verl, 4)
+    how(verl.path(4) / "redraft.json")
+    assert verl.latest() == (verl.path(2), progress)
+
+
+def test_without_an_undamaged_checkpoint_of_verls_the_run_is_at_its_start(verl, capfd):
+    for updates in (2, 4):
+        a_checkpoint(verl, updates)
+        flip(verl.path(updates) / OWN[1])
+    assert verl.latest(hashes=True) == (None, Progress())
+    assert "starts anew" in capfd.readouterr().err
+
+
+def test_a_checkpoint_is_not_declared_whole_by_who_lost_the_folder(tmp_path):
+    held = take(tmp_path, wait=never)
+    checkpoints = VerlCheckpoints(tmp_path / "checkpoints", "run", {}, held.check)
+    a_checkpoint(checkpoints, 2)
+    held.release()
+    take(tmp_path, wait=never)
+    with pytest.raises(UserError, match="another process has taken this folder"):
+        a_checkpoint(checkpoints, 4)
+    assert VerlCheckpoints(tmp_path / "checkpoints", "run", {}).latest()[0] == checkpoints.path(2)
+
+
+class Code:
+    """What calls something when it is loaded."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_that_would_execute_code_never_reaches_verl(protocol, verl, tmp_path):
+    a_checkpoint(verl, 2)
+    torch.save({"x": Code(tmp_path / "executed")}, verl.path(2) / OWN[1], pickle_protocol=protocol)
+    verl.finish(Progress(2))
+    with pytest.raises(UserError, match="execute code|cannot be checked") as error:
+        verl.latest(hashes=True)
+    assert error.value.file == verl.path(2) / OWN[1]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_random_states_and_counters_are_no_code(tmp_path):
+    import random
+
+    import numpy as np
+
+    rng = {"cpu": torch.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}
+    torch.save({"rng": rng, "lr_scheduler": {"last_epoch": 3, "base_lrs": [1e-6]}}, tmp_path / "extra.pt")
+    refuse_code(tmp_path)
+
+
+# A full disk
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small file system of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], capture_output=True,
+                             text=True, check=False)  # fmt: skip
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk, left):
+    """Use up a disk but for so many bytes."""
+    ballast = disk / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    assert not shutil.disk_usage(disk).free
+    os.truncate(ballast, ballast.stat().st_size // 4096 * 4096 - left)
+    return ballast
+
+
+@pytest.mark.parametrize("left", [0, 4096, 16384, 49152])
+def test_a_disk_that_fills_up_ends_in_one_message_and_goes_on_when_there_is_space(
+    left, disk, undisturbed, tiny_model, capsys
+):
+    folder, ballast = disk / "run", []
+
+    def full(step, *_):
+        if step == 2:
+            ballast.append(fill(disk, left))
+
+    def command(args):
+        with lease(folder, FINGERPRINT) as held:
+            LocalTrainer(RUN, tiny_model, folder).train(full, held)
+
+    with pytest.raises(SystemExit) as end:
+        cli.main([], command)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.count("no space left") == 1
+    assert [path.name for path in (folder / CHECKPOINTS).iterdir()] == ["step-000002"]
+    ballast[0].unlink()
+    train(RUN, tiny_model, folder)
+    assert results(folder) == results(undisturbed)
+
+
+def test_a_disk_that_is_full_when_verl_has_written_leaves_the_checkpoint_before(disk):
+    checkpoints = VerlCheckpoints(disk / "checkpoints", "run", {})
+    progress = a_checkpoint(checkpoints, 2)
+    for name in OWN:
+        (checkpoints.path(4) / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(checkpoints.path(2) / name, checkpoints.path(4) / name)
+    ballast = fill(disk, 0)
+    with pytest.raises(UserError, match="no space left"):
+        checkpoints.finish(Progress(4))
+    assert checkpoints.latest(hashes=True) == (checkpoints.path(2), progress)
+    ballast.unlink()
+    a_checkpoint(checkpoints, 4)
+    assert checkpoints.latest(hashes=True)[0] == checkpoints.path(4)
+
+
+def test_a_full_disk_does_not_take_a_folder(disk):
+    fill(disk, 0)
+    with pytest.raises(UserError, match="no space left"):
+        take(disk / "run", wait=never)
+
+
+# Signals to a process that holds its folder
+
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+from redraft.config import Run, run_fingerprint
+from redraft.train import local
+from redraft.train.lease import lease
+run, folder = Run.model_validate_json(sys.argv[3]), Path(sys.argv[2])
+def signalled(step, *_):
+    if step == 3:
+        os.kill(os.getpid(), getattr(signal, sys.argv[4]))
+with lease(folder, run_fingerprint(run)) as held:
+    local.LocalTrainer(run, Path(sys.argv[1]), folder).train(signalled, held)
+"""
+
+
+def begin(tiny_model, folder, name):
+    """A process that trains and sends itself a signal after its third step."""
+    command = [sys.executable, "-c", SIGNALLED, str(tiny_model), str(folder), RUN.model_dump_json(), name]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def finish(tiny_model, folder):
+    """Train the rest in this process, as a restarted job would."""
+    with lease(folder, FINGERPRINT) as held:
+        LocalTrainer(RUN, tiny_model, folder).train(lease=held)
+
+
+@pytest.mark.parametrize(
+    ("name", "codes", "end"),
+    [("SIGKILL", {-9}, None), ("SIGTERM", {143}, "SystemExit"), ("SIGINT", {-2, 1, 130}, "KeyboardInterrupt")],
+)
+def test_a_signalled_run_goes_on_in_another_process(name, codes, end, undisturbed, tiny_model, tmp_path):
+    process = begin(tiny_model, tmp_path / "run", name)
+    _, error = process.communicate()
+    assert process.returncode in codes, error
+    finish(tiny_model, tmp_path / "run")
+    assert results(tmp_path / "run") == results(undisturbed)
+    parts = took_part(tmp_path / "run", FINGERPRINT, STEPS)
+    assert [(part["resumed_from"], part["end"]) for part in parts] == [(0, end), (2, "finished")]
+
+
+def test_a_stopped_process_whose_folder_was_taken_writes_nothing_when_it_goes_on(undisturbed, tiny_model, tmp_path):
+    folder = tmp_path / "run"
+    process = begin(tiny_model, folder, "SIGSTOP")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    with pytest.raises(UserError, match="another process works in this folder"):
+        finish(tiny_model, folder)
+    rewrite(entry := latest(folder), machine="another machine")
+    age(entry, 1000)
+    finish(tiny_model, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path != entry.file}
+    process.send_signal(signal.SIGCONT)
+    _, error = process.communicate()
+    assert process.returncode == 1
+    assert "another process has taken this folder" in error
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path != entry.file} == before
+    assert results(folder) == results(undisturbed)

@@ -1,0 +1,212 @@
+"""A campaign runs from a frozen copy: what is edited while its jobs run counts for the next one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from redraft import freeze
+from redraft.errors import UserError
+from redraft.files import read_json
+from redraft.layout import CODE, FROZEN
+
+ROOT = Path(__file__).parents[1]
+# As the repository's Snakefile does it. `gate` holds the campaign where the test edits what the other two rules use:
+# a package, an experiment file, and this file itself, which the process of a `run` rule reads again.
+SNAKEFILE = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = [f"{workflow.basedir}/src", workflow.basedir]
+from redraft import freeze
+if freeze.frozen(Path(workflow.basedir)):
+    os.environ.update(freeze.environment(Path(workflow.basedir)))
+if workflow.is_main_process:
+    READ = freeze.checkout_hash(Path(workflow.basedir))
+onstart:
+    freeze.start(workflow, "smoke", READ)
+rule all:
+    input: "shell.json", "run.txt"
+rule gate:
+    output: "gate.txt"
+    shell: "touch started; cat pipe > {output:q}"
+rule by_shell:
+    input: gate=ancient("gate.txt"), mark="experiments/mark"
+    output: "shell.json"
+    params: content=lambda wildcards: freeze.content_of("experiments/mark")
+    shell: "python jobs/job.py > {output:q}"
+rule by_run:
+    input: ancient("gate.txt")
+    output: "run.txt"
+    run: Path(output[0]).write_text("before")
+"""
+JOB = """
+import json
+from analysis import MARK as analysis
+from redraft.errors import MARK as package
+from redraft.freeze import frozen
+from redraft.layout import code_root
+mark = (code_root() / "experiments/mark").read_text()
+print(json.dumps({"package": package, "analysis": analysis, "mark": mark, "code": frozen()["code"]}))
+"""
+MARKED = ("src/redraft/errors.py", "analysis/__init__.py", "experiments/mark")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A small repository with this one's packages."""
+    for name in ("src", "analysis"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/job.py").write_text(JOB)
+    for file in MARKED[:2]:
+        with (tmp_path / file).open("a") as handle:
+            handle.write('\nMARK = "before"\n')
+    (tmp_path / "experiments/mark").write_text("before")
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path
+
+
+def edit(checkout, *files):
+    for file in files:
+        path = checkout / file
+        path.write_text(path.read_text().replace("before", "after"))
+
+
+def snakemake(checkout, *arguments):
+    environment = {name: value for name, value in os.environ.items() if name != CODE}
+    environment["PYTHONPATH"] = f"{checkout / 'src'}:{checkout}"
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--rerun-triggers", "mtime", "params", "input"]
+    return subprocess.Popen([*command, *arguments], cwd=checkout, env=environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)  # fmt: skip
+
+
+def until_started(checkout, process):
+    deadline = time.monotonic() + 120
+    while not (checkout / "started").exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def finish(process):
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, text
+    return text
+
+
+def test_what_is_edited_while_a_campaign_runs_counts_for_the_next_one(checkout):
+    campaign = snakemake(checkout)
+    until_started(checkout, campaign)
+    edit(checkout, *MARKED, "Snakefile")
+    (checkout / "pipe").open("w").close()
+    finish(campaign)
+    first = json.loads((checkout / "shell.json").read_text())
+    assert {name: first[name] for name in ("package", "analysis", "mark")} == dict.fromkeys(
+        ("package", "analysis", "mark"), "before"
+    )
+    assert (checkout / "run.txt").read_text() == "before"
+    finish(snakemake(checkout))
+    second = json.loads((checkout / "shell.json").read_text())
+    assert second["package"] == second["analysis"] == second["mark"] == "after"
+    copies = {path.name for path in (checkout / "results/smoke/code").iterdir()}
+    assert copies == {first["code"], second["code"]}
+    assert len(copies) == 2
+    assert "Nothing to be done" in finish(snakemake(checkout))
+
+
+def test_a_dry_run_copies_nothing(checkout):
+    finish(snakemake(checkout, "-n"))
+    assert not (checkout / "results").exists()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository's root without packages of its own."""
+    (tmp_path / "experiments/presets").mkdir(parents=True)
+    (tmp_path / "experiments/presets/smoke.yaml").write_text("name: smoke\n")
+    (tmp_path / "Snakefile").write_text("rule all:\n")
+    return tmp_path
+
+
+def frozen(root):
+    return freeze.freeze(root, "smoke", root / "results")
+
+
+def test_a_copy_is_named_by_what_is_in_it(root):
+    copy = frozen(root)
+    assert copy.name == freeze.checkout_hash(root) == freeze.content_hash(copy) == freeze.frozen(copy)["code"]
+    assert (copy / "src/redraft/freeze.py").read_bytes() == Path(freeze.__file__).read_bytes()
+    assert (copy / "experiments/presets/smoke.yaml").read_text() == "name: smoke\n"
+    assert not list(copy.rglob("__pycache__"))
+    assert frozen(root) == copy
+    (root / "experiments/presets/smoke.yaml").rename(root / "experiments/presets/other.yaml")
+    assert frozen(root) != copy
+    assert len(list(copy.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize("left", ["experiments/__pycache__/x.pyc", "experiments/.x.yaml.swp", "results/x", "notes.txt"])
+def test_what_is_no_code_changes_nothing(root, left):
+    before = freeze.checkout_hash(root)
+    (root / left).parent.mkdir(exist_ok=True)
+    (root / left).write_text("x")
+    assert freeze.checkout_hash(root) == before
+
+
+def test_python_s_leftovers_in_a_copy_do_no_harm_but_an_edit_is_refused(root):
+    copy = frozen(root)
+    (copy / "src/redraft/__pycache__").mkdir()
+    (copy / "src/redraft/__pycache__/x.pyc").write_text("x")
+    assert frozen(root) == copy
+    file = copy / "experiments/presets/smoke.yaml"
+    assert file.stat().st_mode & 0o222 == 0
+    file.chmod(0o644)
+    file.write_text("name: other\n")
+    with pytest.raises(UserError, match="was changed"):
+        frozen(root)
+
+
+def test_a_copy_that_a_killed_process_left_half_done_is_never_used(root, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(freeze, "content_hash", killed)
+        with pytest.raises(KeyboardInterrupt):
+            frozen(root)
+    assert list((root / "results/smoke/code").iterdir()) == []
+    assert (frozen(root) / FROZEN).exists()
+
+
+def test_a_commit_made_after_the_copy_is_recorded(root, monkeypatch):
+    monkeypatch.setattr(freeze, "git_state", lambda: {"commit": "1", "modified": True})
+    copy = frozen(root)
+    monkeypatch.setattr(freeze, "git_state", lambda: {"commit": "2", "modified": False})
+    assert frozen(root) == copy
+    assert read_json(copy / FROZEN)["git"]["commit"] == "2"
+    monkeypatch.setattr(freeze, "git_state", lambda: {"commit": "2", "modified": True})
+    frozen(root)
+    assert read_json(copy / FROZEN)["git"] == {"commit": "2", "modified": False}
+
+
+def test_packages_come_from_the_copy_and_not_from_the_installed_checkout(root, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    copy = frozen(root)
+    variables = freeze.environment(copy)
+    code = "import redraft.cli, analysis.cost; print(redraft.cli.__file__, analysis.cost.__file__)"
+    result = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, cwd="/", capture_output=True,
+                            text=True, check=True)  # fmt: skip
+    assert result.stdout.split() == [str(copy / "src/redraft/cli.py"), str(copy / "analysis/cost.py")]
+    monkeypatch.setenv("PYTHONPATH", variables["PYTHONPATH"])
+    assert freeze.environment(copy) == variables
+
+
+def test_a_folder_without_a_snakefile_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not the repository's root"):
+        freeze.freeze(tmp_path, "smoke", tmp_path / "results")

@@ -1,0 +1,89 @@
+"""What a site sets for Slurm, and what rules get of it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from redraft.config.site import DEFAULTS, Request, Site, load_site, minutes
+from redraft.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def site_file(tmp_path, monkeypatch):
+    file = tmp_path / "site.yaml"
+    monkeypatch.setenv("REDRAFT_SLURM_SITE", str(file))
+    return file
+
+
+def test_a_stage_goes_before_all_and_all_before_the_default():
+    site = Site(runtime="2d", partition="gpu", stages={"train": Request(runtime="3d")})
+    assert site.request("train").runtime == "3d"
+    assert site.request("evaluate").runtime == "2d"
+    assert site.request("grade").partition == "gpu"
+    assert site.request("train").memory_gb == DEFAULTS["train"].memory_gb
+
+
+def test_a_training_job_asks_for_the_gpus_of_one_node_by_their_model():
+    resources = Site(gpu_model="h100", account="me", options=["--exclusive", "--nice=5"]).resources("train", gpus=8)
+    assert resources == {
+        "slurm_account": "me", "slurm_extra": "--exclusive --nice=5", "nodes": 1, "runtime": 4 * 24 * 60,
+        "mem_mb": 800 * 1024, "cpus_per_task": 64, "gres": "gpu:h100:8",
+    }  # fmt: skip
+
+
+def test_several_nodes_are_one_task_each():
+    resources = Site().resources("train", gpus=8, nodes=2)
+    assert resources | {"nodes": 2, "tasks": 2, "tasks_per_gpu": 0, "mpi": "srun", "gres": "gpu:8"} == resources
+
+
+def test_a_stage_without_gpus_asks_for_none():
+    assert not {"gres", "gpu", "gpus"} & set(Site(gpu_model="h100").resources("grade"))
+
+
+def test_the_file_that_is_shipped_sets_nothing_and_its_example_is_valid():
+    text = (ROOT / "profiles/slurm/site.yaml").read_text()
+    assert yaml.safe_load(text) is None
+    example = "\n".join(line.removeprefix("# ") for line in text.splitlines()[4:] if line != "#")
+    assert Site.model_validate(yaml.safe_load(example)).request("train").gpu_model == "h100"
+
+
+def test_an_unknown_key_is_named_with_those_that_are_known(site_file):
+    site_file.write_text("stages: {train: {partitions: gpu}}")
+    with pytest.raises(UserError) as error:
+        load_site()
+    assert error.value.key == "stages.train.partitions"
+    assert "partition" in error.value.allowed
+    assert error.value.file == site_file
+
+
+def test_a_file_that_is_named_and_missing_is_an_error(site_file):
+    with pytest.raises(UserError, match="no such file"):
+        load_site()
+
+
+@pytest.mark.parametrize("value", ["gpu; rm -rf /", "$(id)", "a b", "`id`", "-p x", "a\nb", ""])
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "constraint", "gpu_model", "runtime"])
+def test_nothing_that_a_shell_reads_otherwise_is_taken(key, value):
+    with pytest.raises(ValidationError):
+        Request.model_validate({key: value})
+
+
+@given(st.text(max_size=30))
+def test_an_option_is_one_word_of_harmless_characters(text):
+    try:
+        (option,) = Request(options=[text]).options
+    except ValidationError:
+        return
+    assert option.startswith("--")
+    assert not set(option) & set(" \t\n;&|<>$`\\\"'(){}*?!~#")
+
+
+@given(st.integers(1, 999), st.sampled_from("mhd"))
+def test_minutes(number, unit):
+    assert minutes(f"{number}{unit}") == number * {"m": 1, "h": 60, "d": 1440}[unit]

@@ -1,0 +1,156 @@
+"""What `redraft status` says of a campaign, from the files that runs leave."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from redraft.config import Experiments, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import write_json
+from redraft.layout import Layout
+from redraft.status import STATES, RunStatus, run_status, status, text
+from redraft.train.lease import latest, lease, take
+
+ROOT = Path(__file__).parents[1]
+CELL = "spec_rl/grpo-spec-l0.5"
+RUN = Experiments(ROOT).run(CELL, 0, "tiny")
+FINGERPRINT = run_fingerprint(RUN)
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return Layout("tiny", tmp_path)
+
+
+@pytest.fixture
+def folder(layout):
+    path = layout.run(CELL, 0)
+    path.mkdir(parents=True)
+    return path
+
+
+def records(folder, count):
+    (folder / "steps.jsonl").write_text("".join(f'{{"step": {i}}}\n' for i in range(count)) + '{"ste')
+
+
+def killed(folder, run=FINGERPRINT):
+    """Have a process take the folder and die."""
+    code = "import os, sys; from pathlib import Path; from redraft.train.lease import take; " \
+           "take(Path(sys.argv[1]), sys.argv[2]); os.kill(os.getpid(), 9)"  # fmt: skip
+    subprocess.run([sys.executable, "-c", code, str(folder), run], check=False)
+
+
+def test_a_run_that_nobody_has_begun_waits(layout):
+    assert run_status(layout, RUN) == RunStatus(CELL, 0, "waiting", 0, RUN.steps)
+
+
+def test_a_running_run_names_its_owner_its_heart_beat_and_its_step(layout, folder):
+    with lease(folder, FINGERPRINT):
+        records(folder, 3)
+        entry = latest(folder)
+        os.utime(entry.file, (entry.beat - 9, entry.beat - 9))
+        found = run_status(layout, RUN)
+    assert (found.state, found.step, found.steps) == ("running", 3, RUN.steps)
+    assert found.owner.startswith(f"process {os.getpid()} on ")
+    assert 9 <= found.age < 60
+    assert not found.detail
+
+
+def test_a_run_is_trained_and_then_done(layout, folder):
+    with lease(folder, FINGERPRINT):
+        write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
+    assert run_status(layout, RUN).state == "trained"
+    write_json(folder / "scores.json", {})
+    assert run_status(layout, RUN).state == "done"
+
+
+def test_a_run_of_another_configuration_is_outdated(layout, folder):
+    write_json(folder / "manifest.json", {"fingerprint": "another"})
+    assert run_status(layout, RUN).state == "outdated"
+
+
+def test_a_killed_run_shows_how_far_it_was_and_the_end_of_the_log_written_last(layout, folder):
+    killed(folder)
+    records(folder, 2)
+    (folder / "verl.log").write_text("early\n")
+    os.utime(folder / "verl.log", (1, 1))
+    (folder / "log.txt").write_text("".join(f"line {i}\n" for i in range(30_000)) + "CUDA error\n\n")
+    found = run_status(layout, RUN)
+    assert (found.state, found.step) == ("failed", 2)
+    assert "is gone" in found.detail[0]
+    assert found.detail[1].endswith("log.txt:")
+    assert found.detail[-2:] == ("  line 29999", "  CUDA error")
+
+
+def test_a_run_that_ended_in_an_error_says_which(layout, folder):
+    with pytest.raises(ValueError, match="x"), lease(folder, FINGERPRINT):
+        raise ValueError("x")
+    found = run_status(layout, RUN)
+    assert found.state == "failed"
+    assert "by ValueError" in found.detail[0]
+
+
+def test_who_cleaned_up_behind_a_killed_run_is_not_its_owner(layout, folder):
+    killed(folder)
+    owner = latest(folder).content.owner
+    take(folder).release("recovered")
+    found = run_status(layout, RUN)
+    assert (found.state, found.owner) == ("failed", str(owner))
+
+
+def test_an_unreadable_lease_or_manifest_is_no_traceback(layout, folder):
+    killed(folder)
+    latest(folder).file.write_text("{")
+    assert run_status(layout, RUN).state == "running", "its owner may live"
+    (folder / "manifest.json").write_text("{")
+    os.utime(latest(folder).file, (1, 1))
+    assert run_status(layout, RUN).state == "outdated"
+
+
+def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):
+    experiments = Experiments(ROOT)
+    preset = experiments.preset("tiny")
+    default = status(layout, experiments)
+    cells = [cell for paper, grids in preset.default.items() for cell in experiments.cells(paper, grids)]
+    assert [(run.cell, run.seed) for run in default] == [(cell.id, seed) for cell in cells for seed in preset.seeds]
+    grid = experiments.grids("spec_rl", beyond_paper=False)[0]
+    some = status(layout, experiments, ["spec_rl"], [grid])
+    assert {run.cell for run in some} == {cell.id for cell in experiments.cells("spec_rl", [grid])}
+    with pytest.raises(UserError):
+        status(layout, experiments, ["no_such_paper"])
+
+
+def test_the_text_counts_first_and_shows_what_needs_attention():
+    died = ("it died: process 8 is gone", "log.txt:", "  no")
+    runs = [
+        RunStatus("p/a", 0, "done", 6, 6), RunStatus("p/b", 0, "waiting", 0, 6),
+        RunStatus("p/long-name", 1, "running", 3, 6, "process 7 on node3, Slurm job 12", 4.2),
+        RunStatus("p/c", 0, "failed", 2, 6, "process 8 on node4", None, died),
+    ]  # fmt: skip
+    counts, table, reason = text(runs).split("\n\n")
+    assert counts == "4 runs: 1 done, 1 running, 1 failed, 1 waiting"
+    rows = table.splitlines()
+    assert len(rows) == 4
+    assert "p/long-name seed 1" in rows[2]
+    assert "4 s ago" in rows[2]
+    assert rows[2].index("running") == rows[3].index("failed"), "aligned"
+    assert reason == "p/c seed 0: it died: process 8 is gone\nlog.txt:\n  no"
+    assert "p/b" in text(runs, every=True)
+    assert text([]) == "0 runs"
+
+
+def test_every_state_is_counted():
+    runs = [RunStatus("p/a", i, state, 0, 1) for i, state in enumerate(STATES)]
+    assert all(f"1 {state}" in text(runs).splitlines()[0] for state in STATES)
+
+
+def test_status_writes_nothing(layout, folder):
+    killed(folder)
+    before = {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")}
+    status(layout, Experiments(ROOT))
+    assert {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")} == before
+    assert json.loads(latest(folder).file.read_text())["released"] is None
