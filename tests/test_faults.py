@@ -304,6 +304,7 @@ from redraft.config import Run, run_fingerprint
 from redraft.train import local
 from redraft.train.lease import lease
 run, folder = Run.model_validate_json(sys.argv[3]), Path(sys.argv[2])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in the background
 def signalled(step, *_):
     if step == 3:
         os.kill(os.getpid(), getattr(signal, sys.argv[4]))
