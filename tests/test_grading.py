@@ -115,7 +115,6 @@ HOSTILE = {
     "factorial": "100000000!",
     "sum": r"\sum_{n=1}^{10000000} \sqrt{n}",
     "expansion": "(x+y+z+1)^{200}",
-    "brackets": "(" * 5_000 + "1" + ")" * 5_000,
     "prose": "word and " * 11_000,
 }
 
@@ -124,8 +123,7 @@ HOSTILE = {
 def test_a_hostile_answer_times_out_and_the_second_time_costs_nothing(one_second, content):
     text = f"\\boxed{{{content}}}"
     began = time.process_time()
-    # Whether it gives up on brackets before the second is over depends on the machine.
-    assert grade(text, "42").outcome in {Outcome.TIMEOUT, Outcome.WRONG}
+    assert grade(text, "42").outcome is Outcome.TIMEOUT
     assert time.process_time() - began < 6  # reading and comparing have a second each, garbage the rest
     began = time.process_time()
     assert is_correct(text, "42") is False
@@ -134,8 +132,16 @@ def test_a_hostile_answer_times_out_and_the_second_time_costs_nothing(one_second
 
 @pytest.mark.parametrize(
     "content",
-    ["1" * 100_000, r"\frac{1}{" * 200 + "1" + "}" * 200, "\\frac" * 20_000, "," * 50_000, "0." + "1" * 3_000, "{" * 9],
-    ids=["digits", "fractions", "commands", "commas", "decimals", "unclosed"],
+    [
+        "1" * 100_000,
+        r"\frac{1}{" * 200 + "1" + "}" * 200,
+        "\\frac" * 20_000,
+        "," * 50_000,
+        "0." + "1" * 3_000,
+        "{" * 9,
+        "(" * 5_000 + "1" + ")" * 5_000,
+    ],
+    ids=["digits", "fractions", "commands", "commas", "decimals", "unclosed", "brackets"],
 )
 def test_a_huge_answer_is_not_right_and_takes_seconds(one_second, content):
     began = time.process_time()

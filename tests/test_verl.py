@@ -117,7 +117,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     assert len(processes_of(str(folder))) > 5
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until(lambda: not processes_of(str(folder)), 240)  # nothing goes on without the workflow
+    until(lambda: not processes_of(str(folder)), 60)  # nothing goes on without the workflow
     before = read_json_lines(folder / "steps.jsonl")
     assert 4 <= len(before) < STEPS, "it was killed in time"
     after = train(campaign, folder, SPEC)
