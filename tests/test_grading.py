@@ -1,5 +1,6 @@
 """The grader, the arithmetic task and its tokenizer."""
 
+import gc
 import threading
 import time
 from itertools import pairwise
@@ -147,6 +148,37 @@ def test_a_huge_answer_is_not_right_and_takes_seconds(one_second, content):
     began = time.process_time()
     assert is_correct(f"\\boxed{{{content}}}", "42") is False
     assert time.process_time() - began < 6
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_that_the_garbage_collector_swallows_comes_again(one_second, monkeypatch):
+    """Signals that arrive during a collection are handled in its callbacks, where exceptions are ignored."""
+    swallowed = []
+
+    def callback(*_):
+        deadline = time.monotonic() + 1.2
+        while not swallowed and time.monotonic() < deadline:
+            try:
+                time.sleep(0.01)
+            except TimeoutException as error:
+                swallowed.append(error)
+                raise
+
+    def collect_for_ever(_):
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            pass
+
+    monkeypatch.setattr(grading, "_parse", collect_for_ever)
+    began = time.monotonic()
+    assert compare("4343.25", "4343.2500") is Outcome.TIMEOUT
+    assert swallowed
+    assert time.monotonic() - began < 5
 
 
 def test_alarms_are_as_before(one_second):

@@ -1,6 +1,7 @@
 """A cell as a complete configuration of verl: what stands in it, what is refused, and that verl takes it."""
 
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -168,6 +169,17 @@ def test_on_a_processor_all_is_exact_and_of_no_gpu():
     assert config.ray_kwargs.ray_init.num_gpus == 1
     assert verl.environment(gpu=False)["VERL_PLATFORM"] == "cpu"
     assert not any(key.startswith("VERL") for key in verl.environment(gpu=True))
+
+
+def test_a_workflows_number_of_threads_does_not_change_how_a_processor_adds(monkeypatch):
+    """Snakemake sets these for its jobs; a matrix product of MKL's has other last bits under another number."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(variable, "2")
+    variables = os.environ | verl.environment(gpu=False)
+    code = "import torch; print(torch.get_num_threads(), torch.__config__.parallel_info())"
+    result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("1 ")
+    assert "mkl_get_max_threads() : 1" in result.stdout
 
 
 @pytest.mark.parametrize(("allowed", "rows"), [(256, 16), (16, 16), (15, 8), (3, 2), (1, 1)])

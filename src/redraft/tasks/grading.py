@@ -11,11 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-untyped]
-from math_verify import LatexExtractionConfig, parse, verify
+from math_verify import LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 
+from redraft.tasks.limit import limited
+
 SECONDS = 5
-"""Time limit of each of three steps (reading the answer, reading the box, comparing), math-verify's own."""
+"""Time limit of each of three steps: reading the answer, reading the box, comparing."""
+
+# math-verify warns once, in each of two modules, that its own limit is off.
+parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
 
 _SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})")
 
@@ -100,7 +105,7 @@ def compare(content: str, answer: str) -> Outcome:
             return Outcome.ERROR
         # Backwards, since what is read as text comes last: equal texts are equal, whatever they would take to compute.
         found = _read(content)[::-1]
-        return Outcome.CORRECT if verify(gold, found, timeout_seconds=SECONDS, raise_on_error=True) else Outcome.WRONG
+        return Outcome.CORRECT if limited(SECONDS, _equal, gold, found) else Outcome.WRONG
     except TimeoutException:  # a BaseException, so that sympy's own handlers do not swallow it
         return Outcome.TIMEOUT
     except Exception:  # sympy raises nearly anything
@@ -128,5 +133,13 @@ def _read(content: str) -> list[Any]:
     scientific = _SCIENTIFIC.fullmatch(content.strip())
     if scientific and int(scientific[2]) in EXPONENTS:
         content = f"{scientific[1]} \\times 10^{{{int(scientific[2])}}}"
+    return limited(SECONDS, _parse, f"\\boxed{{{content}}}")
+
+
+def _parse(text: str) -> list[Any]:
     latex = [LatexExtractionConfig(boxed_match_priority=0)]
-    return parse(f"\\boxed{{{content}}}", extraction_config=latex, parsing_timeout=SECONDS, raise_on_error=True)
+    return parse(text, extraction_config=latex, parsing_timeout=None, raise_on_error=True)
+
+
+def _equal(gold: list[Any], found: list[Any]) -> bool:
+    return verify(gold, found, timeout_seconds=None, raise_on_error=True)

@@ -7,6 +7,9 @@ from redraft.config.experiment import Run
 
 Table = dict[str, Any]
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Of the libraries that PyTorch, vLLM and NumPy compute with on a processor; the last two win over the first."""
+
 
 def on_gpus(run: Run) -> Table:
     """The GPUs of one node, weights in bfloat16 for computing and in float32 for updating, verl's defaults."""
@@ -98,7 +101,9 @@ def environment(gpu: bool) -> dict[str, str]:
     if gpu:
         return variables
     return variables | {
-        "OMP_NUM_THREADS": "1",
+        # One thread for whatever computes: Snakemake sets these for its jobs, and another number of threads adds in
+        # another order, so that a run that goes on outside of it, or with other cores, would not be the same run.
+        **dict.fromkeys(THREAD_VARIABLES, "1"),
         "TORCH_COMPILE_DISABLE": "1",  # else vLLM compiles small functions of its sampler, for longer than a run takes
         "VERL_ENGINE_DEVICE": "cuda",  # verl's FSDP engine is registered for this name only, and runs on any
         "VERL_PLATFORM": "cpu",
