@@ -6,15 +6,18 @@ import shutil
 import pandas as pd
 import pytest
 
-from redraft.config import ArithmeticProblems, Engine, Evaluation, TinyModel
+from redraft import stages
+from redraft.config import ArithmeticProblems, Engine, Evaluation, Experiments, TinyModel
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate import generate as module
+from redraft.evaluate.command import Asked, evaluate
 from redraft.evaluate.generate import generate
 from redraft.evaluate.parts import SCHEMA, Parts
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
+from redraft.train.lease import EVALUATION, LeaseLost, lease
 
 ENGINE = Engine(device="cpu", max_rows=8)
 SUMS = {
@@ -37,6 +40,25 @@ def policy(tmp_path_factory):
 def sampled(policy, file, benchmarks=SUMS, seed=0, backend="torch", **arguments):
     generate({0: policy}, benchmarks, seed, ENGINE, Evaluation(backend=backend), file, **arguments)
     return pd.read_parquet(file)
+
+
+def test_no_two_processes_sample_into_one_folder(policy, tmp_path):
+    with lease(tmp_path, EVALUATION):
+        with pytest.raises(UserError, match="another process works in this folder"):
+            stages.generate("smoke", 0, tmp_path / "generations.parquet", [policy])
+        asked = Asked(str(policy), "tiny", [], Evaluation(backend="torch"), ENGINE, folder=tmp_path)
+        with pytest.raises(UserError, match="another process works in this folder"):
+            evaluate(asked, Experiments(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lease"]
+
+
+def test_a_process_that_lost_its_folder_writes_no_sample(policy, tmp_path):
+    def check():
+        raise LeaseLost("another process has taken this folder")
+
+    with pytest.raises(LeaseLost):
+        sampled(policy, tmp_path / "g.parquet", check=check)
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def texts(frame):
@@ -104,7 +126,7 @@ class KilledError(Exception):
 
 def stop_after(monkeypatch, count):
     """Save each sample on its own, and end the process's work after so many."""
-    monkeypatch.setattr(Parts.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(Parts.__init__, "__defaults__", (0.0, lambda: None))
     add = Parts.add
 
     began = []

@@ -20,6 +20,7 @@ from snakemake.utils import format as shell_text
 from redraft.cli import main
 from redraft.config import Experiments
 from redraft.config.base import Label, Name, PaperName, WordyName
+from redraft.config.data import HubProblems
 from redraft.errors import UserError
 from redraft.layout import Layout
 
@@ -104,9 +105,9 @@ def campaign(tmp_path):
     return tmp_path
 
 
-def test_a_hostile_preset_is_one_message_and_runs_nothing(campaign):
+@pytest.mark.parametrize("preset", ['../$(touch x)\'; touch x; `touch x` "|touch x"', "[tiny]", "{tiny: x}", "1.5"])
+def test_a_hostile_preset_is_one_message_and_runs_nothing(campaign, preset):
     before = {path for path in campaign.rglob("*") if ".snakemake" not in path.parts}
-    preset = '../$(touch x)\'; touch x; `touch x` "|touch x"'
     command = ["snakemake", "--config", f"preset={preset}", "-n"]
     result = subprocess.run(command, cwd=campaign, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode != 0
@@ -125,6 +126,15 @@ def test_no_name_of_the_configuration_can_leave_a_folder_or_end_a_word(kind, nam
         return
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python(name)
+
+
+@pytest.mark.parametrize("key", ["id", "local", "files"])
+@pytest.mark.parametrize("path", ["../x", "a/../x", "/etc/passwd", "..", "a/..", ""])
+def test_no_file_of_problems_lies_outside_of_its_repository(key, path):
+    problems = {"id": "owner/name", "files": ["test.jsonl"], "local": "a.jsonl", "size": 1}
+    HubProblems.model_validate(problems)
+    with pytest.raises(ValidationError):
+        HubProblems.model_validate(problems | {key: [path] if key == "files" else path})
 
 
 @given(st.text())

@@ -78,14 +78,14 @@ def test_the_literal_command_runs_a_campaign_to_its_report(undisturbed):
     assert (campaign.folder / "results/scheduled/report.html").exists()
     for cell in CELLS:
         assert len(campaign.records(cell)) == 12
-        assert len(campaign.leases(cell)) == 1
+        assert len(campaign.trainings(cell)) == 1
 
 
 def test_what_trains_samples_or_grades_is_a_job_and_what_is_light_runs_here(undisturbed, cluster):
     jobs = cluster.jobs("completed").values()
     rules = {re.match(r"rule_([a-z_]+?)(_wildcards|$)", job)[1] for job in jobs}
     assert rules == {"train", "generate", "generate_initial", "grade", "diversity"}
-    owners = [undisturbed[0].leases(cell)[0]["owner"] for cell in CELLS]
+    owners = [undisturbed[0].trainings(cell)[0]["owner"] for cell in CELLS]
     assert {owner["slurm_job"] for owner in owners} <= set(cluster.jobs("completed"))
     assert {owner["devices"] for owner in owners} <= {"0", "1"}
 
@@ -96,15 +96,15 @@ def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(distur
     disturbed.trained(cancelled, 3)
     cluster.ask("scancel", cluster.running(cancelled))
     signal_to(disturbed.trained(killed, 3), signal.SIGKILL)
-    until(lambda: len(disturbed.leases(killed)) == 2)
+    until(lambda: len(disturbed.trainings(killed)) == 2)
     disturbed.trained(killed, 6)
     cluster.ask("scontrol", "update", f"jobid={cluster.running(killed)}", "endtime=now")
     code, text = end(process)
     assert code == 0, text[-3000:]
     states = cluster.ask("squeue", "--noheader", "--states=all", "--format=%T").split()
     assert {"CANCELLED", "FAILED", "TIMEOUT"} <= set(states)
-    assert [lease["resumed_from"] for lease in disturbed.leases(cancelled)] == [0, 2]
-    first, second, third = (lease["resumed_from"] for lease in disturbed.leases(killed))
+    assert [lease["resumed_from"] for lease in disturbed.trainings(cancelled)] == [0, 2]
+    first, second, third = (lease["resumed_from"] for lease in disturbed.trainings(killed))
     assert (first, second) == (0, 2)
     assert third >= 4
     assert_ended_alike(disturbed, undisturbed)
@@ -114,7 +114,7 @@ def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturb
     scores = [str(Path(name).with_name("scores.json")) for name in disturbed.manifests()]
     process = disturbed.start("--", *scores)
     halted = [disturbed.trained(cell, 3) for cell in CELLS]
-    assert sorted(disturbed.leases(cell)[0]["owner"]["devices"] for cell in CELLS) == ["0", "1"], "both run now"
+    assert sorted(disturbed.trainings(cell)[0]["owner"]["devices"] for cell in CELLS) == ["0", "1"], "both run now"
     cluster.stop_controller()
     for training in halted:
         signal_to(training, signal.SIGCONT)
@@ -126,7 +126,7 @@ def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturb
     cluster.ask("scontrol", "update", "nodename=one", "state=resume")
     code, text = end(process)
     assert code == 0, text[-3000:]
-    assert [len(disturbed.leases(cell)) for cell in CELLS] == [1, 1]
+    assert [len(disturbed.trainings(cell)) for cell in CELLS] == [1, 1]
     assert_ended_alike(disturbed, undisturbed)
 
 
@@ -135,7 +135,7 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     process = disturbed.start("--", *targets)
     for cell in CELLS:
         disturbed.trained(cell, 3)
-    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGINT)
     assert end(process)[0] != 0
     until(lambda: not cluster.jobs("running", "pending", "completing"))
 
@@ -145,6 +145,7 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     end(process)
     assert disturbed.call("--unlock")[0] == 0
     before = {cell: disturbed.records(cell) for cell in CELLS}
+    disturbed.site(**SITE | {"partition": "wide"})  # where there are GPUs that the two still running do not hold
     code, text = disturbed.call("--retries", "0", "--", *targets)
     assert code != 0
     assert "another process works in this folder" in text, text[-3000:]
@@ -160,7 +161,7 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
 
     process = disturbed.start("--", *targets)
     halted = [disturbed.trained(cell, 7) for cell in CELLS]
-    os.killpg(process.pid, signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
     for training in halted:
         signal_to(training, signal.SIGCONT)
     until(lambda: not cluster.jobs("running", "pending", "completing"))

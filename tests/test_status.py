@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
 from redraft.status import STATES, RunStatus, run_status, status, text
-from redraft.train.lease import latest, lease, take
+from redraft.train.lease import EVALUATION, latest, lease, take
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -66,6 +66,17 @@ def test_a_run_is_trained_and_then_done(layout, folder):
     assert run_status(layout, RUN).state == "trained"
     write_json(folder / "scores.json", {})
     assert run_status(layout, RUN).state == "done"
+
+
+def test_a_trained_run_that_is_evaluated_is_running_and_not_another_when_that_is_killed(layout, folder):
+    with lease(folder, FINGERPRINT):
+        write_json(folder / "manifest.json", {"fingerprint": FINGERPRINT})
+    with lease(folder, EVALUATION):
+        assert run_status(layout, RUN).state == "running"
+    killed(folder, EVALUATION)
+    assert run_status(layout, RUN).state == "trained"
+    (folder / "manifest.json").unlink()
+    assert run_status(layout, RUN).state == "failed"
 
 
 def test_a_run_of_another_configuration_is_outdated(layout, folder):

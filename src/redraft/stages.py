@@ -94,7 +94,10 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
 
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
-    with lease(folder, run_fingerprint(run), folder / "log.txt") as held, _devices(run.engine.gpus, folder):
+    log = folder / "log.txt"
+    with lease(folder, run_fingerprint(run), log) as held, _devices(run.engine.gpus, folder) as taken:
+        if taken is not None:
+            held.uses(taken)
         _train(run, model, folder, git, held)
 
 
@@ -185,15 +188,19 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     from redraft.config import sampling_fingerprint
     from redraft.evaluate.generate import generate as sample
     from redraft.provenance import environment, git_state
+    from redraft.train.lease import EVALUATION, lease
 
     preset = Experiments().preset(preset_name)
+    log = file.parent / "generate.log"
     steps = {_step_of(policy): policy for policy in policies}
-    with _devices(min(preset.engine.gpus, 1), file.parent):
-        sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file)
-    write_json(file.with_suffix(".json"), {
-        "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
-        "git": git_state(), **environment(),
-    })  # fmt: skip
+    with lease(file.parent, EVALUATION, log) as held, _devices(min(preset.engine.gpus, 1), file.parent) as taken:
+        if taken is not None:
+            held.uses(taken)
+        sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
+        write_json(file.with_suffix(".json"), {
+            "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
+            "git": git_state(), **environment(),
+        })  # fmt: skip
 
 
 def _step_of(policy: Path) -> int:

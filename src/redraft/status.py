@@ -13,7 +13,7 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
-from redraft.train.lease import Entry, history
+from redraft.train.lease import EVALUATION, Entry, history
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
@@ -90,13 +90,20 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
 
 
 def _last_owner(folder: Path) -> Entry | None:
-    """Who ran something in a folder last; one that cleaned up ran nothing."""
+    """Who ran something in a folder last; one that cleaned up ran nothing, and one that evaluates counts meanwhile."""
     owners = [entry for entry in history(folder) if entry.content is None or entry.content.run]
-    return owners[-1] if owners else None
+    if owners and _lives(owners[-1]):
+        return owners[-1]
+    trained = [entry for entry in owners if entry.content is None or entry.content.run != EVALUATION]
+    return trained[-1] if trained else None
+
+
+def _lives(held: Entry) -> bool:
+    return not held.free and held.judge(time.time()).state != "dead"
 
 
 def _state(folder: Path, fingerprint: str, held: Entry | None) -> State:
-    if held is not None and not held.free and held.judge(time.time()).state != "dead":
+    if held is not None and _lives(held):
         return "running"
     if (folder / "manifest.json").exists():
         if _fingerprint(folder / "manifest.json") != fingerprint:

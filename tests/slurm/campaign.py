@@ -12,11 +12,12 @@ from typing import Any
 
 import yaml
 
+from redraft.train.lease import EVALUATION
 from tests.slurm.cluster import LIMIT, Cluster, trainer, until
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / ".venv-launcher"
-COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs")
+COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
 SHOWN = {"tables": (1,), "figures": (2,)}
 SITE: dict[str, Any] = {"partition": "gpu", "gpu_model": "pretended", "memory_gb": 1.5, "cpus": 1, "runtime": "20m"}
@@ -66,7 +67,8 @@ class Campaign:
     def start(self, *arguments: str) -> subprocess.Popen:
         """`snakemake --profile slurm ARGUMENTS`, which is interrupted and then killed when it takes too long."""
         env = self.cluster.env | {"PATH": f"{self.cluster.home / 'bin'}:{LAUNCHER / 'bin'}:{self.cluster.env['PATH']}"}
-        limit = ["timeout", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
+        # In the foreground `timeout` hands a signal on once; else twice, and the second interrupts the answer to one.
+        limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
         command = [*limit, "snakemake", "--profile", "slurm", *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, start_new_session=True, **pipes)
@@ -118,6 +120,10 @@ class Campaign:
         """Who has worked in a run's folder, in order."""
         files = sorted((self.run(cell) / "lease").glob("*.json"))
         return [json.loads(file.read_text()) | {"beat": file.stat().st_mtime} for file in files]
+
+    def trainings(self, cell: str) -> list[dict[str, Any]]:
+        """Those of them that trained."""
+        return [lease for lease in self.leases(cell) if lease["run"] != EVALUATION]
 
 
 def signal_to(process: int, number: int) -> None:

@@ -12,6 +12,7 @@ from redraft.config import (
 )
 from redraft.config.site import load_site
 from redraft.errors import UserError
+from redraft.supply import count_devices
 
 
 def checked(function):
@@ -27,6 +28,13 @@ def checked_config():
     for key in config:
         if key != "preset":
             raise UserError("no such key", file="--config", key=key, allowed="preset")
+    if not isinstance(config["preset"], (str, int)):
+        raise UserError(
+            "a preset is one name",
+            file="--config",
+            key="preset",
+            value=config["preset"],
+        )
 
 
 checked(checked_config)
@@ -39,6 +47,8 @@ SITE = checked(load_site)
 PAPERS = list(PRESET.default)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
+ONE = min(PRESET.engine.gpus, 1)
+GPUS = {"train": PRESET.engine.gpus, "generate": ONE, "generate_initial": ONE}
 
 
 def asked_cells(paper):
@@ -201,4 +211,5 @@ wildcard_constraints:
 
 
 onstart:
+    checked(lambda: count_devices(workflow, GPUS))
     checked(lambda: freeze.start(workflow, PRESET.name, READ))

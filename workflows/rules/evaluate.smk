@@ -16,8 +16,8 @@ rule generate:
         f"{RUN}/generate.log",
     threads: 1
     resources:
-        **SITE.resources("evaluate", min(PRESET.engine.gpus, 1)),
-        gpus=min(PRESET.engine.gpus, 1),
+        **SITE.resources("evaluate", GPUS["generate"]),
+        gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
         policies=lambda wildcards: policies_of(run_of(wildcards)),

@@ -15,8 +15,8 @@ rule train:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
     resources:
-        **SITE.resources("train", PRESET.engine.gpus, PRESET.engine.nodes),
-        gpus=PRESET.engine.gpus,
+        **SITE.resources("train", GPUS["train"], PRESET.engine.nodes),
+        gpus=GPUS["train"],
     params:
         preset=PRESET.name,
         model=subpath(input.weights, parent=True),

@@ -41,6 +41,20 @@ WordyName = Annotated[Name, AfterValidator(_no_number)]
 """A name that no reader of a table takes for a number."""
 
 
+HubId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+"""A repository on the hub: a name, mostly with an owner."""
+
+
+def _stays_inside(path: str) -> str:
+    if not path or path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise ValueError(f"{path!r} is no path inside a folder")
+    return path
+
+
+InnerPath = Annotated[str, AfterValidator(_stays_inside)]
+"""A path inside some folder, perhaps with `*`; it cannot leave it."""
+
+
 class Config(BaseModel):
     """A configuration model: unknown keys are errors, values do not change after parsing."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from redraft.config.base import Config, Name, WordyName
+from redraft.config.base import Config, HubId, InnerPath, Name, WordyName
 
 
 class ArithmeticProblems(Config):
@@ -49,15 +49,15 @@ class HubProblems(Config):
     """
 
     kind: Literal["hub"] = "hub"
-    id: str
+    id: HubId
     """Hub id of the data set."""
     revision: str | None = None
     """Commit of the hub repository; the latest one if it is not known."""
     split: str = ""
     """The split that the files are of, for people."""
-    files: list[str] = Field(min_length=1)
+    files: list[InnerPath] = Field(min_length=1)
     """Files inside the repository, read one after the other. A name may hold `*` and must then match one file."""
-    local: str | None = None
+    local: InnerPath | None = None
     """One file with the same columns that is read instead, if the folder of local copies has it."""
     sha256: dict[str, str] = {}
     """Hashes that files must have, by name; others may hold anything that fits."""

@@ -1,5 +1,6 @@
 """`redraft evaluate`: any model on chosen benchmarks, from sampling to a table."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from redraft.evaluate.lighteval import check_lighteval, grade_again
 from redraft.files import read_json, write_json
 from redraft.provenance import environment, git_state
 from redraft.tasks.problems import checksums, load_problems, origin
+from redraft.train.lease import EVALUATION, lease
 
 GENERATIONS = "generations.parquet"
 COMPARISON = "ifeval.json"
@@ -61,7 +63,8 @@ def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, 
         check_lighteval(benchmarks)
     policy = find_policy(asked.model)
     folder = asked.folder or root / _name(asked, policy)
-    _sampled(asked, benchmarks, policy, folder)
+    with lease(folder, EVALUATION) as held:
+        _sampled(asked, benchmarks, policy, folder, held.check)
     grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
     (folder / COMPARISON).unlink(missing_ok=True)  # of earlier verdicts
     if asked.evaluation.lighteval:
@@ -70,7 +73,9 @@ def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, 
     return folder, {name: scores[name] for name in benchmarks}
 
 
-def _sampled(asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str, folder: Path) -> None:
+def _sampled(
+    asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str, folder: Path, check: Callable[[], None]
+) -> None:
     """Generations of exactly what is asked, made unless they are there; their record is written last."""
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
     problems = {name: load_problems(benchmark.data)[: asked.limit] for name, benchmark in benchmarks.items()}
@@ -78,7 +83,7 @@ def _sampled(asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str,
     if generations.exists() and record.exists() and read_json(record).get("fingerprint") == made_from:
         return
     generations.unlink(missing_ok=True)
-    generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit)
+    generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit, check)
     content = {"fingerprint": made_from, "asked": _described(asked, benchmarks, policy)}
     write_json(record, content | _made_by(benchmarks))
 

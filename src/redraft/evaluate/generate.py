@@ -1,7 +1,7 @@
 """Sampling policies on benchmarks. Generations are saved with everything grading needs, and not graded here."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from redraft.train import models
 
 def generate(
     policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], seed: int, settings: Engine,
-    evaluation: Evaluation, file: Path, limit: int | None = None,
+    evaluation: Evaluation, file: Path, limit: int | None = None, check: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Sample policies on every benchmark and write one Parquet file; what an interrupted call saved is not made again.
 
@@ -33,12 +33,13 @@ def generate(
         evaluation: what samples.
         file: where to write; one line a sample, with `redraft.evaluate.parts.SCHEMA`.
         limit: how many problems of each benchmark, the first ones; all if none is given.
+        check: raises if another process has taken the folder, called before anything is written into it.
 
     Raises:
         UserError: if problems or a policy cannot be read, or the policy cannot be asked these problems.
     """
     problems = {name: _problems(name, benchmark, limit) for name, benchmark in benchmarks.items()}
-    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation))
+    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation), check=check)
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [(i, s) for i in range(len(problems[name])) for s in range(benchmark.samples)

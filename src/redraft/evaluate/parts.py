@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ class Parts:
         file: where all of them will be.
         identity: fingerprint of what is sampled; parts of anything else are left alone.
         every: seconds between two parts.
+        check: raises if another process has taken the folder; called before anything is written.
     """
 
-    def __init__(self, file: Path, identity: str, every: float = 60.0) -> None:
-        self.file, self.every = file, every
+    def __init__(
+        self, file: Path, identity: str, every: float = 60.0, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.file, self.every, self.check = file, every, check
         self.folder = file.with_name(f"{file.name}.parts") / identity
         self.done = {key for path in self._paths() for key in _keys(path)}
         self._rows: list[dict[str, Any]] = []
@@ -56,6 +60,7 @@ class Parts:
         """Write what was added since the last part."""
         if not self._rows:
             return
+        self.check()
         now = time.perf_counter()
         share = {"seconds": (now - self._began) / len(self._rows)}
         rows = [share | row for row in self._rows]
@@ -71,6 +76,7 @@ class Parts:
         One policy's samples of one benchmark are in memory at a time.
         """
         self.save()
+        self.check()
         parts = ds.dataset([str(path) for path in self._paths()], schema=SCHEMA)
         order = [(step, name) for step in sorted({key[0] for key in self.done}) for name in benchmarks]
         with atomic(self.file) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,8 @@ LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = 2 * EXPIRED_SECONDS
 """For what a dead owner has left running on this machine; silence on another ends sooner, by itself."""
 FOLDER = "lease"
+EVALUATION = "evaluation"
+"""What is run by whoever samples a run's policies, in the same folder. No fingerprint reads so."""
 
 
 class LeaseLost(UserError):
@@ -116,6 +118,10 @@ class Lease:
         """Count a process that this one started: the folder is not free before that has ended too."""
         owner = self.content.owner
         self._update(owner=owner.model_copy(update={"processes": [*owner.processes, process(pid)]}))
+
+    def uses(self, devices: Sequence[str]) -> None:
+        """Record the GPUs that this process has got, by their names in CUDA_VISIBLE_DEVICES."""
+        self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices)}))
 
     def resumed_from(self, step: int) -> None:
         """Record how many steps were done when this process began."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from redraft.devices import available
 from redraft.errors import UserError
 
 START_SECONDS = 300.0
@@ -111,23 +112,24 @@ def _end(step: subprocess.Popen) -> None:
         step.wait()
 
 
-def command(address: str, rank: int) -> list[str]:
+def command(address: str, rank: int, gpus: int) -> list[str]:
     """What a node runs: `ray start`, as the head on the first.
 
-    Ports but the head's are whichever are free, and the dashboard, which would listen for everybody, is off.
+    How many GPUs there are is said: what Slurm gave the job, and not what Ray finds. Ports but the head's are whichever
+    are free, and the dashboard, which would listen for everybody, is off.
     """
     host, port = address.rsplit(":", 1)
     head = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
     place = head if rank == 0 else [f"--address={address}"]
     return [
-        sys.executable, "-m", "ray.scripts.scripts", "start", *place, "--block", "--disable-usage-stats",
-        "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
+        sys.executable, "-m", "ray.scripts.scripts", "start", *place, f"--num-gpus={gpus}", "--block",
+        "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
     ]  # fmt: skip
 
 
 def main(address: str) -> None:
     """Become Ray's process on this node."""
-    arguments = command(address, int(os.environ["SLURM_PROCID"]))
+    arguments = command(address, int(os.environ["SLURM_PROCID"]), len(available()))
     os.execv(arguments[0], arguments)
 
 

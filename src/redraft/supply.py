@@ -1,0 +1,34 @@
+"""How many GPUs Snakemake has to give to its own jobs on this machine. On a cluster the scheduler counts them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from redraft.devices import available, check_devices
+
+
+def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
+    """Let Snakemake start no more jobs at once than there are GPUs for; for `onstart`.
+
+    It is told late, since a limit that it knows while it reads the Snakefile would silently lower what rules ask for.
+
+    Args:
+        workflow: Snakemake's.
+        needs: GPUs of one job, by rule.
+
+    Raises:
+        UserError: if a job that is to run needs more than there are.
+    """
+    if not workflow.local_exec:
+        return
+    jobs = [job for job in workflow.dag.needrun_jobs() if needs.get(job.rule.name)]
+    if not jobs:
+        return
+    supply = len(available())
+    check_devices({_name(job): needs[job.rule.name] for job in jobs}, supply)
+    scheduler = workflow.scheduler
+    for counts in (scheduler.global_resources, scheduler.resources):
+        counts.setdefault("gpus", supply)  # `--resources gpus=N` goes before
+
+
+def _name(job: Any) -> str:
+    return " ".join([job.rule.name, *(str(value) for value in job.wildcards_dict.values())])
