@@ -1,12 +1,10 @@
 """Campaigns on a real Slurm on this machine (tests/slurm/up.sh), undisturbed and with all that can happen to one."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -14,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.campaign import CELLS, LAUNCHER, SITE, Campaign, end, signal_to
-from tests.slurm.cluster import Cluster, trainer, until
+from tests.slurm.cluster import INSTALLED, Cluster, trainer, until
 
-MISSING = [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name, path="/usr/sbin:/sbin")]
 pytestmark = [
-    pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed: no {', '.join(MISSING)} (docs/slurm.md)"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons run jobs of several users only as root"),
+    *INSTALLED,
     pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
 ]
 
@@ -63,6 +59,12 @@ def assert_one_at_a_time(leases):
         assert left <= datetime.fromisoformat(after["owner"]["started"]).timestamp() + 1
 
 
+def frozen(campaign):
+    """The hash of the one copy of the code that a campaign ran from."""
+    (copy,) = (campaign.folder / "results/scheduled/code").iterdir()
+    return copy.name
+
+
 def end_of_terminated(process):
     """Snakemake waits for its jobs then; now and then it goes on waiting when they have ended (docs/slurm.md)."""
     try:
@@ -94,6 +96,8 @@ def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(distur
     process = disturbed.start("--retries", "2", "--", *disturbed.manifests())
     killed, cancelled = CELLS
     disturbed.trained(cancelled, 3)
+    for file in ("src/redraft/stages.py", "src/redraft/cli.py", "Snakefile", "workflows/rules/train.smk"):
+        (disturbed.folder / file).write_text("an edit that nothing in flight may see\n")
     cluster.ask("scancel", cluster.running(cancelled))
     signal_to(disturbed.trained(killed, 3), signal.SIGKILL)
     until(lambda: len(disturbed.trainings(killed)) == 2)
@@ -108,6 +112,11 @@ def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(distur
     assert (first, second) == (0, 2)
     assert third >= 4
     assert_ended_alike(disturbed, undisturbed)
+    assert {manifest["git"]["code"] for manifest in map(disturbed.manifest, CELLS)} == {frozen(disturbed)}
+    killed_run = disturbed.manifest(killed)
+    assert killed_run["preemptions"] == 2
+    assert len({part["slurm_job"] for part in killed_run["processes"]}) == 3
+    assert killed_run["node"]["slurm_job"] == killed_run["processes"][-1]["slurm_job"]
 
 
 def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturbed, undisturbed, cluster):
@@ -174,35 +183,3 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     assert code == 0, text[-3000:]
     assert finished == {file: (disturbed.folder / file).stat().st_mtime_ns for file in finished}
     assert_ended_alike(disturbed, undisturbed)
-
-
-ON_TWO_NODES = """
-import os, subprocess, sys
-from pathlib import Path
-from redraft.train.verl.ray_cluster import ray_cluster
-
-ASKED = "import json, ray; ray.init(address='auto', log_to_driver=False); print(json.dumps(ray.nodes()))"
-with ray_cluster(2, Path(sys.argv[1])) as variables:
-    nodes = subprocess.run([sys.executable, "-c", ASKED], env=os.environ | variables, check=True, stdout=-1)
-Path(sys.argv[1], "nodes.json").write_bytes(nodes.stdout)
-"""
-
-
-def test_ray_starts_on_all_nodes_of_a_job_and_ends_with_it(cluster, tmp_path):
-    (tmp_path / "job.py").write_text(ON_TWO_NODES)
-    asked = [
-        "--partition=wide",
-        "--nodes=2",
-        "--ntasks=2",
-        "--cpus-per-task=4",
-        "--mem=3000",
-        "--gres=gpu:2",
-        "--time=5",
-    ]
-    command = f"{sys.executable} job.py {tmp_path}"
-    cluster.submit(*asked, f"--chdir={tmp_path}", f"--output={tmp_path}/job.log", "--wrap", command)
-    nodes = json.loads((tmp_path / "nodes.json").read_text().splitlines()[-1])
-    assert [node["Alive"] for node in nodes] == [True, True]
-    assert [node["Resources"]["GPU"] for node in nodes] == [2, 2]
-    assert (tmp_path / "ray.log").exists()
-    until(lambda: not cluster.jobs("running", "completing"))

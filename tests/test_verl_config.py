@@ -12,9 +12,10 @@ import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
+from pydantic import ValidationError
 
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import Engine, Trainer
 from redraft.config.verl_keys import SITE_KEYS, under
 from redraft.errors import UserError
 from redraft.train.verl import config as verl
@@ -303,6 +304,22 @@ def test_a_site_s_keys_have_the_last_word(folder):
     config = composed(with_site_keys(folder, keys))
     assert values(config, *keys) == ["sdpa", 2, 16]
     assert config.ray_kwargs.ray_init.include_dashboard is False
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_run_over_several_nodes_joins_the_ray_that_is_there(gpu):
+    run = paper("grpo-vanilla")
+    run = run.model_copy(update={"engine": run.engine.model_copy(update={"nodes": 2})})
+    config = composed(run, gpu=gpu)
+    assert values(config.trainer, "nnodes", "n_gpus_per_node") == [2, 8 if gpu else 1]
+    assert values(config.ray_kwargs.ray_init, "address", "include_dashboard", "num_cpus") == ["auto", False, None]
+    assert config.actor_rollout_ref.actor.ppo_mini_batch_size % 2 == 0
+
+
+def test_only_verl_takes_several_nodes():
+    with pytest.raises(ValidationError, match="must be 1 unless kind is verl"):
+        Engine(nodes=2)
+    assert Engine(kind="verl", nodes=2).nodes == 2
 
 
 REFUSED = [

@@ -96,6 +96,10 @@ class Campaign:
         """The manifests of both runs, as targets."""
         return [str((self.run(cell) / "manifest.json").relative_to(self.folder)) for cell in CELLS]
 
+    def manifest(self, cell: str) -> dict[str, Any]:
+        """What a finished run says of itself."""
+        return json.loads((self.run(cell) / "manifest.json").read_text())
+
     def records(self, cell: str) -> list[dict[str, Any]]:
         """What a run has recorded of its steps, whole lines only, without seconds."""
         file = self.run(cell) / "steps.jsonl"
@@ -113,8 +117,7 @@ class Campaign:
 
     def hashes(self, cell: str) -> dict[str, str]:
         """Hashes of the policies, as the manifest has them."""
-        hashes = json.loads((self.run(cell) / "manifest.json").read_text())["sha256"]
-        return {name: value for name, value in hashes.items() if name.startswith("policies")}
+        return {name: hash_ for name, hash_ in self.manifest(cell)["sha256"].items() if name.startswith("policies")}
 
     def leases(self, cell: str) -> list[dict[str, Any]]:
         """Who has worked in a run's folder, in order."""

@@ -1,6 +1,7 @@
 """The Slurm that up.sh starts, and processes of campaigns on it, for tests."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -8,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
+MISSING = [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name, path="/usr/sbin:/sbin")]
+INSTALLED = [
+    pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed: no {', '.join(MISSING)} (docs/slurm.md)"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons run jobs of several users only as root"),
+]
+"""Marks of tests that start a Slurm."""
 LIMIT = 600
 """Seconds that anything may take before it is interrupted; a minute later it is killed."""
 
@@ -18,11 +27,12 @@ class Cluster:
     """A running Slurm under a folder; `with` stops it."""
 
     home: Path
+    port: int = 17817
     env: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> "Cluster":
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
-        self.env = clean | {"PATH": f"{self.home / 'bin'}:/usr/sbin:{os.environ['PATH']}"}
+        self.env = clean | {"PORT": str(self.port), "PATH": f"{self.home / 'bin'}:/usr/sbin:{os.environ['PATH']}"}
         subprocess.run(["sh", HERE / "up.sh", self.home], env=self.env, check=True, timeout=60)
         return self
 

@@ -59,7 +59,8 @@ class Trainer(Config):
 class Engine(Config):
     """Where and how a run executes. Nothing here may change its result beyond floating-point noise.
 
-    One thing does: transformers as evaluation's backend draws by batches, which `max_rows` cuts.
+    Two things do: transformers as evaluation's backend draws by batches, which `max_rows` cuts, and over several GPUs
+    or nodes verl spreads sequences by their length, which puts other ones into a mini-batch together.
     """
 
     kind: Literal["torch", "verl"] = "torch"
@@ -67,7 +68,7 @@ class Engine(Config):
     gpus: int = Field(default=0, ge=0)
     """GPUs that a training run takes, on each of its nodes."""
     nodes: int = Field(default=1, ge=1)
-    """Nodes that a training run takes (verl on GPUs only, in a Slurm job; docs/slurm.md)."""
+    """Nodes that a training run takes (verl only, in a Slurm job; docs/slurm.md)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
     threads: int = Field(default=1, ge=1)
@@ -92,6 +93,12 @@ class Engine(Config):
     """Whether weights and optimiser wait in the machine's memory while vLLM decodes (verl only)."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
     """Further dotted keys of verl's configuration and their values; none that decides what is learned."""
+
+    @model_validator(mode="after")
+    def _one_node(self) -> "Engine":
+        if self.nodes > 1 and self.kind != "verl":
+            raise ValueError(f"nodes ({self.nodes}) must be 1 unless kind is verl")
+        return self
 
 
 class Evaluation(Config):

@@ -98,18 +98,18 @@ def _refuse(run: Run, gpu: bool) -> None:
     Raises:
         UserError: for the first such setting.
     """
-    trainer, engine, gpus = run.trainer, run.engine, max(run.engine.gpus, 1) * run.engine.nodes
+    trainer, engine = run.trainer, run.engine
+    ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     refused: list[tuple[bool, str, str, Any, str]] = [
         (bool(run.unsupported), run.unsupported, "method.trainer_verification", True, "false, or engine.kind: torch"),
         (run.data.size % trainer.prompts_per_step > 0, "rollout batches must divide the training data",
          "trainer.prompts_per_step", trainer.prompts_per_step, f"divisors of {run.data.size}"),
-        (engine.nodes > 1 and not gpu, "only a run on GPUs takes several nodes", "engine.nodes", engine.nodes, "1"),
         (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),
         (max(engine.gpus, 1) % engine.tensor_parallel > 0, "replicas of vLLM must divide the GPUs",
          "engine.tensor_parallel", engine.tensor_parallel, f"divisors of {max(engine.gpus, 1)}"),
-        (gpu and rows % gpus > 0, f"the {rows} rollouts of an update cannot be spread evenly", "engine.gpus", gpus,
+        (rows % max(ranks, 1) > 0, f"the {rows} rollouts of an update cannot be spread evenly", "engine.gpus", ranks,
          f"divisors of {rows}"),
         (gpu and engine.max_tokens_per_gpu < longest, "the longest prompt and response must fit into one pass",
          "engine.max_tokens_per_gpu", engine.max_tokens_per_gpu, f"at least {longest}"),

@@ -130,12 +130,10 @@ class VerlTrainer:
         if self.state.records < self.steps:
             print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
             command = [sys.executable, "-m", "redraft.train.verl", str(self.path / "verl.yaml")]
-            nodes = self.run.engine.nodes
-            cluster: Any = ray_cluster(nodes, self.path) if nodes > 1 else nullcontext({})
-            with (
-                cluster as variables,
-                _process(command, os.environ | environment(self.gpu) | variables, self.log) as process,
-            ):
+            nodes, variables = self.run.engine.nodes, environment(self.gpu)
+            gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
+            cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext({})
+            with cluster as address, _process(command, os.environ | variables | address, self.log) as process:
                 if lease:
                     lease.add_process(process.pid)
                 code = self._watch(process, report)

@@ -35,7 +35,7 @@ def on_gpus(run: Run) -> Table:
         },
         "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload}),
         "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus, "nnodes": engine.nodes},
-        "ray_kwargs": {"ray_init": {"address": "local" if engine.nodes == 1 else "auto", "include_dashboard": False}},
+        "ray_kwargs": {"ray_init": _ray(run)},
     }  # fmt: skip
 
 
@@ -72,10 +72,15 @@ def on_cpu(run: Run) -> Table:
         },
         "critic": _critic(run, tokens, {"model": model, "fsdp": exact}),
         # More processors than there are: Ray counts its own actors, which mostly wait.
-        "ray_kwargs": {"ray_init": {"address": "local", "include_dashboard": False, "num_cpus": 32, "num_gpus": 1}},
+        "ray_kwargs": {"ray_init": _ray(run, num_cpus=32, num_gpus=1)},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
-        "trainer": {"device": "cpu", "n_gpus_per_node": 1},
+        "trainer": {"device": "cpu", "n_gpus_per_node": 1, "nnodes": run.engine.nodes},
     }  # fmt: skip
+
+
+def _ray(run: Run, **has: int) -> Table:
+    """A Ray of its own on one node with what that has, or the one that runs on several nodes, which knows it."""
+    return {"include_dashboard": False} | ({"address": "local"} | has if run.engine.nodes == 1 else {"address": "auto"})
 
 
 def _critic(run: Run, tokens: int, settings: Table) -> Table:
@@ -86,8 +91,8 @@ def _critic(run: Run, tokens: int, settings: Table) -> Table:
 
 
 def rows_per_pass(run: Run) -> int:
-    """Sequences in one pass on a processor: the most that are allowed and divide a mini-batch, as verl requires."""
-    rows = run.trainer.prompts_per_update * run.trainer.group_size
+    """Sequences in one pass on a processor: the most that are allowed and divide a node's share of a mini-batch."""
+    rows = run.trainer.prompts_per_update * run.trainer.group_size // run.engine.nodes
     return max(n for n in range(1, min(run.engine.rows_per_micro_batch, rows) + 1) if rows % n == 0)
 
 

@@ -2,7 +2,7 @@
 
 `with ray_cluster(nodes, folder) as variables:` runs in the job's own process, on its first node. Slurm starts one
 `python -m redraft.train.verl.ray_cluster` a node, which stays for as long as Ray does. Tried with two nodes of a Slurm
-that were one machine (tests/test_slurm.py); not on several.
+that were one machine (tests/test_two_nodes.py); not on several.
 
 Ray listens on the nodes' network, where others may be, so who joins or calls must know a token. It is made for this one
 cluster and stands in environment variables only.
@@ -14,11 +14,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from redraft.devices import available
 from redraft.errors import UserError
 
 START_SECONDS = 300.0
@@ -29,12 +28,15 @@ LOG = "ray.log"
 
 
 @contextmanager
-def ray_cluster(nodes: int, folder: Path) -> Iterator[dict[str, str]]:
+def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Ray on all nodes of this Slurm job, ended with the block.
 
     Args:
         nodes: of the job.
+        gpus: that Ray counts on each of them.
         folder: where Ray's processes log to.
+        inherited: environment variables that all of Ray's workers are to have: they have those of their node's Ray, and
+            not those of whoever asks for them.
 
     Yields:
         Environment variables by which a process that asks Ray for the address `auto` finds it.
@@ -51,7 +53,10 @@ def ray_cluster(nodes: int, folder: Path) -> Iterator[dict[str, str]]:
     log = folder / LOG
     with log.open("ab") as output:
         step = subprocess.Popen(
-            _command(nodes, address), env=os.environ | variables, stdout=output, stderr=subprocess.STDOUT
+            _command(nodes, address, gpus),
+            env=os.environ | inherited | variables,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
         _wait_for(nodes, variables, step, log)
@@ -60,11 +65,11 @@ def ray_cluster(nodes: int, folder: Path) -> Iterator[dict[str, str]]:
         _end(step)
 
 
-def _command(nodes: int, address: str) -> list[str]:
+def _command(nodes: int, address: str, gpus: int) -> list[str]:
     """One task a node, with all of its processors and GPUs, beside the task that waits for them."""
     return [
         "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=1",
-        "--cpu-bind=none", sys.executable, "-m", "redraft.train.verl.ray_cluster", address,
+        "--cpu-bind=none", sys.executable, "-m", "redraft.train.verl.ray_cluster", address, str(gpus),
     ]  # fmt: skip
 
 
@@ -112,26 +117,28 @@ def _end(step: subprocess.Popen) -> None:
         step.wait()
 
 
-def command(address: str, rank: int, gpus: int) -> list[str]:
+def command(address: str, rank: int, processors: int, gpus: int) -> list[str]:
     """What a node runs: `ray start`, as the head on the first.
 
-    How many GPUs there are is said: what Slurm gave the job, and not what Ray finds. Ports but the head's are whichever
-    are free, and the dashboard, which would listen for everybody, is off.
+    How many processors and GPUs there are is said, since Ray would take all that the node has. Ports but the head's are
+    whichever are free, and the dashboard, which would listen for everybody, is off.
     """
     host, port = address.rsplit(":", 1)
     head = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
     place = head if rank == 0 else [f"--address={address}"]
     return [
-        sys.executable, "-m", "ray.scripts.scripts", "start", *place, f"--num-gpus={gpus}", "--block",
-        "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
+        sys.executable, "-m", "ray.scripts.scripts", "start", *place, f"--num-cpus={processors}", f"--num-gpus={gpus}",
+        "--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0",
+        "--dashboard-agent-listen-port=0",
     ]  # fmt: skip
 
 
-def main(address: str) -> None:
+def main(address: str, gpus: str) -> None:
     """Become Ray's process on this node."""
-    arguments = command(address, int(os.environ["SLURM_PROCID"]), len(available()))
+    rank, processors = (int(os.environ[name]) for name in ("SLURM_PROCID", "SLURM_CPUS_ON_NODE"))
+    arguments = command(address, rank, processors, int(gpus))
     os.execv(arguments[0], arguments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
