@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.evaluate import generate as module
 from redraft.evaluate.command import Asked, evaluate
 from redraft.evaluate.generate import generate
-from redraft.evaluate.parts import SCHEMA, Parts
+from redraft.evaluate.parts import SCHEMA, WHOLE, Parts
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -164,7 +164,11 @@ def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_pat
     resumed = sampled(policy, file, backend=backend)
     assert len(asked) == 23 - len(saved)
     assert len(resumed) == 23
-    assert not file.with_name("generations.parquet.parts").exists()
+    assert [path.name for path in file.with_name("generations.parquet.parts").glob("*/*")] == [WHOLE]
+    asked.clear()
+    file.unlink()  # as a workflow does that was killed before it knew that this is whole
+    assert texts(sampled(policy, file, backend=backend)) == texts(resumed)
+    assert not asked
     if backend == "torch":  # transformers draws by batch, which is another one after a resume
         assert texts(resumed) == texts(by_backend[backend][0])
 
@@ -184,7 +188,11 @@ def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp
     assert len(Parts(file, parts[0].parent.name).done) == len(parts) - 1
     assert "made again" in capsys.readouterr().err
     assert texts(sampled(policy, file)) == texts(by_backend["torch"][0])
-    assert [path.name for path in another.parent.iterdir()] == ["another"]
+    assert another.exists()
+    sampled(policy, file, seed=1)
+    kept = {path.relative_to(another.parent).parts[1:] for path in another.parent.rglob("*")}
+    assert kept == {(), (WHOLE,)}, "what is finished of an earlier experiment is not kept twice"
+    assert len(list(another.parent.rglob("*.parquet"))) == 1
 
 
 def test_a_limit_takes_the_first_problems(by_backend, policy, tmp_path):

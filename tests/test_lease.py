@@ -200,17 +200,19 @@ def test_an_unreadable_entry_is_waited_out_and_never_overwritten(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """A `squeue` that answers what it is told to."""
+    """A `squeue` and a `scontrol` that answer what they are told to."""
     folder = tmp_path / "bin"
     folder.mkdir()
 
-    def answer(script):
-        file = folder / "squeue"
-        file.write_text(f"#!/bin/sh\n{script}\n")
-        file.chmod(0o755)
+    def answer(script, config="exit 1"):
+        owners.cluster_name.cache_clear()
+        for name, content in {"squeue": script, "scontrol": config}.items():
+            (folder / name).write_text(f"#!/bin/sh\n{content}\n")
+            (folder / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-    return answer
+    yield answer
+    owners.cluster_name.cache_clear()
 
 
 INVALID = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
@@ -251,6 +253,14 @@ def test_a_job_of_another_cluster_is_not_asked_for_here(slurm, tmp_path, monkeyp
     monkeypatch.setenv("SLURM_CLUSTER_NAME", "b")
     entry = elsewhere(tmp_path, slurm_job="17", slurm_cluster="a")
     assert entry.judge(entry.beat + 1).state == "silent"
+
+
+@pytest.mark.parametrize(("cluster", "state"), [("a", "dead"), ("b", "silent")])
+def test_where_no_job_runs_slurm_says_which_cluster_it_is(slurm, tmp_path, monkeypatch, cluster, state):
+    monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
+    slurm(INVALID, f"echo 'AuthType = munge'; echo 'ClusterName             = {cluster}'")
+    entry = elsewhere(tmp_path, slurm_job="17", slurm_cluster="a")
+    assert entry.judge(entry.beat + 1).state == state
 
 
 def test_heart_beats_come_by_themselves_and_end_with_the_block(tmp_path, monkeypatch):

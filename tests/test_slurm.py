@@ -119,6 +119,20 @@ def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(distur
     assert killed_run["node"]["slurm_job"] == killed_run["processes"][-1]["slurm_job"]
 
 
+def test_preempted_jobs_go_on_from_their_checkpoints(disturbed, undisturbed, cluster):
+    process = disturbed.start("--", *disturbed.manifests())
+    for cell in CELLS:
+        disturbed.trained(cell, 3)
+    cluster.submit("--partition=urgent", "--gres=gpu:2", "--output=/dev/null", "--wrap", "true")
+    code, text = end(process)
+    assert code == 0, text[-3000:]
+    assert cluster.ask("squeue", "--noheader", "--states=preempted", "--format=%T").split() == ["PREEMPTED"] * 2
+    for cell in CELLS:
+        assert [lease["resumed_from"] for lease in disturbed.trainings(cell)] == [0, 2]
+        assert disturbed.manifest(cell)["preemptions"] == 1
+    assert_ended_alike(disturbed, undisturbed)
+
+
 def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturbed, undisturbed, cluster):
     scores = [str(Path(name).with_name("scores.json")) for name in disturbed.manifests()]
     process = disturbed.start("--", *scores)
@@ -163,8 +177,10 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     cluster.cancel_all()
 
     disturbed.site(**SITE | {"memory_gb": 0.25})
-    code, _ = disturbed.call("--retries", "0", "--", *targets)
+    code, text = disturbed.call("--retries", "0", "--", *targets)
     assert code != 0
+    logs = [log.read_text() for log in (disturbed.folder / ".snakemake/slurm_logs").rglob("*.log")]
+    assert sum("memory limit" in log for log in logs) == len(CELLS), text[-3000:]
     assert not any((disturbed.folder / target).exists() for target in targets)
     disturbed.site(**SITE)
 

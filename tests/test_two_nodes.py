@@ -1,66 +1,62 @@
 """A run that takes two nodes of a Slurm job: Ray over both, verl and vLLM on it, and the end of all of them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from redraft.files import read_json, read_json_lines
+from tests.slurm.campaign import LAUNCHER, copy_to, end, site, start
 from tests.slurm.cluster import INSTALLED, Cluster, until
-from tests.test_workflow import copy_to, snakemake
-from tests.verl_runs import LAYOUT, MODEL
+from tests.verl_runs import LAYOUT
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
-pytestmark = INSTALLED
+pytestmark = [
+    *INSTALLED,
+    pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
+]
 
-CELL = "spec_rl/grpo-spec-l0.5"
+RUN = LAYOUT.run("spec_rl/grpo-spec-l0.5", 0)
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """The preset for two cores on two nodes, two steps with a processor on each, which stands for a GPU."""
-    folder = copy_to(tmp_path_factory.mktemp("two-nodes"))
+@pytest.fixture
+def checkout(tmp_path):
+    """The preset for two cores on two nodes, two steps, with a processor on each that stands for a GPU."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    copy_to(folder)
+    site(folder, partition="wide", cpus=8, memory_gb=19, runtime="20m")
     file = folder / "experiments/presets/verl-tiny.yaml"
     preset = yaml.safe_load(file.read_text())
     preset["engine"]["nodes"] = 2
-    preset["trainer"] |= {"evaluate_every": 1}
+    preset["trainer"]["evaluate_every"] = 1
     preset["data"]["deepmath-6k"]["size"] = preset["trainer"]["prompts_per_step"]
     file.write_text(yaml.safe_dump(preset, sort_keys=False))
-    made = snakemake(
-        folder,
-        "--",
-        str(MODEL / "model.safetensors"),
-        str(LAYOUT.data("deepmath-6k") / "data.json"),
-        preset="verl-tiny",
-    )
-    assert made.returncode == 0, made.stderr[-3000:]
     return folder
 
 
 def test_verl_trains_over_two_nodes_of_a_job_and_leaves_nothing_behind(checkout, tmp_path):
-    run, log = checkout / LAYOUT.run(CELL, 0), tmp_path / "job.log"
-    asked = ["--partition=wide", "--nodes=2", "--ntasks=2", "--cpus-per-task=8", "--mem=20000", "--gres=gpu:1"]
-    train = f"{sys.executable} -m redraft.cli stage train verl-tiny {CELL} 0 {MODEL} {run}"
-    with Cluster(tmp_path, port=27817) as cluster:
-        try:
-            cluster.submit(*asked, f"--chdir={checkout}", f"--output={log}", "--wrap", train)
-        except subprocess.CalledProcessError:
-            pytest.fail(log.read_text()[-3000:])
-        until(lambda: not cluster.jobs("running", "completing"))
+    run = checkout / RUN
+    with Cluster(tmp_path / "slurm", port=27817) as cluster:
+        process = start(cluster, checkout, "--config", "preset=verl-tiny", "--", str(RUN / "manifest.json"))
+        code, text = end(process)
+        assert code == 0, text[-3000:]
+        assert cluster.ask("squeue", "--noheader", "--states=completed", "--format=%D %N") == "2 one,two"
     records = read_json_lines(run / "steps.jsonl")
     assert [record["rollouts"] for record in records] == [64, 64]
     assert records[1]["tokens_reused"] > 0
     assert max(record["log_prob_gap_max"] for record in records) < 1e-3, "else a replica of vLLM kept old weights"
-    assert read_json(run / "manifest.json")["processes"][0]["slurm_job"]
+    assert read_json(run / "manifest.json")["node"]["slurm_job"]
     assert (run / "ray.log").read_text().count("Ray runtime started") == 2
-    mark = str(tmp_path / "slurm.conf").encode()
-    until(lambda: not [p for p in Path("/proc").glob("[0-9]*") if mark in environment(p)], limit=60)
+    until(lambda: not left_of(checkout), limit=60)
 
 
-def environment(process):
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
+def left_of(checkout):
+    """Processes of the run, which all have its folder among their words or their environment."""
+    mark, found = str(checkout).encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found += [process.name] * (mark in (process / "environ").read_bytes())
+        except OSError:  # it ended, or is not ours
+            continue
+    return found

@@ -18,6 +18,21 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and of a used-up quota."""
 
 
+def sync(path: Path) -> None:
+    """Have a file's content, or a folder's names, on the disk: a power cut may else keep a name and lose its content.
+
+    A file system that syncs no folders is not asked twice.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def atomic(file: Path) -> Iterator[Path]:
     """A temporary path beside `file`, moved onto it when the block ends well, removed when it does not.
@@ -29,9 +44,9 @@ def atomic(file: Path) -> Iterator[Path]:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
+        sync(temporary)
         temporary.replace(file)
+        sync(file.parent)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise UserError("no space left to write this file; nothing was overwritten", file=file) from None

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from redraft.config import site
 from redraft.config.identity import fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
@@ -76,6 +77,9 @@ def sources(root: Path) -> dict[str, Path]:
     for folder, names in PACKAGES.items():
         places |= {f"{folder}/{name}".lstrip("/"): _package(name) for name in names}
     files = {place: file for start, path in places.items() for place, file in _files(path, start)}
+    named = Path(os.environ.get(site.VARIABLE, ""))
+    if named.is_file():
+        files[str(site.FILE)] = named  # jobs read it again
     return dict(sorted(files.items()))
 
 
@@ -127,7 +131,8 @@ def environment(copy: Path) -> dict[str, str]:
     earlier = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     ours = [str(copy / "src"), str(copy)]
     path = os.pathsep.join([*ours, *(part for part in earlier if part not in ours)])
-    return {"PYTHONPATH": path, CODE: str(copy)}
+    named = {site.VARIABLE: str(copy / site.FILE)} if (copy / site.FILE).exists() else {}
+    return {"PYTHONPATH": path, CODE: str(copy), **named}
 
 
 def frozen(copy: Path | None = None) -> dict[str, Any] | None:

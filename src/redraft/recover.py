@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from redraft.errors import UserError
-from redraft.train.lease import Entry, latest, take
+from redraft.train.lease import FOLDER, Entry, latest, take
 from redraft.train.owner import EXPIRED_SECONDS
 
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
@@ -114,6 +115,8 @@ def _death(entry: Entry) -> str:
 def _unfinished(run: Path) -> Iterator[Path]:
     """What was being written in a run's folder, none of which is of use to anybody; its leases are kept."""
     for path in run.rglob(".*"):
+        if path.parent.name == FOLDER and path.parent.parent == run:
+            continue  # of a process that waits for the folder
         inside = any(UNFINISHED.fullmatch(parent.name) for parent in path.relative_to(run).parents)
         if not inside and (TEMPORARY.fullmatch(path.name) or UNFINISHED.fullmatch(path.name)):
             yield path
@@ -144,7 +147,7 @@ def look(folder: Path) -> Alive:
     """What of the campaign in a folder runs, on this machine and in Slurm's queue."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     here = [process for process in psutil.process_iter() if process.pid not in mine and _works_in(process, folder)]
-    workflows = {process.pid for process in here if _runs(process, "snakemake")}
+    workflows = {process.pid for process in here if _runs(process, "snakemake") and not _is_a_job(process)}
     stages = [process for process in here if process.pid not in workflows and _runs(process, "redraft")]
     orphans = [process.pid for process in stages if not workflows & {p.pid for p in _parents(process)}]
     return Alive(tuple(sorted(workflows)), tuple(sorted(orphans)), tuple(slurm_jobs(folder)))
@@ -172,6 +175,13 @@ def _runs(process: psutil.Process, program: str) -> bool:
         return False
     module = [b for a, b in pairwise(arguments) if a == "-m"]
     return any(Path(a).name == program for a in arguments[:2]) or any(m.split(".")[0] == program for m in module)
+
+
+def _is_a_job(process: psutil.Process) -> bool:
+    """Whether a snakemake runs one job for another: as Slurm's jobs do, which may be on this machine."""
+    with suppress(psutil.Error):
+        return any(pair in {("--mode", "remote"), ("--mode", "subprocess")} for pair in pairwise(process.cmdline()))
+    return False
 
 
 def _command(pid: int) -> str:

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +96,15 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
     run = Experiments().run(cell_id, seed, preset_name)
     log = folder / "log.txt"
     with lease(folder, run_fingerprint(run), log) as held, _devices(run.engine.gpus, folder) as taken:
-        if taken is not None:
-            held.uses(taken)
+        held.uses(taken)
         _train(run, model, folder, git, held)
 
 
-def _devices(count: int, folder: Path) -> AbstractContextManager[Any]:
-    """GPUs of its own for what runs in a folder, if it takes any."""
+def _devices(count: int, folder: Path) -> AbstractContextManager[tuple[str, ...]]:
+    """GPUs of its own for what runs in a folder; without any, it sees none."""
     from redraft.devices import devices
 
-    return devices(count, str(folder)) if count else nullcontext()
+    return devices(count, str(folder))
 
 
 def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
@@ -194,8 +193,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     log = file.parent / "generate.log"
     steps = {_step_of(policy): policy for policy in policies}
     with lease(file.parent, EVALUATION, log) as held, _devices(min(preset.engine.gpus, 1), file.parent) as taken:
-        if taken is not None:
-            held.uses(taken)
+        held.uses(taken)
         sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
         write_json(file.with_suffix(".json"), {
             "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,

@@ -23,11 +23,12 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
     jobs = [job for job in workflow.dag.needrun_jobs() if needs.get(job.rule.name)]
     if not jobs:
         return
-    supply = len(available())
-    check_devices({_name(job): needs[job.rule.name] for job in jobs}, supply)
     scheduler = workflow.scheduler
+    asked = scheduler.global_resources.get("gpus")  # by `--resources gpus=N`
+    supply = len(available()) if asked is None else min(len(available()), asked)
+    check_devices({_name(job): needs[job.rule.name] for job in jobs}, supply)
     for counts in (scheduler.global_resources, scheduler.resources):
-        counts.setdefault("gpus", supply)  # `--resources gpus=N` goes before
+        counts["gpus"] = supply
 
 
 def _name(job: Any) -> str:

@@ -32,10 +32,7 @@ class Campaign:
     started: list[subprocess.Popen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, self.folder / name)
-        (self.folder / "slurm").symlink_to("profiles/slurm")
+        copy_to(self.folder)
         (self.folder / "workflows/config.yaml").write_text("preset: scheduled\n")
         self.site(**SITE)
         self._shrink()
@@ -56,22 +53,14 @@ class Campaign:
         for grid in content["grids"]:
             grid["beyond_paper"] = grid["name"] != "smoke"
         (paper / "cells.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-        profile = self.folder / "profiles/slurm/profile.yaml"
-        settings = yaml.safe_load(profile.read_text()) | {"slurm-init-seconds-before-status-checks": 2}
-        profile.write_text(yaml.safe_dump(settings, sort_keys=False))
 
     def site(self, **settings: Any) -> None:
         """Write the site file."""
-        (self.folder / "profiles/slurm/site.yaml").write_text(yaml.safe_dump(settings))
+        site(self.folder, **settings)
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        """`snakemake --profile slurm ARGUMENTS`, which is interrupted and then killed when it takes too long."""
-        env = self.cluster.env | {"PATH": f"{self.cluster.home / 'bin'}:{LAUNCHER / 'bin'}:{self.cluster.env['PATH']}"}
-        # In the foreground `timeout` hands a signal on once; else twice, and the second interrupts the answer to one.
-        limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
-        command = [*limit, "snakemake", "--profile", "slurm", *arguments]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, start_new_session=True, **pipes)
+        """`snakemake --profile slurm ARGUMENTS`, without waiting for its end."""
+        process = start(self.cluster, self.folder, *arguments)
         self.started.append(process)
         return process
 
@@ -127,6 +116,32 @@ class Campaign:
     def trainings(self, cell: str) -> list[dict[str, Any]]:
         """Those of them that trained."""
         return [lease for lease in self.leases(cell) if lease["run"] != EVALUATION]
+
+
+def copy_to(folder: Path) -> None:
+    """The repository as a checkout is, but that jobs are looked at soon."""
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    (folder / "slurm").symlink_to("profiles/slurm")
+    profile = folder / "profiles/slurm/profile.yaml"
+    settings = yaml.safe_load(profile.read_text()) | {"slurm-init-seconds-before-status-checks": 2}
+    profile.write_text(yaml.safe_dump(settings, sort_keys=False))
+
+
+def site(folder: Path, **settings: Any) -> None:
+    """Write a checkout's site file."""
+    (folder / "profiles/slurm/site.yaml").write_text(yaml.safe_dump(settings))
+
+
+def start(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Popen:
+    """`snakemake --profile slurm ARGUMENTS` in a folder; interrupted, and then killed, when it takes too long."""
+    env = cluster.env | {"PATH": f"{cluster.home / 'bin'}:{LAUNCHER / 'bin'}:{cluster.env['PATH']}"}
+    # In the foreground `timeout` hands a signal on once; else twice, and the second interrupts the answer to one.
+    limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
+    command = [*limit, "snakemake", "--profile", "slurm", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=folder, env=env, text=True, start_new_session=True, **pipes)
 
 
 def signal_to(process: int, number: int) -> None:

@@ -12,6 +12,7 @@ from redraft.config import (
 )
 from redraft.config.site import load_site
 from redraft.errors import UserError
+from redraft.slurm_ends import know_all_ends
 from redraft.supply import count_devices
 
 
@@ -213,3 +214,4 @@ wildcard_constraints:
 onstart:
     checked(lambda: count_devices(workflow, GPUS))
     checked(lambda: freeze.start(workflow, PRESET.name, READ))
+    know_all_ends(workflow)

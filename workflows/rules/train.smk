@@ -10,7 +10,7 @@ rule train:
     output:
         manifest=f"{RUN}/manifest.json",
     log:
-        f"{RUN}/log.txt",
+        f"{RUN}/attempt.txt",  # removed before each attempt; log.txt has all of them
     benchmark:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
@@ -24,4 +24,4 @@ rule train:
         run=lambda wildcards: run_fingerprint(run_of(wildcards)),
     shell:
         "redraft stage train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
-        " {params.folder:q} 2>&1 | tee -a {log:q}"
+        " {params.folder:q} 2>&1 | tee {log:q} | tee -a {params.folder:q}/log.txt"

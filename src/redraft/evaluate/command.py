@@ -8,6 +8,7 @@ from typing import Any
 from redraft.config import Evaluation, Experiments, fingerprint
 from redraft.config.data import Benchmark, HubProblems, known_sizes
 from redraft.config.trainer import Engine
+from redraft.devices import available, devices
 from redraft.errors import UserError
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
@@ -63,7 +64,8 @@ def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, 
         check_lighteval(benchmarks)
     policy = find_policy(asked.model)
     folder = asked.folder or root / _name(asked, policy)
-    with lease(folder, EVALUATION) as held:
+    with lease(folder, EVALUATION) as held, devices(int(_on_gpu(asked.engine)), str(folder)) as taken:
+        held.uses(taken)
         _sampled(asked, benchmarks, policy, folder, held.check)
     grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
     (folder / COMPARISON).unlink(missing_ok=True)  # of earlier verdicts
@@ -90,9 +92,14 @@ def _sampled(
 
 def usual_backend() -> str:
     """What samples where nothing else is asked for."""
+    return "vllm" if _on_gpu(Engine()) else "torch"
+
+
+def _on_gpu(engine: Engine) -> bool:
+    """Whether this samples on a GPU. CUDA itself, once asked, would not see any more which GPU is then taken."""
     import torch
 
-    return "vllm" if torch.cuda.is_available() else "torch"
+    return engine.device != "cpu" and torch.version.cuda is not None and bool(available())
 
 
 def chosen(asked: Asked, experiments: Experiments) -> dict[str, Benchmark]:

@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ SCHEMA = pa.schema({
     "seconds": pa.float64(),
 })  # fmt: skip
 """Columns of generations; `seconds` is a sample's share of the wall seconds that it was made in."""
+WHOLE = "whole.parquet"
+"""The part that holds all, once there are all."""
 KEY = ["step", "benchmark", "problem", "sample"]
 
 
@@ -44,7 +47,8 @@ class Parts:
         self._began = time.perf_counter()
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("*.parquet"))
+        whole = self.folder / WHOLE
+        return [whole] if whole.exists() else sorted(self.folder.glob("*.parquet"))
 
     def begin(self) -> None:
         """What is added from here on was sampled from here on."""
@@ -64,16 +68,17 @@ class Parts:
         now = time.perf_counter()
         share = {"seconds": (now - self._began) / len(self._rows)}
         rows = [share | row for row in self._rows]
-        number = max((int(path.stem) for path in self._paths()), default=-1) + 1
+        number = max((int(path.stem) for path in self.folder.glob("[0-9]*.parquet")), default=-1) + 1
         with atomic(self.folder / f"{number:06d}.parquet") as temporary:
             pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary)
         self.done |= {tuple(row[name] for name in KEY) for row in rows}
         self._rows, self._began = [], now
 
     def finish(self, benchmarks: list[str]) -> None:
-        """Write all samples to the one file, by step, benchmark in this order, problem and sample; drop the parts.
+        """Write all samples to the one file, by step, benchmark in this order, problem and sample.
 
-        One policy's samples of one benchmark are in memory at a time.
+        One policy's samples of one benchmark are in memory at a time. The file takes the parts' place as a hard link: a
+        workflow that was killed removes the file when it is started again, since it does not know that it is whole.
         """
         self.save()
         self.check()
@@ -83,9 +88,19 @@ class Parts:
             for step, name in order:
                 chosen = parts.to_table(filter=(ds.field("step") == step) & (ds.field("benchmark") == name))
                 writer.write_table(chosen.sort_by([("problem", "ascending"), ("sample", "ascending")]))
-        shutil.rmtree(self.folder)
-        if not any(self.folder.parent.iterdir()):
-            self.folder.parent.rmdir()
+        self._keep_whole()
+
+    def _keep_whole(self) -> None:
+        """Have the whole file for the one part, and no finished parts of anything else."""
+        whole = self.folder / WHOLE
+        whole.unlink(missing_ok=True)
+        with suppress(OSError):  # without hard links the parts stay
+            whole.hardlink_to(self.file)
+            for part in self.folder.glob("[0-9]*.parquet"):
+                part.unlink()
+        for other in self.folder.parent.glob(f"*/{WHOLE}"):
+            if other.parent != self.folder:
+                shutil.rmtree(other.parent)
 
 
 def _keys(path: Path) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ safetensors, so that loading one never executes code. The last two are kept; one
 """
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -183,9 +184,11 @@ def _unflatten(optimizer: torch.optim.Optimizer, flat: dict[str, torch.Tensor]) 
 
 
 def append_record(file: Path, record: dict[str, Any]) -> None:
-    """Add one line of JSON."""
+    """Add one line of JSON, on the disk before a checkpoint counts on it."""
     with file.open("a", encoding="utf-8") as handle:
         handle.write(json.dumps(record, allow_nan=False) + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def truncate_records(file: Path, count: int) -> None:

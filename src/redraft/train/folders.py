@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from redraft.errors import UserError
-from redraft.files import NO_SPACE
+from redraft.files import NO_SPACE, sync
 
 
 @contextmanager
@@ -22,8 +22,11 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        for path in [*unfinished.rglob("*"), unfinished]:
+            sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
+        sync(folder.parent)
     except Exception as error:
         if _says_no_space(error):
             raise UserError("no space left to write this folder; nothing was overwritten", file=folder) from None

@@ -13,15 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from redraft.files import sha256
+from redraft.files import sha256, sync
 
 THREADS = min(16, os.cpu_count() or 1)
 """Files that are hashed at once; hashing leaves Python's lock to others."""
 
 
 def measure(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """Sizes in bytes and hashes of these files of a folder, by their names in it."""
+    """Sizes in bytes and hashes of these files of a folder, by their names in it; they are on the disk then."""
     names = [str(file.relative_to(folder)) for file in sorted(files)]
+    for name in names:
+        sync(folder / name)
     return {"bytes": {name: (folder / name).stat().st_size for name in names}, "sha256": _hashes(folder, names)}
 
 

@@ -120,8 +120,8 @@ class Lease:
         self._update(owner=owner.model_copy(update={"processes": [*owner.processes, process(pid)]}))
 
     def uses(self, devices: Sequence[str]) -> None:
-        """Record the GPUs that this process has got, by their names in CUDA_VISIBLE_DEVICES."""
-        self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices)}))
+        """Record the GPUs that this process has got, by their names in CUDA_VISIBLE_DEVICES; perhaps none."""
+        self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices) or None}))
 
     def resumed_from(self, step: int) -> None:
         """Record how many steps were done when this process began."""

@@ -5,10 +5,12 @@ its process namespace: two containers of one host, and a machine before and afte
 """
 
 import os
+import re
 import socket
 import subprocess
 import uuid
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -126,6 +128,20 @@ def job_state(job: str) -> str | None:
     return answer.stdout.strip()
 
 
+@cache
+def cluster_name() -> str | None:
+    """Of the Slurm that commands here ask; None where there is none, or it does not say."""
+    if named := os.environ.get("SLURM_CLUSTER_NAME"):
+        return named  # only jobs have it
+    try:
+        answer = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=SQUEUE_SECONDS,
+                                check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", answer.stdout, flags=re.MULTILINE)
+    return found[1] if found else None
+
+
 def judge(owner: Owner | None, silence: float) -> Verdict:
     """Whether an owner lives.
 
@@ -157,8 +173,7 @@ def _judge_here(owner: Owner) -> Verdict:
 
 def _judge_job(owner: Owner) -> Verdict | None:
     """By Slurm, if the owner belonged to a job of this cluster and Slurm knows better than its heart-beat."""
-    here = os.environ.get("SLURM_CLUSTER_NAME")
-    if owner.slurm_job is None or (here and owner.slurm_cluster and here != owner.slurm_cluster):
+    if owner.slurm_job is None or owner.slurm_cluster != cluster_name():
         return None
     mine = node()
     if owner.slurm_job == mine["slurm_job"] and owner.slurm_restarts < mine["slurm_restarts"]:

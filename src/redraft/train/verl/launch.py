@@ -29,7 +29,7 @@ from redraft.train.run_folder import RunFolder
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.progress import Progress, VerlCheckpoints
-from redraft.train.verl.ray_cluster import ray_cluster
+from redraft.train.verl.ray_cluster import ray_cluster, token
 
 LOOK_SECONDS = 0.5
 """Between looks at the records of a running process."""
@@ -132,7 +132,7 @@ class VerlTrainer:
             command = [sys.executable, "-m", "redraft.train.verl", str(self.path / "verl.yaml")]
             nodes, variables = self.run.engine.nodes, environment(self.gpu)
             gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
-            cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext({})
+            cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
             with cluster as address, _process(command, os.environ | variables | address, self.log) as process:
                 if lease:
                     lease.add_process(process.pid)

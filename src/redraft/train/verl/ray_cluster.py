@@ -22,9 +22,16 @@ from redraft.errors import UserError
 
 START_SECONDS = 300.0
 """That all nodes may take; importing Ray from a file system that many nodes share can take minutes."""
+LOOK_SECONDS = 60.0
+"""That one question for the nodes may take; importing Ray is the most of it."""
 END_SECONDS = 30.0
 """That they may take to end before they are killed."""
 LOG = "ray.log"
+
+
+def token() -> dict[str, str]:
+    """Environment variables by which only these processes may call their Ray, whose agents listen on the network."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextmanager
@@ -49,7 +56,7 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
     import ray
 
     address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
-    variables = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    variables = {"RAY_ADDRESS": address, **token()}
     log = folder / LOG
     with log.open("ab") as output:
         step = subprocess.Popen(
@@ -101,10 +108,13 @@ def _joined(variables: dict[str, str]) -> int:
         "import ray; ray.init(address='auto', log_to_driver=False, logging_level='error');"
         "print(sum(node['Alive'] for node in ray.nodes()))"
     )
-    asked = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, check=False,
-        timeout=START_SECONDS,
-    )  # fmt: skip
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, check=False,
+            timeout=LOOK_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return 0
     return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
 
 
