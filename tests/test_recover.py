@@ -149,6 +149,17 @@ def test_a_living_workflow_is_refused_and_a_killed_ones_lock_removed(campaign, r
     assert not locks.exists()
 
 
+def test_a_job_of_slurms_on_this_machine_is_no_workflow(campaign, start):
+    """It is a snakemake too, which the one that submitted it has told to run one job."""
+    (campaign / "snakemake.py").write_text("import time; time.sleep(600)")
+    (campaign / "redraft.py").write_text("import time; time.sleep(600)")
+    job = start([sys.executable, "-m", "snakemake", "--mode", "remote", "--cores", "1"], campaign)
+    orphan = start([sys.executable, "-m", "redraft", "stage"], campaign)
+    until(lambda: look(campaign).stages == (orphan.pid,))
+    assert look(campaign).workflows == ()
+    assert job.poll() is None
+
+
 def test_a_stage_without_a_workflow_is_named_and_the_lock_stays(campaign, results, start):
     (campaign / ".snakemake" / "locks").mkdir(parents=True)
     lock = campaign / ".snakemake" / "locks" / "0.output.lock"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from redraft.config.site import DEFAULTS, Request, Site, load_site, minutes
 from redraft.errors import UserError
+from redraft.slurm_ends import known
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,6 +36,21 @@ def test_a_training_job_asks_for_the_gpus_of_one_node_by_their_model():
         "slurm_account": "me", "slurm_extra": "--exclusive --nice=5", "nodes": 1, "runtime": 4 * 24 * 60,
         "mem_mb": 800 * 1024, "cpus_per_task": 64, "gres": "gpu:h100:8",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ("RUNNING", "RUNNING"),
+        ("PENDING", "PENDING"),
+        ("COMPLETED", "COMPLETED"),
+        ("PREEMPTED", "FAILED"),
+        ("CANCELLED by 1000", "CANCELLED"),
+        ("", ""),
+    ],
+)
+def test_every_end_of_a_job_has_a_word_that_the_plugin_knows(state, word):
+    assert known(state) == word
 
 
 def test_several_nodes_are_one_task_each():

@@ -31,13 +31,14 @@ def checkout(tmp_path_factory):
 def start(checkout, tmp_path):
     """Runs the smoke preset's targets, each run taking so many of the GPUs that are visible."""
 
-    def call(gpus, visible, *targets):
+    def call(gpus, visible, *targets, options=()):
         file = checkout / "experiments/presets/smoke.yaml"
         preset = yaml.safe_load(file.read_text())
         preset["engine"]["gpus"] = gpus
         file.write_text(yaml.safe_dump(preset, sort_keys=False))
-        command = ["snakemake", "--profile", "workstation", "--cores", "4", "--config", "preset=smoke", "--", *targets]
+        command = ["snakemake", "--profile", "workstation", "--cores", "4", *options, "--config", "preset=smoke"]
         env = os.environ | {module.VISIBLE: visible, module.LOCKS: str(tmp_path)}
+        command += ["--", *targets]
         return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     return call
@@ -48,6 +49,9 @@ def test_a_run_that_needs_more_gpus_than_there_are_is_refused_before_any_job_sta
     assert result.returncode == 2
     assert "needs 3 GPUs, and 2 are here" in result.stderr
     assert "train" in result.stderr
+    result = start(2, "one,two", *MANIFESTS, options=["--resources", "gpus=1"])
+    assert result.returncode == 2
+    assert "needs 2 GPUs, and 1 is here" in result.stderr, "a limit is no reason to ask for less"
     assert not (checkout / MODEL).exists()
     assert start(3, "one,two", MODEL).returncode == 0, "what needs no GPU is made"
 
