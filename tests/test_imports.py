@@ -22,6 +22,8 @@ ALLOWED = {
     "redraft.provenance": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout"},
     "redraft.layout": {"redraft.errors"},
     "redraft.devices": {"redraft.errors"},
+    "redraft.supply": {"redraft.devices", "redraft.errors"},
+    "redraft.slurm_ends": set(),
     "redraft.freeze": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.provenance"},
     "redraft.status": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.train.lease"},
     "redraft.recover": {"redraft.errors", "redraft.train.lease", "redraft.train.owner"},

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
-from redraft.devices import held
+from redraft.devices import VISIBLE, held
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, sha256, write_atomically
 from redraft.tasks.problems import Problem
@@ -133,7 +133,9 @@ class VerlTrainer:
             nodes, variables = self.run.engine.nodes, environment(self.gpu)
             gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
             cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
-            with cluster as address, _process(command, os.environ | variables | address, self.log) as process:
+            # Without a GPU none is visible, and Ray would refuse the one that a processor stands for.
+            inherited = {name: value for name, value in os.environ.items() if self.gpu or name != VISIBLE}
+            with cluster as address, _process(command, inherited | variables | address, self.log) as process:
                 if lease:
                     lease.add_process(process.pid)
                 code = self._watch(process, report)
