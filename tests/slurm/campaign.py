@@ -117,6 +117,10 @@ class Campaign:
         """Those of them that trained."""
         return [lease for lease in self.leases(cell) if lease["run"] != EVALUATION]
 
+    def resumed(self, cell: str) -> list[int]:
+        """From which step each of those went on that came so far."""
+        return [lease["resumed_from"] for lease in self.trainings(cell) if lease["resumed_from"] is not None]
+
 
 def copy_to(folder: Path) -> None:
     """The repository as a checkout is, but that jobs are looked at soon."""
