@@ -10,8 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from redraft.config import TinyModel
+from redraft import devices
+from redraft.config import Engine, Evaluation, Experiments, TinyModel
 from redraft.errors import UserError
+from redraft.evaluate import command
 from redraft.evaluate.command import find_policy
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -44,6 +46,23 @@ def evaluated(folder):
     result = evaluate(folder, *QUICK)
     assert result.returncode == 0, result.stderr
     return result, next((folder / "results/evaluations").glob("model-*/tiny-redraft-torch-seed0-first4"))
+
+
+def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path, monkeypatch):
+    """They are names in the environment, and PyTorch is told that it was built for them."""
+    seen = []
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(devices.VISIBLE, "one,two")
+    monkeypatch.setenv(devices.LOCKS, str(tmp_path / "locks"))
+    monkeypatch.setattr("torch.version.cuda", "12.8")
+    monkeypatch.setattr(command, "_sampled", lambda *_: seen.append(os.environ[devices.VISIBLE]))
+    monkeypatch.setattr(command, "grade", lambda *_: None)
+    monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in ("arithmetic", "arithmetic-minus")}})
+    for kind in ("auto", "cpu"):
+        asked = command.Asked("model", "tiny", [], Evaluation(), Engine(device=kind), folder=tmp_path / kind)
+        command.evaluate(asked, Experiments(folder), tmp_path)
+    assert seen == ["one", ""]
+    assert command.usual_backend() == "vllm"
 
 
 def test_it_prints_counts_and_says_where_everything_is(evaluated):

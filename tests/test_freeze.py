@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from redraft import freeze
+from redraft.config import site
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import CODE, FROZEN
@@ -205,6 +206,18 @@ def test_packages_come_from_the_copy_and_not_from_the_installed_checkout(root, m
     assert result.stdout.split() == [str(copy / "src/redraft/cli.py"), str(copy / "analysis/cost.py")]
     monkeypatch.setenv("PYTHONPATH", variables["PYTHONPATH"])
     assert freeze.environment(copy) == variables
+
+
+def test_a_site_file_that_lies_elsewhere_is_frozen_too(root, monkeypatch, tmp_path_factory):
+    file = tmp_path_factory.mktemp("home") / "my-site.yaml"
+    file.write_text("partition: before")
+    monkeypatch.setenv(site.VARIABLE, str(file))
+    copy = frozen(root)
+    file.write_text("half an ed")
+    assert Path(freeze.environment(copy)[site.VARIABLE]).read_text() == "partition: before"
+    assert freeze.checkout_hash(root) != copy.name
+    monkeypatch.delenv(site.VARIABLE)
+    assert site.VARIABLE not in freeze.environment(frozen(root)), "without any there is none"
 
 
 def test_a_folder_without_a_snakefile_is_refused(tmp_path):
