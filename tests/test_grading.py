@@ -116,6 +116,7 @@ HOSTILE = {
     "factorial": "100000000!",
     "sum": r"\sum_{n=1}^{10000000} \sqrt{n}",
     "expansion": "(x+y+z+1)^{200}",
+    "brackets": "(" * 5_000 + "1" + ")" * 5_000,
     "prose": "word and " * 11_000,
 }
 
@@ -133,16 +134,8 @@ def test_a_hostile_answer_times_out_and_the_second_time_costs_nothing(one_second
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "1" * 100_000,
-        r"\frac{1}{" * 200 + "1" + "}" * 200,
-        "\\frac" * 20_000,
-        "," * 50_000,
-        "0." + "1" * 3_000,
-        "{" * 9,
-        "(" * 5_000 + "1" + ")" * 5_000,
-    ],
-    ids=["digits", "fractions", "commands", "commas", "decimals", "unclosed", "brackets"],
+    ["1" * 100_000, r"\frac{1}{" * 200 + "1" + "}" * 200, "\\frac" * 20_000, "," * 50_000, "0." + "1" * 3_000, "{" * 9],
+    ids=["digits", "fractions", "commands", "commas", "decimals", "unclosed"],
 )
 def test_a_huge_answer_is_not_right_and_takes_seconds(one_second, content):
     began = time.process_time()

@@ -1,8 +1,8 @@
 """Ray over the nodes of a Slurm job, for runs that take more than one: a head on the first, a worker on each other.
 
-`with ray_cluster(nodes, folder) as variables:` runs in the job's own process, on its first node. Slurm starts one
-`python -m redraft.train.verl.ray_cluster` a node, which stays for as long as Ray does. Tried with two nodes of a Slurm
-that were one machine (tests/test_two_nodes.py); not on several.
+`with ray_cluster(nodes, gpus, folder, inherited) as variables:` runs in the job's own process, on its first node. Slurm
+starts one `python -m redraft.train.verl.ray_cluster` a node, which stays for as long as Ray does. Tried with two nodes
+of a Slurm that were one machine (tests/test_two_nodes.py); not on several.
 
 Ray listens on the nodes' network, where others may be, so who joins or calls must know a token. It is made for this one
 cluster and stands in environment variables only.
