@@ -131,9 +131,9 @@ class Reported:
 
     def speedup(self, cell: Cell) -> tuple[float, int] | None:
         """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
-        if cell.method.kind not in METHODS or (cell.trainer | cell.trainer_factors).keys() - {"epochs"}:
+        if cell.reuse.kind not in METHODS or (cell.trainer | cell.trainer_factors).keys() - {"epochs"}:
             return None
-        key = (cell.model, cell.data, cell.algorithm.kind, METHODS[cell.method.kind], lenience_of(cell))
+        key = (cell.model, cell.data, cell.algorithm.kind, METHODS[cell.reuse.kind], lenience_of(cell))
         found = ((self.row(number, *key), number) for number in SPEEDUPS)
         return next(((row["speedup"], number) for row, number in found if "speedup" in row), None)
 
@@ -150,7 +150,7 @@ class Reported:
 
 def lenience_of(cell: Cell) -> str:
     """A cell's lenience as the transcriptions write it; empty without one."""
-    return format_lenience(cell.method.lenience) if hasattr(cell.method, "lenience") else ""
+    return format_lenience(cell.reuse.lenience) if hasattr(cell.reuse, "lenience") else ""
 
 
 def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
@@ -292,9 +292,9 @@ def _parameters(preset: Preset, role: str) -> float | None:
 
 def _printed(cell: Cell, model: str, reported: Reported) -> Values:
     """Table 4's own row of a cell, if it has one: the same data, method and lenience, and an unchanged trainer."""
-    if cell.data != reported.data or cell.trainer or cell.trainer_factors or cell.method.kind not in METHODS:
+    if cell.data != reported.data or cell.trainer or cell.trainer_factors or cell.reuse.kind not in METHODS:
         return {}
-    method = METHODS[cell.method.kind]
+    method = METHODS[cell.reuse.kind]
     return reported.row(BREAKDOWN, model, cell.data, cell.algorithm.kind, method, lenience_of(cell))
 
 
@@ -309,11 +309,11 @@ def _seconds_a_step(cell: Cell, model: str, algorithm: str, reported: Reported) 
     spec = reported.breakdown(model, algorithm, "spec-rl")
     if not vanilla or not spec:
         return None, ""
-    if cell.method.kind == "vanilla":
+    if cell.reuse.kind == "vanilla":
         return vanilla["total_s"], "Table 4 s/step"
     if found := reported.speedup(cell):
         speedup, number = found
-        overhead = spec["assembly_s"] + (0.0 if cell.method.kind == "random" else spec["verification_s"])
+        overhead = spec["assembly_s"] + (0.0 if cell.reuse.kind == "random" else spec["verification_s"])
         rest = vanilla["total_s"] - vanilla["rollout_s"]
         return rest + vanilla["rollout_s"] / speedup + overhead, f"Table 4 × Table {number} speedup"
     return spec["total_s"], "Table 4 s/step of SPEC-RL"
@@ -329,7 +329,7 @@ def _storage(
         return policies, None, None
     group = run.trainer.group_size
     rollouts = run.steps * run.trainer.prompts_per_step * group * length * ROLLOUT_BYTES * runs
-    drafts = 0.0 if cell.method.kind == "vanilla" else run.data.size * group * length * DRAFT_BYTES * DRAFT_EPOCHS
+    drafts = 0.0 if cell.reuse.kind == "vanilla" else run.data.size * group * length * DRAFT_BYTES * DRAFT_EPOCHS
     return policies, rollouts, drafts
 
 

@@ -77,14 +77,14 @@ def reported_key(
 
     A row at another share of the run never stands in.
     """
-    if cell.method.kind not in METHODS:
+    if cell.reuse.kind not in METHODS:
         return None
     selected = {
         "model": cell.model,
         "dataset": cell.data,
         "algorithm": cell.algorithm.kind,
-        "method": METHODS[cell.method.kind],
-        "lenience": format_lenience(cell.method.lenience) if hasattr(cell.method, "lenience") else "",
+        "method": METHODS[cell.reuse.kind],
+        "lenience": format_lenience(cell.reuse.lenience) if hasattr(cell.reuse, "lenience") else "",
     }
     selected |= (BASE if at == 0 else {}) | (override or {})
     places = {KEY.index(name): value for name, value in selected.items()}

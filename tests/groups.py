@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from redraft.config.method import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
 from redraft.rollout.drafts import DraftStore
 from redraft.rollout.engine import Continuation
 from redraft.rollout.strategies import Context, strategy

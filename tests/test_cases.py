@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.config import GRPO, Engine, ProblemFile, Run, Speculative, TinyModel, Trainer
+from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Speculative, TinyModel, Trainer
 from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
 from redraft.files import read_json
@@ -141,7 +141,8 @@ def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
     problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)
     run = Run(
         preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="coins", model=TinyModel(),
-        data=problems, algorithm=GRPO(), method=Speculative(lenience=1), trainer=trainer, engine=Engine(device="cpu"),
+        data=problems, algorithm=GRPO(), schedule=Epochs(), reuse=Speculative(lenience=1), trainer=trainer,
+        engine=InProcessEngine(device="cpu"),
     )  # fmt: skip
     folder = tmp_path / "run"
     LocalTrainer(run, tiny_model, folder).train()

@@ -39,7 +39,7 @@ def test_list_names_every_cell(folder):
 def test_show_prints_a_complete_run(folder):
     result = redraft(folder, "show", "spec_rl/grpo-spec-l0.5", "--seed", "3")
     shown = yaml.safe_load(result.stdout)
-    assert (shown["seed"], shown["method"], shown["trainer"]["group_size"]) == (
+    assert (shown["seed"], shown["reuse"], shown["trainer"]["group_size"]) == (
         3,
         {"kind": "speculative", "lenience": "e^0.5"},
         4,
@@ -153,7 +153,7 @@ def tracked(layout):
     """Runs in the database after an import: (name, step count, accuracy), by name."""
     from mlflow.tracking import MlflowClient
 
-    from redraft.tracking import import_runs
+    from redraft.ops.tracking import import_runs
 
     import_runs(layout, "spec_rl")
     client = MlflowClient(f"sqlite:///{layout.tracking}")

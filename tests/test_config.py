@@ -129,7 +129,7 @@ def with_factors(experiments, factors):
 
     def edit(content):
         grid_of(content, "core")["axes"]["method"]["grpo-other"] = {
-            "method": {"kind": "vanilla"}, "trainer_factors": factors,
+            "reuse": {"kind": "vanilla"}, "trainer_factors": factors,
         }  # fmt: skip
 
     change(experiments, "spec_rl/cells.yaml", edit)
@@ -184,7 +184,7 @@ def test_grids_are_the_papers_or_go_beyond_it():
     assert len(ours) + len(papers) == len(experiments.cell_file("spec_rl").grids)
     algorithms = {cell.algorithm.kind for cell in experiments.cells("spec_rl", papers)}
     assert algorithms == {"grpo", "ppo", "dapo"}
-    methods = {cell.method.kind for cell in experiments.cells("spec_rl", papers)}
+    methods = {cell.reuse.kind for cell in experiments.cells("spec_rl", papers)}
     assert methods == {"vanilla", "speculative", "random", "delayed"}, "a variant of the release is never the paper's"
 
 
@@ -200,8 +200,8 @@ def test_defaults_of_algorithms_are_the_papers():
 def test_the_default_lenience_of_each_algorithm_is_the_papers():
     leniences = {}
     for cell in Experiments(ROOT).cells("spec_rl", ["main"]):
-        if cell.method.kind == "speculative":
-            leniences.setdefault(cell.algorithm.kind, set()).add(cell.method.lenience)
+        if cell.reuse.kind == "speculative":
+            leniences.setdefault(cell.algorithm.kind, set()).add(cell.reuse.lenience)
     assert leniences == {"grpo": {math.exp(0.5)}, "ppo": {math.exp(0.3)}, "dapo": {math.exp(0.15)}}
 
 
@@ -209,7 +209,7 @@ def test_the_release_variant_deviates_by_name_and_in_all_ways_unless_told_otherw
     deviations = ("fixed_uniforms", "refreshed_log_probs", "trainer_verification")
     found = {
         cell.name.removeprefix("grpo-release").removesuffix("l0.5").strip("-"): [
-            name for name in deviations if getattr(cell.method, name)
+            name for name in deviations if getattr(cell.reuse, name)
         ]
         for cell in Experiments(ROOT).cells("spec_rl", ["release"])
     }
@@ -222,11 +222,11 @@ def test_the_release_variant_deviates_by_name_and_in_all_ways_unless_told_otherw
 
 
 def test_the_lenience_of_a_name_is_that_of_its_cell():
-    lenient = [cell for cell in Experiments(ROOT).cells("spec_rl") if hasattr(cell.method, "lenience")]
-    assert {cell.method.kind for cell in lenient} == {"speculative", "delayed", "release"}
+    lenient = [cell for cell in Experiments(ROOT).cells("spec_rl") if hasattr(cell.reuse, "lenience")]
+    assert {cell.reuse.kind for cell in lenient} == {"speculative", "delayed", "release"}
     for cell in lenient:
         (label,) = re.findall(r"-l(inf|[\d.]+)(?=-|$)", cell.name)
-        assert cell.method.lenience == math.exp(float(label))
+        assert cell.reuse.lenience == math.exp(float(label))
 
 
 def test_schemas_and_reference_are_those_of_the_models():
@@ -257,8 +257,8 @@ def test_lenience_is_written_as_the_papers_do():
 WRONG = {
     "unknown method": (
         "spec_rl/cells.yaml",
-        lambda c: grid_of(c, "lenience")["axes"]["reuse"]["vanilla"]["method"].update(kind="psychic"),
-        ["method", "psychic", "speculative"],
+        lambda c: grid_of(c, "lenience")["axes"]["reuse"]["vanilla"]["reuse"].update(kind="psychic"),
+        ["reuse", "psychic", "speculative"],
     ),
     "unknown algorithm": (
         "spec_rl/cells.yaml",
@@ -267,17 +267,17 @@ WRONG = {
     ),
     "unknown key": (
         "spec_rl/cells.yaml",
-        lambda c: grid_of(c, "lenience")["axes"]["reuse"]["spec"]["method"].update(leniency=2),
+        lambda c: grid_of(c, "lenience")["axes"]["reuse"]["spec"]["reuse"].update(leniency=2),
         ["leniency", "lenience"],
     ),
     "negative lenience": (
         "spec_rl/cells.yaml",
-        lambda c: grid_of(c, "lenience")["axes"]["lenience"]["l2"]["method"].update(lenience=-2),
+        lambda c: grid_of(c, "lenience")["axes"]["lenience"]["l2"]["reuse"].update(lenience=-2),
         ["lenience", "-2", ">= 0"],
     ),
     "NaN lenience": (
         "spec_rl/cells.yaml",
-        lambda c: grid_of(c, "lenience")["axes"]["lenience"]["l2"]["method"].update(lenience=".nan"),
+        lambda c: grid_of(c, "lenience")["axes"]["lenience"]["l2"]["reuse"].update(lenience=".nan"),
         ["lenience", "nan"],
     ),
     "exclusion of no axis": (
@@ -465,7 +465,7 @@ def test_a_file_that_is_not_utf_8_is_one_message(experiments):
 
 def test_two_grids_must_not_define_one_cell_differently(experiments):
     def edit(content):
-        grid_of(content, "core")["axes"]["method"]["grpo-spec-l0"]["method"]["lenience"] = 3
+        grid_of(content, "core")["axes"]["method"]["grpo-spec-l0"]["reuse"]["lenience"] = 3
 
     change(experiments, "spec_rl/cells.yaml", edit)
     with pytest.raises(UserError, match="two grids define this cell differently"):
@@ -481,7 +481,7 @@ def test_identity_is_what_defines_the_experiment_and_nothing_else():
     reference = fingerprint(tiny_run().identity)
     same = [{"engine": {"threads": 2, "max_rows": 8, "checkpoint_every": 1}}]
     other = [
-        {"seed": 1}, {"trainer": {"epochs": 7}}, {"method": {"lenience": "e^0.6"}},
+        {"seed": 1}, {"trainer": {"epochs": 7}}, {"reuse": {"lenience": "e^0.6"}},
         {"algorithm": {"kl_loss_coef": 0.5}},
         {"data": {"size": 128}}, {"model": {"layers": 3}}, {"model": {"warm_start": {"seed": 1}}},
     ]  # fmt: skip
@@ -550,7 +550,7 @@ def test_no_two_cells_share_a_fingerprint_and_adding_one_changes_none(preset, ex
 
     def edit(content):
         grid_of(content, "core")["axes"]["method"]["grpo-spec-l3"] = {
-            "method": {"kind": "speculative", "lenience": "e^3"}
+            "reuse": {"kind": "speculative", "lenience": "e^3"}
         }
         grid_of(content, "drift")["axes"]["drift"]["lr2"] = {"trainer_factors": {"learning_rate": 2}}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.config.method import RandomReuse, Speculative, Vanilla
+from redraft.config.reuse import RandomReuse, Speculative, Vanilla
 from redraft.engines.torch_engine import TorchEngine
 from redraft.engines.vllm_engine import VLLMEngine
 from redraft.errors import UserError

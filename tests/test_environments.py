@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redraft import provenance
+from redraft.ops import provenance
 
 ROOT = Path(__file__).parents[1]
 ENVS = ROOT / "envs"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from redraft import devices
-from redraft.config import Engine, Evaluation, Experiments, TinyModel
+from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
 from redraft.evaluate.command import find_policy
+from redraft.ops import devices
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
@@ -59,7 +59,7 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setattr(command, "grade", lambda *_: None)
     monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in ("arithmetic", "arithmetic-minus")}})
     for kind in ("auto", "cpu"):
-        asked = command.Asked("model", "tiny", [], Evaluation(), Engine(device=kind), folder=tmp_path / kind)
+        asked = command.Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
         command.evaluate(asked, Experiments(folder), tmp_path)
     assert seen == ["one", ""]
     assert command.usual_backend() == "vllm"

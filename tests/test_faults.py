@@ -18,8 +18,8 @@ from redraft import cli
 from redraft.config import run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
+from redraft.ops.lease import latest, lease, take, took_part
 from redraft.train import integrity
-from redraft.train.lease import latest, lease, take, took_part
 from redraft.train.local import LocalTrainer
 from redraft.train.verl.pickles import refuse_code
 from redraft.train.verl.progress import Progress, VerlCheckpoints
@@ -302,7 +302,7 @@ import os, signal, sys
 from pathlib import Path
 from redraft.config import Run, run_fingerprint
 from redraft.train import local
-from redraft.train.lease import lease
+from redraft.ops.lease import lease
 run, folder = Run.model_validate_json(sys.argv[3]), Path(sys.argv[2])
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in the background
 def signalled(step, *_):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from redraft import freeze
 from redraft.config import site
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import CODE, FROZEN
+from redraft.ops import freeze
 
 ROOT = Path(__file__).parents[1]
 # As the repository's Snakefile does it. `gate` holds the campaign where the test edits what the other two rules use:
@@ -23,7 +23,7 @@ SNAKEFILE = """
 import os, sys
 from pathlib import Path
 sys.path[:0] = [f"{workflow.basedir}/src", workflow.basedir]
-from redraft import freeze
+from redraft.ops import freeze
 if freeze.frozen(Path(workflow.basedir)):
     os.environ.update(freeze.environment(Path(workflow.basedir)))
 if workflow.is_main_process:
@@ -49,7 +49,7 @@ JOB = """
 import json
 from analysis import MARK as analysis
 from redraft.errors import MARK as package
-from redraft.freeze import frozen
+from redraft.ops.freeze import frozen
 from redraft.layout import code_root
 mark = (code_root() / "experiments/mark").read_text()
 print(json.dumps({"package": package, "analysis": analysis, "mark": mark, "code": frozen()["code"]}))
@@ -143,7 +143,7 @@ def frozen(root):
 def test_a_copy_is_named_by_what_is_in_it(root):
     copy = frozen(root)
     assert copy.name == freeze.checkout_hash(root) == freeze.content_hash(copy) == freeze.frozen(copy)["code"]
-    assert (copy / "src/redraft/freeze.py").read_bytes() == Path(freeze.__file__).read_bytes()
+    assert (copy / "src/redraft/ops/freeze.py").read_bytes() == Path(freeze.__file__).read_bytes()
     assert (copy / "experiments/presets/smoke.yaml").read_text() == "name: smoke\n"
     assert not list(copy.rglob("__pycache__"))
     assert frozen(root) == copy

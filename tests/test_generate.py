@@ -7,19 +7,19 @@ import pandas as pd
 import pytest
 
 from redraft import stages
-from redraft.config import ArithmeticProblems, Engine, Evaluation, Experiments, TinyModel
+from redraft.config import ArithmeticProblems, Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate import generate as module
 from redraft.evaluate.command import Asked, evaluate
 from redraft.evaluate.generate import generate
 from redraft.evaluate.parts import SCHEMA, WHOLE, Parts
+from redraft.ops.lease import EVALUATION, LeaseLost, lease
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.lease import EVALUATION, LeaseLost, lease
 
-ENGINE = Engine(device="cpu", max_rows=8)
+ENGINE = InProcessEngine(device="cpu", max_rows=8)
 SUMS = {
     "sums": Benchmark(data=ArithmeticProblems(size=5, split="held-out"), samples=3, max_new_tokens=12),
     "differences": Benchmark(data=ArithmeticProblems(size=4, signs="minus"), samples=2, max_new_tokens=9),

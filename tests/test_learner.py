@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.config import DAPO, GRPO, PPO, RLOO, Engine, ProblemFile, Run, TinyModel, Trainer, Vanilla
+from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Trainer, Vanilla
 from redraft.errors import UserError
 from redraft.rollout.types import Finish, Rollout
 from redraft.tasks.tokenizer import make_tokenizer
@@ -29,8 +29,8 @@ def make_run(algorithm, prompts_per_update=PROMPTS, learning_rate=0.01, gradient
     )  # fmt: skip
     return Run(
         preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=ProblemFile(path="none", size=4), algorithm=algorithm, method=Vanilla(), trainer=trainer,
-        engine=Engine(device="cpu", rows_per_micro_batch=5),
+        data=ProblemFile(path="none", size=4), algorithm=algorithm, schedule=algorithm.usual_schedule, reuse=Vanilla(),
+        trainer=trainer, engine=InProcessEngine(device="cpu", rows_per_micro_batch=5),
     )  # fmt: skip
 
 

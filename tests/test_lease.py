@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redraft.errors import UserError
+from redraft.ops.lease import LeaseLost, check_held, history, latest, lease, take, took_part
 from redraft.train import lease as leases
 from redraft.train import owner as owners
-from redraft.train.lease import LeaseLost, check_held, history, latest, lease, take, took_part
 
 HOLDER = """
 import sys
 from pathlib import Path
-from redraft.train.lease import lease
+from redraft.ops.lease import lease
 with lease(Path(sys.argv[1]), "run", Path("log.txt")):
     print("held", flush=True)
     sys.stdin.read()

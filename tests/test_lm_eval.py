@@ -18,7 +18,7 @@ from lm_eval.api.registry import get_model
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from redraft.config import ArithmeticProblems, Engine, Experiments, ProblemFile, TinyModel
+from redraft.config import ArithmeticProblems, Experiments, InProcessEngine, ProblemFile, TinyModel
 from redraft.config.data import Benchmark, Sampling
 from redraft.errors import UserError
 from redraft.evaluate.backends import Request, Response, open_backend
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "workflows" / "lm_eval"
 COPIES = ROOT.parent / "shared/data/benchmarks"
 PROTOCOLS = list(Experiments(ROOT).benchmark_file().protocols)
-ENGINE = Engine(device="cpu", max_rows=8)
+ENGINE = InProcessEngine(device="cpu", max_rows=8)
 SUMS = Benchmark(data=ArithmeticProblems(size=5), samples=3, max_new_tokens=12)
 MINUS = Benchmark(data=ArithmeticProblems(size=4, signs="minus"), temperature=0, max_new_tokens=12)
 BOTH = {"sums": SUMS, "minus": MINUS}

@@ -86,7 +86,7 @@ def test_a_new_cell_or_a_field_at_its_default_changes_no_other_run(experiments, 
     cells_file, preset_file = (tmp_path / "experiments" / name for name in ("spec_rl/cells.yaml", "presets/paper.yaml"))
     content = yaml.safe_load(cells_file.read_text())
     lenience = next(grid for grid in content["grids"] if grid["name"] == "lenience")
-    lenience["axes"]["lenience"]["l1.5"] = {"method": {"lenience": "e^1.5"}}
+    lenience["axes"]["lenience"]["l1.5"] = {"reuse": {"lenience": "e^1.5"}}
     lenience["exclude"][0]["when"]["lenience"].append("l1.5")
     cells_file.write_text(yaml.safe_dump(content, sort_keys=False))
     preset = yaml.safe_load(preset_file.read_text())

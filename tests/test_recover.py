@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from redraft import recover as recovery
 from redraft.errors import UserError
-from redraft.recover import Alive, look, recover
-from redraft.train.lease import latest, lease, take
-from redraft.train.owner import EXPIRED_SECONDS
+from redraft.ops import recover as recovery
+from redraft.ops.lease import latest, lease, take
+from redraft.ops.owner import EXPIRED_SECONDS
+from redraft.ops.recover import Alive, look, recover
 from tests.test_status import killed
 
 SNAKEFILE = "rule all:\n    output: 'x.txt'\n    shell: 'sleep 600'\n"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from redraft.config.site import DEFAULTS, Request, Site, load_site, minutes
 from redraft.errors import UserError
-from redraft.slurm_ends import known
+from redraft.ops.slurm_ends import known
 
 ROOT = Path(__file__).parents[1]
 

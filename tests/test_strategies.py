@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from redraft.config.method import DelayedReuse, RandomReuse, Speculative
+from redraft.config.reuse import DelayedReuse, RandomReuse, Speculative
 from redraft.rollout import strategies
 from redraft.rollout.drafts import DraftStore
 from redraft.rollout.streams import stream

@@ -24,8 +24,8 @@ from redraft.config import (
     PPO,
     RLOO,
     DelayedReuse,
-    Engine,
     Experiments,
+    InProcessEngine,
     ProblemFile,
     RandomReuse,
     ReleaseVariant,
@@ -55,10 +55,12 @@ def make_run(method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, 
         epochs=epochs, prompts_per_step=prompts, group_size=group, prompts_per_update=prompts // 2, learning_rate=0.01,
         max_response_tokens=LIMIT, evaluate_every=4,
     )  # fmt: skip
+    algorithm = algorithm or GRPO()
+    settings = {"device": "cpu", "checkpoint_every": 2, "max_rows": 6, "rows_per_micro_batch": 3} | engine
     return Run(
         preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=PROBLEMS, algorithm=algorithm or GRPO(), method=method or Speculative(lenience=1), trainer=trainer,
-        engine=Engine(**({"device": "cpu", "checkpoint_every": 2, "max_rows": 6, "rows_per_micro_batch": 3} | engine)),
+        data=PROBLEMS, algorithm=algorithm, reuse=method or Speculative(lenience=1), schedule=algorithm.usual_schedule,
+        trainer=trainer, engine=InProcessEngine(**settings),
     )  # fmt: skip
 
 
@@ -519,7 +521,7 @@ def test_the_manifest_names_the_initial_policy_and_the_code_that_trained(stage, 
         original(*arguments)
         commit[0] = "after"
 
-    monkeypatch.setattr("redraft.provenance.git_state", lambda: {"commit": commit[0], "modified": False})
+    monkeypatch.setattr("redraft.ops.provenance.git_state", lambda: {"commit": commit[0], "modified": False})
     monkeypatch.setattr(LocalTrainer, "train", committing)
     stage(tmp_path)
     assert manifest_of(tmp_path)["git"]["commit"] == "before"

@@ -12,9 +12,9 @@ from tests.verl_runs import LIMIT, MODEL, total, train
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 VARIANTS = {
-    "ppo-delayed": {"algorithm": {"kind": "ppo"}, "method": {"kind": "delayed"}},
-    "dapo-spec": {"algorithm": {"kind": "dapo"}, "method": {"kind": "speculative", "lenience": 1}},
-    "rloo-random": {"algorithm": {"kind": "rloo"}, "method": {"kind": "random"}},
+    "ppo-delayed": {"algorithm": {"kind": "ppo"}, "reuse": {"kind": "delayed"}},
+    "dapo-spec": {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "speculative", "lenience": 1}},
+    "rloo-random": {"algorithm": {"kind": "rloo"}, "reuse": {"kind": "random"}},
 }
 """Each algorithm and each method once more."""
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
-from redraft.config.trainer import Engine, Trainer
+from redraft.config.trainer import InProcessEngine, Trainer, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
 from redraft.errors import UserError
 from redraft.train.verl import config as verl
@@ -211,7 +211,7 @@ def test_the_yaml_is_complete_and_the_run_can_be_rebuilt_from_it(cell):
     assert "${" not in text
     assert Run.model_validate(yaml.safe_load(text)["redraft"]["run"]) == run
     if cell == "grpo-spec-linf":
-        assert math.isinf(run.method.lenience)
+        assert math.isinf(run.reuse.lenience)
 
 
 def leaves(config):
@@ -317,14 +317,14 @@ def test_a_run_over_several_nodes_joins_the_ray_that_is_there(gpu):
 
 
 def test_only_verl_takes_several_nodes():
-    with pytest.raises(ValidationError, match="must be 1 unless kind is verl"):
-        Engine(nodes=2)
-    assert Engine(kind="verl", nodes=2).nodes == 2
+    with pytest.raises(ValidationError, match="nodes\n  Extra inputs are not permitted"):
+        InProcessEngine(nodes=2)
+    assert VerlEngine(nodes=2).nodes == 2
 
 
 REFUSED = [
-    ("grpo-release-l0.5", {}, {}, ["method.trainer_verification", "engine.kind: torch"]),
-    ("grpo-release-verification-l0.5", {}, {}, ["method.trainer_verification", "false"]),
+    ("grpo-release-l0.5", {}, {}, ["reuse", "release", "verified by the training engine", "engine.kind: torch"]),
+    ("grpo-release-verification-l0.5", {}, {}, ["reuse", "verified by the training engine"]),
     ("grpo-vanilla", {"gpus": 0, "tensor_parallel": 1}, {}, ["engine.gpus", "at least 1"]),
     ("grpo-vanilla", {"tensor_parallel": 3}, {}, ["engine.tensor_parallel", "divisors of 8"]),
     ("grpo-vanilla", {"gpus": 7, "tensor_parallel": 1}, {}, ["engine.gpus", "divisors of 2048"]),

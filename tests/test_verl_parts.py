@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from redraft.config import Experiments
-from redraft.config.method import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
 from redraft.errors import UserError
 from redraft.files import read_json_lines
 from redraft.rollout.types import Finish, Rollout

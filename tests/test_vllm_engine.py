@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from redraft.config.method import Speculative
+from redraft.config.reuse import Speculative
 from redraft.engines.vllm_engine import VLLMEngine, seed_of
 from redraft.errors import UserError
 from redraft.rollout.streams import uniforms

@@ -192,7 +192,7 @@ def test_adding_a_cell_reruns_no_other(campaign, tmp_path):
     path = folder / "experiments/spec_rl/cells.yaml"
     content = yaml.safe_load(path.read_text())
     smoke = next(grid for grid in content["grids"] if grid["name"] == "smoke")
-    smoke["axes"]["method"]["grpo-spec-l1.5"] = {"method": {"kind": "speculative", "lenience": "e^1.5"}}
+    smoke["axes"]["method"]["grpo-spec-l1.5"] = {"reuse": {"kind": "speculative", "lenience": "e^1.5"}}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     text, rules = planned(folder)
     assert rules.count("train") == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from redraft import devices as module
+from redraft.ops import devices as module
 from tests.test_workflow import CELLS, copy_to
 
 SEEDS = (0, 1)

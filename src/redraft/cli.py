@@ -40,7 +40,7 @@ def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
     for name in [paper] if paper else experiments.papers:
         for cell in experiments.cells(name):
             done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
-            typer.echo(f"{cell.id:<32} {cell.method.kind:<12} {', '.join(done) or '-'}")
+            typer.echo(f"{cell.id:<32} {cell.reuse.kind:<12} {', '.join(done) or '-'}")
 
 
 @app.command()
@@ -168,13 +168,13 @@ def evaluate(
 ) -> None:
     """Sample a model on benchmarks, grade it, and print what came out. Interrupted, it goes on where it was."""
     from redraft.config.load import parse
-    from redraft.config.trainer import Engine, Evaluation
+    from redraft.config.trainer import Evaluation, InProcessEngine
     from redraft.evaluate import command
 
     how = {"backend": backend or command.usual_backend(), "harness": harness, "lighteval": lighteval}
     evaluation = parse(Evaluation, how, "redraft evaluate")
     names = [name.strip() for name in benchmarks.split(",") if name.strip()]
-    engine = Engine(max_rows=rows, threads=threads)
+    engine = InProcessEngine(max_rows=rows, threads=threads)
     asked = command.Asked(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
     where, scores = command.evaluate(asked, Experiments(), Path("results/evaluations"))
     _print_table(list(command.COLUMNS), command.table(scores))
@@ -219,8 +219,8 @@ def status(
     every: Annotated[bool, typer.Option("--all", help="Also list the runs that wait or are done.")] = False,
 ) -> None:
     """Say which runs are done, running, failed and missing, and how those that failed ended."""
-    from redraft.status import status as look
-    from redraft.status import text
+    from redraft.ops.status import status as look
+    from redraft.ops.status import text
 
     runs = look(Layout(preset), Experiments(), [paper] if paper else [], grid)
     typer.echo(text(runs, every=every))
@@ -231,7 +231,7 @@ def recover(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel this campaign's jobs that Slurm still has.")] = False,
 ) -> None:
     """Clean up after a scheduler that was killed (dead owners, unfinished files, its lock), and say what was done."""
-    from redraft.recover import recover as clean
+    from redraft.ops.recover import recover as clean
 
     typer.echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")
 

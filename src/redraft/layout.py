@@ -8,7 +8,7 @@ from pathlib import Path
 from redraft.errors import UserError
 
 CODE = "REDRAFT_CODE"
-"""Environment variable of a campaign's jobs: the frozen copy that they run from (redraft.freeze)."""
+"""Environment variable of a campaign's jobs: the frozen copy that they run from (redraft.ops.freeze)."""
 FROZEN = "frozen.json"
 """In a frozen copy: its hash, and the commit that it was made of."""
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")

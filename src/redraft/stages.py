@@ -89,8 +89,8 @@ def check(preset_name: str, cells: list[str]) -> None:
 
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
     """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
-    from redraft.provenance import git_state
-    from redraft.train.lease import lease
+    from redraft.ops.lease import lease
+    from redraft.ops.provenance import git_state
 
     git = git_state()  # now, since someone may go on editing while this trains
     run = Experiments().run(cell_id, seed, preset_name)
@@ -102,15 +102,15 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
 
 def _devices(count: int, folder: Path) -> AbstractContextManager[tuple[str, ...]]:
     """GPUs of its own for what runs in a folder; without any, it sees none."""
-    from redraft.devices import devices
+    from redraft.ops.devices import devices
 
     return devices(count, str(folder))
 
 
 def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
     """Train one run in a folder that this process holds."""
-    from redraft.provenance import write_manifest
-    from redraft.train.lease import took_part
+    from redraft.ops.lease import took_part
+    from redraft.ops.provenance import write_manifest
 
     trainer, files = _trainer(run, model, folder, git["commit"])
     report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=trainer.steps_per_epoch)
@@ -186,8 +186,8 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     """
     from redraft.config import sampling_fingerprint
     from redraft.evaluate.generate import generate as sample
-    from redraft.provenance import environment, git_state
-    from redraft.train.lease import EVALUATION, lease
+    from redraft.ops.lease import EVALUATION, lease
+    from redraft.ops.provenance import environment, git_state
 
     preset = Experiments().preset(preset_name)
     log = file.parent / "generate.log"
@@ -236,6 +236,6 @@ def choose_cases(run_folder: Path, file: Path) -> None:
 
 def track(preset_name: str, paper: str) -> None:
     """Import a preset's runs into MLflow's database, each once."""
-    from redraft.tracking import import_runs
+    from redraft.ops.tracking import import_runs
 
     import_runs(Layout(preset_name), paper)

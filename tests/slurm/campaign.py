@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from redraft.train.lease import EVALUATION
+from redraft.ops.lease import EVALUATION
 from tests.slurm.cluster import LIMIT, Cluster, trainer, until
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from redraft.config import (
 )
 from redraft.config.site import load_site
 from redraft.errors import UserError
-from redraft.slurm_ends import know_all_ends
-from redraft.supply import count_devices
+from redraft.ops.slurm_ends import know_all_ends
+from redraft.ops.supply import count_devices
 
 
 def checked(function):

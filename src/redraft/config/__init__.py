@@ -2,11 +2,12 @@
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Algorithm, Overlong
 from redraft.config.base import Config, format_lenience, parse_lenience
+from redraft.config.capability import Capability
 from redraft.config.data import ArithmeticProblems, Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
+from redraft.config.decoding import Decoding, Plain
 from redraft.config.experiment import Cell, Exclusion, Grid, Preset, Run
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
-from redraft.config.method import DelayedReuse, Method, RandomReuse, ReleaseVariant, Speculative, Vanilla
 from redraft.config.model import Model, PretrainedModel, TinyModel, WarmStart
 from redraft.config.report import (
     Bound,
@@ -28,14 +29,17 @@ from redraft.config.report import (
     Test,
     Trend,
 )
-from redraft.config.trainer import Engine, Evaluation, Trainer
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Reuse, Speculative, Vanilla
+from redraft.config.schedule import DynamicSampling, Epochs, Schedule
+from redraft.config.trainer import Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
 
 __all__ = [
-    "DAPO", "GRPO", "PPO", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile", "Bound", "Cell",
-    "Claim", "Column", "Compare", "Config", "Correlation", "Data", "DelayedReuse", "Engine", "Evaluation", "Exclusion",
-    "Experiments", "Extreme", "Figure", "Fluctuation", "Grid", "HubProblems", "Method", "Model", "Monotone",
-    "Overlong", "Pairs", "Panel", "Peak", "Preset", "PretrainedModel", "Printed", "ProblemFile", "RandomReuse",
-    "Range", "ReleaseVariant", "Row", "Run", "Speculative", "Table", "Test", "TinyModel", "Trainer", "Trend",
-    "Vanilla", "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience", "parse_lenience",
-    "run_fingerprint", "sampling_fingerprint",
+    "DAPO", "GRPO", "PPO", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile", "Bound",
+    "Capability", "Cell", "Claim", "Column", "Compare", "Config", "Correlation", "Data", "Decoding", "DelayedReuse",
+    "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure",
+    "Fluctuation", "Grid", "HubProblems", "InProcessEngine", "Model", "Monotone", "Overlong", "Pairs", "Panel",
+    "Peak", "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile", "RandomReuse", "Range",
+    "ReleaseVariant", "Retention", "Reuse", "Row", "Run", "Schedule", "Speculative", "Table", "Test", "TinyModel",
+    "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint",
+    "format_lenience", "parse_lenience", "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from redraft.config.base import Config
+from redraft.config.schedule import DynamicSampling, Epochs, Schedule
 
 
 class PolicyGradient(Config):
@@ -22,6 +23,11 @@ class PolicyGradient(Config):
     """The estimator of that KL divergence, by verl's name."""
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
     """How the token losses become one number, by verl's name."""
+
+    @property
+    def usual_schedule(self) -> Schedule:
+        """What a cell that names no schedule takes."""
+        return Epochs()
 
 
 class GRPO(PolicyGradient):
@@ -56,10 +62,10 @@ class Overlong(Config):
 
 
 class DAPO(PolicyGradient):
-    """Clip-higher, token-level loss and dynamic sampling: prompts whose rollouts all agree are left out and refilled.
+    """Clip-higher, token-level loss and, unless a cell names another schedule, dynamic sampling.
 
     A step of a run is a generation step; the policy is updated when as many informative prompts have been gathered
-    as a rollout batch holds. So the rollout budget equals the other algorithms' (SPEC-RL, Appendix A.1).
+    as a batch holds. So the rollout budget equals the other algorithms' (SPEC-RL, Appendix A.1).
     """
 
     kind: Literal["dapo"] = "dapo"
@@ -71,6 +77,11 @@ class DAPO(PolicyGradient):
     """How the token losses become one number, by verl's name."""
     overlong: Overlong | None = None
     """Shaping of the reward by length; none in SPEC-RL, which shapes no rewards."""
+
+    @property
+    def usual_schedule(self) -> Schedule:
+        """Dynamic sampling, a part of the algorithm."""
+        return DynamicSampling()
 
     @model_validator(mode="after")
     def _higher(self) -> "DAPO":

@@ -8,9 +8,11 @@ from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, fie
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, Label, Name, PaperName, WordyName, defining, refuse_twice
 from redraft.config.data import Benchmark, Data
-from redraft.config.method import Method, ReleaseVariant
+from redraft.config.decoding import Decoding, Plain
 from redraft.config.model import Model
-from redraft.config.trainer import Engine, Evaluation, Trainer
+from redraft.config.reuse import Reuse
+from redraft.config.schedule import Schedule
+from redraft.config.trainer import Engine, Evaluation, InProcessEngine, Trainer
 
 
 def _fraction(value: Any) -> Fraction:
@@ -45,8 +47,12 @@ class Cell(Config):
     """The paper's training data; the preset says what stands for it."""
     algorithm: Algorithm
     """How the policy is updated."""
-    method: Method
-    """How rollouts are produced."""
+    reuse: Reuse
+    """What rollouts take over from earlier ones."""
+    schedule: Schedule | None = None
+    """Which prompts are rolled out and which groups are trained on; the algorithm's usual one if empty."""
+    decoding: Decoding = Plain()
+    """How the engine makes tokens."""
     trainer: dict[str, Any] = {}
     """Fields of the preset's trainer that this cell changes."""
     trainer_factors: dict[str, Factor] = {}
@@ -118,7 +124,7 @@ class Preset(Config):
     """What stands for the papers' training data."""
     trainer: Trainer
     """Training settings of all cells."""
-    engine: Engine = Engine()
+    engine: Engine = InProcessEngine()
     """How runs execute."""
     evaluation: Evaluation = Evaluation()
     """How policies are sampled on benchmarks."""
@@ -172,8 +178,12 @@ class Run(Config):
     """What it is trained on."""
     algorithm: Algorithm
     """How the policy is updated."""
-    method: Method
-    """How rollouts are produced."""
+    reuse: Reuse
+    """What rollouts take over from earlier ones."""
+    schedule: Schedule
+    """Which prompts are rolled out and which groups are trained on."""
+    decoding: Decoding = Plain()
+    """How the engine makes tokens."""
     trainer: Trainer
     """How much is trained."""
     engine: Engine
@@ -191,15 +201,21 @@ class Run(Config):
 
     @property
     def unsupported(self) -> str:
-        """Why what trains cannot train this, or nothing."""
-        if self.engine.kind == "verl" and isinstance(self.method, ReleaseVariant) and self.method.trainer_verification:
-            return "under verl drafts are verified by the rollout engine, as in the paper, not by the training engine"
-        return ""
+        """Why what trains at this preset cannot train this exactly, or nothing."""
+        lacking = sorted(self.reuse.needs - self.engine.capabilities)
+        return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}" if lacking else ""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What defines the experiment, defaults left out, so that a new field with a default changes nothing."""
-        fields = {"paper", "cell", "seed", "model", "data", "algorithm", "method", "trainer"}
-        return self.model_dump(mode="json", include=fields, exclude_defaults=True) | {
-            key: defining(getattr(self, key)) for key in ("model", "data", "algorithm", "method")
-        }
+        """What defines the experiment, defaults left out, so that a new field with a default changes nothing.
+
+        `reuse` keeps the name that it had first, so that runs of then are those of now.
+        """
+        fields = {"paper", "cell", "seed", "trainer", "decoding"}
+        schedule = {} if self.schedule == self.algorithm.usual_schedule else {"schedule": defining(self.schedule)}
+        parts = {"model": self.model, "data": self.data, "algorithm": self.algorithm, "method": self.reuse}
+        return (
+            self.model_dump(mode="json", include=fields, exclude_defaults=True)
+            | schedule
+            | {name: defining(part) for name, part in parts.items()}
+        )

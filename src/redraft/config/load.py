@@ -46,7 +46,8 @@ def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any
         return model.model_validate(content, context=context)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(the whole file)"
+        tag = ("kind",) if first["type"].startswith("union_tag") else ()
+        key = ".".join(str(part) for part in (*first["loc"], *tag)) or "(the whole file)"
         allowed = first.get("ctx", {}).get("expected_tags") or first.get("ctx", {}).get("expected")
         if first["type"] == "extra_forbidden":
             allowed = _fields_at(model, first["loc"])
@@ -267,7 +268,8 @@ class Experiments:
         return Run(
             preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=cell.model,
             data_role=cell.data, model=preset.models[cell.model], data=preset.data[cell.data],
-            algorithm=cell.algorithm, method=cell.method, engine=preset.engine,
+            algorithm=cell.algorithm, reuse=cell.reuse, schedule=cell.schedule or cell.algorithm.usual_schedule,
+            decoding=cell.decoding, engine=preset.engine,
             trainer=parse(Trainer, trainer, self.folder / cell.paper / "cells.yaml"),
         )  # fmt: skip
 

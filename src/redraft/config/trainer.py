@@ -1,10 +1,11 @@
 """How much is trained (part of a cell's identity), how it is run and what evaluates it (not part of it)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from redraft.config.base import Config
+from redraft.config.capability import Capability
 from redraft.config.verl_keys import checked_site_keys
 
 
@@ -15,10 +16,12 @@ class Trainer(Config):
     """Passes over the training data; the last may be cut short."""
     prompts_per_step: int = Field(default=1024, ge=1)
     """Prompts in one rollout batch; divides the data's size."""
+    prompts_per_batch: int | None = Field(default=None, ge=1)
+    """Prompts that are trained on at once, gathered over as many steps as it takes; `prompts_per_step` if empty."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts a prompt (n)."""
     prompts_per_update: int = Field(default=256, ge=1)
-    """Prompts in one optimiser update (the mini-batch); divides `prompts_per_step`."""
+    """Prompts in one optimiser update (the mini-batch); divides `prompts_per_batch`."""
     learning_rate: float = Field(default=5e-7, gt=0)
     """Actor learning rate, constant."""
     weight_decay: float = Field(default=0.01, ge=0)
@@ -36,11 +39,17 @@ class Trainer(Config):
 
     @model_validator(mode="after")
     def _divides(self) -> "Trainer":
-        if self.prompts_per_step % self.prompts_per_update:
+        if self.batch_prompts % self.prompts_per_update:
+            name = "prompts_per_step" if self.prompts_per_batch is None else "prompts_per_batch"
             raise ValueError(
-                f"prompts_per_update ({self.prompts_per_update}) must divide prompts_per_step ({self.prompts_per_step})"
+                f"prompts_per_update ({self.prompts_per_update}) must divide {name} ({self.batch_prompts})"
             )
         return self
+
+    @property
+    def batch_prompts(self) -> int:
+        """Prompts that are trained on at once."""
+        return self.prompts_per_batch or self.prompts_per_step
 
     def steps_per_epoch(self, problems: int) -> int:
         """Steps of one pass over so many problems."""
@@ -56,19 +65,15 @@ class Trainer(Config):
         return [*range(self.evaluate_every, total, self.evaluate_every), total]
 
 
-class Engine(Config):
+class EngineSettings(Config):
     """Where and how a run executes. Nothing here may change its result beyond floating-point noise.
 
     Two things do: transformers as evaluation's backend draws by batches, which `max_rows` cuts, and over several GPUs
     or nodes verl spreads sequences by their length, which puts other ones into a mini-batch together.
     """
 
-    kind: Literal["torch", "verl"] = "torch"
-    """What trains: this project's trainer over an in-process engine, or verl with vLLM."""
     gpus: int = Field(default=0, ge=0)
     """GPUs that a training run takes, on each of its nodes."""
-    nodes: int = Field(default=1, ge=1)
-    """Nodes that a training run takes (verl only, in a Slurm job; docs/slurm.md)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU where there is one."""
     threads: int = Field(default=1, ge=1)
@@ -81,24 +86,45 @@ class Engine(Config):
     """Sequences in one forward and backward pass of the actor."""
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
-    tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs that one replica of vLLM spans in training (verl only; evaluation takes one); divides `gpus`."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
-    """Share of a GPU's memory that vLLM may fill; SPEC-RL's scripts have 0.8."""
+    """Share of a GPU's memory that vLLM may fill, in training and in evaluation; SPEC-RL's scripts have 0.8."""
     eager: bool = True
-    """Whether vLLM runs without CUDA graphs, as in SPEC-RL's release."""
+    """Whether vLLM runs without CUDA graphs, in training and in evaluation, as in SPEC-RL's release."""
+
+
+class InProcessEngine(EngineSettings):
+    """This project's trainer over an in-process engine, on one device."""
+
+    kind: Literal["torch"] = "torch"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+    """What it can do exactly."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that a training run takes."""
+        return 1
+
+
+class VerlEngine(EngineSettings):
+    """verl with vLLM."""
+
+    kind: Literal["verl"] = "verl"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.STORED_LOG_PROBS})
+    """What it can do exactly: vLLM, asked through verl, scores a draft's own tokens and samples the policy."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes that a training run takes (in a Slurm job; docs/slurm.md)."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs that one replica of vLLM spans in training; evaluation takes one. Divides `gpus`."""
     max_tokens_per_gpu: int = Field(default=16384, ge=1)
-    """Tokens in one forward and backward pass on one GPU (verl only, its dynamic batch size); verl's default."""
+    """Tokens in one forward and backward pass on one GPU (verl's dynamic batch size); verl's default."""
     offload: bool = False
-    """Whether weights and optimiser wait in the machine's memory while vLLM decodes (verl only)."""
+    """Whether weights and optimiser wait in the machine's memory while vLLM decodes."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
     """Further dotted keys of verl's configuration and their values; none that decides what is learned."""
 
-    @model_validator(mode="after")
-    def _one_node(self) -> "Engine":
-        if self.nodes > 1 and self.kind != "verl":
-            raise ValueError(f"nodes ({self.nodes}) must be 1 unless kind is verl")
-        return self
+
+Engine = Annotated[InProcessEngine | VerlEngine, Field(discriminator="kind")]
+"""What trains, and where."""
 
 
 class Evaluation(Config):

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.evaluate.backend import Backend, Request, Response
 
 __all__ = ["Backend", "Request", "Response", "open_backend"]
 
 
-def open_backend(kind: str, policy: Path | str, settings: Engine, length: int = 0) -> Backend:
+def open_backend(kind: str, policy: Path | str, settings: EngineSettings, length: int = 0) -> Backend:
     """A backend of a kind (`Evaluation.backend`) for a policy in transformers' format.
 
     Args:

@@ -7,16 +7,16 @@ from typing import Any
 
 from redraft.config import Evaluation, Experiments, fingerprint
 from redraft.config.data import Benchmark, HubProblems, known_sizes
-from redraft.config.trainer import Engine
-from redraft.devices import available, devices
+from redraft.config.trainer import EngineSettings, InProcessEngine
 from redraft.errors import UserError
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import check_lighteval, grade_again
 from redraft.files import read_json, write_json
-from redraft.provenance import environment, git_state
+from redraft.ops.devices import available, devices
+from redraft.ops.lease import EVALUATION, lease
+from redraft.ops.provenance import environment, git_state
 from redraft.tasks.problems import checksums, load_problems, origin
-from redraft.train.lease import EVALUATION, lease
 
 GENERATIONS = "generations.parquet"
 COMPARISON = "ifeval.json"
@@ -43,7 +43,7 @@ class Asked:
     protocol: str
     names: list[str]
     evaluation: Evaluation
-    engine: Engine
+    engine: EngineSettings
     seed: int = 0
     samples: int | None = None
     limit: int | None = None
@@ -92,10 +92,10 @@ def _sampled(
 
 def usual_backend() -> str:
     """What samples where nothing else is asked for."""
-    return "vllm" if _on_gpu(Engine()) else "torch"
+    return "vllm" if _on_gpu(InProcessEngine()) else "torch"
 
 
-def _on_gpu(engine: Engine) -> bool:
+def _on_gpu(engine: EngineSettings) -> bool:
     """Whether this samples on a GPU. CUDA itself, once asked, would not see any more which GPU is then taken."""
     import torch
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from redraft.config import Evaluation, fingerprint
 from redraft.config.data import Benchmark, Sampling
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backends import Backend, Request, Response, open_backend
 from redraft.evaluate.parts import KEY, Parts
@@ -18,7 +18,7 @@ from redraft.train import models
 
 
 def generate(
-    policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], seed: int, settings: Engine,
+    policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], seed: int, settings: EngineSettings,
     evaluation: Evaluation, file: Path, limit: int | None = None, check: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Sample policies on every benchmark and write one Parquet file; what an interrupted call saved is not made again.
@@ -135,7 +135,7 @@ def _row(step: int, name: str, problem: Problem, response: Response, tokenizer: 
 
 
 def _by_harness(
-    step: int, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: Engine,
+    step: int, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: EngineSettings,
     evaluation: Evaluation, limit: int | None, parts: Parts,
 ) -> None:  # fmt: skip
     """Sample through lm-eval, which gives back whole benchmarks; each is saved when it is there."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from redraft.config.data import Sampling
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
 from redraft.evaluate.backend import Request, Response
@@ -38,7 +38,7 @@ def _enough_memory(rows: int, length: int) -> Iterator[None]:
 class TorchBackend:
     """A policy in this process; see `redraft.evaluate.backend.Backend`."""
 
-    def __init__(self, policy: Path | str, settings: Engine) -> None:
+    def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
         import torch
 
         torch.set_num_threads(settings.threads)

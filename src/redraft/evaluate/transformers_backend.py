@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig
 
 from redraft.config.data import Sampling
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.streams import stream
 from redraft.train import models
@@ -17,7 +17,7 @@ from redraft.train import models
 class TransformersBackend:
     """A policy under `generate`; see `redraft.evaluate.backend.Backend`. A batch shares one generator."""
 
-    def __init__(self, policy: Path | str, settings: Engine) -> None:
+    def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
         torch.set_num_threads(settings.threads)
         self.rows = settings.max_rows
         self.model, self.tokenizer = models.load(policy)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from redraft.config.data import Sampling
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.engines.vllm_local import LocalVLLM
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.streams import stream
@@ -21,7 +21,7 @@ class VLLMBackend:
     Its engine is made when it is asked, for sequences of `length` tokens or of what is asked, if that is longer.
     """
 
-    def __init__(self, policy: Path | str, settings: Engine, length: int = 0) -> None:
+    def __init__(self, policy: Path | str, settings: EngineSettings, length: int = 0) -> None:
         self.policy, self.settings, self.length = policy, settings, length
         self.tokenizer = models.load_tokenizer(policy)
         self.stops = sorted(models.stop_tokens(models.load_generation(policy), self.tokenizer))

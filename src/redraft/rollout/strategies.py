@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from redraft.config.method import DelayedReuse, Method, RandomReuse, ReleaseVariant, Speculative, Vanilla
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Vanilla
 from redraft.rollout.acceptance import first_rejection, random_rejection
 from redraft.rollout.drafts import DraftStore
 from redraft.rollout.engine import Continuation, Engine, Session
@@ -106,7 +106,7 @@ def speculative(lenience: float, epochs_ago: int = 1) -> Strategy:
     return reuse(verified(lenience), epochs_ago)
 
 
-def strategy(method: Method) -> Strategy:
+def strategy(method: Reuse) -> Strategy:
     """The strategy of a configured method."""
     match method:
         case Vanilla():

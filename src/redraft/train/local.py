@@ -14,9 +14,10 @@ import torch
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
-from redraft.config.method import ReleaseVariant
+from redraft.config.reuse import ReleaseVariant
 from redraft.errors import UserError
 from redraft.files import sha256
+from redraft.ops.lease import Lease
 from redraft.rollout.strategies import Context, strategy, vanilla
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Rollout
@@ -28,7 +29,6 @@ from redraft.train.batch import Batch
 from redraft.train.checkpoint import Checkpoints, State, append_record, truncate_records
 from redraft.train.gather import gather
 from redraft.train.learner import Learner
-from redraft.train.lease import Lease
 from redraft.train.losses import shaped
 from redraft.train.records import describe, save_rollouts_of_step
 from redraft.train.run_folder import RunFolder
@@ -69,7 +69,7 @@ class LocalTrainer:
                 allowed=f"divisors of {len(self.problems)}",
             )
         self.steps_per_epoch, self.steps = trainer.steps_per_epoch(len(self.problems)), run.steps
-        self.strategy = strategy(run.method)
+        self.strategy = strategy(run.reuse)
         self.state = State()
         self.lease: Lease | None = None
         self.engine = self._engine()
@@ -159,7 +159,7 @@ class LocalTrainer:
 
     def _roll_out(self, chosen: Sequence[int], context: Context, clock: StageClock) -> list[Rollout]:
         """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper."""
-        if isinstance(self.run.method, ReleaseVariant) and self.run.method.trainer_verification:
+        if isinstance(self.run.reuse, ReleaseVariant) and self.run.reuse.trainer_verification:
             with torch.no_grad(), clock.stage("verification"):
                 context.scores = self._scores(chosen, context)
         before, began = self.engine.usage.verification_seconds, clock.now()

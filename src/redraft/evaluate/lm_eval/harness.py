@@ -19,7 +19,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
 
 from redraft.config.data import Benchmark
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backends import open_backend
 from redraft.evaluate.lm_eval import scoring, stock
@@ -44,7 +44,7 @@ class Evaluated:
 
 
 def sample(
-    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine,
+    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
     limit: int | None = None,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
     """Generations of a policy, a benchmark at a time, sampled through lm-eval and not graded; see `evaluate`."""
@@ -53,7 +53,7 @@ def sample(
 
 
 def evaluate(
-    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine,
+    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
     limit: int | None = None,
 ) -> Evaluated:  # fmt: skip
     """Sample and grade a policy on benchmarks through lm-eval.
@@ -79,8 +79,8 @@ def evaluate(
 
 
 def _each(
-    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: Engine, limit: int | None,
-    *, graded: bool,
+    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
+    limit: int | None, *, graded: bool,
 ) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:  # fmt: skip
     """Each benchmark's name, generations and lm-eval's metrics, when it is done."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
@@ -113,7 +113,12 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _opened(
-    kind: str, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: Engine, limit: int | None
+    kind: str,
+    policy: Path | str,
+    benchmarks: dict[str, Benchmark],
+    seed: int,
+    settings: EngineSettings,
+    limit: int | None,
 ) -> Iterator[LM]:
     if kind not in stock.OPEN:
         with closing(open_backend(kind, policy, settings)) as backend:

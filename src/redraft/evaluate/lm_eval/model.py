@@ -17,7 +17,7 @@ from lm_eval.utils import simple_parse_args_string
 
 from redraft.config.data import Sampling
 from redraft.config.load import parse
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backends import Backend, Request, Response, open_backend
 from redraft.tasks.prompts import encode
@@ -52,7 +52,7 @@ class RedraftModel(LM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict, additional_config: dict | None = None) -> "RedraftModel":
-        """A model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `Engine`.
+        """A model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `EngineSettings`.
 
         Of lm-eval's own settings only `--device cpu` is taken: batches are `max_rows` of the engine.
 
@@ -66,7 +66,7 @@ class RedraftModel(LM):
         kind = settings.pop("backend", "torch")
         if (additional_config or {}).get("device") == "cpu":  # else lm-eval says cuda:0, with or without a GPU
             settings.setdefault("device", "cpu")
-        engine = parse(Engine, settings, "--model_args")
+        engine = parse(EngineSettings, settings, "--model_args")
         return cls(open_backend(kind, Path(policy) if Path(policy).exists() else policy, engine), seed)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:

@@ -11,15 +11,15 @@ from typing import Any
 
 from lm_eval.api.model import LM
 
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings
 from redraft.tasks.prompts import DATE
 from redraft.train import models
 
-Open = Callable[[Path | str, int, int, Engine], LM]
+Open = Callable[[Path | str, int, int, EngineSettings], LM]
 _TEMPLATE = {"date_string": DATE}
 
 
-def open_transformers(policy: Path | str, length: int, seed: int, settings: Engine) -> LM:
+def open_transformers(policy: Path | str, length: int, seed: int, settings: EngineSettings) -> LM:
     """lm-eval's `hf`, in float32 as the transformers backend is, for sequences of `length` tokens."""
     import torch
     from lm_eval.models.huggingface import HFLM
@@ -32,7 +32,7 @@ def open_transformers(policy: Path | str, length: int, seed: int, settings: Engi
     )  # fmt: skip
 
 
-def open_vllm(policy: Path | str, length: int, seed: int, settings: Engine) -> LM:
+def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettings) -> LM:
     """lm-eval's `vllm`, in this process, for sequences of `length` tokens."""
     import torch
 
@@ -50,7 +50,7 @@ def open_vllm(policy: Path | str, length: int, seed: int, settings: Engine) -> L
     return model
 
 
-def _site(length: int, settings: Engine) -> dict[str, Any]:
+def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
     """Arguments of vLLM's engine, on a processor those of `redraft.engines.vllm_local`."""
     if models.device_of(settings.device).type == "cpu":
         return {

@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from redraft.config.experiment import Run
 from redraft.config.load import merge
 from redraft.config.model import PretrainedModel
-from redraft.config.trainer import Engine
+from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.errors import UserError
 from redraft.train.verl import schema
-from redraft.train.verl.platforms import environment, on_cpu, on_gpus
+from redraft.train.verl.platforms import engine_of, environment, on_cpu, on_gpus
 from redraft.train.verl.settings import settings
 
 __all__ = ["check", "compose", "environment", "show", "uses_gpu"]
@@ -44,7 +44,7 @@ def compose(
     """
     _refuse(run, gpu)
     tables = merge(settings(run, model, folder, problems, resume), on_gpus(run) if gpu else on_cpu(run))
-    config, site, file = copy.deepcopy(schema.defaults()), run.engine.verl, f"experiments/presets/{run.preset}.yaml"
+    config, site, file = copy.deepcopy(schema.defaults()), engine_of(run).verl, f"experiments/presets/{run.preset}.yaml"
     for key, value in {**schema.dotted(tables), **site}.items():
         schema.put(config, key, value, file if key in site else None)
     schema.check(config, site, file)
@@ -56,7 +56,7 @@ def compose(
     return config
 
 
-def uses_gpu(engine: Engine) -> bool:
+def uses_gpu(engine: EngineSettings) -> bool:
     """Whether a run with these settings would use GPUs on this machine."""
     import torch
 
@@ -65,7 +65,9 @@ def uses_gpu(engine: Engine) -> bool:
 
 def show(run: Run, model: Path, folder: Path) -> str:
     """The configuration as YAML with every value resolved; arguments as of `compose`, which says what it raises."""
-    engine = run.engine.model_copy(update={"kind": "verl"})
+    engine = run.engine
+    if not isinstance(engine, VerlEngine):
+        engine = VerlEngine(**engine.model_dump(exclude={"kind"}))
     run = run.model_copy(update={"engine": engine})
     config = compose(run, model, folder, folder / "problems.parquet", gpu=uses_gpu(engine))
     return OmegaConf.to_yaml(config, resolve=True)
@@ -81,7 +83,7 @@ def check(runs: Sequence[Run]) -> int:
     for run in runs:
         # Names, seeds and methods decide nothing here, and of a model only its folder's name stands in it.
         unnamed = {"cell": "", "seed": 0, "model_role": "", "data_role": "", "model": PretrainedModel(path="")}
-        like = run.model_copy(update=unnamed | {"method": runs[0].method})
+        like = run.model_copy(update=unnamed | {"reuse": runs[0].reuse})
         kinds.setdefault(run.unsupported + like.model_dump_json(), run)
     for run in kinds.values():
         try:
@@ -98,12 +100,12 @@ def _refuse(run: Run, gpu: bool) -> None:
     Raises:
         UserError: for the first such setting.
     """
-    trainer, engine = run.trainer, run.engine
+    trainer, engine = run.trainer, engine_of(run)
     ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     refused: list[tuple[bool, str, str, Any, str]] = [
-        (bool(run.unsupported), run.unsupported, "method.trainer_verification", True, "false, or engine.kind: torch"),
+        (bool(run.unsupported), run.unsupported, "reuse", run.reuse.kind, "another, or engine.kind: torch"),
         (run.data.size % trainer.prompts_per_step > 0, "rollout batches must divide the training data",
          "trainer.prompts_per_step", trainer.prompts_per_step, f"divisors of {run.data.size}"),
         (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),

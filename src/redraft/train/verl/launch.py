@@ -16,14 +16,14 @@ from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
-from redraft.devices import VISIBLE, held
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, sha256, write_atomically
+from redraft.ops.devices import VISIBLE, held
+from redraft.ops.lease import Lease
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.checkpoint import truncate_records
-from redraft.train.lease import Lease
 from redraft.train.local import Progress as Report
 from redraft.train.run_folder import RunFolder
 from redraft.train.verl.config import compose, environment

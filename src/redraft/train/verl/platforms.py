@@ -4,6 +4,7 @@ from typing import Any
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
+from redraft.config.trainer import VerlEngine
 
 Table = dict[str, Any]
 
@@ -11,9 +12,15 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 """Of the libraries that PyTorch, vLLM and NumPy compute with on a processor; the last two win over the first."""
 
 
+def engine_of(run: Run) -> VerlEngine:
+    """The engine settings of a run under verl."""
+    assert isinstance(run.engine, VerlEngine)
+    return run.engine
+
+
 def on_gpus(run: Run) -> Table:
     """The GPUs of one node, weights in bfloat16 for computing and in float32 for updating, verl's defaults."""
-    engine = run.engine
+    engine = engine_of(run)
     offload = {"param_offload": engine.offload, "optimizer_offload": engine.offload}
     model = {
         "use_remove_padding": True, "enable_gradient_checkpointing": True,

@@ -13,6 +13,7 @@ from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
 from redraft.train.losses import ESTIMATORS
 from redraft.train.run_folder import RunFolder
+from redraft.train.verl.platforms import engine_of
 
 Table = dict[str, Any]
 
@@ -100,7 +101,7 @@ def rollout(run: Run) -> Table:
         # A draft is scored as a prompt, behind which vLLM generates at least one token.
         "max_model_len": settings.max_prompt_tokens + settings.max_response_tokens + 1,
         "max_num_seqs": run.engine.max_rows, "max_num_batched_tokens": run.engine.max_batched_tokens,
-        "tensor_model_parallel_size": run.engine.tensor_parallel,
+        "tensor_model_parallel_size": engine_of(run).tensor_parallel,
         "enable_prefix_caching": True, "enable_chunked_prefill": True,
         "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.GroupManager"},
     }  # fmt: skip

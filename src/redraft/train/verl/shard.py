@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from redraft.config.method import DelayedReuse, Method, Vanilla
+from redraft.config.reuse import Reuse
 from redraft.rollout.drafts import DraftStore, pack, unpack
 from redraft.rollout.types import Rollout
 
@@ -49,9 +49,9 @@ class Group:
         return cls(**{**content, "rollouts": unpack(content["rollouts"])})
 
 
-def epochs_kept(method: Method) -> int:
+def epochs_kept(method: Reuse) -> int:
     """How many epochs' rollouts a method can find drafts in."""
-    return {Vanilla: 0, DelayedReuse: 2}.get(type(method), 1)
+    return method.retention.visits
 
 
 class Shard:

@@ -22,8 +22,8 @@ from verl.utils import tensordict_utils as tu
 
 from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
+from redraft.ops.lease import check_held
 from redraft.train.folders import linked_folder
-from redraft.train.lease import check_held
 from redraft.train.run_folder import RunFolder
 from redraft.train.verl.order import in_epoch_order
 from redraft.train.verl.progress import Progress, VerlCheckpoints
@@ -51,7 +51,7 @@ class GroupTrainer(PPOTrainerSync):
             self.check = partial(check_held, self.folder.path, ours["lease"])
         self.checkpoints = VerlCheckpoints(checkpoints, run_fingerprint(self.run), ours["inputs"], self.check)
         self.records = StepRecords(self.run, self.folder)
-        epochs = epochs_kept(self.run.method)
+        epochs = epochs_kept(self.run.reuse)
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(epochs) for i in range(ours["shards"])]
         self.chosen: dict[int, None] = {}
         self.began = 0.0

@@ -54,7 +54,7 @@ class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: i
     def __init__(self, config: DictConfig, *args: Any) -> None:
         super().__init__(config, *args)
         self.run = Run.model_validate(OmegaConf.to_container(config.redraft.run))
-        self.strategy = strategy(self.run.method)
+        self.strategy = strategy(self.run.reuse)
         problems = read_problems(Path(config.data.train_files[0]))
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in problems])
         self.answers = [problem.answer for problem in problems]
@@ -100,7 +100,7 @@ class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: i
     async def _context(self, index: int, step: int, epoch: int) -> Context:
         """What the strategy needs to know, with the drafts that it may use."""
         trainer, drafts = self.run.trainer, DraftStore()
-        earlier = list(range(max(epoch - epochs_kept(self.run.method), 0), epoch))
+        earlier = list(range(max(epoch - epochs_kept(self.run.reuse), 0), epoch))
         kept = await self._shard(index).find.remote(index, trainer.group_size, earlier) if earlier else []
         for found, arrays in kept:
             for draft in unpack(arrays):

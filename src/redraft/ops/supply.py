@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from redraft.devices import available, check_devices
+from redraft.ops.devices import available, check_devices
 
 
 def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:

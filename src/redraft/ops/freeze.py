@@ -16,7 +16,7 @@ from redraft.config.identity import fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
 from redraft.layout import CODE, FROZEN, Layout, code_root
-from redraft.provenance import git_state
+from redraft.ops.provenance import git_state
 
 PACKAGES = {"src": ("redraft", "snakemake_logger_plugin_redraft"), "": ("analysis",)}
 """Packages by the folder that they lie in, taken from where Python imports them."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from redraft.errors import UserError
-from redraft.train.lease import FOLDER, Entry, latest, take
-from redraft.train.owner import EXPIRED_SECONDS
+from redraft.ops.lease import FOLDER, Entry, latest, take
+from redraft.ops.owner import EXPIRED_SECONDS
 
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
 """Names of files that are being written, as `redraft.files.atomic` makes them."""

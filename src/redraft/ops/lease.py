@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
-from redraft.train.owner import EXPIRED_SECONDS, Owner, Verdict, judge, process, this_process
+from redraft.ops.owner import EXPIRED_SECONDS, Owner, Verdict, judge, process, this_process
 
 BEAT_SECONDS = 15.0
 """Between heart-beats."""

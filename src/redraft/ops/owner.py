@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from redraft.provenance import node
+from redraft.ops.provenance import node
 
 EXPIRED_SECONDS = 120
 """Silence after which a process that nothing else is known about counts as dead: eight heart-beats."""

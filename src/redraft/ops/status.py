@@ -13,7 +13,7 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
-from redraft.train.lease import EVALUATION, Entry, history
+from redraft.ops.lease import EVALUATION, Entry, history
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")

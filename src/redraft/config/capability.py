@@ -1,0 +1,14 @@
+"""What an engine or a trainer can do exactly. A run that needs more is refused when it is read, with the reason."""
+
+from enum import StrEnum
+
+
+class Capability(StrEnum):
+    """Something beyond sampling a response and scoring a draft's own tokens."""
+
+    OTHER_SCORES = "log-probabilities of other tokens than the draft's"
+    RESIDUAL = "a first token drawn from a residual law"
+    GUMBEL = "draws by Gumbel noise that can be made again"
+    TOP_LAW = "the most probable tokens beside each sampled one"
+    TRAINER_SCORES = "drafts verified by the training engine"
+    STORED_LOG_PROBS = "updates that take old log-probabilities from the rollout"
