@@ -11,7 +11,59 @@ from typing import Protocol
 
 import numpy as np
 
-from redraft.rollout.types import Finish
+from redraft.config.capability import Capability
+from redraft.rollout.types import Finish, TopLaw
+
+
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    """Draws by inversion of the cumulative law.
+
+    Attributes:
+        uniforms: float64 (n,) on (0, 1], one for each token that may be sampled.
+    """
+
+    uniforms: np.ndarray
+
+
+@dataclass(frozen=True)
+class Gumbel:
+    """Draws as argmax of log-probabilities plus Gumbel noise, which `redraft.rollout.noise` makes again from the key.
+
+    Attributes:
+        key: 64 bits that name the response; the noise of a token depends on key, position and token alone.
+    """
+
+    key: int
+
+
+Draws = Inversion | Gumbel
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The law p less what was accepted of it, normalised: the first token behind a rejection.
+
+    Attributes:
+        tokens: int32 (k,), tokens of which something was accepted.
+        accepted: float64 (k,), mass m of each; the law is proportional to max(p - m, 0), with m = 0 elsewhere.
+    """
+
+    tokens: np.ndarray
+    accepted: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Log-probabilities under the current policy.
+
+    Attributes:
+        log_probs: float32 (n,), of the draft's tokens.
+        others: float32 (n, k), of the tokens asked for at each position; None if none were.
+    """
+
+    log_probs: np.ndarray
+    others: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,31 +72,46 @@ class Continuation:
 
     Attributes:
         tokens: int32 (n,), the stop token included where there is one.
-        log_probs: float32 (n,), of each token under the sampling policy.
+        log_probs: float32 (n,), of each token under the policy, also of one drawn from a residual.
         finish: why it ended.
         cached: tokens of prompt and prefix that were not computed again.
+        top: top of the policy's law at each token, if asked for.
     """
 
     tokens: np.ndarray
     log_probs: np.ndarray
     finish: Finish
     cached: int = 0
+    top: TopLaw | None = None
 
 
 class Session(Protocol):
     """One response in the making."""
 
-    async def score(self, draft: np.ndarray) -> np.ndarray:
-        """Log-probabilities, float32 (n,), of the draft's tokens under the current policy, in one parallel pass."""
-        ...
-
-    async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
-        """Sample behind prompt and prefix until a stop token or `max_new_tokens`.
+    async def score(self, draft: np.ndarray, at: np.ndarray | None = None) -> Scores:
+        """Score a draft under the current policy, in one parallel pass.
 
         Args:
-            prefix: int32 (n,), a prefix of what was scored, or empty.
+            draft: int32 (n,), at least one token.
+            at: int32 (n, k), tokens whose log-probabilities are wanted too, in place of the draft's at each position
+                (`Capability.OTHER_SCORES`).
+        """
+        ...
+
+    async def decode(
+        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+    ) -> Continuation:
+        """Sample behind prompt and prefix until a stop token or `max_new_tokens`.
+
+        Tokens that were scored or decoded in this session before, and that the prefix begins with, are not computed
+        again.
+
+        Args:
+            prefix: int32 (n,), a prefix of what was scored or decoded, or empty.
             max_new_tokens: at least 1.
-            uniforms: float64 (max_new_tokens,) on (0, 1], one for each token that may be sampled.
+            draws: random numbers (`Capability.GUMBEL` for Gumbel noise).
+            first: law of the first token (`Capability.RESIDUAL`); the policy's if None.
+            top: most probable tokens to report with each sampled one (`Capability.TOP_LAW`).
         """
         ...
 
@@ -54,6 +121,8 @@ class Engine(Protocol):
 
     stops: frozenset[int]
     """Tokens that end a response."""
+    capabilities: frozenset[Capability]
+    """What its sessions can do exactly beyond scoring a draft's tokens and sampling."""
 
     def session(self, prompt: Sequence[int]) -> AbstractAsyncContextManager[Session]:
         """Open a session for one response to `prompt`; leaving it frees what the engine kept."""

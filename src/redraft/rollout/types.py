@@ -1,4 +1,4 @@
-"""What a rollout is made of."""
+"""Rollouts, and the graded groups that a step makes of them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +14,19 @@ class Finish(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
+class TopLaw:
+    """The most probable tokens of the sampling law at each position, the most probable one first.
+
+    Attributes:
+        tokens: int32, (length, k).
+        log_probs: float32, (length, k).
+    """
+
+    tokens: np.ndarray
+    log_probs: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Rollout:
     """One response to a prompt, with its history.
 
@@ -22,11 +35,12 @@ class Rollout:
         sample: index within the prompt's group.
         tokens: int32, (length,), the end-of-sequence token included where there is one.
         log_probs: float32, (length,), of each token under the policy that sampled it.
-        sampled_at: int32, (length,), the training step at which each token was sampled.
+        sampled_at: int32, (length,), the step at which each token was sampled.
         finish: why it ended.
         prefix_length: tokens taken over from the draft.
         draft_length: tokens of the draft, 0 if there was none.
         verified: draft tokens scored under the current policy.
+        top: top of the law that each token was sampled from, where the method retains it.
     """
 
     prompt: int
@@ -38,6 +52,7 @@ class Rollout:
     prefix_length: int = 0
     draft_length: int = 0
     verified: int = 0
+    top: TopLaw | None = None
 
     @property
     def length(self) -> int:
@@ -51,5 +66,90 @@ class Rollout:
 
     @property
     def fully_reused(self) -> bool:
-        """Whether a draft was taken over whole."""
+        """True if a draft was taken over whole."""
         return self.draft_length > 0 and self.prefix_length == self.draft_length
+
+
+class Use(StrEnum):
+    """What the update does with a sample; its reward enters the group's baseline in any case."""
+
+    TRAINED = "trained on"
+    STOPPED = "gradient stopped"
+
+
+class OldLogProbs(StrEnum):
+    """Source of a sample's old log-probabilities, the denominator of the importance ratio."""
+
+    RECOMPUTED = "recomputed"
+    """The policy before the update."""
+    STORED = "stored"
+    """The policy that sampled each token."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A rollout with its reward and its part in the update.
+
+    Attributes:
+        rollout: the response.
+        reward: before any shaping.
+        use: part in the update.
+        old_log_probs: source of its old log-probabilities.
+        carried: true if an earlier step paid for the rollout; it counts in no later step's cost.
+    """
+
+    rollout: Rollout
+    reward: float
+    use: Use = Use.TRAINED
+    old_log_probs: OldLogProbs = OldLogProbs.RECOMPUTED
+    carried: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The graded samples of one prompt; groups of a step may differ in size.
+
+    Attributes:
+        prompt: index of the prompt in the training data.
+        visit: how many times the schedule rolled out the prompt before.
+        samples: at least one.
+    """
+
+    prompt: int
+    visit: int
+    samples: tuple[Sample, ...]
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """Responses in the order of the samples."""
+        return [sample.rollout for sample in self.samples]
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """Rewards before any shaping, float32 (samples,)."""
+        return np.array([sample.reward for sample in self.samples], dtype=np.float32)
+
+    @property
+    def informative(self) -> bool:
+        """True if rewards differ; else every advantage within the group is zero."""
+        rewards = self.rewards
+        return bool(rewards.max() > rewards.min())
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A prompt to be rolled out.
+
+    Attributes:
+        prompt: index of the prompt in the training data.
+        visit: how many times the schedule rolled it out before.
+        samples: rollouts to make, beside those that are carried.
+        carried: samples of an earlier step that the group goes on from.
+        lenience: overrides the method's own, where a controller sets it.
+    """
+
+    prompt: int
+    visit: int
+    samples: int
+    carried: tuple[Sample, ...] = ()
+    lenience: float | None = None
