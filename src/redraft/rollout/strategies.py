@@ -14,7 +14,7 @@ import numpy as np
 from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Vanilla
 from redraft.rollout.acceptance import first_rejection, random_rejection
 from redraft.rollout.drafts import DraftStore
-from redraft.rollout.engine import Continuation, Engine, Session
+from redraft.rollout.engine import Continuation, Engine, Inversion, Session
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish, Rollout
 
@@ -133,7 +133,7 @@ def verified(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs:
 
     async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
         known = context.scores.get((draft.prompt, draft.sample))
-        new = await session.score(draft.tokens) if known is None else known
+        new = (await session.score(draft.tokens)).log_probs if known is None else known
         began = time.process_time()
         u = _fixed_uniforms(context, draft) if fixed_uniforms else _uniforms(context, "acceptance", draft, draft.length)
         prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], lenience)[0])
@@ -171,7 +171,8 @@ async def _complete(draft: Rollout, tokens: Sequence[int], engine: Engine, conte
 async def _go_on(draft: Rollout, prefix: int, session: Session, context: Context) -> Continuation:
     """Sample behind the draft's prefix."""
     room = context.max_response_tokens - prefix
-    continuation = await session.decode(draft.tokens[:prefix], room, _uniforms(context, "sampling", draft, room))
+    draws = Inversion(_uniforms(context, "sampling", draft, room))
+    continuation = await session.decode(draft.tokens[:prefix], room, draws)
     if prefix:
         context.cached_tokens += continuation.cached
     return continuation
