@@ -25,6 +25,7 @@ from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_engine, vllm_local
 from redraft.rollout.drafts import DraftStore
+from redraft.rollout.engine import Inversion
 from redraft.rollout.strategies import Context, Strategy, vanilla
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Rollout
@@ -130,7 +131,7 @@ class Work:
 
         async def go_on(session: vllm_engine.VLLMSession, draft: Rollout) -> None:
             numbers = uniforms(0, "benchmark", draft.prompt, draft.sample, count=TOKENS - kept)
-            await session.decode(draft.tokens[:kept], TOKENS - kept, numbers)
+            await session.decode(draft.tokens[:kept], TOKENS - kept, Inversion(numbers))
 
         def run() -> None:
             self.vllm.engine.reset_prefix_cache()

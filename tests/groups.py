@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
+from redraft.config.capability import Capability
 from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
 from redraft.rollout.drafts import DraftStore
-from redraft.rollout.engine import Continuation
+from redraft.rollout.engine import Continuation, Inversion, Scores
+from redraft.rollout.noise import gumbel
 from redraft.rollout.strategies import Context, strategy
 from redraft.rollout.streams import stream
-from redraft.rollout.types import Finish, Rollout
+from redraft.rollout.types import Finish, Rollout, TopLaw
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4
 PROMPTS = {0: [3, 4], 1: [5], 2: [2, 2, 2]}
@@ -34,10 +36,10 @@ def name_of(method):
 
 
 class Recording:
-    """An engine that notes what it is asked for: drafts to score, and (prefix, limit, uniforms) to decode behind."""
+    """An engine that notes drafts to score, and (prefix, limit, random numbers) to decode behind."""
 
     def __init__(self, engine):
-        self.engine, self.stops = engine, engine.stops
+        self.engine, self.stops, self.capabilities = engine, engine.stops, engine.capabilities
         self.scored, self.decoded = [], []
 
     @asynccontextmanager
@@ -50,22 +52,26 @@ class RecordingSession:
     def __init__(self, engine, session):
         self.engine, self.session = engine, session
 
-    async def score(self, draft):
+    async def score(self, draft, at=None):
         self.engine.scored.append(draft)
-        return await self.session.score(draft)
+        return await self.session.score(draft, at)
 
-    async def decode(self, prefix, max_new_tokens, uniforms):
+    async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
         assert max_new_tokens >= 1
-        assert uniforms.shape == (max_new_tokens,)
         assert not self.engine.stops & set(prefix.tolist()), "nothing may be decoded behind the end of a response"
-        self.engine.decoded.append((prefix.tolist(), max_new_tokens, tuple(uniforms)))
-        return await self.session.decode(prefix, max_new_tokens, uniforms)
+        numbers = draws
+        if isinstance(draws, Inversion):
+            assert draws.uniforms.shape == (max_new_tokens,)
+            numbers = tuple(draws.uniforms)
+        self.engine.decoded.append((prefix.tolist(), max_new_tokens, numbers))
+        return await self.session.decode(prefix, max_new_tokens, draws, first, top)
 
 
 class ScriptedEngine(Recording):
     """An engine whose policy is a fixed random law of each context; `drift` moves it, `law` replaces it."""
 
     stops = frozenset({EOS})
+    capabilities = frozenset(Capability) - {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS}
 
     def __init__(self, drift=0.0, law=None, stops=stops):
         self.drift, self.scored, self.decoded, self.stops = drift, [], [], frozenset(stops)
@@ -94,20 +100,49 @@ class ScriptedSession:
     def __init__(self, engine, prompt):
         self.engine, self.prompt = engine, prompt
 
-    async def score(self, draft):
-        await asyncio.sleep(0)
-        return self.engine.log_probs(self.prompt, draft)
+    def laws(self, response):
+        """Laws, float64 (length, vocabulary), of each token of a response."""
+        return np.array([self.engine.law([*self.prompt, *response[:i]]) for i in range(len(response))])
 
-    async def decode(self, prefix, max_new_tokens, uniforms):
+    async def score(self, draft, at=None):
         await asyncio.sleep(0)
-        tokens = []
+        with np.errstate(divide="ignore"):
+            others = at if at is None else np.log(np.take_along_axis(self.laws(draft), at, 1)).astype(np.float32)
+        return Scores(self.engine.log_probs(self.prompt, draft), others)
+
+    async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
+        await asyncio.sleep(0)
+        tokens, prefix = [], [int(token) for token in prefix]
         while len(tokens) < max_new_tokens and not self.engine.stops & set(tokens):
-            law = self.engine.law([*self.prompt, *prefix, *tokens])
-            tokens.append(int(np.searchsorted(np.cumsum(law) / law.sum(), uniforms[len(tokens)])))
+            law = np.array(self.engine.law([*self.prompt, *prefix, *tokens]))
+            if first and not tokens:
+                law = self.residual(law, first)
+            tokens.append(self.draw(law, draws, len(prefix), len(tokens)))
         log_probs = self.engine.log_probs([*self.prompt, *prefix], tokens)
         finish = Finish.EOS if tokens[-1] in self.engine.stops else Finish.LENGTH
         cached = len(self.prompt) + len(prefix)
-        return Continuation(np.array(tokens, dtype=np.int32), log_probs, finish, cached)
+        law = self.top(prefix + tokens, len(prefix), top) if top else None
+        return Continuation(np.array(tokens, dtype=np.int32), log_probs, finish, cached, law)
+
+    @staticmethod
+    def residual(law, first):
+        rest = law.copy()
+        rest[first.tokens] -= first.accepted
+        rest = np.maximum(rest, 0.0)
+        return rest if rest.any() else law
+
+    @staticmethod
+    def draw(weights, draws, prefix, count):
+        if isinstance(draws, Inversion):
+            return int(np.searchsorted(np.cumsum(weights) / weights.sum(), draws.uniforms[count]))
+        with np.errstate(divide="ignore"):
+            return int((np.log(weights) + gumbel(draws.key, prefix + count, np.arange(len(weights)))).argmax())
+
+    def top(self, response, prefix, count):
+        laws = self.laws(response)[prefix:]
+        tokens = np.argsort(-laws, axis=1, kind="stable")[:, :count].astype(np.int32)
+        with np.errstate(divide="ignore"):
+            return TopLaw(tokens, np.log(np.take_along_axis(laws, tokens, 1)).astype(np.float32))
 
 
 class ScriptedWorld:

@@ -13,6 +13,7 @@ from redraft.engines.torch_engine import TorchEngine
 from redraft.engines.vllm_engine import VLLMEngine
 from redraft.errors import UserError
 from redraft.rollout.drafts import DraftStore
+from redraft.rollout.engine import Inversion
 from redraft.rollout.strategies import Context, strategy
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
@@ -285,7 +286,7 @@ def test_a_token_follows_the_policys_law(world):
 
     async def one(i):
         async with engine.session([5, 3]) as session:
-            return (await session.decode(NOTHING, 1, uniforms(0, "law", i, count=1))).tokens[0]
+            return (await session.decode(NOTHING, 1, Inversion(uniforms(0, "law", i, count=1)))).tokens[0]
 
     counts = np.bincount(world.run(*map(one, range(draws))), minlength=VOCABULARY)
     expected = draws * np.exp([world.log_probs(1, [5, 3], [token])[0] for token in range(VOCABULARY)])
@@ -300,8 +301,8 @@ def long_draft(seed, length=100):
 
 async def score_and_go_on(engine, draft, kept, count=10):
     async with engine.session([3, 4, 5]) as session:
-        scored = await session.score(draft)
-        return scored, await session.decode(draft[:kept], count, uniforms(0, "on", count=count))
+        scored = (await session.score(draft)).log_probs
+        return scored, await session.decode(draft[:kept], count, Inversion(uniforms(0, "on", count=count)))
 
 
 def test_scored_log_probs_are_bit_by_bit_those_of_sampling(vllm):
@@ -309,8 +310,8 @@ def test_scored_log_probs_are_bit_by_bit_those_of_sampling(vllm):
 
     async def one(i):
         async with engine.session([1 + i]) as session:
-            sampled = await session.decode(NOTHING, 60, uniforms(0, "sample", i, count=60))
-            return sampled.log_probs, await session.score(sampled.tokens)
+            sampled = await session.decode(NOTHING, 60, Inversion(uniforms(0, "sample", i, count=60)))
+            return sampled.log_probs, (await session.score(sampled.tokens)).log_probs
 
     for sampled, scored in vllm.run(*map(one, range(5))):
         assert len(sampled) == 60
@@ -389,7 +390,7 @@ def test_a_continuation_finds_whole_blocks_of_what_was_scored(kept, vllm, polici
 
     async def without_scoring():
         async with engine.session([3, 4, 5]) as session:
-            return await session.decode(draft[:kept], 10, uniforms(0, "on", count=10))
+            return await session.decode(draft[:kept], 10, Inversion(uniforms(0, "on", count=10)))
 
     (other,) = vllm.run(without_scoring())
     assert other.cached == 0
@@ -403,7 +404,7 @@ def test_prompts_that_do_not_fit_in_one_pass_of_vllm_are_served(vllm):
 
     async def one(i):
         async with engine.session(stream(i, "prompt").integers(1, VOCABULARY, 140).tolist()) as session:
-            return await session.decode(NOTHING, 5, uniforms(0, "wide", i, count=5))
+            return await session.decode(NOTHING, 5, Inversion(uniforms(0, "wide", i, count=5)))
 
     assert vllm.latest.engine.vllm_config.scheduler_config.max_num_batched_tokens < 200 * 140
     assert all(1 <= len(c.tokens) <= 5 for c in vllm.run(*map(one, range(200))))
@@ -428,7 +429,7 @@ def test_a_failed_session_leaves_vllm_ready_for_the_next(vllm):
 
     async def fail():
         async with engine.session([3]) as session:
-            await session.decode(NOTHING, 2, uniforms(0, "fail", count=2))
+            await session.decode(NOTHING, 2, Inversion(uniforms(0, "fail", count=2)))
             raise ValueError("a test")
 
     with pytest.raises(ValueError, match="a test"):

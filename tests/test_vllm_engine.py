@@ -10,6 +10,7 @@ import pytest
 from redraft.config.reuse import Speculative
 from redraft.engines.vllm_engine import VLLMEngine, seed_of
 from redraft.errors import UserError
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from tests.groups import EOS, GROUP, PROMPTS, make_context, roll_out, store_of
@@ -56,8 +57,8 @@ def ask(engine, score=None, prefix=DRAFT[:2], room=3, numbers=(0.25, 0.5, 1.0)):
 
     async def session():
         async with engine.session(PROMPT) as opened:
-            scored = await opened.score(score) if score is not None else None
-            return scored, await opened.decode(prefix, room, np.array(numbers)) if room else None
+            scored = (await opened.score(score)).log_probs if score is not None else None
+            return scored, await opened.decode(prefix, room, Inversion(np.array(numbers))) if room else None
 
     return asyncio.run(session())
 
@@ -204,7 +205,7 @@ def test_an_empty_prompt_and_an_empty_continuation_are_refused():
 
     async def nothing():
         async with make_engine().session(PROMPT) as session:
-            await session.decode(DRAFT[:0], 0, np.zeros(0))
+            await session.decode(DRAFT[:0], 0, Inversion(np.zeros(0)))
 
     with pytest.raises(ValueError, match="at least one token"):
         asyncio.run(nothing())

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from redraft.config.capability import Capability
 from redraft.engines.attention import slot_attention
-from redraft.engines.checks import checked
+from redraft.engines.checks import checked, refuse_draws, refuse_others
 from redraft.engines.clock import now
 from redraft.engines.kv_cache import SlotCache
 from redraft.engines.loop import run_to_end
 from redraft.engines.sampling import log_probs_of, sample
 from redraft.engines.support import refuse_unsupported
 from redraft.engines.usage import Usage
-from redraft.rollout.engine import Continuation
+from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
 from redraft.rollout.types import Finish
 
 T = TypeVar("T")
@@ -71,6 +72,8 @@ class TorchEngine:
     Raises:
         UserError: for a model that it would run wrongly, or that is too short for `max_length`.
     """
+
+    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(
         self, model: PreTrainedModel, *, stops: Collection[int], max_length: int, max_rows: int = 256,
@@ -308,8 +311,9 @@ class TorchSession:
     def __init__(self, engine: TorchEngine, row: _Row) -> None:
         self._engine, self._row = engine, row
 
-    async def score(self, draft: np.ndarray) -> np.ndarray:
-        """Log-probabilities, float32 (n,), of the draft's tokens under the current policy."""
+    async def score(self, draft: np.ndarray, at: np.ndarray | None = None) -> Scores:
+        """Score a draft under the current policy; see `redraft.rollout.engine.Session`."""
+        refuse_others(self._engine.capabilities, at)
         if self._engine.top_p < 1 or self._engine.temperature == 0:
             raise ValueError("a draft cannot be scored under top-p sampling or at temperature 0")
         row = self._row
@@ -317,10 +321,15 @@ class TorchSession:
         self._engine.release(row)
         row.scored = asyncio.get_running_loop().create_future()
         self._engine.ask(row)
-        return await row.scored
+        return Scores(await row.scored)
 
-    async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
-        """Sample behind prompt and prefix until a stop token or `max_new_tokens`."""
+    async def decode(
+        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+    ) -> Continuation:
+        """Sample behind prompt and prefix; see `redraft.rollout.engine.Session`."""
+        refuse_draws(self._engine.capabilities, draws, first, top)
+        assert isinstance(draws, Inversion)
+        uniforms = draws.uniforms
         if max_new_tokens < 1 or len(uniforms) < max_new_tokens:
             raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
         row = self._row
