@@ -15,10 +15,10 @@ from redraft.config.data import Benchmark, known_sizes
 from redraft.errors import UserError
 from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.evaluate.score import score
-from redraft.evaluate.workers import run
 from redraft.files import atomic, write_json
 from redraft.tasks.choices import grade_choice
 from redraft.tasks.grading import SECONDS, Outcome, Verdict, compare, extract
+from redraft.tasks.workers import run
 
 GRADES = pa.schema({
     "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),
