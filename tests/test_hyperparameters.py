@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,19 @@ def test_a_mistake_is_named_with_file_key_and_value(root, name):
     with pytest.raises(UserError) as error:
         trainer(root)
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
+
+
+def test_snakemake_ends_in_that_message_before_anything_is_planned(tmp_path):
+    for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    change(tmp_path, lambda c: c.update(at={"smoke": at(prompts_per_update=5)}))
+    command = ["snakemake", "-n", "--config", "preset=smoke"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 2, result.stderr[-3000:]
+    assert "at.smoke.prompts_per_update.value" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Exception" not in result.stderr
 
 
 def test_a_cell_s_unknown_field_is_named(root):
