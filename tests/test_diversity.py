@@ -230,10 +230,10 @@ def test_the_sample_of_self_bleu_follows_seed_and_step(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.iloc[:0], "no rollout in this file"),
+        (lambda f: f.iloc[:0], "no rollouts in this file"),
         (lambda f: f.drop(columns="sampled_at"), "lacks a column"),
-        (lambda f: f.assign(sampled_at=[[1], [1]]), "not as many steps as tokens"),
-        (lambda f: f.assign(sampled_at=[[1, 1, 1, 2], [1]]), "after its step"),
+        (lambda f: f.assign(sampled_at=[[1], [1]]), "different numbers of tokens and of sampling steps"),
+        (lambda f: f.assign(sampled_at=[[1, 1, 1, 2], [1]]), "a later sampling step than its rollout"),
     ],
 )
 def test_rollouts_that_cannot_be_are_refused(folder, change, message):

@@ -98,9 +98,9 @@ def test_a_checker_that_fails_says_on_which_prompt_and_why():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("42", "not a prompt's instructions"),
-        ("no JSON", "not a prompt's instructions"),
-        ('{"key": 1, "kwargs": []}', "not a prompt's instructions"),
+        ("42", "does not hold a prompt's instructions"),
+        ("no JSON", "does not hold a prompt's instructions"),
+        ('{"key": 1, "kwargs": []}', "does not hold a prompt's instructions"),
         ('{"key": 1, "instruction_id_list": ["punctuation:no_comma"], "kwargs": []}', "numbers of instructions"),
         (answer(("punctuation:no_dots", {})), "unknown instructions"),
     ],

@@ -336,7 +336,7 @@ def test_a_limit_takes_the_first_problems(policy):
 
 def test_a_prompt_that_lm_eval_would_cut_is_refused(policy):
     long = {"sums": SUMS.model_copy(update={"max_new_tokens": 500})}
-    with pytest.raises(UserError, match="no sequences as long") as error:
+    with pytest.raises(UserError, match="longer than the model allows") as error:
         sample(policy, long, 0, "transformers", ENGINE)
     assert error.value.key == "max_new_tokens"
 

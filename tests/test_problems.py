@@ -98,9 +98,9 @@ def test_several_files_are_read_in_the_order_of_the_configuration(root):
     ("row", "changes", "message"),
     [
         ({"problem": "p", "answer": "a"}, {"id": "a/other"}, "without this data set"),
-        ({"problem": "p", "answer": "a"}, {"files": ["train*"]}, "no such file"),
+        ({"problem": "p", "answer": "a"}, {"files": ["train*"]}, "no file of the data set"),
         ({"problem": "p", "answer": "a"}, {"files": ["*"]}, "several files"),
-        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "this kind of file"),
+        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "files of this kind"),
         ({"problem": "p"}, {}, "lacks this column"),
         ({"problem": "p", "answer": []}, {"answer": "answer.0"}, "lacks this column"),
         ({"problem": ["p"], "answer": "a"}, {}, "neither text nor a number"),
@@ -188,7 +188,7 @@ def test_a_file_with_another_hash_than_the_declared_one_is_refused(root):
     data = HubProblems(id="a/b", files=["test.jsonl"], size=1, sha256={"test.jsonl": digest})
     assert len(load_problems(data)) == 1
     write_lines(root, [{"problem": "p", "answer": "b"}])
-    with pytest.raises(UserError, match="not the one that was declared") as error:
+    with pytest.raises(UserError, match="not the declared one") as error:
         load_problems(data)
     assert (error.value.key, error.value.allowed) == ("sha256", digest)
 
