@@ -84,7 +84,7 @@ def modules():
 
 
 def imports_of(file):
-    """Names of imported modules, those in functions included; of `from a import b`, a.b where that is a module."""
+    """Names of imported modules, also those imported in functions; `from a import b` gives a.b if that is a module."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
