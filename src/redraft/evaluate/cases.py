@@ -56,7 +56,7 @@ def _right(rewards: pd.Series) -> pd.Series:
 
 KINDS = (
     Kind(
-        "corrected", "a wrong rollout, cut and put right",
+        "corrected", "a wrong rollout, cut and corrected",
         lambda f: ~_right(f["old_reward"]) & _right(f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
         lambda f: -_share(f), differs=True,
     ),
@@ -66,7 +66,7 @@ KINDS = (
         lambda f: -f["draft_length"],
     ),
     Kind(
-        "continued", "a long verified prefix, continued otherwise to the same reward",
+        "continued", "a long verified prefix with another continuation and the same reward",
         lambda f: (f["old_reward"] == f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
         lambda f: -_share(f), differs=True,
     ),
