@@ -84,6 +84,8 @@ class EngineSettings(Config):
     """Tokens in one prefill or scoring pass."""
     rows_per_micro_batch: int = Field(default=256, ge=1)
     """Sequences in one forward and backward pass of the actor."""
+    grading_workers: int = Field(default=1, ge=1)
+    """Processes that grade responses beside generation; under verl as many as its rollout workers."""
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)

@@ -35,9 +35,14 @@ def run(
     """
     if not items:
         return []
-    with ProcessPool(min(processes, len(items)), initializer=_limit_memory, context=_context()) as pool:
-        results = pool.map(function, items, timeout=seconds).result()
+    with pool(min(processes, len(items))) as workers:
+        results = workers.map(function, items, timeout=seconds).result()
         return [_next(results, item, lost) for item in items]
+
+
+def pool(processes: int) -> ProcessPool:
+    """Workers with bounded memory that have loaded the grader; they start with the first item."""
+    return ProcessPool(processes, initializer=_limit_memory, context=_context())
 
 
 def _next(results: Any, item: Item, lost: Callable[[Item, Exception], Result]) -> Result:
