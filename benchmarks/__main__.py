@@ -1,4 +1,4 @@
-"""All benchmarks."""
+"""Entry point that runs all benchmarks."""
 
 from benchmarks import diversity, drafts, engine, gpu_rollout, grading, vllm_rollout, vllm_scoring, workflow
 

@@ -1,15 +1,15 @@
-"""SPEC-RL with a given acceptance, so that the work of a step is known."""
+"""SPEC-RL with a fixed acceptance, so that the work of a step is known in advance."""
 
 from redraft.rollout.engine import Session
 from redraft.rollout.strategies import Context, Kept, Strategy, reuse
 from redraft.rollout.types import Rollout
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Accepted share of every draft."""
+"""Accepted shares of a draft, 0 to 1."""
 
 
 def accepted(share: float) -> Strategy:
-    """SPEC-RL as if that share of each draft were accepted."""
+    """SPEC-RL that scores each draft and then keeps the given share of its tokens."""
 
     async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
         await session.score(draft.tokens)

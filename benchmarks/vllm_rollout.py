@@ -1,9 +1,8 @@
-"""A rollout step on vLLM: SPEC-RL when a given share of every draft is accepted, against vanilla.
+"""Time of a rollout step on vLLM: SPEC-RL at fixed acceptance against vanilla.
 
-Drafts are full-length responses of the same model, and no token ends a response: so the work of each alternative is
-known, and the share of tokens that is decoded is the best ratio to vanilla that there could be. vLLM runs in this
-process, on one thread, and is timed by the processor. Each step starts with an empty prefix cache, as after an update
-of the weights.
+Drafts are full-length responses of the same model, and no token ends a response. So the work of each alternative is
+known, and the share of decoded tokens is the lowest possible ratio to vanilla. vLLM runs in this process on one thread
+and is timed in CPU seconds. Each step starts with an empty prefix cache, as after an update of the weights.
 """
 
 import os
@@ -38,12 +37,12 @@ SHAPES = {
     "tiny preset": (TinyModel(), 4),
     "larger": (TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152), 2),
 }
-"""Models and rounds of measurement."""
+"""Models and numbers of measured rounds."""
 PARTS = ("verification", "decoding", "transfer", "assembly")
 
 
 def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
-    """A model with random weights, for sequences of so many tokens."""
+    """Save a model with random weights, for sequences of `positions` tokens."""
     model = models.initialise(shape, make_tokenizer())
     model.config.max_position_embeddings = positions
     model.save_pretrained(folder)
@@ -51,7 +50,7 @@ def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
 
 
 class Stopwatch:
-    """Seconds in functions of a module while they are wrapped."""
+    """CPU seconds spent in wrapped functions."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -73,7 +72,7 @@ class Stopwatch:
 
 
 class Work:
-    """The same step for each alternative."""
+    """The same rollout step for each alternative."""
 
     def __init__(self, folder: Path) -> None:
         rng = np.random.default_rng(0)
@@ -87,7 +86,10 @@ class Work:
             self.drafts.put(rollout, 0)
 
     def _step(self, strategy: Strategy, epoch: int) -> tuple[list[Rollout], dict[str, float]]:
-        """Rollouts of a step, and its parts: the first two are waited for and may overlap; transfer is in them."""
+        """Rollouts of a step, and seconds of its parts.
+
+        Verification and decoding are waiting times, may overlap, and include the transfer.
+        """
         engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
         context, transfer = Context(0, epoch, epoch, GROUP, TOKENS, self.drafts), Stopwatch()
         self.vllm.engine.reset_prefix_cache()
@@ -104,7 +106,7 @@ class Work:
         return rollouts, dict(zip(PARTS, values, strict=True)) | {"cached": cached}
 
     def step(self, name: str, strategy: Strategy) -> Callable[[], None]:
-        """A step to be timed, which notes its parts."""
+        """A function that runs one step and records its parts."""
 
         def run() -> None:
             self.parts.setdefault(name, []).append(self._step(strategy, 1)[1])
@@ -112,7 +114,7 @@ class Work:
         return run
 
     def _all(self, one: Callable[[vllm_engine.VLLMSession, Rollout], Coroutine[Any, Any, object]]) -> float:
-        """Seconds of asking for the same in a session of every draft."""
+        """CPU seconds of the same request in a session of every draft."""
         engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
 
         async def session(prompt: int, sample: int) -> None:
@@ -126,7 +128,7 @@ class Work:
         return process_time() - began
 
     def phases(self, share: float) -> Callable[[], None]:
-        """All requests for scores, then all continuations, each alone; it notes how long each took."""
+        """A function that first requests all scores, then all continuations, and records the seconds of both."""
         kept = int(share * TOKENS)
 
         async def go_on(session: vllm_engine.VLLMSession, draft: Rollout) -> None:
@@ -142,19 +144,19 @@ class Work:
 
 
 def report(work: Work, measured: dict[str, list[float]]) -> None:
-    """Print seconds, their parts and ratios; the first round does not count."""
+    """Print seconds, their parts and ratios, without the warm-up round."""
     for name, values in measured.items():
         if name not in work.parts:
             continue
         print(line(name, values))
         parts = work.parts[name][1:]
         medians = {part: statistics.median(of[part] for of in parts) for part in (*PARTS, "cached")}
-        print("    of it " + ", ".join(f"{part} {medians[part]:.3f} s" for part in PARTS))
+        print("    with " + ", ".join(f"{part} {medians[part]:.3f} s" for part in PARTS))
         if name != "vanilla":
             share = SHARES[list(work.parts).index(name) - 1]
             to_vanilla = ratio(values, measured["vanilla"])
             print(f"    {to_vanilla:.2f} of vanilla's seconds for {1 - share:.2f} of its tokens; "
-                  f"{medians['cached']:.0f} tokens a rollout found in the cache")  # fmt: skip
+                  f"{medians['cached']:.0f} tokens per rollout found in the cache")  # fmt: skip
     print("  phases alone: all scores, then all continuations")
     for share, rounds in work.apart.items():
         scoring, going_on = (statistics.median(values) for values in zip(*rounds[1:], strict=True))
@@ -172,7 +174,7 @@ def main() -> None:
                 steps | {f"phases {s:.0%}": work.phases(s) for s in SHARES}, rounds=rounds, clock=process_time
             )
             work.vllm.close()
-        print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, processor seconds")
+        print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, CPU seconds")
         report(work, measured)
 
 

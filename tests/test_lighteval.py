@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from redraft.errors import UserError
-from redraft.evaluate.compare_ifeval import SAMPLE, compare, disagreements, write_comparison
+from redraft.evaluate.compare_ifeval import compare, disagreements, write_comparison
+from redraft.evaluate.parts import KEY
 from redraft.tasks.instructions import CheckerError, grade_instructions
 from redraft.tasks.sentences import sentence_splitter
 from tests.ifeval_responses import samples
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-lighteval/bin/python"
 BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
 KNOWN = {"length_constraints:number_sentences", "length_constraints:number_words"}
-"""Instructions on which the two may differ, through NLTK's version: see docs/ifeval.md."""
+"""Instructions on which NLTK's versions may differ: see docs/ifeval.md."""
 DEEP = "[" * 20_000
 
 needs_lighteval = pytest.mark.skipif(
@@ -30,7 +31,7 @@ needs_prompts = pytest.mark.skipif(
 
 
 def lighteval(*arguments, **environment):
-    """Run something in lighteval's environment; with the splitter that this process has chosen, but no network."""
+    """Run a command in lighteval's environment, with this process's sentence splitter and without a network."""
     sentence_splitter()
     result = subprocess.run(
         [PYTHON, *map(str, arguments)], cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"} | environment,
@@ -41,10 +42,10 @@ def lighteval(*arguments, **environment):
 
 
 def grade_here(rows):
-    """Lines of grades.parquet; where a checker fails, nothing is followed."""
+    """Lines of grades.parquet; if a checker fails, no instruction counts as followed."""
     graded = []
     for row in rows:
-        line = {key: row[key] for key in SAMPLE}
+        line = {key: row[key] for key in KEY}
         try:
             verdicts = grade_instructions(row["prompt"], row["text"], row["answer"])
             graded.append(line | {"outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose})
@@ -56,7 +57,7 @@ def grade_here(rows):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A folder with what both graders say of responses to all prompts, and of one on which a checker fails."""
+    """A folder with both graders' verdicts on responses to all prompts, and on one that makes a checker fail."""
     folder = tmp_path_factory.mktemp("ifeval")
     rows = samples([json.loads(line) for line in (BENCHMARKS / "ifeval.jsonl").read_text().splitlines()])
     json_row = next(row for row in rows if "json_format" in row["answer"])
@@ -72,7 +73,7 @@ def both(tmp_path_factory):
 @needs_lighteval
 @needs_prompts
 def test_both_graders_agree_but_for_how_nltk_s_versions_count(both):
-    """All 540 prompts, two responses each: not one of 3,328 verdicts differs. At the limit of a count they may."""
+    """All 3,328 verdicts on two responses to each of 540 prompts agree; those at the limit of a count may differ."""
     ours, theirs = pd.read_parquet(both / "ours.parquet"), pd.read_parquet(both / "theirs.parquet")
     metrics = compare(ours[ours["sample"] < 2], theirs[theirs["sample"] < 2])
     assert metrics["lm_eval"].tolist() == metrics["lighteval"].tolist()
@@ -130,7 +131,7 @@ def test_lighteval_s_task_loads_the_local_prompts_by_the_paper_s_length(tmp_path
 
 
 def graded(verdicts, step=0):
-    """Grades of either grader: None where a checker failed, for which ours has stand-ins and theirs null."""
+    """Grades of both graders; None means a failed checker, for which ours has stand-ins and theirs null."""
     ours = [verdict or [False, False] for verdict in verdicts]
     outcomes = ["error" if verdict is None else "wrong" for verdict in verdicts]
     return pd.DataFrame(
@@ -156,7 +157,7 @@ def test_every_verdict_that_differs_is_named():
 def test_other_benchmarks_are_left_out_and_other_samples_refused():
     ours = graded([[True, True]])
     assert len(compare(pd.concat([ours, ours.assign(benchmark="aime24", strict=None)]), ours)) == 4
-    with pytest.raises(UserError, match="1 samples were graded by one of the graders only"):
+    with pytest.raises(UserError, match="1 samples were graded by only one of the two graders"):
         compare(ours, graded([[True, True], [True, True]]))
 
 
@@ -175,6 +176,6 @@ def test_graders_that_split_sentences_differently_are_not_compared(tmp_path):
     graded([[True, True]]).to_parquet(tmp_path / "theirs.parquet")
     (tmp_path / "theirs.json").write_text('{"sentence_splitter": "punkt_tab", "lighteval": "0.13.0", "nltk": "3.9.1"}')
     graded([[True, True]]).to_parquet(tmp_path / "ours.parquet")
-    with pytest.raises(UserError, match="compare splitters"):
+    with pytest.raises(UserError, match="split sentences differently"):
         write_comparison(tmp_path / "ours.parquet", tmp_path / "theirs.parquet", "untrained", tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
