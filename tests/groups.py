@@ -2,17 +2,19 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
-from redraft.rollout.drafts import DraftStore
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
 from redraft.rollout.engine import Continuation, Inversion, Scores
+from redraft.rollout.memory import Memory
 from redraft.rollout.noise import gumbel
-from redraft.rollout.strategies import Context, strategy
+from redraft.rollout.strategies import strategy
+from redraft.rollout.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.streams import stream
-from redraft.rollout.types import Finish, Rollout, TopLaw
+from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLaw
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4
 PROMPTS = {0: [3, 4], 1: [5], 2: [2, 2, 2]}
@@ -165,31 +167,59 @@ class ScriptedWorld:
         return ScriptedEngine(0.7 * epoch).log_probs(prompt, response)
 
 
-def make_context(step=0, epoch=0, drafts=None, limit=LIMIT):
-    return Context(7, step, epoch, GROUP, limit, drafts if drafts is not None else DraftStore())
+def new_memory(visits=2, **retention):
+    """An empty memory that keeps so many visits."""
+    return Memory(Retention(visits=visits, **retention))
 
 
-def roll_out(method, prompt, engine, context, world=ScriptedWorld()):  # noqa: B008
-    return world.run(strategy(method)(prompt, PROMPTS[prompt], engine, context))[0]
+async def no_reward(prompt, rollouts):
+    """Rewards of an uneventful group."""
+    return np.zeros(len(rollouts), np.float32)
+
+
+@dataclass
+class Setting:
+    """What a group is rolled out in, but for the engine."""
+
+    step: int = 0
+    visit: int = 0
+    memory: Memory = field(default_factory=new_memory)
+    limit: int = LIMIT
+    meter: Meter = field(default_factory=Meter)
+    scores: dict = field(default_factory=dict)
+    reward: object = no_reward
+    group: int = GROUP
+    prompts: dict = field(default_factory=lambda: PROMPTS)
+
+    def tools(self, engine):
+        streams = Streams(7, self.step)
+        return Tools(engine, self.reward, self.memory, self.meter, streams, self.prompts, self.limit, self.scores)
+
+    def task(self, prompt, **fields):
+        return Task(prompt, self.visit, self.group, **fields)
+
+
+def roll_out(method, prompt, engine, setting, world=ScriptedWorld(), **fields):  # noqa: B008
+    """Rollouts of one prompt."""
+    return world.run(strategy(method)(setting.task(prompt, **fields), setting.tools(engine)))[0].rollouts
 
 
 def two_epochs(method, world=ScriptedWorld()):  # noqa: B008
     """Groups of all prompts in two epochs of a changing policy; the second finds drafts of the first.
 
-    The second is epoch 1, or 2 where a draft is of two epochs ago. Prompt p is rolled out at step p, or 10 + p.
+    Prompt p is rolled out at step p, or 10 + p.
 
     Returns:
         for each of the two, the engine and the rollouts.
     """
-    drafts, epochs = DraftStore(), []
-    for i, epoch in enumerate((0, 2 if method.kind == "delayed" else 1)):
-        engine = world.engine(i)
-        contexts = {p: make_context(10 * i + p, epoch, drafts) for p in PROMPTS}
-        groups = world.run(*(strategy(method)(p, PROMPTS[p], engine, contexts[p]) for p in PROMPTS))
-        rollouts = [rollout for group in groups for rollout in group]
-        for rollout in rollouts:
-            drafts.put(rollout, epoch)
-        epochs.append((engine, rollouts))
+    memory, epochs = new_memory(), []
+    for epoch in range(2):
+        engine = world.engine(epoch)
+        settings = {p: Setting(10 * epoch + p, epoch, memory) for p in PROMPTS}
+        groups = world.run(*(strategy(method)(settings[p].task(p), settings[p].tools(engine)) for p in PROMPTS))
+        for group in groups:
+            memory.put(group)
+        epochs.append((engine, [rollout for group in groups for rollout in group.rollouts]))
     return epochs
 
 
@@ -201,9 +231,14 @@ def a_draft(tokens, log_probs=None, sampled_at=0, sample=0):
     return Rollout(0, sample, tokens, log_probs, np.full(len(tokens), sampled_at, np.int32), finish)
 
 
-def store_of(*tokens, **fields):
-    """A store whose epoch 0 has these tokens as every sample's draft."""
-    drafts = DraftStore()
-    for sample in range(GROUP):
-        drafts.put(a_draft(*tokens, sample=sample, **fields), 0)
-    return drafts
+def group_of(rollouts, visit=0, rewards=()):
+    """A group of rollouts of one prompt, without rewards unless they are given."""
+    pairs = zip(rollouts, rewards or [0.0] * len(rollouts), strict=True)
+    return Group(rollouts[0].prompt, visit, tuple(Sample(rollout, reward) for rollout, reward in pairs))
+
+
+def memory_of(*tokens, **fields):
+    """A memory whose visit 0 of prompt 0 has these tokens as every sample's draft."""
+    memory = new_memory()
+    memory.put(group_of([a_draft(*tokens, sample=sample, **fields) for sample in range(GROUP)]))
+    return memory
