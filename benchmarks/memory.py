@@ -37,11 +37,12 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Cost:
-    """MiB of resident memory above that of a process with an empty memory, at most and afterwards; wall seconds."""
+    """MiB of resident memory above that of a process with an empty memory, at most and afterwards; wall and CPU seconds."""
 
     peak: float
     held: float
     seconds: float
+    processor: float
 
 
 @dataclass(frozen=True)
@@ -142,14 +143,22 @@ def groups_in(memory: Memory) -> list[Group]:
 def measured(work: Callable[[], Any], baseline: float) -> tuple[Cost, Any]:
     """Cost of some work, and its result."""
     forget_peak()
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     result = work()
-    seconds = time.perf_counter() - began
-    return Cost(resident("VmHWM") - baseline, resident("VmRSS") - baseline, seconds), result
+    seconds, processor = time.perf_counter() - began, time.process_time() - worked
+    return Cost(resident("VmHWM") - baseline, resident("VmRSS") - baseline, seconds, processor), result
+
+
+def used_once(folder: Path) -> None:
+    """Use every format once, so that no cost is that of loading libraries."""
+    for form in FORMATS.values():
+        form.save(folder / "used-once", [group_of(0, 0, 0, np.random.default_rng(0))])
+        form.load(folder / "used-once")
 
 
 def fill_and_save(folder: Path, prompts: int) -> tuple[dict[str, Cost], int, int]:
     """Costs of filling, and of saving in each format in the same process; rollouts and tokens that are kept."""
+    used_once(folder)
     baseline = resident("VmRSS")
     filling, memory = measured(lambda: filled(prompts), baseline)
     groups = groups_in(memory)
@@ -161,6 +170,7 @@ def fill_and_save(folder: Path, prompts: int) -> tuple[dict[str, Cost], int, int
 
 def load(file: Path, name: str) -> Cost:
     """Cost of loading."""
+    used_once(file.parent)
     return measured(lambda: Memory(KEPT)._filled(FORMATS[name].load(file)), resident("VmRSS"))[0]
 
 
@@ -168,10 +178,11 @@ def lines(folder: Path, prompts: int) -> Iterator[str]:
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
         saving, rollouts, tokens = processes.submit(fill_and_save, folder, prompts).result()
         yield f"memory: {rollouts:,} rollouts, {tokens:,} tokens of two visits"
-        yield f"{'':<24} {'peak MiB':>9} {'then':>6} {'bytes/token':>12} {'seconds':>8} {'file MiB':>9}"
+        yield f"{'':<24} {'peak MiB':>9} {'then':>6} {'bytes/token':>12} {'seconds':>8} {'CPU s':>6} {'file MiB':>9}"
 
         def line(name: str, cost: Cost, size: str = "") -> str:
-            numbers = f"{cost.peak:9.0f} {cost.held:6.0f} {cost.peak * MIB / tokens:12.2f} {cost.seconds:8.1f}"
+            per_token = cost.peak * MIB / tokens
+            numbers = f"{cost.peak:9.0f} {cost.held:6.0f} {per_token:12.2f} {cost.seconds:8.1f} {cost.processor:6.1f}"
             return f"{name:<24} {numbers} {size:>9}"
 
         yield line("filling", saving.pop(""))

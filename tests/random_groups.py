@@ -77,9 +77,12 @@ rewards = st.floats(allow_nan=False)
 updates = st.tuples(rewards, st.sampled_from(list(Use)), st.sampled_from(list(OldLogProbs)), st.booleans())
 
 
+indices = st.integers(0, 2**40)
+
+
 @st.composite
-def groups(draw, prompts=st.integers(0, 2**40), visits=st.integers(0, 2**40)):
+def groups(draw, prompts=indices, visits=indices):
     """Groups of one to five samples, some without tokens, some with a top law."""
-    prompt, indices = draw(prompts), draw(st.lists(st.integers(0, 8), min_size=1, max_size=5, unique=True))
-    samples = (Sample(make(prompt, i, *draw(contents)), *draw(updates)) for i in indices)
-    return Group(prompt, draw(visits), tuple(samples))
+    prompt, samples = draw(prompts), draw(st.lists(st.integers(0, 8), min_size=1, max_size=5, unique=True))
+    made = (Sample(make(prompt, i, *draw(contents)), *draw(updates)) for i in samples)
+    return Group(prompt, draw(visits), tuple(made))

@@ -1,8 +1,8 @@
 """Files of groups: what comes back from them, what is said of damaged ones, and the memory they take."""
 
-import builtins
 import pickle
 import struct
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +72,12 @@ def test_the_file_is_what_arrow_reads_of_the_groups(tmp_path_factory, batch, pie
     assert table.num_rows == len(rows)
     for found, (number, g, s) in zip(table.to_pylist(), rows, strict=True):
         r = s.rollout
-        assert (found["group"], found["prompt"], found["visit"], found["sample"]) == (number, g.prompt, g.visit, r.sample)
+        assert (found["group"], found["prompt"], found["visit"], found["sample"]) == (
+            number,
+            g.prompt,
+            g.visit,
+            r.sample,
+        )
         assert (found["finish"], found["reward"], found["carried"]) == (r.finish, s.reward, s.carried)
         assert (found["use"], found["old_log_probs"]) == (s.use, s.old_log_probs)
         assert [t["token"] for t in found["response"]] == r.tokens.tolist()
@@ -131,7 +136,8 @@ def test_a_group_that_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
 def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     save_groups(file := tmp_path / "groups.arrow", [group()])
     before = file.read_bytes()
-    monkeypatch.setattr(Path, "open", lambda self, mode: builtins.open("/dev/full", mode))
+    on_disk = pa.OSFile
+    monkeypatch.setattr(pa, "OSFile", lambda path, mode: on_disk("/dev/full", mode))
     with pytest.raises(UserError, match="no space left") as error:
         saved_in_pieces(file, [group(seed=seed, length=1000) for seed in range(20)], 10)
     monkeypatch.undo()
@@ -270,10 +276,8 @@ def test_altered_bytes_are_refused_or_read_but_claim_no_memory(tmp_path_factory,
     file.write_bytes(content)
 
     def attempt():
-        try:
+        with suppress(UserError):
             load_groups(file)
-        except UserError as error:
-            assert error.file == file
 
     assert peak(attempt) < 2**20
 
