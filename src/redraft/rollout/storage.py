@@ -7,7 +7,7 @@ compressed files. Writing and reading go batch by batch, so that neither holds a
 Checksums are left out, since a checkpoint holds the SHA-256 of each of its files (`train/integrity.py`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
@@ -47,6 +47,10 @@ SCHEMA = pa.schema(
 """Columns of the format. `group` counts groups from 0; `top` holds the positions' top laws one after the other."""
 
 
+_Located = tuple[int, tuple[int, int], Sample]
+"""A sample that was read: the number of its group, that group's prompt and visit, and the sample."""
+
+
 class _Row(NamedTuple):
     """A sample and the group that it belongs to."""
 
@@ -62,8 +66,8 @@ def save_groups(file: Path, groups: Sequence[Group]) -> None:
         ValueError: if the arrays of a rollout differ in length, or a rollout is of another prompt than its group.
         UserError: if there is no space left.
     """
-    with atomic(file) as temporary, temporary.open("wb") as handle:
-        _write(handle, groups)
+    with atomic(file) as temporary, pa.OSFile(str(temporary), "wb") as sink:
+        _write(sink, groups)
 
 
 def load_groups(file: Path) -> list[Group]:
@@ -98,7 +102,7 @@ def unpack_groups(content: bytes) -> list[Group]:
         return list(groups_of(reader.get_batch(number) for number in range(reader.num_record_batches)))
 
 
-def _write(sink: Any, groups: Sequence[Group]) -> None:
+def _write(sink: pa.NativeFile, groups: Sequence[Group]) -> None:
     with pa.ipc.new_file(sink, SCHEMA) as writer:
         for batch in batches(groups):
             writer.write_batch(batch)
@@ -201,21 +205,26 @@ def groups_of(pieces: Iterable[pa.RecordBatch]) -> Iterator[Group]:
         heads, samples = zip(*(row[1:] for row in found), strict=True)
         if len(set(heads)) > 1:
             raise ValueError("a group has two prompts or visits")
-        yield Group(*heads[0], samples)
+        (prompt, visit), *_ = heads
+        yield Group(prompt, visit, samples)
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, tuple[int, int], Sample]]:
-    """Number of the group, its prompt and visit, and the sample, for each row."""
+def _rows(batch: pa.RecordBatch) -> Iterator[_Located]:
+    """Samples of a batch, in order."""
     columns = _checked(batch)
     values = zip(*columns.values(), strict=True)
     for row, response, top in zip(values, _parts(batch["response"]), _parts(batch["top"]), strict=True):
-        of = dict(zip(columns, row, strict=True))
-        rollout = Rollout(
-            of["prompt"], of["sample"], *(part.copy() for part in response), Finish(of["finish"]),
-            of["prefix_length"], of["draft_length"], of["verified"], _top(top, len(response[0]), of["top_k"]),
-        )  # fmt: skip
-        use, old = Use(of["use"]), OldLogProbs(of["old_log_probs"])
-        yield of["group"], (of["prompt"], of["visit"]), Sample(rollout, of["reward"], use, old, of["carried"])
+        yield _row(dict(zip(columns, row, strict=True)), response, top)
+
+
+def _row(of: Mapping[str, Any], response: Sequence[np.ndarray], top: Sequence[np.ndarray]) -> _Located:
+    tokens, log_probs, sampled_at = (part.copy() for part in response)
+    rollout = Rollout(
+        of["prompt"], of["sample"], tokens, log_probs, sampled_at, Finish(of["finish"]),
+        of["prefix_length"], of["draft_length"], of["verified"], _top(top, len(tokens), of["top_k"]),
+    )  # fmt: skip
+    use, old = Use(of["use"]), OldLogProbs(of["old_log_probs"])
+    return of["group"], (of["prompt"], of["visit"]), Sample(rollout, of["reward"], use, old, of["carried"])
 
 
 def _checked(batch: pa.RecordBatch) -> dict[str, list]:
