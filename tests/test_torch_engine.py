@@ -140,7 +140,7 @@ def test_temperature_enters_scores_and_samples(qwen3):
 
 
 def test_a_large_vocabularys_logits_are_normalised_row_by_row_to_the_same(qwen3, monkeypatch):
-    monkeypatch.setattr("redraft.engines.torch_engine.LOGITS_AT_ONCE", 0)
+    monkeypatch.setattr("redraft.engines.scoring.LOGITS_AT_ONCE", 0)
     jobs = make_jobs()
     check_against_plain_forward(qwen3, jobs, run(make_engine(qwen3), jobs))
 
@@ -192,7 +192,7 @@ def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     jobs, engine, filled = make_jobs(), make_engine(qwen3), []
     prefill = engine._prefill
     monkeypatch.setattr(
-        engine, "_prefill", lambda batch: [filled.extend(r.prefill_length for r in batch), prefill(batch)]
+        engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)]
     )
     run(engine, jobs)
     assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
