@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
-from tests.groups import EOS, GROUP, PROMPTS, make_context, roll_out, store_of
+from tests.groups import EOS, GROUP, PROMPTS, Setting, memory_of, roll_out
 
 LONGEST = 20
 PROMPT, DRAFT = [3, 4], np.array([1, 2, 5, EOS], dtype=np.int32)
@@ -118,7 +118,7 @@ def test_seeds_are_the_streams_first_uniform_with_all_its_bits():
 def test_samples_and_steps_have_seeds_of_their_own_and_a_step_done_again_has_the_same():
     def seeds(step):
         engine = VLLMEngine(ScriptedClient(), {EOS}, LONGEST)
-        roll_out(Speculative(), 0, engine, make_context(step, 1, store_of([1, 2, 3], log_probs=[50.0] * 3)))
+        roll_out(Speculative(), 0, engine, Setting(step, 1, memory_of([1, 2, 3], log_probs=[50.0] * 3)))
         return [settings["seed"] for _, _, settings in engine.client.requests if "seed" in settings]
 
     assert seeds(3) == seeds(3)
@@ -127,15 +127,14 @@ def test_samples_and_steps_have_seeds_of_their_own_and_a_step_done_again_has_the
 
 def test_a_strategy_scores_and_goes_on_in_one_session():
     engine = VLLMEngine(ScriptedClient(), {EOS}, LONGEST)
-    drafts = store_of([1, 2, 3], log_probs=[-99.0, 50.0, -99.0])
-    context = make_context(3, 1, drafts)
-    group = roll_out(Speculative(), 0, engine, context)
+    setting = Setting(3, 1, memory_of([1, 2, 3], log_probs=[-99.0, 50.0, -99.0]))
+    group = roll_out(Speculative(), 0, engine, setting)
     by_session = {}
     for request_id, tokens, _ in engine.client.requests:
         by_session.setdefault(request_id, []).append(tokens)
     assert list(by_session.values()) == [[[*PROMPTS[0], 1, 2, 3], [*PROMPTS[0], 1]]] * GROUP
     assert {(r.prefix_length, r.verified, r.length) for r in group} == {(1, 3, 8)}
-    assert context.cached_tokens == 16 * GROUP
+    assert setting.meter.cached_tokens == 16 * GROUP
     assert engine.usage.scored_tokens == 3 * GROUP
 
 
