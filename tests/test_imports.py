@@ -63,7 +63,7 @@ ONLY_IN = {
     "math_verify": {"redraft.tasks"},
     "latex2sympy2_extended": {"redraft.tasks"},
     "nltk": {"redraft.tasks"},
-    "pebble": {"redraft.tasks"},
+    "pebble": {"redraft.tasks", "redraft.train.grading"},
     "lm_eval": {"redraft.tasks", "redraft.evaluate.lm_eval"},
 }
 
