@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redraft.errors import UserError
+from redraft.ops import lease as leases
+from redraft.ops import owner as owners
 from redraft.ops.lease import LeaseLost, check_held, history, latest, lease, take, took_part
-from redraft.train import lease as leases
-from redraft.train import owner as owners
 
 HOLDER = """
 import sys
