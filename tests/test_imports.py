@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"redraft": ROOT / "src" / "redraft", "analysis": ROOT / "analysis"}
-ENTRANCES = {"redraft.cli", "redraft.stages"}
+ENTRANCES = {"redraft.cli", "redraft.stage_commands", "redraft.stages", "redraft.summary"}
 """What ties everything together; imported by nobody below."""
 
 # Part of the code to what of this project it may import, itself always included.
