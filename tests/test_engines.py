@@ -98,7 +98,7 @@ class VLLMWorld(TorchWorld):
 
 
 @pytest.fixture(scope="module")
-def vllm(policies, tmp_path_factory):
+def server(policies, tmp_path_factory):
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     world = VLLMWorld(policies, tmp_path_factory.mktemp("policy"))
@@ -106,10 +106,19 @@ def vllm(policies, tmp_path_factory):
     world.latest.close()
 
 
-@pytest.fixture(scope="module", params=["scripted", "torch", "vllm"])
+WITH_SERVER = pytest.param("vllm", marks=pytest.mark.servers)
+
+
+@pytest.fixture(scope="module", params=[WITH_SERVER])
+def vllm(server):
+    """The server, under a parameter through which every test that takes it is marked."""
+    return server
+
+
+@pytest.fixture(scope="module", params=["scripted", "torch", WITH_SERVER])
 def world(request, policies):
     if request.param == "vllm":
-        return request.getfixturevalue("vllm")
+        return request.getfixturevalue("server")
     return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
 
 
