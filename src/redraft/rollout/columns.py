@@ -78,8 +78,8 @@ def _check_shapes(group: Group, r: Rollout) -> None:
     names = ("tokens", "log_probs", "sampled_at")
     shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {name: (getattr(r, name), (r.length,)) for name in names}
     if r.top is not None:
-        shape = (r.length, r.top.tokens.shape[-1])
-        shapes |= {"top tokens": (r.top.tokens, shape), "top log_probs": (r.top.log_probs, shape)}
+        whole = (r.length, r.top.tokens.shape[-1])
+        shapes |= {"top tokens": (r.top.tokens, whole), "top log_probs": (r.top.log_probs, whole)}
     for name, (array, shape) in shapes.items():
         if array.shape != shape:
             raise ValueError(f"{name} of {where} do not fit its {r.length} tokens")
