@@ -191,9 +191,7 @@ def test_usage_counts_what_was_scored(qwen3):
 def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     jobs, engine, filled = make_jobs(), make_engine(qwen3), []
     prefill = engine._prefill
-    monkeypatch.setattr(
-        engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)]
-    )
+    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
     run(engine, jobs)
     assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
 
