@@ -62,7 +62,7 @@ def until(condition):
 
 
 def litter(run):
-    """What processes leave that are killed while they write."""
+    """Write the files of processes that were killed while they wrote."""
     names = [".steps.jsonl.999999.tmp", "checkpoints/f/.step-000004/model.safetensors", "policies/.step-0004/x.json"]
     for name in names:
         (run / name).parent.mkdir(parents=True, exist_ok=True)
