@@ -36,7 +36,7 @@ def test_every_verdict_that_differs_is_named():
 def test_other_benchmarks_are_left_out_and_other_samples_refused():
     ours = graded([[True, True]])
     assert len(compare(pd.concat([ours, ours.assign(benchmark="aime24", strict=None)]), ours)) == 4
-    with pytest.raises(UserError, match="1 samples were graded by one of the graders only"):
+    with pytest.raises(UserError, match="1 samples were graded by only one of the two graders"):
         compare(ours, graded([[True, True], [True, True]]))
 
 
@@ -55,6 +55,6 @@ def test_graders_that_split_sentences_differently_are_not_compared(tmp_path):
     graded([[True, True]]).to_parquet(tmp_path / "theirs.parquet")
     (tmp_path / "theirs.json").write_text('{"sentence_splitter": "punkt_tab", "lighteval": "0.13.0", "nltk": "3.9.1"}')
     graded([[True, True]]).to_parquet(tmp_path / "ours.parquet")
-    with pytest.raises(UserError, match="compare splitters"):
+    with pytest.raises(UserError, match="split sentences differently"):
         write_comparison(tmp_path / "ours.parquet", tmp_path / "theirs.parquet", "untrained", tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()

@@ -1,4 +1,4 @@
-"""`redraft evaluate`: from a model to a table, and how mistakes are named."""
+"""`redraft evaluate`: from a model to a table, and the messages of mistakes."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def evaluated(folder):
 
 
 def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path, monkeypatch):
-    """They are names in the environment, and PyTorch is told that it was built for them."""
+    """The GPUs are names in the environment, and PyTorch is patched to look like a CUDA build."""
     seen = []
     monkeypatch.chdir(folder)
     monkeypatch.setenv(VISIBLE, "one,two")

@@ -1,4 +1,4 @@
-"""Rules that no shipped preset for a processor runs: lm-eval as the harness, lighteval as a second grader."""
+"""Rules that no shipped preset runs on a CPU: lm-eval as the harness, lighteval as a second grader."""
 
 import json
 import subprocess

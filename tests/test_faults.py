@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from redraft.train.verl.progress import Progress, VerlCheckpoints
 
 from redraft import cli
 from redraft.config import run_fingerprint
@@ -23,7 +24,6 @@ from redraft.ops.lease import lease, take, took_part
 from redraft.train import integrity
 from redraft.train.local import LocalTrainer
 from redraft.train.verl.pickles import refuse_code
-from redraft.train.verl.progress import Progress, VerlCheckpoints
 from tests.test_lease import age, never, rewrite
 from tests.test_trainer import FILES, make_run, results, train
 

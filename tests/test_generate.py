@@ -1,4 +1,4 @@
-"""Sampling on benchmarks: backends agree, a killed run resumes, and what cannot be is said."""
+"""Sampling on benchmarks: backends agree, a killed run resumes, and wrong requests are refused."""
 
 import json
 import shutil
@@ -117,18 +117,18 @@ def test_samples_of_a_problem_differ_and_those_at_temperature_0_do_not(by_backen
 
 
 @pytest.mark.parametrize("backend", ["torch", "transformers"])
-def test_a_seed_says_what_is_drawn(by_backend, policy, tmp_path, backend):
+def test_the_seed_decides_the_samples(by_backend, policy, tmp_path, backend):
     again, other = (sampled(policy, tmp_path / f"{seed}.parquet", seed=seed, backend=backend) for seed in (0, 1))
     assert texts(again) == texts(by_backend(backend)[0])
     assert texts(other) != texts(again)
 
 
 class KilledError(Exception):
-    """Stands for whatever ends a process."""
+    """Stand-in for the end of a process."""
 
 
 def stop_after(monkeypatch, count):
-    """Save each sample on its own, and end the process's work after so many."""
+    """Save each sample in a part of its own, and stop after some samples as if the process ended."""
     monkeypatch.setattr(Parts.__init__, "__defaults__", (0.0, lambda: None))
     add = Parts.add
 
@@ -204,7 +204,7 @@ def test_a_limit_takes_the_first_problems(by_backend, policy, tmp_path):
     assert texts(first) == texts(whole[whole["problem"] < 2])
 
 
-def test_a_template_that_is_needed_and_not_there_is_said(policy, tmp_path):
+def test_a_missing_template_is_refused_where_the_protocol_needs_one(policy, tmp_path):
     needs = {"sums": SUMS["sums"].model_copy(update={"chat": "required"})}
     with pytest.raises(UserError, match="no chat template") as error:
         sampled(policy, tmp_path / "x.parquet", needs)
@@ -216,7 +216,7 @@ def test_a_template_that_is_needed_and_not_there_is_said(policy, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_policy_that_is_not_there_is_said(tmp_path, backend):
+def test_a_missing_policy_is_a_user_error(tmp_path, backend):
     with pytest.raises(UserError, match="no such folder"):
         sampled(tmp_path / "none", tmp_path / "x.parquet", backend=backend)
 

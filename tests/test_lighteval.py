@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from redraft.evaluate.compare_ifeval import SAMPLE, compare, disagreements, write_comparison
+from redraft.evaluate.compare_ifeval import compare, disagreements, write_comparison
+from redraft.evaluate.parts import KEY
 from redraft.tasks.instructions import CheckerError, grade_instructions
 from redraft.tasks.sentences import sentence_splitter
 from tests.ifeval_responses import samples
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-lighteval/bin/python"
 BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
 KNOWN = {"length_constraints:number_sentences", "length_constraints:number_words"}
-"""Instructions on which the two may differ, through NLTK's version: see docs/ifeval.md."""
+"""Instructions on which NLTK's versions may differ: see docs/ifeval.md."""
 DEEP = "[" * 20_000
 
 pytestmark = [
@@ -31,7 +32,7 @@ pytestmark = [
 
 
 def lighteval(*arguments, **environment):
-    """Run something in lighteval's environment; with the splitter that this process has chosen, but no network."""
+    """Run a command in lighteval's environment, with this process's sentence splitter and without a network."""
     sentence_splitter()
     result = subprocess.run(
         [PYTHON, *map(str, arguments)], cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"} | environment,
@@ -42,10 +43,10 @@ def lighteval(*arguments, **environment):
 
 
 def grade_here(rows):
-    """Lines of grades.parquet; where a checker fails, nothing is followed."""
+    """Lines of grades.parquet; if a checker fails, no instruction counts as followed."""
     graded = []
     for row in rows:
-        line = {key: row[key] for key in SAMPLE}
+        line = {key: row[key] for key in KEY}
         try:
             verdicts = grade_instructions(row["prompt"], row["text"], row["answer"])
             graded.append(line | {"outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose})
@@ -57,7 +58,7 @@ def grade_here(rows):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A folder with what both graders say of responses to all prompts, and of one on which a checker fails."""
+    """A folder with both graders' verdicts on responses to all prompts, and on one that makes a checker fail."""
     folder = tmp_path_factory.mktemp("ifeval")
     rows = samples([json.loads(line) for line in (BENCHMARKS / "ifeval.jsonl").read_text().splitlines()])
     json_row = next(row for row in rows if "json_format" in row["answer"])
@@ -71,7 +72,7 @@ def both(tmp_path_factory):
 
 
 def test_both_graders_agree_but_for_how_nltk_s_versions_count(both):
-    """All 540 prompts, two responses each: not one of 3,328 verdicts differs. At the limit of a count they may."""
+    """All 3,328 verdicts on two responses to each of 540 prompts agree; those at the limit of a count may differ."""
     ours, theirs = pd.read_parquet(both / "ours.parquet"), pd.read_parquet(both / "theirs.parquet")
     metrics = compare(ours[ours["sample"] < 2], theirs[theirs["sample"] < 2])
     assert metrics["lm_eval"].tolist() == metrics["lighteval"].tolist()

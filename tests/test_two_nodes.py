@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from redraft.config import Experiments
 from redraft.files import read_json, read_json_lines
 from tests.slurm.campaign import MARKS, copy_to, end, site, start
 from tests.slurm.cluster import Cluster, until
@@ -26,7 +27,8 @@ def checkout(tmp_path):
     preset = yaml.safe_load(file.read_text())
     preset["engine"]["nodes"] = 2
     preset["trainer"]["evaluate_every"] = 1
-    preset["data"]["deepmath-6k"]["size"] = preset["trainer"]["prompts_per_step"]
+    trainer = Experiments(folder).run("spec_rl/grpo-vanilla", 0, "verl-tiny").trainer
+    preset["data"]["deepmath-6k"]["size"] = trainer.prompts_per_step
     file.write_text(yaml.safe_dump(preset, sort_keys=False))
     return folder
 

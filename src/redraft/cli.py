@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from redraft.config import Experiments, run_fingerprint
+from redraft.config.resolve import Settings
 from redraft.errors import UserError
 from redraft.files import NO_SPACE
 from redraft.layout import Layout
@@ -46,8 +47,9 @@ def show(
     seed: Seed = 0,
     backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
 ) -> None:
-    """Print one cell resolved to a complete run."""
-    run = Experiments().run(cell, seed, preset)
+    """Print one cell resolved to a complete run, and where each value of its trainer comes from."""
+    experiments = Experiments()
+    run = experiments.run(cell, seed, preset)
     if backend == "verl":
         from redraft.train.verl.config import show as verl_configuration
 
@@ -56,8 +58,19 @@ def show(
         return
     if backend:
         raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
-    content = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
-    typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
+    settings = experiments.trainer_settings(experiments.cell(cell), experiments.preset(preset))
+    for key, value in {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}.items():
+        text = yaml.safe_dump({key: value}, sort_keys=False)
+        typer.echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
+
+
+def _with_origins(text: str, settings: Settings) -> str:
+    """Lines of YAML, one a field of the trainer, with a comment that says where the value comes from."""
+    heading, *fields = text.splitlines()
+    width = max(map(len, fields))
+    origins = [settings[field.partition(":")[0].strip()].origin for field in fields]
+    lines = [f"{field:<{width}}  # {' '.join(origin.split())}" for field, origin in zip(fields, origins, strict=True)]
+    return "\n".join([heading, *lines, ""])
 
 
 @app.command()
@@ -116,7 +129,7 @@ def evaluate(
     folder: Annotated[Path | None, typer.Option(help="Where results go.")] = None,
 ) -> None:
     """Sample a model on benchmarks, grade it and print its scores. An interrupted call resumes when it is repeated."""
-    from redraft.config.load import parse
+    from redraft.config.read import parse
     from redraft.config.trainer import Evaluation, InProcessEngine
     from redraft.evaluate import command
 

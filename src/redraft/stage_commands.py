@@ -5,9 +5,9 @@ training or grading job should wait for.
 """
 
 from importlib import import_module
+from typing import Any
 
 import typer
-from click import Command, Context
 from typer.core import TyperGroup
 
 STAGES = {
@@ -36,11 +36,11 @@ STAGES = {
 class StageGroup(TyperGroup):
     """The group of commands in `STAGES`."""
 
-    def list_commands(self, ctx: Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Names of the commands."""
         return list(STAGES)
 
-    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name; None for any other name."""
         if cmd_name not in STAGES:
             return None

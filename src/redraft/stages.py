@@ -116,15 +116,16 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
     from redraft.ops.provenance import write_manifest
 
     trainer, files = _trainer(run, model, folder, git["commit"])
-    report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=trainer.steps_per_epoch)
+    campaign = trainer.campaign
+    report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=campaign.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
-    policies = [trainer.folder.policy(step) for step in run.evaluated_steps]
-    outputs = [trainer.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
+    policies = [campaign.folder.policy(step) for step in run.evaluated_steps]
+    outputs = [campaign.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
     write_manifest(
         folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), trainer.steps),
+        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), campaign.steps),
     )  # fmt: skip
 
 
