@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 
-from benchmarks.drafts import GROUP, LIMIT, MEAN, PROMPTS, STEPS, VOCABULARY, resident
+from benchmarks.memory import GROUP, LIMIT, MEAN, PROMPTS, STEPS, VOCABULARY, resident
 from benchmarks.side_by_side import line, seconds
 from redraft.evaluate.diversity import Measurement, StepRollouts, measure, read_step, self_bleu
 from redraft.rollout.streams import stream

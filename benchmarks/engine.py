@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines.torch_engine import TorchEngine
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -46,8 +47,8 @@ class Work:
 
     async def _decode(self, row: int) -> None:
         async with self.engine.session(self.prompts[row]) as session:
-            u = uniforms(0, "benchmark", row, count=TOKENS)
-            continuation = await session.decode(np.zeros(0, dtype=np.int32), TOKENS, u)
+            draws = Inversion(uniforms(0, "benchmark", row, count=TOKENS))
+            continuation = await session.decode(np.zeros(0, dtype=np.int32), TOKENS, draws)
         assert len(continuation.log_probs) == TOKENS
 
     async def _score(self, row: int) -> None:

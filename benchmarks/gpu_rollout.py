@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.controlled import SHARES, accepted
+from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.engines.torch_engine import TorchEngine
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.strategies import Context, Strategy, vanilla
-from redraft.rollout.types import Rollout
+from redraft.rollout.strategies import vanilla
+from redraft.rollout.strategies.tools import Strategy
+from redraft.rollout.types import Group, Task
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,18 @@ class Work:
         )
         rng = np.random.default_rng(0)
         self.prompts = rng.integers(2, shape.config.vocab_size, (shape.prompts, shape.prompt_tokens)).tolist()
-        self.drafts = DraftStore()
+        self.memory = one_visit()
         self.verification: dict[str, list[float]] = {}
-        for rollout in self._step(vanilla, 0):
-            self.drafts.put(rollout, 0)
+        for group in self._step(vanilla, 0):
+            self.memory.put(group)
 
-    def _step(self, strategy: Strategy, epoch: int) -> list[Rollout]:
-        context = Context(0, epoch, epoch, self.shape.group, self.shape.tokens, self.drafts)
-        groups = self.engine.run(*(strategy(i, p, self.engine, context) for i, p in enumerate(self.prompts)))
+    def _step(self, strategy: Strategy, epoch: int) -> list[Group]:
+        tools = tools_of(self.engine, self.memory, self.prompts, self.shape.tokens, epoch)
+        tasks = [Task(prompt, epoch, self.shape.group) for prompt in range(self.shape.prompts)]
+        groups = self.engine.run(*(strategy(task, tools) for task in tasks))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return [rollout for group in groups for rollout in group]
+        return groups
 
     def step(self, name: str, strategy: Strategy) -> Callable[[], None]:
         """A function that runs one step and records the seconds of its verification."""

@@ -19,14 +19,15 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks.controlled import SHARES, accepted
+from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_engine, vllm_local
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.strategies import Context, Strategy, vanilla
+from redraft.rollout.engine import Inversion
+from redraft.rollout.strategies import vanilla
+from redraft.rollout.strategies.tools import Strategy
 from redraft.rollout.streams import uniforms
-from redraft.rollout.types import Rollout
+from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
@@ -78,31 +79,30 @@ class Work:
         self.longest = LONGEST_PROMPT + TOKENS + 1
         self.vllm = vllm_local.LocalVLLM(folder, self.longest, max_rows=PROMPTS * GROUP)
         self.prompts = [rng.integers(2, 44, int(n)).tolist() for n in rng.integers(9, LONGEST_PROMPT + 1, PROMPTS)]
-        self.drafts = DraftStore()
+        self.memory = one_visit()
         self.parts: dict[str, list[dict[str, float]]] = {}
         self.apart: dict[float, list[tuple[float, float]]] = {share: [] for share in SHARES}
-        for rollout in self._step(vanilla, 0)[0]:
-            self.drafts.put(rollout, 0)
+        for group in self._step(vanilla, 0)[0]:
+            self.memory.put(group)
 
-    def _step(self, strategy: Strategy, epoch: int) -> tuple[list[Rollout], dict[str, float]]:
-        """Rollouts of a step, and seconds of its parts.
+    def _step(self, strategy: Strategy, epoch: int) -> tuple[list[Group], dict[str, float]]:
+        """Groups of a step, and seconds of its parts.
 
         Verification and decoding are waiting times, may overlap, and include the transfer.
         """
         engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
-        context, transfer = Context(0, epoch, epoch, GROUP, TOKENS, self.drafts), Stopwatch()
+        tools, transfer = tools_of(engine, self.memory, self.prompts, TOKENS, epoch), Stopwatch()
         self.vllm.engine.reset_prefix_cache()
         with (
             transfer.over(vllm_local, "to_output"),
             transfer.over(vllm_engine, "scores_of"),
             transfer.over(vllm_engine, "continuation_of"),
         ):
-            groups = self.vllm.run(*(strategy(i, p, engine, context) for i, p in enumerate(self.prompts)))
+            groups = self.vllm.run(*(strategy(Task(i, epoch, GROUP), tools) for i in range(PROMPTS)))
         usage = engine.usage
-        values = (usage.verification_seconds, usage.decoding_seconds, transfer.seconds, context.assembly_seconds)
-        rollouts = [rollout for group in groups for rollout in group]
-        cached = context.cached_tokens / len(rollouts)
-        return rollouts, dict(zip(PARTS, values, strict=True)) | {"cached": cached}
+        values = (usage.verification_seconds, usage.decoding_seconds, transfer.seconds, tools.meter.assembly_seconds)
+        cached = tools.meter.cached_tokens / (PROMPTS * GROUP)
+        return groups, dict(zip(PARTS, values, strict=True)) | {"cached": cached}
 
     def step(self, name: str, strategy: Strategy) -> Callable[[], None]:
         """A function that runs one step and records its parts."""
@@ -117,8 +117,7 @@ class Work:
         engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
 
         async def session(prompt: int, sample: int) -> None:
-            draft = self.drafts.get(prompt, sample, 0)
-            assert draft
+            draft = self.memory.drafts(prompt)[sample]
             async with engine.session(self.prompts[prompt]) as opened:
                 await one(opened, draft)
 
@@ -132,7 +131,7 @@ class Work:
 
         async def go_on(session: vllm_engine.VLLMSession, draft: Rollout) -> None:
             numbers = uniforms(0, "benchmark", draft.prompt, draft.sample, count=TOKENS - kept)
-            await session.decode(draft.tokens[:kept], TOKENS - kept, numbers)
+            await session.decode(draft.tokens[:kept], TOKENS - kept, Inversion(numbers))
 
         def run() -> None:
             self.vllm.engine.reset_prefix_cache()

@@ -31,7 +31,7 @@ import torch
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_local
-from redraft.rollout.acceptance import first_rejection
+from redraft.rollout.acceptance.ratio import first_rejection
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 

@@ -7,8 +7,20 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses in
 import pytest
 from hypothesis import settings
 
+from tests.tiers import check_marks, tier_of
+
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
 settings.load_profile("redraft")
+
+
+def pytest_collection_modifyitems(items):
+    check_marks(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with tier_of(item):  # not a fixture, since those of wider scopes come before any that is one test's
+        return (yield)
 
 
 @pytest.fixture(scope="session")

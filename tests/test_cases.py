@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Speculative, TinyModel, Trainer
+from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Speculative, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
 from redraft.files import read_json
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train.local import LocalTrainer
+from tests.trainers import make_trainer
 
 TOKENIZER = make_tokenizer()
 PROBLEMS = [("1a+1=", "2"), ("2a+2=", "4"), ("3a+3=", "6")]
@@ -135,7 +136,7 @@ def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_pat
 
 
 def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
-    trainer = Trainer(
+    trainer = make_trainer(
         epochs=3, prompts_per_step=4, group_size=4, prompts_per_update=2, learning_rate=0.01, max_response_tokens=8
     )  # fmt: skip
     problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)

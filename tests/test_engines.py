@@ -12,8 +12,8 @@ from redraft.config.reuse import RandomReuse, Speculative, Vanilla
 from redraft.engines.torch_engine import TorchEngine
 from redraft.engines.vllm_engine import VLLMEngine
 from redraft.errors import UserError
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.strategies import Context, strategy
+from redraft.rollout.engine import Inversion
+from redraft.rollout.strategies import strategy
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 from tests.groups import (
@@ -27,10 +27,11 @@ from tests.groups import (
     VOCABULARY,
     Recording,
     ScriptedWorld,
-    make_context,
+    Setting,
+    memory_of,
     name_of,
+    new_memory,
     roll_out,
-    store_of,
     two_epochs,
 )
 
@@ -97,7 +98,7 @@ class VLLMWorld(TorchWorld):
 
 
 @pytest.fixture(scope="module")
-def vllm(policies, tmp_path_factory):
+def server(policies, tmp_path_factory):
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     world = VLLMWorld(policies, tmp_path_factory.mktemp("policy"))
@@ -105,10 +106,19 @@ def vllm(policies, tmp_path_factory):
     world.latest.close()
 
 
-@pytest.fixture(scope="module", params=["scripted", "torch", "vllm"])
+WITH_SERVER = pytest.param("vllm", marks=pytest.mark.servers)
+
+
+@pytest.fixture(scope="module", params=[WITH_SERVER])
+def vllm(server):
+    """The server, under a parameter through which every test that takes it is marked."""
+    return server
+
+
+@pytest.fixture(scope="module", params=["scripted", "torch", WITH_SERVER])
 def world(request, policies):
     if request.param == "vllm":
-        return request.getfixturevalue("vllm")
+        return request.getfixturevalue("server")
     return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
 
 
@@ -222,8 +232,8 @@ def test_the_epochs_have_drafts_that_are_rejected_kept_in_part_and_kept_whole(ep
 @pytest.mark.parametrize("method", REUSING, ids=name_of)
 @pytest.mark.parametrize("tokens", [[1, 2, EOS], [1] * LIMIT, [EOS], [2] * (LIMIT - 1) + [EOS]], ids=len)
 def test_a_fully_accepted_response_that_was_complete_generates_nothing(method, tokens, world):
-    engine, drafts = world.engine(0), store_of(tokens, log_probs=[SURE] * len(tokens), sampled_at=3)
-    group = roll_out(method, 0, engine, make_context(20, 1, drafts), world)
+    engine, drafts = world.engine(0), memory_of(tokens, log_probs=[SURE] * len(tokens), sampled_at=3)
+    group = roll_out(method, 0, engine, Setting(20, 1, drafts), world)
     assert not engine.decoded
     assert len(engine.scored) == GROUP
     for rollout in group:
@@ -236,15 +246,15 @@ def test_a_fully_accepted_response_that_was_complete_generates_nothing(method, t
 @pytest.mark.parametrize("method", REUSING, ids=name_of)
 def test_an_accepted_draft_that_was_cut_by_a_shorter_limit_goes_on(method, world):
     engine, tokens = world.engine(0), [1, 2, 3, 4]
-    group = roll_out(method, 0, engine, make_context(20, 1, store_of(tokens, log_probs=[SURE] * 4)), world)
+    group = roll_out(method, 0, engine, Setting(20, 1, memory_of(tokens, log_probs=[SURE] * 4)), world)
     assert [(prefix, room) for prefix, room, _ in engine.decoded] == [(tokens, LIMIT - 4)] * GROUP
     assert all(r.tokens[:4].tolist() == tokens and r.prefix_length == 4 and r.decoded >= 1 for r in group)
 
 
 @pytest.mark.parametrize("method", REUSING[:-1], ids=name_of)
 def test_a_rejected_end_of_sequence_is_continued_before_it(method, world):
-    engine, drafts = world.engine(0), store_of([1, 2, EOS], log_probs=[SURE, SURE, HOPELESS])
-    group = roll_out(method, 0, engine, make_context(20, 1, drafts), world)
+    engine, drafts = world.engine(0), memory_of([1, 2, EOS], log_probs=[SURE, SURE, HOPELESS])
+    group = roll_out(method, 0, engine, Setting(20, 1, drafts), world)
     assert [(prefix, room) for prefix, room, _ in engine.decoded] == [([1, 2], LIMIT - 2)] * GROUP
     assert {(r.prefix_length, r.draft_length, r.verified, r.fully_reused) for r in group} == {(2, 3, 3, False)}
     assert all(r.tokens[:2].tolist() == [1, 2] and r.decoded >= 1 for r in group)
@@ -253,7 +263,7 @@ def test_a_rejected_end_of_sequence_is_continued_before_it(method, world):
 @pytest.mark.parametrize("method", SPECULATIVE[:-1], ids=name_of)
 def test_a_draft_rejected_at_once_is_started_over(method, world):
     engine = world.engine(0)
-    group = roll_out(method, 0, engine, make_context(20, 1, store_of([EOS], log_probs=[HOPELESS])), world)
+    group = roll_out(method, 0, engine, Setting(20, 1, memory_of([EOS], log_probs=[HOPELESS])), world)
     assert [(prefix, room) for prefix, room, _ in engine.decoded] == [([], LIMIT)] * GROUP
     assert {(r.prefix_length, r.verified, r.decoded == r.length) for r in group} == {(0, 1, True)}
     assert all((r.sampled_at == 20).all() for r in group)
@@ -262,20 +272,21 @@ def test_a_draft_rejected_at_once_is_started_over(method, world):
 def test_every_stop_token_ends_a_response_and_an_accepted_one_is_not_continued(world):
     stops = frozenset({EOS, 3})
     engine = world.engine(0, stops)
-    group = [r for step in range(4) for p in PROMPTS for r in roll_out(Vanilla(), p, engine, make_context(step), world)]
+    group = [r for step in range(4) for p in PROMPTS for r in roll_out(Vanilla(), p, engine, Setting(step), world)]
     assert {int(r.tokens[-1]) for r in group if r.finish is Finish.EOS} == stops
     assert all(not stops & set(r.tokens[:-1].tolist()) for r in group)
     assert all(r.tokens[-1] not in stops for r in group if r.finish is Finish.LENGTH)
     engine = world.engine(0, stops)
-    roll_out(SPECULATIVE[-1], 0, engine, make_context(20, 1, store_of([1, 3])), world)
+    roll_out(SPECULATIVE[-1], 0, engine, Setting(20, 1, memory_of([1, 3])), world)
     assert not engine.decoded
 
 
 def test_a_rollout_is_the_same_alone_or_in_a_batch_and_another_at_another_step(world):
     engine = world.engine(0)
-    batch = world.run(*(strategy(Vanilla())(p, PROMPTS[p], engine, make_context(5, limit=40)) for p in PROMPTS))
-    alone, later = (roll_out(Vanilla(), 1, engine, make_context(step, limit=40), world) for step in (5, 6))
-    assert [r.tokens.tolist() for r in alone] == [r.tokens.tolist() for r in batch[1]]
+    setting = Setting(5, limit=40)
+    batch = world.run(*(strategy(Vanilla())(setting.task(p), setting.tools(engine)) for p in PROMPTS))
+    alone, later = (roll_out(Vanilla(), 1, engine, Setting(step, limit=40), world) for step in (5, 6))
+    assert [r.tokens.tolist() for r in alone] == [r.tokens.tolist() for r in batch[1].rollouts]
     assert len({r.tokens.tobytes() for r in alone + later}) > GROUP
 
 
@@ -285,7 +296,7 @@ def test_a_token_follows_the_policys_law(world):
 
     async def one(i):
         async with engine.session([5, 3]) as session:
-            return (await session.decode(NOTHING, 1, uniforms(0, "law", i, count=1))).tokens[0]
+            return (await session.decode(NOTHING, 1, Inversion(uniforms(0, "law", i, count=1)))).tokens[0]
 
     counts = np.bincount(world.run(*map(one, range(draws))), minlength=VOCABULARY)
     expected = draws * np.exp([world.log_probs(1, [5, 3], [token])[0] for token in range(VOCABULARY)])
@@ -300,8 +311,8 @@ def long_draft(seed, length=100):
 
 async def score_and_go_on(engine, draft, kept, count=10):
     async with engine.session([3, 4, 5]) as session:
-        scored = await session.score(draft)
-        return scored, await session.decode(draft[:kept], count, uniforms(0, "on", count=count))
+        scored = (await session.score(draft)).log_probs
+        return scored, await session.decode(draft[:kept], count, Inversion(uniforms(0, "on", count=count)))
 
 
 def test_scored_log_probs_are_bit_by_bit_those_of_sampling(vllm):
@@ -309,8 +320,8 @@ def test_scored_log_probs_are_bit_by_bit_those_of_sampling(vllm):
 
     async def one(i):
         async with engine.session([1 + i]) as session:
-            sampled = await session.decode(NOTHING, 60, uniforms(0, "sample", i, count=60))
-            return sampled.log_probs, await session.score(sampled.tokens)
+            sampled = await session.decode(NOTHING, 60, Inversion(uniforms(0, "sample", i, count=60)))
+            return sampled.log_probs, (await session.score(sampled.tokens)).log_probs
 
     for sampled, scored in vllm.run(*map(one, range(5))):
         assert len(sampled) == 60
@@ -357,18 +368,19 @@ def test_tied_embeddings_which_would_stay_stale_are_not_loaded(vllm, policies, m
 def test_both_engines_accept_the_same_prefixes(lenience, vllm, policies):
     """Acceptance uniforms are the same; only a log-probability on the edge could be decided otherwise."""
     prompts = {p: stream(p, "prompt").integers(1, VOCABULARY, 1 + p).tolist() for p in range(16)}
-    drafts, found = DraftStore(), []
+    memory, found = new_memory(), []
 
-    def groups(world, method, step, epoch):
-        engine, context = world.engine(epoch, frozenset()), Context(3, step, epoch, 8, 60, drafts)
-        rolled = world.run(*(strategy(method)(p, tokens, engine, context) for p, tokens in prompts.items()))
-        return [rollout for group in rolled for rollout in group]
+    def groups(world, method, visit):
+        setting = Setting(visit, visit, memory, limit=60, group=8, prompts=prompts)
+        tools = setting.tools(world.engine(visit, frozenset()))
+        return world.run(*(strategy(method)(setting.task(p), tools) for p in prompts))
 
     torch_world = TorchWorld(policies)
-    for rollout in groups(torch_world, Vanilla(), 0, 0):
-        drafts.put(rollout, 0)
+    for group in groups(torch_world, Vanilla(), 0):
+        memory.put(group)
     for world in (vllm, torch_world):
-        found.append([(r.prefix_length, r.verified) for r in groups(world, Speculative(lenience=lenience), 1, 1)])
+        rolled = groups(world, Speculative(lenience=lenience), 1)
+        found.append([(r.prefix_length, r.verified) for group in rolled for r in group.rollouts])
     assert found[0] == found[1]
     prefixes = [prefix for prefix, _ in found[0]]
     assert len(prefixes) == 128
@@ -389,7 +401,7 @@ def test_a_continuation_finds_whole_blocks_of_what_was_scored(kept, vllm, polici
 
     async def without_scoring():
         async with engine.session([3, 4, 5]) as session:
-            return await session.decode(draft[:kept], 10, uniforms(0, "on", count=10))
+            return await session.decode(draft[:kept], 10, Inversion(uniforms(0, "on", count=10)))
 
     (other,) = vllm.run(without_scoring())
     assert other.cached == 0
@@ -403,7 +415,7 @@ def test_prompts_that_do_not_fit_in_one_pass_of_vllm_are_served(vllm):
 
     async def one(i):
         async with engine.session(stream(i, "prompt").integers(1, VOCABULARY, 140).tolist()) as session:
-            return await session.decode(NOTHING, 5, uniforms(0, "wide", i, count=5))
+            return await session.decode(NOTHING, 5, Inversion(uniforms(0, "wide", i, count=5)))
 
     assert vllm.latest.engine.vllm_config.scheduler_config.max_num_batched_tokens < 200 * 140
     assert all(1 <= len(c.tokens) <= 5 for c in vllm.run(*map(one, range(200))))
@@ -417,7 +429,7 @@ def test_a_draft_as_long_as_the_longest_response_is_scored(vllm):
 
 def test_random_reuse_asks_vllm_for_no_scores(vllm):
     engine = vllm.engine(0)
-    roll_out(RandomReuse(), 0, engine, make_context(5, 1, store_of([1, 2, 3, 4])), vllm)
+    roll_out(RandomReuse(), 0, engine, Setting(5, 1, memory_of([1, 2, 3, 4])), vllm)
     assert engine.engine.usage.scored_tokens == 0
     assert engine.engine.usage.decoding_seconds > 0
     assert engine.engine.usage.verification_seconds == 0
@@ -428,7 +440,7 @@ def test_a_failed_session_leaves_vllm_ready_for_the_next(vllm):
 
     async def fail():
         async with engine.session([3]) as session:
-            await session.decode(NOTHING, 2, uniforms(0, "fail", count=2))
+            await session.decode(NOTHING, 2, Inversion(uniforms(0, "fail", count=2)))
             raise ValueError("a test")
 
     with pytest.raises(ValueError, match="a test"):

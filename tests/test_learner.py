@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Trainer, Vanilla
+from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Vanilla
 from redraft.errors import UserError
 from redraft.rollout.types import Finish, Rollout
 from redraft.tasks.tokenizer import make_tokenizer
@@ -15,6 +15,7 @@ from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.learner import Learner
 from redraft.train.stages import StageClock
+from tests.trainers import make_trainer
 
 CPU = torch.device("cpu")
 PROMPTS, GROUP = 4, 3
@@ -23,7 +24,7 @@ REWARDS = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 0, 1], dtype=np.float32)
 
 
 def make_run(algorithm, prompts_per_update=PROMPTS, learning_rate=0.01, gradient_clip=1.0):
-    trainer = Trainer(
+    trainer = make_trainer(
         prompts_per_step=PROMPTS, group_size=GROUP, prompts_per_update=prompts_per_update,
         learning_rate=learning_rate, gradient_clip=gradient_clip,
     )  # fmt: skip

@@ -11,7 +11,8 @@ import pytest
 
 from redraft.errors import UserError
 from redraft.ops import recover as recovery
-from redraft.ops.lease import latest, lease, take
+from redraft.ops.entries import latest
+from redraft.ops.lease import lease, take
 from redraft.ops.owner import EXPIRED_SECONDS
 from redraft.ops.recover import Alive, look, recover
 from tests.test_status import killed

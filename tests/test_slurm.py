@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.campaign import CELLS, LAUNCHER, SITE, Campaign, end, signal_to
-from tests.slurm.cluster import INSTALLED, Cluster, trainer, until
+from tests.slurm.campaign import CELLS, MARKS, SITE, Campaign, end, signal_to
+from tests.slurm.cluster import Cluster, trainer, until
 
-pytestmark = [
-    *INSTALLED,
-    pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

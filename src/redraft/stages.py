@@ -207,7 +207,7 @@ def _step_of(policy: Path) -> int:
     return int(step) if prefix == "step" and step.isdigit() else 0
 
 
-def grade(preset_name: str, generations: Path, file: Path, processes: int) -> None:
+def grade(preset_name: str, generations: Path, file: Path, processes: int = 1) -> None:
     """Grade saved generations."""
     from redraft.evaluate.grade import grade as graded
 

@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from redraft.ops.lease import EVALUATION
-from tests.slurm.cluster import LIMIT, Cluster, trainer, until
+from tests.slurm.cluster import INSTALLED, LIMIT, Cluster, trainer, until
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / ".venv-launcher"
+MARKS = [
+    pytest.mark.servers,
+    *INSTALLED,
+    pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
+]
+"""Marks of tests that run a campaign on a Slurm."""
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
 SHOWN = {"tables": (1,), "figures": (2,)}

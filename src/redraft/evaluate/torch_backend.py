@@ -12,6 +12,7 @@ from redraft.config.trainer import EngineSettings
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
 from redraft.evaluate.backend import Request, Response
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
@@ -63,7 +64,7 @@ class TorchBackend:
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             async with turn, engine.session(request.prompt) as session:
                 u = uniforms(seed, f"evaluate/{name}", request.problem, request.sample, count=limit)
-                continuation = await session.decode(_NOTHING, limit, u)
+                continuation = await session.decode(_NOTHING, limit, Inversion(u))
             finish = "length" if continuation.finish is Finish.LENGTH else "stop"
             deliver(Response(request.problem, request.sample, continuation.tokens, finish))
 

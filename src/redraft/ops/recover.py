@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from redraft.errors import UserError
-from redraft.ops.lease import FOLDER, Entry, latest, take
+from redraft.ops.entries import FOLDER, Entry, latest
+from redraft.ops.lease import take
 from redraft.ops.owner import EXPIRED_SECONDS
 
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")

@@ -13,7 +13,8 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
-from redraft.ops.lease import EVALUATION, Entry, history
+from redraft.ops.entries import Entry, history
+from redraft.ops.lease import EVALUATION
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")

@@ -16,7 +16,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
 from redraft.config.data import Sampling
-from redraft.config.load import parse
+from redraft.config.read import parse
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backend import Backend, Request, Response

@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from redraft.config.experiment import Run
-from redraft.config.load import merge
 from redraft.config.model import PretrainedModel
+from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.errors import UserError
 from redraft.rollout.schedule import schedule
