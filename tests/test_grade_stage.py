@@ -1,4 +1,4 @@
-"""From a file of generations to grades and scores: what is counted, what is refused, and what hangs."""
+"""The grade stage: scores of generations, refused files, and responses that hang."""
 
 import json
 import math
@@ -51,7 +51,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Grades and scores of two policies; lines of the file are out of order."""
+    """Grades and scores of two policies, from a file with lines out of order."""
     folder = tmp_path_factory.mktemp("graded")
     rows = [
         generation("sums", p, s, text, str(p + 1), step, length=10 * p + s, finish="length" if s == 3 else "stop")
@@ -167,14 +167,14 @@ def test_a_failing_check_of_instructions_follows_none_and_denominators_stay(tmp_
     assert (score["timeouts"], score["errors"], score["instructions"], score["instructions_loose"]) == (1, 1, 4, 0)
 
 
-def test_a_problem_s_damaged_instructions_are_the_user_s_to_mend(tmp_path):
+def test_damaged_instructions_of_a_problem_are_a_user_error(tmp_path):
     rows = [generation("ifeval", 0, 0, "text", '{"key": 1}')]
     with pytest.raises(UserError, match="instructions"):
         graded(tmp_path, rows, {"ifeval": benchmark(1, 1, "instructions")})
     assert not (tmp_path / "scores.json").exists()
 
 
-def test_an_incomplete_copy_is_accepted_and_said(tmp_path):
+def test_an_incomplete_copy_is_accepted_and_noted(tmp_path):
     data = HubProblems(id="a/b", files=["x"], size=5, incomplete={3: "2 are missing"})
     incomplete = benchmark(5, 2).model_copy(update={"data": data})
     rows = [generation("sums", p, s, r"\boxed{1}", "1") for p in range(3) for s in range(2)]

@@ -1,4 +1,4 @@
-"""Work in processes of its own: an item that hangs or crashes is lost alone."""
+"""Worker processes: an item that hangs or crashes is lost alone."""
 
 from redraft.tasks import workers
 

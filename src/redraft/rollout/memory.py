@@ -32,7 +32,7 @@ class Memory:
 
     def __init__(self, retention: Retention) -> None:
         self.retention = retention
-        # Groups by visit, earlier ones cut down to correct samples. A sample is `carried` here if it repeats a response.
+        # Groups by visit, earlier ones cut down to correct samples. A sample that repeats a response is `carried` here.
         self._groups: dict[int, list[Group]] = {}
 
     def __len__(self) -> int:
@@ -75,7 +75,8 @@ class Memory:
     def part(self, prompt: int) -> "Memory":
         """Content of one prompt, as whoever rolls it out needs it; the rollouts are shared."""
         part = Memory(self.retention)
-        part.take(self, lambda other: other == prompt)
+        if prompt in self._groups:
+            part._groups[prompt] = list(self._groups[prompt])
         return part
 
     def take(self, other: "Memory", keep: Callable[[int], bool]) -> None:
@@ -142,7 +143,9 @@ class Memory:
         k, top = self.retention.top, rollout.top
         return replace(
             rollout,
-            **{name: _owned(getattr(rollout, name)) for name in ("tokens", "log_probs", "sampled_at")},
+            tokens=_owned(rollout.tokens),
+            log_probs=_owned(rollout.log_probs),
+            sampled_at=_owned(rollout.sampled_at),
             top=TopLaw(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
         )
 

@@ -1,4 +1,7 @@
-"""Work on many items in processes of their own, where an item that hangs or crashes is lost alone."""
+"""Worker processes for code that may hang or crash, such as graders: each item is lost alone.
+
+The time limit holds for each item, the memory limit for each worker. A lost item is not tried again.
+"""
 
 import multiprocessing
 import os
@@ -13,21 +16,22 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MEMORY = 4 << 30
-"""Bytes that a worker may take, above what it has mapped when it starts; more raises MemoryError there."""
+"""Bytes that a worker may map beyond those mapped at its start; more raises MemoryError in the worker."""
 
 
 def run(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int, seconds: float,
     lost: Callable[[Item, Exception], Result],
 ) -> list[Result]:  # fmt: skip
-    """What `function` makes of each item, in their order.
+    """Apply a function to each item in worker processes and return the results in the items' order.
 
     Args:
-        function: can be pickled; runs in the main thread of a worker, where alarms work.
-        items: can be pickled.
-        processes: how many workers.
-        seconds: limit for each item; a worker that exceeds it is killed and replaced.
-        lost: what stands in for an item that raised, exceeded the limit (`TimeoutError`) or ended its worker.
+        function: picklable; runs in the main thread of a worker, so that alarms work.
+        items: picklable values; no process starts if there are none.
+        processes: largest number of workers.
+        seconds: time limit for each item; a worker that exceeds it is killed and replaced.
+        lost: gives the result of an item that raised an exception, exceeded the limit (`TimeoutError`) or ended its
+            worker (`pebble.ProcessExpired`).
     """
     if not items:
         return []
@@ -37,7 +41,7 @@ def run(
 
 
 def pool(processes: int) -> ProcessPool:
-    """Workers with bounded memory that have loaded the grader; they start with the first item."""
+    """Make a pool of workers with bounded memory that have loaded the grader; they start with the first item."""
     return ProcessPool(processes, initializer=_limit_memory, context=_context())
 
 
@@ -50,7 +54,7 @@ def _next(results: Any, item: Item, lost: Callable[[Item, Exception], Result]) -
 
 
 def _context() -> Any:
-    """Workers forked from a server that has loaded the grader: forking this process, with its threads, is not safe."""
+    """Fork workers from a server that has loaded the grader, since forking this process with its threads is unsafe."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["redraft.tasks.grading"])
     return context

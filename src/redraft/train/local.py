@@ -25,7 +25,7 @@ from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.campaign import Campaign, Progress, State, inputs_of
 from redraft.train.contract import Metrics, RolledOut, Updated
-from redraft.train.decoding import open_engine
+from redraft.train.decoding import open_decoding
 from redraft.train.grading import Graders
 from redraft.train.learner import Learner
 from redraft.train.stages import StageClock
@@ -58,7 +58,8 @@ class LocalTrainer:
         self.strategy = strategy(run.reuse)
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers)
-        self.engine = open_engine(run, self.learner.policy, self.tokenizer, max(map(len, self.prompts)))
+        self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, max(map(len, self.prompts)))
+        self.engine = self.decoding.engine
 
     @property
     def state(self) -> State:
@@ -97,15 +98,25 @@ class LocalTrainer:
         tools = self._tools(Streams(self.run.seed, step), meter, outside, self._scores(tasks, clock))
         before, began = self.engine.usage.verification_seconds, self.now()
         groups = self._groups(self.strategy, tasks, tools, outside)
-        total, waited = self.now() - began, outside.seconds
-        unseen = waited if self.device.type == "cpu" else 0.0  # a process that waits takes no processor time
+        total, grading = self.now() - began, self.graders.seconds - worked
         verification = self.engine.usage.verification_seconds - before
-        rollout = total + unseen - waited - verification - meter.assembly_seconds
-        clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": waited,
+        reward, unseen = self._waited(outside.seconds, grading)
+        rollout = total + unseen - reward - verification - meter.assembly_seconds
+        clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": reward,
                    "rollout": rollout})  # fmt: skip
         for group in groups:
             self.memory.put(group)
-        return RolledOut(groups, clock.seconds, meter.cached_tokens, self.graders.seconds - worked, unseen)
+        return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen)
+
+    def _waited(self, idle: float, grading: float) -> tuple[float, float]:
+        """Seconds that the engine had nothing to do but wait for rewards, and how many of them `now` does not see.
+
+        On a CPU seconds are processor seconds: this process takes none while it waits, and the graders no more than
+        they worked, however busy the machine is.
+        """
+        if self.device.type == "cpu":
+            return min(idle, grading), min(idle, grading)
+        return idle, 0.0
 
     def _tools(
         self, streams: Streams, meter: Meter, outside: Outside, scores: dict[tuple[int, int], np.ndarray]
@@ -138,7 +149,8 @@ class LocalTrainer:
         return Updated(metrics, clock.seconds)
 
     def publish(self) -> None:
-        """Nothing: the engine decodes with the weights that are updated."""
+        """Tell the decoding of the updated weights."""
+        self.decoding.publish()
 
     def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
         """Rewards of new samples of the current policy."""

@@ -2,7 +2,7 @@
 
 from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Vanilla
 from redraft.rollout.strategies.groups import vanilla
-from redraft.rollout.strategies.reuse import at_random, reuse, verified
+from redraft.rollout.strategies.reuse import at_random, reuse_drafts, verified
 from redraft.rollout.strategies.tools import Strategy
 
 __all__ = ["strategy", "vanilla"]
@@ -14,10 +14,10 @@ def strategy(method: Reuse) -> Strategy:
         case Vanilla():
             return vanilla
         case Speculative(lenience=lenience):
-            return reuse(verified(lenience))
+            return reuse_drafts(verified(lenience))
         case RandomReuse():
-            return reuse(at_random)
+            return reuse_drafts(at_random)
         case DelayedReuse(lenience=lenience):
-            return reuse(verified(lenience), visits_ago=2)
+            return reuse_drafts(verified(lenience), visits_ago=2)
         case ReleaseVariant(lenience=lenience, fixed_uniforms=fixed, refreshed_log_probs=refreshed):
-            return reuse(verified(lenience, fixed, refreshed))
+            return reuse_drafts(verified(lenience, fixed, refreshed))

@@ -14,7 +14,7 @@ from redraft.rollout.strategies.tools import Strategy, Tools
 from redraft.rollout.types import Group, Rollout, Task
 
 
-def reuse(cut: Cut, visits_ago: int = 1) -> Strategy:
+def reuse_drafts(cut: Cut, visits_ago: int = 1) -> Strategy:
     """Take each sample's rollout of so many visits ago, or the oldest, as a draft; keep what `cut` says and go on."""
 
     async def run(task: Task, tools: Tools) -> Group:
