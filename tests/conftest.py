@@ -32,8 +32,13 @@ def mistake(monkeypatch, capsys):
     return call
 
 
+LONGEST = ("test_slurm", "test_verl", "test_workflow", "test_trainer", "test_workstation")
+"""Test files that start first, so that no worker waits for them at the end."""
+
+
 def pytest_collection_modifyitems(items):
     check_marks(items)
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @pytest.hookimpl(wrapper=True)
