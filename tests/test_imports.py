@@ -31,7 +31,8 @@ ALLOWED = {
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
         "redraft.config", "redraft.engines.torch_engine", "redraft.engines.vllm_local", "redraft.errors",
-        "redraft.files", "redraft.layout", "redraft.ops.gpus", "redraft.ops.lease", "redraft.ops.provenance",
+        "redraft.files", "redraft.layout", "redraft.ops.devices", "redraft.ops.gpus", "redraft.ops.lease",
+        "redraft.ops.provenance",
         "redraft.rollout.engine", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks",
         "redraft.train.models",
     },
