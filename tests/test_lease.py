@@ -21,6 +21,7 @@ from redraft.errors import UserError
 from redraft.ops import entries
 from redraft.ops import lease as leases
 from redraft.ops import owner as owners
+from redraft.ops import slurm as slurm_queue
 from redraft.ops.entries import history, latest
 from redraft.ops.lease import LeaseLost, check_held, lease, take, took_part
 
@@ -207,14 +208,14 @@ def slurm(tmp_path, monkeypatch):
     folder.mkdir()
 
     def answer(script, config="exit 1"):
-        owners.cluster_name.cache_clear()
+        slurm_queue.cluster_name.cache_clear()
         for name, content in {"squeue": script, "scontrol": config}.items():
             (folder / name).write_text(f"#!/bin/sh\n{content}\n")
             (folder / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     yield answer
-    owners.cluster_name.cache_clear()
+    slurm_queue.cluster_name.cache_clear()
 
 
 INVALID = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'

@@ -1,4 +1,4 @@
-"""What `redraft status` says of a campaign, from the files that runs leave."""
+"""`redraft status` tells the state of runs from the files that they leave."""
 
 import json
 import os

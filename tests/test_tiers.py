@@ -13,7 +13,7 @@ START = {
     "vllm": "from vllm.utils.network_utils import get_open_port; get_open_port()",
     "ray": "import ray; ray.init(num_cpus=1)",
 }
-"""What starts each, or the first thing that its start does."""
+"""Code that starts each server, or the first step of its start."""
 
 
 @pytest.mark.parametrize("server", START)

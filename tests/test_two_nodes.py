@@ -1,4 +1,4 @@
-"""A run that takes two nodes of a Slurm job: Ray over both, verl and vLLM on it, and the end of all of them."""
+"""A run on two nodes of a Slurm job: Ray on both, verl and vLLM on Ray, and the end of all their processes."""
 
 from pathlib import Path
 

@@ -2,7 +2,7 @@
 
 `make test` runs the others, from the main environment alone. An unmarked test runs with variables under which vLLM and
 Ray refuse to start, in its own process and in every process that it starts; the error names the marker. Slurm and
-lighteval have no such variable. They are found by what a test file must name to start them, when tests are collected.
+lighteval have no such variable: the collection of tests refuses an unmarked test in a file that names them.
 """
 
 import re
@@ -15,7 +15,7 @@ MARKER = "servers"
 REFUSED = {name: f"refused-to-tests-without-the-marker-{MARKER}" for name in ("VLLM_PORT", "RAY_ADDRESS")}
 """Values that are neither a port nor an address."""
 NAMED = re.compile(r"\.venv-(lighteval|launcher)\b|\btests\.(slurm|verl_runs)\b")
-"""What a test file names that starts lighteval or a Slurm, or shares the set-up of training under verl."""
+"""Names in test files that start lighteval or a Slurm, or use the set-up for training under verl."""
 
 
 @contextmanager

@@ -26,7 +26,7 @@ Cell = Annotated[str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 DEFAULT_PRESET = "tiny"
-"""As in workflows/config.yaml."""
+"""The same as in workflows/config.yaml."""
 
 
 @app.command("list")

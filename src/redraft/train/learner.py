@@ -91,6 +91,8 @@ class Learner:
             advantage, returns = advantages(self.run.algorithm, rewards, batch.mask, owner, values)
         metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum())}
         minis = self._mini_batches(batch, owner)
+        if not minis:
+            return self.metrics_without_update | metrics
         if values is not None:
             with clock.stage("update_critic"):
                 metrics |= self._update_critic(batch, minis, values, returns)
