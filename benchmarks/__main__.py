@@ -1,4 +1,4 @@
-"""All benchmarks."""
+"""Entry point that runs all benchmarks."""
 
 from benchmarks import diversity, engine, gpu_rollout, grading, memory, vllm_rollout, vllm_scoring, workflow
 

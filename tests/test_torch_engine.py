@@ -21,6 +21,7 @@ from transformers import (
 
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 
@@ -87,13 +88,13 @@ def make_jobs(count=12):
 
 async def serve(engine, job):
     async with engine.session(job.prompt) as session:
-        scored = await session.score(job.draft) if job.scores else None
+        scored = (await session.score(job.draft)).log_probs if job.scores else None
         for _ in range(job.patience):
             await asyncio.sleep(0)
         if not job.decodes:
             return scored, None
         room = LIMIT - job.keep
-        return scored, await session.decode(job.prefix, room, uniforms(0, "decode", job.name, count=room))
+        return scored, await session.decode(job.prefix, room, Inversion(uniforms(0, "decode", job.name, count=room)))
 
 
 def run(engine, jobs):
@@ -139,7 +140,7 @@ def test_temperature_enters_scores_and_samples(qwen3):
 
 
 def test_a_large_vocabularys_logits_are_normalised_row_by_row_to_the_same(qwen3, monkeypatch):
-    monkeypatch.setattr("redraft.engines.torch_engine.LOGITS_AT_ONCE", 0)
+    monkeypatch.setattr("redraft.engines.scoring.LOGITS_AT_ONCE", 0)
     jobs = make_jobs()
     check_against_plain_forward(qwen3, jobs, run(make_engine(qwen3), jobs))
 
@@ -174,7 +175,7 @@ def test_responses_end_with_end_of_sequence_or_at_the_limit(qwen3):
 def test_a_limit_of_one_token_is_kept(qwen3):
     async def one(engine):
         async with engine.session([3, 4]) as session:
-            return await session.decode(NOTHING, 1, np.array([0.5]))
+            return await session.decode(NOTHING, 1, Inversion(np.array([0.5])))
 
     (continuation,) = (engine := make_engine(qwen3)).run(one(engine))
     assert len(continuation.tokens) == 1
@@ -190,9 +191,7 @@ def test_usage_counts_what_was_scored(qwen3):
 def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     jobs, engine, filled = make_jobs(), make_engine(qwen3), []
     prefill = engine._prefill
-    monkeypatch.setattr(
-        engine, "_prefill", lambda batch: [filled.extend(r.prefill_length for r in batch), prefill(batch)]
-    )
+    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
     run(engine, jobs)
     assert sum(filled) == sum(len(job.prompt) + (len(job.draft) if job.scores else job.keep) for job in jobs)
 
@@ -322,9 +321,9 @@ def test_a_session_may_score_and_decode_again(qwen3):
 
     async def again(engine):
         async with engine.session(job.prompt) as session:
-            scored = [await session.score(draft) for draft in (job.draft, other.draft)]
-            u = uniforms(0, "again", count=8)
-            return scored, [await session.decode(prefix, 8, u) for prefix in prefixes]
+            scored = [(await session.score(draft)).log_probs for draft in (job.draft, other.draft)]
+            draws = Inversion(uniforms(0, "again", count=8))
+            return scored, [await session.decode(prefix, 8, draws) for prefix in prefixes]
 
     async def neighbour(engine):
         return await serve(engine, make_jobs()[1])
@@ -341,12 +340,12 @@ def test_a_session_may_score_and_decode_again(qwen3):
 
 async def score(engine, prompt, draft):
     async with engine.session(prompt) as session:
-        return await session.score(draft)
+        return (await session.score(draft)).log_probs
 
 
 async def decode(engine, prompt, prefix, limit, count):
     async with engine.session(prompt) as session:
-        return await session.decode(prefix, limit, np.full(count, 0.5))
+        return await session.decode(prefix, limit, Inversion(np.full(count, 0.5)))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Algorithm, Overlong
 from redraft.config.base import Config, format_lenience, parse_lenience
 from redraft.config.capability import Capability
+from redraft.config.cell import Cell, Exclusion, Grid
 from redraft.config.data import ArithmeticProblems, Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
 from redraft.config.decoding import Decoding, Plain
-from redraft.config.experiment import Cell, Exclusion, Grid, Preset, Run
+from redraft.config.experiment import Run
+from redraft.config.hyperparameters import HyperparameterFile, Stated
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
 from redraft.config.model import Model, PretrainedModel, TinyModel, WarmStart
+from redraft.config.preset import Preset
 from redraft.config.report import (
     Bound,
     Claim,
@@ -37,9 +40,9 @@ __all__ = [
     "DAPO", "GRPO", "PPO", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile", "Bound",
     "Capability", "Cell", "Claim", "Column", "Compare", "Config", "Correlation", "Data", "Decoding", "DelayedReuse",
     "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure",
-    "Fluctuation", "Grid", "HubProblems", "InProcessEngine", "Model", "Monotone", "Overlong", "Pairs", "Panel",
-    "Peak", "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile", "RandomReuse", "Range",
-    "ReleaseVariant", "Retention", "Reuse", "Row", "Run", "Schedule", "Speculative", "Table", "Test", "TinyModel",
-    "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint",
+    "Fluctuation", "Grid", "HubProblems", "HyperparameterFile", "InProcessEngine", "Model", "Monotone", "Overlong",
+    "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile", "RandomReuse", "Range",
+    "ReleaseVariant", "Retention", "Reuse", "Row", "Run", "Schedule", "Speculative", "Stated", "Table", "Test",
+    "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint",
     "format_lenience", "parse_lenience", "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ from typing import Any
 
 from redraft.config.base import defining
 from redraft.config.data import Benchmark
-from redraft.config.experiment import Preset, Run
+from redraft.config.experiment import Run
+from redraft.config.preset import Preset
 
 
 def canonical(value: Any) -> str:

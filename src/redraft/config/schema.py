@@ -6,14 +6,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from redraft.config.cell import CellFile
 from redraft.config.data import BenchmarkFile
-from redraft.config.experiment import CellFile, Preset, Run
-from redraft.config.load import mapping_values
+from redraft.config.experiment import Run
+from redraft.config.hyperparameters import HyperparameterFile
+from redraft.config.preset import Preset
+from redraft.config.read import mapping_values
 from redraft.config.report import ClaimFile, FigureFile, TableFile
 from redraft.files import write_atomically
 
 FILES: dict[str, tuple[type[BaseModel], str]] = {
     "cells": (CellFile, "experiments/<paper>/cells.yaml"),
+    "hyperparameters": (HyperparameterFile, "experiments/<paper>/hyperparameters.yaml"),
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),
     "claims": (ClaimFile, "experiments/<paper>/claims.yaml"),

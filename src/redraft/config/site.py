@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from redraft.config.base import Config
-from redraft.config.load import parse, read_yaml
+from redraft.config.read import parse, read_yaml
 from redraft.errors import UserError
 
 VARIABLE = "REDRAFT_SLURM_SITE"

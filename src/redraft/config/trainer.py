@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from redraft.config.base import Config
 from redraft.config.capability import Capability
@@ -10,41 +11,47 @@ from redraft.config.verl_keys import checked_site_keys
 
 
 class Trainer(Config):
-    """Everything about the training loop that changes what is learned."""
+    """Training loop, as far as it changes what is learned.
 
-    epochs: int | float = Field(default=15, gt=0)
+    A field without a default is one that every paper states (`experiments/<paper>/hyperparameters.yaml`).
+    """
+
+    epochs: int | float = Field(gt=0)
     """Passes over the training data; the last may be cut short."""
-    prompts_per_step: int = Field(default=1024, ge=1)
+    prompts_per_step: int = Field(ge=1)
     """Prompts in one rollout batch; divides the data's size."""
     prompts_per_batch: int | None = Field(default=None, ge=1)
     """Prompts that are trained on at once, gathered over as many steps as it takes; `prompts_per_step` if empty."""
-    group_size: int = Field(default=8, ge=2)
+    group_size: int = Field(ge=2)
     """Rollouts a prompt (n)."""
-    prompts_per_update: int = Field(default=256, ge=1)
+    prompts_per_update: int = Field(ge=1)
     """Prompts in one optimiser update (the mini-batch); divides `prompts_per_batch`."""
-    learning_rate: float = Field(default=5e-7, gt=0)
+    learning_rate: float = Field(gt=0)
     """Actor learning rate, constant."""
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: float = Field(ge=0)
     """AdamW weight decay."""
-    gradient_clip: float = Field(default=1.0, gt=0)
+    gradient_clip: float = Field(gt=0)
     """Norm to which gradients are clipped."""
-    max_prompt_tokens: int = Field(default=1024, ge=1)
+    max_prompt_tokens: int = Field(ge=1)
     """Longest prompt, tokens; verl refuses a longer one."""
-    max_response_tokens: int = Field(default=4096, ge=1)
+    max_response_tokens: int = Field(ge=1)
     """Longest response, tokens, the end-of-sequence token included."""
     fresh_samples: int = Field(default=1, ge=0)
     """New samples a prompt and step whose mean reward is logged as `fresh_reward` (docs/metrics.md); not trained on."""
-    evaluate_every: int = Field(default=10, ge=1)
+    evaluate_every: int = Field(ge=1)
     """Steps between the policies that are kept and evaluated; the last one always is."""
 
-    @model_validator(mode="after")
-    def _divides(self) -> "Trainer":
-        if self.batch_prompts % self.prompts_per_update:
-            name = "prompts_per_step" if self.prompts_per_batch is None else "prompts_per_batch"
-            raise ValueError(
-                f"prompts_per_update ({self.prompts_per_update}) must divide {name} ({self.batch_prompts})"
-            )
-        return self
+    @field_validator("prompts_per_update")
+    @classmethod
+    def _divides(cls, prompts: int, earlier: ValidationInfo) -> int:
+        name = "prompts_per_batch" if earlier.data.get("prompts_per_batch") else "prompts_per_step"
+        batch = earlier.data.get(name)
+        if batch and batch % prompts:
+            raise PydanticCustomError(
+                "no_divisor", "prompts_per_update ({prompts}) must divide {name} ({batch})",
+                {"prompts": prompts, "name": name, "batch": batch, "expected": f"a divisor of {batch}"},
+            )  # fmt: skip
+        return prompts
 
     @property
     def batch_prompts(self) -> int:
@@ -84,6 +91,8 @@ class EngineSettings(Config):
     """Tokens in one prefill or scoring pass."""
     rows_per_micro_batch: int = Field(default=256, ge=1)
     """Sequences in one forward and backward pass of the actor."""
+    grading_workers: int = Field(default=1, ge=1)
+    """Processes that grade responses beside generation; under verl as many as its rollout workers."""
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)

@@ -75,10 +75,11 @@ def _check_shapes(group: Group, r: Rollout) -> None:
     where = f"prompt {r.prompt}, sample {r.sample}"
     if r.prompt != group.prompt:
         raise ValueError(f"{where} stands in a group of prompt {group.prompt}")
-    shapes = {name: (getattr(r, name), (r.length,)) for name in ("tokens", "log_probs", "sampled_at")}
+    names = ("tokens", "log_probs", "sampled_at")
+    shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {name: (getattr(r, name), (r.length,)) for name in names}
     if r.top is not None:
-        shape = (r.length, r.top.tokens.shape[-1])
-        shapes |= {"top tokens": (r.top.tokens, shape), "top log_probs": (r.top.log_probs, shape)}
+        whole = (r.length, r.top.tokens.shape[-1])
+        shapes |= {"top tokens": (r.top.tokens, whole), "top log_probs": (r.top.log_probs, whole)}
     for name, (array, shape) in shapes.items():
         if array.shape != shape:
             raise ValueError(f"{name} of {where} do not fit its {r.length} tokens")
