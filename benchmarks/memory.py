@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 
 from redraft.config.reuse import Retention
 from redraft.files import atomic
+from redraft.rollout.columns import SCHEMA, batches, groups_of
 from redraft.rollout.memory import Memory
-from redraft.rollout.storage import SCHEMA, batches, groups_of, load_groups, save_groups
+from redraft.rollout.storage import load_groups, save_groups
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 
 PROMPTS = 1024
@@ -37,7 +38,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Cost:
-    """MiB of resident memory above that of a process with an empty memory, at most and afterwards; wall and CPU seconds."""
+    """MiB of resident memory above that of a process with an empty memory, at most and afterwards; seconds."""
 
     peak: float
     held: float

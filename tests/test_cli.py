@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from redraft.config import Experiments, run_fingerprint
 from redraft.layout import Layout
+from redraft.stage_commands import STAGES, StageGroup
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +57,21 @@ def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):
     (folder / "results").mkdir()
     result = redraft(folder, "recover")
     assert (result.returncode, result.stdout) == (0, "nothing to do\n"), result.stderr
+
+
+def test_every_stage_that_the_workflow_calls_is_a_command():
+    rules = [file.read_text() for file in (ROOT / "workflows/rules").glob("*.smk")]
+    called = {name for text in rules for name in re.findall(r'redraft stage ([a-z-]+)|"stage", "([a-z-]+)"', text)}
+    assert {first or second for first, second in called} == set(STAGES)
+    group = StageGroup(name="stage")
+    context = click.Context(group)
+    assert [group.get_command(context, name).name for name in group.list_commands(context)] == list(STAGES)
+    assert group.get_command(context, "nothing") is None
+
+
+def test_a_stage_is_imported_when_it_is_called():
+    code = "import sys, redraft.cli; print(*{'analysis', 'redraft.stages', 'pandas', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split() == []
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from redraft.config.capability import Capability
 from redraft.config.reuse import RandomReuse, Speculative, Vanilla
+from redraft.config.trainer import InProcessEngine, VerlEngine
 from redraft.engines.torch_engine import TorchEngine
 from redraft.engines.vllm_engine import VLLMEngine
 from redraft.errors import UserError
-from redraft.rollout.engine import Inversion
+from redraft.rollout.engine import Gumbel, Inversion, Residual
+from redraft.rollout.noise import gumbel
 from redraft.rollout.strategies import strategy
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
@@ -98,7 +101,7 @@ class VLLMWorld(TorchWorld):
 
 
 @pytest.fixture(scope="module")
-def vllm(policies, tmp_path_factory):
+def server(policies, tmp_path_factory):
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     world = VLLMWorld(policies, tmp_path_factory.mktemp("policy"))
@@ -106,10 +109,19 @@ def vllm(policies, tmp_path_factory):
     world.latest.close()
 
 
-@pytest.fixture(scope="module", params=["scripted", "torch", "vllm"])
+WITH_SERVER = pytest.param("vllm", marks=pytest.mark.servers)
+
+
+@pytest.fixture(scope="module", params=[WITH_SERVER])
+def vllm(server):
+    """The server, under a parameter through which every test that takes it is marked."""
+    return server
+
+
+@pytest.fixture(scope="module", params=["scripted", "torch", WITH_SERVER])
 def world(request, policies):
     if request.param == "vllm":
-        return request.getfixturevalue("vllm")
+        return request.getfixturevalue("server")
     return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
 
 
@@ -293,6 +305,215 @@ def test_a_token_follows_the_policys_law(world):
     expected = draws * np.exp([world.log_probs(1, [5, 3], [token])[0] for token in range(VOCABULARY)])
     assert expected.min() > 10
     assert ((counts - expected) ** 2 / expected).sum() < 25.7
+
+
+ALL = np.arange(VOCABULARY)
+PROMPT, GRID = [5, 3], 2000
+
+
+@pytest.fixture(scope="module", params=["scripted", "torch"])
+def exact(request, policies):
+    """Engines that can do everything."""
+    return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
+
+
+def law_of(world, prompt, prefix=()):
+    """The policy's law, float64 (vocabulary,), behind a prefix."""
+    return np.exp([float(world.log_probs(1, [*prompt, *prefix], [token])[0]) for token in ALL])
+
+
+async def asked(engine, *, score=None, at=None, prefix=NOTHING, draws=None, **wishes):
+    """Answer to one request in a session of its own: a draft's scores, or one token."""
+    async with engine.session(PROMPT) as session:
+        if score is not None:
+            return await session.score(score, at)
+        return await session.decode(prefix, 1, draws or Inversion(np.array([0.5])), **wishes)
+
+
+def fractions(world, engine, draws, **wishes):
+    """Share of each token among first tokens drawn by these."""
+    tokens = [c.tokens[0] for c in world.run(*(asked(engine, draws=d, **wishes) for d in draws))]
+    return np.bincount(tokens, minlength=VOCABULARY) / len(draws)
+
+
+def on_a_grid():
+    """Draws that enumerate a law: each token's share is its probability, but for one of the grid's cells."""
+    return [Inversion(np.array([(i + 0.5) / GRID])) for i in range(GRID)]
+
+
+def by_noise():
+    return [Gumbel(key) for key in stream(0, "keys").integers(0, 2**63, GRID)]
+
+
+def misfit(found, law):
+    """Chi-square of shares; 29.9 is the quantile with 7 degrees of freedom beyond which lies 1e-4."""
+    possible = law > 0
+    assert not found[~possible].any()
+    return GRID * ((found - law)[possible] ** 2 / law[possible]).sum()
+
+
+REQUESTS = {
+    Capability.OTHER_SCORES: {"score": np.array([1, 2], dtype=np.int32), "at": np.array([[3], [4]])},
+    Capability.RESIDUAL: {"first": Residual(np.array([1]), np.array([0.01]))},
+    Capability.GUMBEL: {"draws": Gumbel(7)},
+    Capability.TOP_LAW: {"top": 2},
+}
+
+
+@pytest.mark.parametrize("capability", REQUESTS, ids=lambda capability: capability.name)
+def test_an_engine_serves_what_it_declares_and_refuses_the_rest_by_name(capability, world):
+    engine = world.engine(1)
+    if capability in engine.capabilities:
+        assert world.run(asked(engine, **REQUESTS[capability]))
+        return
+    with pytest.raises(UserError, match="cannot do exactly") as error:
+        world.run(asked(engine, **REQUESTS[capability]))
+    assert error.value.value == str(capability)
+    assert world.run(asked(engine)), "the engine goes on"
+
+
+def test_what_presets_are_checked_against_is_what_engines_and_trainers_declare():
+    of_trainers = {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS}
+    assert InProcessEngine.capabilities == TorchEngine.capabilities | of_trainers
+    assert VerlEngine.capabilities - of_trainers == VLLMEngine.capabilities
+    assert set(REQUESTS) == set(Capability) - of_trainers
+
+
+def test_other_tokens_are_scored_in_the_drafts_places(exact):
+    drafts = [np.array([1, 2, 3, 2, EOS], dtype=np.int32), np.array([4], dtype=np.int32)]
+    wanted = [np.tile(ALL, (5, 1)), np.array([[3, 3, 0]], dtype=np.int32)]
+    engine = exact.engine(1)
+    requests = [asked(engine, score=d, at=at) for d, at in zip(drafts, wanted, strict=True)]
+    *scored, plain = exact.run(*requests, asked(engine, score=drafts[0]))
+    for draft, at, scores in zip(drafts, wanted, scored, strict=True):
+        assert (scores.others.shape, scores.others.dtype) == (at.shape, np.float32)
+        np.testing.assert_allclose(scores.log_probs, exact.log_probs(1, PROMPT, draft), atol=1e-4)
+        for place, tokens in enumerate(at):
+            law = law_of(exact, PROMPT, draft[:place])
+            np.testing.assert_allclose(np.exp(scores.others[place]), law[tokens], atol=1e-4)
+    own = np.take_along_axis(scored[0].others, drafts[0][:, None].astype(int), 1)[:, 0]
+    np.testing.assert_array_equal(own, scored[0].log_probs)
+    assert plain.others is None
+    np.testing.assert_allclose(plain.log_probs, scored[0].log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", [[], [1, 2]], ids=["at once", "behind a prefix"])
+def test_a_residual_is_the_law_of_the_first_token_only(prefix, exact):
+    engine, law = exact.engine(1), law_of(exact, PROMPT, prefix)
+    accepted = law * [0.5, 1.0, 0.0, 1.5, 0.2, 0.0]
+    rest = np.maximum(law - accepted, 0)
+    first = Residual(np.array([0, 1, 3, 4], dtype=np.int32), accepted[[0, 1, 3, 4]])
+    wishes = {"prefix": np.array(prefix, dtype=np.int32), "first": first}
+    found = fractions(exact, engine, on_a_grid(), **wishes)
+    np.testing.assert_allclose(found, rest / rest.sum(), atol=1.5 / GRID)
+    assert misfit(fractions(exact, engine, by_noise(), **wishes), rest / rest.sum()) < 29.9
+
+    async def long(u, first):
+        async with engine.session(PROMPT) as session:
+            return await session.decode(wishes["prefix"], 4, Inversion(np.array([0.5, *u])), first)
+
+    (continuation,) = exact.run(long([0.3, 0.6, 0.9], first))
+    expected = exact.log_probs(1, [*PROMPT, *prefix], continuation.tokens)
+    np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4, err_msg="log-probs are the policy's")
+    behind = [*prefix, continuation.tokens[0]]
+    if EOS not in continuation.tokens:
+        (again,) = exact.run(asked(engine, prefix=np.array(behind, dtype=np.int32), draws=Inversion(np.array([0.3]))))
+        assert again.tokens[0] == continuation.tokens[1]
+
+
+def test_a_residual_without_mass_is_the_policys_law(exact):
+    engine, law = exact.engine(1), law_of(exact, PROMPT)
+    first = Residual(ALL.astype(np.int32), law * (1 + 1e-3))
+    np.testing.assert_allclose(fractions(exact, engine, on_a_grid(), first=first), law, atol=1.5 / GRID)
+
+
+def test_gumbel_noise_draws_the_policys_law(exact):
+    assert misfit(fractions(exact, exact.engine(1), by_noise()), law_of(exact, PROMPT)) < 29.9
+
+
+def test_gumbel_noise_can_be_made_again_from_scores(exact):
+    """Verification finds the token that sampling drew, at each position, from log-probs of all tokens."""
+    engine = exact.engine(1, frozenset())
+
+    async def one(key):
+        async with engine.session(PROMPT) as session:
+            sampled = await session.decode(NOTHING, 12, Gumbel(key))
+            scores = await session.score(sampled.tokens, np.tile(ALL, (12, 1)))
+        redrawn = (scores.others + gumbel(key, np.arange(12)[:, None], ALL)).argmax(1)
+        return sampled.tokens.tolist(), redrawn.tolist()
+
+    results = exact.run(*map(one, range(40)))
+    assert all(sampled == redrawn for sampled, redrawn in results)
+    assert len({tuple(sampled) for sampled, _ in results}) == 40, "keys draw different responses"
+
+
+def test_gumbel_noise_depends_on_the_position_in_the_response_not_on_what_is_decoded_anew(exact):
+    engine = exact.engine(1, frozenset())
+
+    async def one(key):
+        async with engine.session(PROMPT) as session:
+            whole = (await session.decode(NOTHING, 10, Gumbel(key))).tokens
+            parts = [await session.decode(whole[:cut], 10 - cut, Gumbel(key)) for cut in (3, 9, 0)]
+        return whole.tolist(), [part.tokens.tolist() for part in parts]
+
+    for whole, parts in exact.run(*map(one, range(5))):
+        assert parts == [whole[3:], whole[9:], whole]
+
+
+@pytest.mark.parametrize("top", [1, 3, VOCABULARY, VOCABULARY + 5])
+def test_the_top_of_the_policys_law_comes_with_each_token(top, exact):
+    engine, width = exact.engine(1), min(top, VOCABULARY)
+
+    async def one(i, wanted):
+        async with engine.session(PROMPT) as session:
+            draws = Inversion(uniforms(0, "top", i, count=6)) if i % 2 else Gumbel(i)
+            first = Residual(np.array([2]), np.array([0.1])) if i % 3 else None
+            return await session.decode(np.array([1], dtype=np.int32), 6, draws, first, wanted)
+
+    continuations = exact.run(*(one(i, top if i < 6 else 0) for i in range(8)))
+    assert all(c.top is None for c in continuations[6:])
+    for continuation in continuations[:6]:
+        found, length = continuation.top, len(continuation.tokens)
+        assert found.tokens.shape == found.log_probs.shape == (length, width)
+        assert (found.tokens.dtype, found.log_probs.dtype) == (np.int32, np.float32)
+        assert (np.diff(found.log_probs, axis=1) <= 0).all()
+        for place in range(length):
+            law = law_of(exact, PROMPT, [1, *continuation.tokens[:place]])
+            assert set(found.tokens[place]) == set(np.argsort(-law)[:width])
+            np.testing.assert_allclose(np.exp(found.log_probs[place]), law[found.tokens[place]], atol=1e-4)
+
+
+def test_behind_a_second_decode_nothing_is_computed_again(world):
+    """A prefix of what was decoded, all of it, one with another last token, and the prompt alone."""
+    engine = world.engine(1, frozenset())
+
+    async def one(i):
+        async with engine.session(PROMPT) as session:
+            draft = long_draft(i, 70)
+            await session.score(draft)
+            first = await session.decode(draft[:66], 9, Inversion(uniforms(0, "first", i, count=9)))
+            whole = np.concatenate([draft[:66], first.tokens])
+            other = np.append(whole[:68], 1 + whole[68] % 5).astype(np.int32)
+            draws = Inversion(uniforms(0, "second", i, count=5))
+            prefixes = [whole[:70], other, other[:66], whole[:40], whole[:0]]
+            found = [(prefix, await session.decode(prefix, 5, draws)) for prefix in prefixes]
+            on = found[-1][1].tokens
+            unknown = long_draft(100 + i, 20)
+            return [
+                *found,
+                (on, await session.decode(on, 5, draws)),
+                (unknown, await session.decode(unknown, 5, draws)),
+            ]
+
+    for results in world.run(*map(one, range(6))):
+        for prefix, continuation in results:
+            expected = world.log_probs(1, [*PROMPT, *prefix], continuation.tokens)
+            np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
+        for prefix, continuation in results[:-1]:
+            before = len(PROMPT) + len(prefix) - 1
+            assert continuation.cached >= (before // 32 * 32 if isinstance(world, VLLMWorld) else before)
+        if isinstance(world, TorchWorld):
+            assert results[-1][1].cached < 32, "what is not known is computed"
 
 
 def long_draft(seed, length=100):

@@ -12,6 +12,7 @@ from redraft import cli
 from redraft.config import Experiments, HyperparameterFile, Trainer, run_fingerprint
 from redraft.config.experiment import FIRST_DEFAULTS
 from redraft.errors import UserError
+from tests.trainers import make_trainer
 
 ROOT = Path(__file__).parents[1]
 FILE = "experiments/spec_rl/hyperparameters.yaml"
@@ -102,6 +103,21 @@ def test_the_cell_s_word_counts_before_the_paper_s_at_a_preset_the_preset_s_and_
 def test_a_preset_multiplies_its_own_value_as_a_cell_does(root):
     change(root, lambda p: p["trainer_factors"].update(group_size=3), "experiments/presets/tiny.yaml")
     assert trainer(root).group_size == 3 * trainer(ROOT).group_size
+
+
+def test_a_factor_multiplies_the_number_as_it_is_written(root):
+    """0.1 × 3 is 0.3 and not the 0.30000000000000004 of two doubles, which would be another fingerprint."""
+    change(root, lambda c: c["trainer"].update(at(weight_decay=0.1)))
+    change(root, lambda p: p["trainer_factors"].update(weight_decay=3), "experiments/presets/tiny.yaml")
+    assert trainer(root).weight_decay == 0.3
+
+
+def test_updates_divide_what_is_trained_on_at_once():
+    assert make_trainer(prompts_per_step=8, prompts_per_batch=12, prompts_per_update=6).batch_prompts == 12
+    with pytest.raises(ValueError, match=r"prompts_per_update \(8\) must divide prompts_per_batch \(12\)"):
+        make_trainer(prompts_per_step=8, prompts_per_batch=12, prompts_per_update=8)
+    with pytest.raises(ValueError, match=r"prompts_per_update \(6\) must divide prompts_per_step \(8\)"):
+        make_trainer(prompts_per_step=8, prompts_per_update=6)
 
 
 def test_another_paper_needs_no_word_in_a_preset_but_its_grids(root):

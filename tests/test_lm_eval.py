@@ -302,7 +302,7 @@ def test_the_in_process_engine_gives_the_same_through_lm_eval_as_without(chat_po
     assert (frame.groupby("benchmark")["seconds"].nunique() == 1).all()
 
 
-@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+@pytest.mark.parametrize("kind", ["transformers", pytest.param("vllm", marks=pytest.mark.servers)])
 def test_greedy_responses_of_lm_eval_s_own_models_are_the_in_process_engine_s(chat_policy, kind):
     asked = {"minus": MINUS, "plain": MINUS.model_copy(update={"chat": "never"}), "sums": SUMS}
     ours, theirs = (sample(chat_policy, asked, 0, k, ENGINE) for k in ("torch", kind))

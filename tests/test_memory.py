@@ -461,7 +461,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path, content, word):
 
 # Memory.
 
-PROMPTS, LENGTH, TOP = 600, 100, 4
+PROMPTS, LENGTH, TOP = 100, 400, 4
 BYTES = PROMPTS * 10 * LENGTH * (12 + 8 * TOP)
 
 
@@ -471,7 +471,7 @@ def large():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("redraft.rollout.storage.PIECE", 2**17)
+    monkeypatch.setattr("redraft.rollout.columns.PIECE", 2**17)
 
 
 @pytest.mark.usefixtures("small_pieces")

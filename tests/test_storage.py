@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from redraft.errors import UserError
-from redraft.rollout import storage
-from redraft.rollout.storage import SCHEMA, load_groups, pack_groups, save_groups, unpack_groups
+from redraft.rollout import columns
+from redraft.rollout.columns import SCHEMA
+from redraft.rollout.storage import load_groups, pack_groups, save_groups, unpack_groups
 from redraft.rollout.types import Group, Sample, TopLaw
 from tests.random_groups import arrays, group, groups, make, peak, same_all
 
@@ -32,7 +33,7 @@ def read(file):
 
 def saved_in_pieces(file, batch, piece):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "PIECE", piece)
+        patch.setattr(columns, "PIECE", piece)
         save_groups(file, batch)
 
 
@@ -111,6 +112,7 @@ UNFIT = {
     "top log_probs of prompt 7, sample 1 do not fit its 3 tokens": {
         "top": TopLaw(np.zeros((3, 2), np.int32), np.zeros((3, 1), np.float32))
     },
+    "top tokens of prompt 7, sample 1 do not fit": {"top": TopLaw(np.zeros(3, np.int32), np.zeros(3, np.float32))},
     "prompt 8, sample 1 stands in a group of prompt 7": {"prompt": 8},
 }
 
@@ -323,7 +325,7 @@ def test_loading_never_unpickles(tmp_path):
     assert harm.exists(), "the bomb of this test works"
 
 
-GROUPS, LENGTH, TOP = 600, 100, 4
+GROUPS, LENGTH, TOP = 100, 400, 4
 BYTES = GROUPS * 10 * LENGTH * (12 + 8 * TOP)
 
 
@@ -333,7 +335,7 @@ def large():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(storage, "PIECE", 2**17)
+    monkeypatch.setattr(columns, "PIECE", 2**17)
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -18,7 +18,7 @@ from redraft.engines.attention import slot_attention
 from redraft.engines.checks import checked
 from redraft.engines.clock import now
 from redraft.engines.kv_cache import SlotCache
-from redraft.engines.loop import run_to_end
+from redraft.engines.loop import Outside, run_to_end
 from redraft.engines.rows import Row, Rows, Scoring
 from redraft.engines.sampling import log_probs_of, sample, sample_specially
 from redraft.engines.scoring import scores_of
@@ -46,6 +46,7 @@ class TorchEngine:
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
             scores nothing and has no capabilities.
+        vocabulary: number of tokens.
 
     Raises:
         UserError: for a model that it would run wrongly, or that is too short for `max_length`.
@@ -65,6 +66,7 @@ class TorchEngine:
         self.temperature, self.top_p, self.truncates = temperature, top_p, top_p < 1 or temperature == 0
         if self.truncates:
             self.capabilities = frozenset()
+        self.vocabulary = model.config.vocab_size
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         self.cache = SlotCache(model.config, max_rows, max_length, self.device, parameter.dtype)
@@ -75,24 +77,28 @@ class TorchEngine:
         self._stops = torch.tensor(sorted(self.stops), dtype=torch.long, device=self.device)
         self._columns = torch.arange(self.cache.most, device=self.device)
 
-    def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
+    def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order.
 
+        Args:
+            coroutines: sessions, and what is made of them.
+            outside: what they may wait for beside the engine.
+
         Raises:
-            RuntimeError: if they wait for each other, for rows of the cache, or for something outside the engine.
+            RuntimeError: if they wait for each other, for rows of the cache, or for something unknown to `outside`.
             UserError: if the model's log-probabilities are NaN.
         """
         training = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode(), slot_attention(self.model):
-                return asyncio.run(self._serve(coroutines))
+                return asyncio.run(self._serve(coroutines, outside))
         finally:
             self.model.train(training)
 
-    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]], outside: Outside | None) -> list[T]:
         try:
-            return await run_to_end(coroutines, self._pass, self._standstill)
+            return await run_to_end(coroutines, self._pass, self._standstill, outside)
         finally:
             self._waiting.clear()
             self._ready.clear()

@@ -16,6 +16,7 @@ class Queue(Protocol):
 
     capabilities: frozenset[Capability]
     truncates: bool
+    vocabulary: int
 
     def ask(self, row: Row) -> None:
         """Queue a session that set what it asks for."""
@@ -70,7 +71,7 @@ class TorchSession:
         row, before = self._row, (self._row.prompt + prefix.tolist())[:-1]
         if before != row.held[: len(before)]:
             self._engine.release(row)
-        cached = len(before) if row.held else 0
+        cached, top = len(before) if row.held else 0, min(top, self._engine.vocabulary)
         answer: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
         return await self._ask(Decoding(prefix, max_new_tokens, draws, first, top, answer, cached))
 

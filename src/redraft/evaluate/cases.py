@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
+from redraft.evaluate.rollouts import rollout_files
 from redraft.files import read_json, read_parquet, write_json
 from redraft.tasks.problems import load_problems
 
@@ -96,7 +97,7 @@ def cases(run_folder: Path, file: Path) -> None:
     """
     manifest = read_json(run_folder / "manifest.json")
     problems = load_problems(TypeAdapter(Data).validate_python(manifest["configuration"]["data"]))
-    rollouts = _Rollouts(run_folder / "rollouts")
+    rollouts = _Rollouts(run_folder)
     texts = _Texts(_tokenizer(run_folder), rollouts)
     drafted = rollouts.drafted()
     found = []
@@ -124,7 +125,7 @@ def _candidates(kind: Kind, drafted: pd.DataFrame, rollouts: "_Rollouts") -> Ite
         prefix = line["prefix_length"]
         if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
             raise UserError("the prefix of a rollout is not that of its draft, the rollout of the epoch before",
-                            file=rollouts.file(line["step"]), key="prompt, sample",
+                            file=rollouts.files[line["step"]], key="prompt, sample",
                             value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
         if not kind.differs or not np.array_equal(old, new):
             yield line
@@ -133,25 +134,18 @@ def _candidates(kind: Kind, drafted: pd.DataFrame, rollouts: "_Rollouts") -> Ite
 class _Rollouts:
     """The saved rollouts of a run. Tokens are read only for rollouts that are shown."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.steps = sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.parquet"))
-        if not self.steps:
-            raise UserError("there are no saved rollouts in this folder", file=folder)
+    def __init__(self, run_folder: Path) -> None:
+        self.files = rollout_files(run_folder)
         self.read = cache(self._read)
 
-    def file(self, step: int) -> Path:
-        """The rollout file of a step."""
-        return self.folder / f"step-{step:04d}.parquet"
-
     def _read(self, step: int) -> pd.DataFrame:
-        return read_parquet(self.file(step), COLUMNS).set_index(KEY)
+        return read_parquet(self.files[step], COLUMNS).set_index(KEY)
 
     def drafted(self) -> pd.DataFrame:
         """One line per rollout with a draft; `old_step` and `old_reward` are those of the draft, an epoch earlier."""
         lines = [
-            read_parquet(self.file(s), COLUMNS).drop(columns=["tokens", "sampled_at"]).assign(step=s)
-            for s in self.steps
+            read_parquet(file, COLUMNS).drop(columns=["tokens", "sampled_at"]).assign(step=step)
+            for step, file in self.files.items()
         ]
         frame = pd.concat(lines, ignore_index=True)
         old = frame[["epoch", *KEY, "step", "reward"]].assign(epoch=frame["epoch"] + 1)

@@ -13,7 +13,8 @@ from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import check_lighteval, grade_again
 from redraft.files import read_json, write_json
-from redraft.ops.devices import available, devices
+from redraft.ops.devices import devices
+from redraft.ops.gpus import available
 from redraft.ops.lease import EVALUATION, lease
 from redraft.ops.provenance import environment, git_state
 from redraft.tasks.problems import checksums, load_problems, origin

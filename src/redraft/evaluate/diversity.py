@@ -7,7 +7,7 @@ is the same for n = 1). Self-BLEU is the mean BLEU of each response against the 
 measures count the model's tokens, not words of text; Self-BLEU takes each token id as a word.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from sacrebleu.metrics import BLEU
 from redraft.errors import UserError
 from redraft.evaluate.overlap import PreviousEpoch, Trajectories, rouge_1
 from redraft.evaluate.ragged import Ragged
+from redraft.evaluate.rollouts import rollout_files
 from redraft.files import atomic, read_parquet
 from redraft.rollout.streams import stream
 
@@ -178,16 +179,10 @@ def measure(run_folder: Path, seed: int, file: Path) -> None:
         UserError: if the run has no rollouts, one file is damaged, or the file of a step before the last is missing.
     """
     measurement = Measurement(seed)
-    lines = [measurement.line(read_step(step, path)) for step, path in _files(run_folder / "rollouts")]
+    files = rollout_files(run_folder)
+    if missing := set(range(max(files))) - files.keys():
+        raise UserError("the rollouts of a step are missing", file=run_folder / "rollouts", key="step",
+                        value=min(missing))  # fmt: skip
+    lines = [measurement.line(read_step(step, path)) for step, path in files.items()]
     with atomic(file) as temporary:
         pd.DataFrame(lines).to_parquet(temporary, index=False)
-
-
-def _files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Pairs of step and rollout file, in the order of steps."""
-    files = {int(path.stem.removeprefix("step-")): path for path in folder.glob("step-*.parquet")}
-    if not files:
-        raise UserError("there are no saved rollouts in this folder", file=folder)
-    if missing := set(range(max(files))) - files.keys():
-        raise UserError("the rollouts of a step are missing", file=folder, key="step", value=min(missing))
-    yield from sorted(files.items())

@@ -75,7 +75,8 @@ class Memory:
     def part(self, prompt: int) -> "Memory":
         """Content of one prompt, as whoever rolls it out needs it; the rollouts are shared."""
         part = Memory(self.retention)
-        part.take(self, lambda other: other == prompt)
+        if prompt in self._groups:
+            part._groups[prompt] = list(self._groups[prompt])
         return part
 
     def take(self, other: "Memory", keep: Callable[[int], bool]) -> None:

@@ -34,7 +34,7 @@ def hashed(key: Integers, position: Integers, token: Integers) -> Integers:
 
 def signed(key: int) -> int:
     """A key of 64 bits as an int64."""
-    return (key + 2**63) % 2**64 - 2**63
+    return (int(key) + 2**63) % 2**64 - 2**63
 
 
 def gumbel(key: int, positions: np.ndarray, tokens: np.ndarray) -> np.ndarray:

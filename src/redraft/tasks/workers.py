@@ -41,7 +41,7 @@ def run(
 
 
 def pool(processes: int) -> ProcessPool:
-    """Workers with bounded memory that have loaded the grader; they start with the first item."""
+    """Make a pool of workers with bounded memory that have loaded the grader; they start with the first item."""
     return ProcessPool(processes, initializer=_limit_memory, context=_context())
 
 

@@ -25,7 +25,7 @@ from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.campaign import Campaign, Progress, State, inputs_of
 from redraft.train.contract import Metrics, RolledOut, Updated
-from redraft.train.decoding import open_engine
+from redraft.train.decoding import open_decoding
 from redraft.train.grading import Graders
 from redraft.train.learner import Learner
 from redraft.train.stages import StageClock
@@ -58,7 +58,8 @@ class LocalTrainer:
         self.strategy = strategy(run.reuse)
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers)
-        self.engine = open_engine(run, self.learner.policy, self.tokenizer, max(map(len, self.prompts)))
+        self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, max(map(len, self.prompts)))
+        self.engine = self.decoding.engine
 
     @property
     def state(self) -> State:
@@ -148,7 +149,8 @@ class LocalTrainer:
         return Updated(metrics, clock.seconds)
 
     def publish(self) -> None:
-        """Nothing: the engine decodes with the weights that are updated."""
+        """Tell the decoding of the updated weights."""
+        self.decoding.publish()
 
     def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
         """Rewards of new samples of the current policy."""
