@@ -48,10 +48,10 @@ class LocalTrainer:
         torch.set_num_threads(run.engine.threads)
         self.run, self.commit = run, commit
         self.problems = load_problems(run.data)
-        self.inputs = inputs_of(model_folder, self.problems)
-        self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
         self.device = models.device_of(run.engine.device)
         model, self.tokenizer = models.load(model_folder)
+        self.inputs = inputs_of(model_folder, self.problems)
+        self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
         self.memory = Memory(run.reuse.retention)
