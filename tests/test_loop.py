@@ -139,11 +139,12 @@ def test_an_error_outside_reaches_the_session_and_ends_the_run():
     assert not outside
 
 
-def test_an_error_elsewhere_does_not_wait_for_what_is_outside():
+@pytest.mark.parametrize("known", [True, False], ids=["outside", "unknown to the loop"])
+def test_an_error_elsewhere_does_not_wait_for_what_is_outside(known):
     engine, outside = Engine(), Outside()
 
     async def session():
-        await outside.wait(asyncio.sleep(0.1))
+        await (outside.wait(asyncio.sleep(0.3)) if known else asyncio.sleep(0.3))
         raise ValueError("a test")
 
     began = time.perf_counter()

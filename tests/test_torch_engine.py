@@ -560,6 +560,22 @@ def test_a_request_that_is_given_up_leaves_the_engine_to_others(qwen3):
         np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("turns", range(8))
+def test_a_request_may_be_given_up_in_the_turn_in_which_it_ends(qwen3, turns):
+    job, engine = make_jobs()[1], make_engine(qwen3, stops=())
+
+    async def impatient():
+        async with engine.session([3]) as session:
+            task = asyncio.ensure_future(session.decode(NOTHING, 3, Inversion(np.full(3, 0.5))))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    _, result = engine.run(impatient(), serve(engine, job))
+    check_against_plain_forward(qwen3, [job], [result])
+
+
 def test_a_session_asks_for_one_thing_at_a_time(qwen3):
     async def twice(engine):
         async with engine.session([3]) as session:
