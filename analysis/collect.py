@@ -85,7 +85,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
-DEFINING = ("model", "data", "algorithm", "method", "trainer")
+DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
 """What of a run's configuration says what is learned."""
 
 Scores = dict[str, dict[str, dict[str, Any]]]
