@@ -204,7 +204,9 @@ def cost(
     for name, wanted in costs.wanted(experiments, settings, asked).items():
         cells = costs.costs_of(wanted, experiments, settings, layout)
         parts = costs.part_costs(cells, costs.parts(experiments, name, "extras" in asked))
-        typer.echo(cost_text.text(cells, parts, settings, gpus or costs.devices(settings)))
+        rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
+        available = gpus or costs.devices(settings)
+        typer.echo(cost_text.text(cells, parts, settings, available, rules.hardware if rules else None))
         frames.append(cost_text.frame(cells, parts, settings).assign(paper=name))
     if csv:
         with atomic(csv) as temporary:
@@ -353,6 +355,14 @@ def cases(preset: str, paper: str) -> None:
 
 
 @stage.command()
+def main_result(preset: str, paper: str) -> None:
+    """Write the comparisons of a paper's first table for the report."""
+    from analysis import stages
+
+    stages.main_result(preset, paper)
+
+
+@stage.command()
 def reported_speedups(preset: str, paper: str) -> None:
     """Every kind of speedup, from the reported times alone."""
     from analysis import stages
@@ -362,7 +372,7 @@ def reported_speedups(preset: str, paper: str) -> None:
 
 @stage.command()
 def counterparts(preset: str, paper: str) -> None:
-    """List the reported rows beside which no reproduced one stands."""
+    """List the reported rows without a reproduced counterpart."""
     from analysis import stages
 
     stages.counterparts(preset, paper)

@@ -11,6 +11,8 @@ CODE = "REDRAFT_CODE"
 """Environment variable of a campaign's jobs: the frozen copy that they run from (redraft.ops.freeze)."""
 FROZEN = "frozen.json"
 """In a frozen copy: its hash, and the commit that it was made of."""
+PUBLISHED = "REDRAFT_PUBLISHED"
+"""Environment variable: folder of raw data that authors published, which are never part of the repository."""
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")
 """A part of a path: a name of the configuration, a workflow's `{wildcard}` or a pattern's `*`. No `..`, `/` or `~`."""
 
@@ -18,6 +20,11 @@ _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")
 def code_root() -> Path:
     """Where experiments and workflows are read: the frozen copy of a campaign's job, else the working directory."""
     return Path(os.environ.get(CODE) or ".")
+
+
+def published_data() -> Path:
+    """Where raw data that authors published lie: where the user says, else `published` in the working directory."""
+    return Path(os.environ.get(PUBLISHED) or "published")
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,13 @@ class Layout:
         """A figure, without the suffix."""
         return self.folder / "figures" / _part("paper", paper) / f"figure{number:02d}"
 
-    def reported_speedups(self, paper: str) -> Path:
-        """Every kind of speedup from the paper's own times, without the suffix."""
-        return self.folder / "tables" / _part("paper", paper) / "table04_reported"
+    def main_result(self, paper: str) -> Path:
+        """The comparisons of the first table that were run, without the suffix."""
+        return self.folder / "tables" / _part("paper", paper) / "main_result"
+
+    def reported_speedups(self, paper: str, number: int) -> Path:
+        """Every kind of speedup from the times that a table of the paper reports, without the suffix."""
+        return self.folder / "tables" / _part("paper", paper) / f"table{number:02d}_reported"
 
     def without_counterpart(self, paper: str) -> Path:
         """Reported rows beside which no reproduced one stands, without the suffix."""

@@ -6,10 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from redraft.config.claims import ClaimFile
 from redraft.config.data import BenchmarkFile
 from redraft.config.experiment import CellFile, Preset, Run
+from redraft.config.figures import FigureFile
 from redraft.config.load import mapping_values
-from redraft.config.report import ClaimFile, FigureFile, TableFile
+from redraft.config.reported import Reported
+from redraft.config.tables import TableFile
 from redraft.files import write_atomically
 
 FILES: dict[str, tuple[type[BaseModel], str]] = {
@@ -17,6 +20,7 @@ FILES: dict[str, tuple[type[BaseModel], str]] = {
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),
     "claims": (ClaimFile, "experiments/<paper>/claims.yaml"),
+    "reported": (Reported, "experiments/<paper>/reported.yaml"),
     "benchmarks": (BenchmarkFile, "experiments/benchmarks.yaml"),
     "preset": (Preset, "experiments/presets/<name>.yaml"),
     "run": (Run, "a cell with a preset and a seed, as `redraft show` prints it"),
