@@ -1,4 +1,4 @@
-# `make reproduce` and `make test` need git, make and Python 3.11 or 3.12, and a package index; nothing else.
+# All targets need git, make and Python 3.11 or 3.12, and a package index; nothing else.
 
 VENV := .venv
 # cpu, or gpu where there are GPUs; each checkout has one of them.
@@ -9,16 +9,23 @@ LIGHTEVAL := .venv-lighteval
 # Snakemake with its Slurm plugin: what submits jobs on a cluster, beside the environment that they run in.
 LAUNCHER := .venv-launcher
 PRESET ?= tiny
+# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files.
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test check bench mlflow docs lock clean lighteval launcher
+.PHONY: reproduce test test-all check bench mlflow docs lock clean lighteval launcher
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
 	@echo "open results/$(PRESET)/report.html"
 
-test: $(READY) lighteval check
-	pytest -n 2 --dist loadfile
+# Tests that start no server.
+test: $(READY) check
+	$(PYTEST) -m "not servers"
+
+# These and those that start vLLM, Ray for verl, a Slurm or lighteval. The first run before the other environments exist.
+test-all: test lighteval launcher
+	$(PYTEST) -m servers
 
 check: $(READY)
 	ruff check

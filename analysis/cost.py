@@ -33,6 +33,7 @@ class CellCost:
         source: where the hours come from.
         stored: bytes on disk of all runs when they are finished.
         stored_source: where these come from.
+        fresh_share: new samples whose reward is logged, over rollouts that are trained on.
     """
 
     cell: str
@@ -45,6 +46,7 @@ class CellCost:
     source: str
     stored: float | None = None
     stored_source: str = UNKNOWN
+    fresh_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,16 +119,17 @@ def costs_of(cells: Iterable[Cell], experiments: Experiments, preset: Preset, la
 def _cell_cost(cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates) -> CellCost:
     runs = [experiments.run(cell.id, seed, preset.name) for seed in preset.seeds]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
+    fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
     if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:
         source = f"measured ({len(measured)} of {count} runs)"
         hours, device_hours, stored = (
             sum(values) / len(measured)
             for values in zip(*((m.hours, m.hours * m.devices, m.stored) for m in measured), strict=True)
         )
-        return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source)
+        return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
     total = None if estimated is None else estimated * devices(preset) * count
-    return CellCost(cell.name, count, estimated, total, *storage, source, *_stored(*storage, count))
+    return CellCost(cell.name, count, estimated, total, *storage, source, *_stored(*storage, count), fresh)
 
 
 def _stored(

@@ -60,7 +60,7 @@ def text(
     ]
     of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
     return "\n".join([*_aligned(header, per_cell), "", *_aligned(of_parts, per_part), "",
-                      *_totals(costs, preset, available), "", *_left_out(preset, hardware)])  # fmt: skip
+                      *_totals(costs, preset, available), "", *_left_out(costs, preset, hardware)])  # fmt: skip
 
 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
@@ -83,13 +83,13 @@ def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
     ]
 
 
-def _left_out(preset: Preset, hardware: str | None) -> list[str]:
+def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> list[str]:
     if not preset.paper_scale or hardware is None:
         return ["Evaluation is not counted. Hours are those of finished runs."]
-    share = preset.trainer.fresh_samples / preset.trainer.group_size
+    shares = " or ".join(f"{share:.1%}" for share in sorted({cost.fresh_share for cost in costs}))
     return [
         "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where",
-        f"nothing is measured; and {share:.1%} more rollouts, sampled to log the reward of the policy itself.",
+        f"nothing is measured; and {shares} more rollouts, sampled to log the reward of the policy itself.",
         f"Hours are of the paper's GPUs ({hardware}). Policies: two bytes a parameter at every evaluated step. "
         "Rollouts, and",
         "drafts of one run in memory: of the mean length that the paper's token counts give, before compression.",

@@ -21,6 +21,7 @@ from redraft.config import Column, PublishedTable
 from redraft.config.tables import Curve
 from redraft.errors import UserError
 
+
 def read_curve(file: Path) -> list[dict[str, float]]:
     """The validations of a published training curve, one JSON object a line.
 

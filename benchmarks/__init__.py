@@ -1,1 +1,1 @@
-"""Timings, as ratios of things measured side by side in one run. `make bench` runs them all."""
+"""Benchmarks of time and memory; alternatives run side by side and are compared by ratios. `make bench` runs all."""

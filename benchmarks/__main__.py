@@ -1,12 +1,12 @@
-"""All benchmarks."""
+"""Entry point that runs all benchmarks."""
 
-from benchmarks import diversity, drafts, engine, gpu_rollout, grading, vllm_rollout, vllm_scoring, workflow
+from benchmarks import diversity, engine, gpu_rollout, grading, memory, vllm_rollout, vllm_scoring, workflow
 
 diversity.main()
-drafts.main()
 engine.main()
 gpu_rollout.main()
 grading.main()
+memory.main()
 vllm_rollout.main()
 vllm_scoring.main()
 workflow.main()

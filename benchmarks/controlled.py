@@ -1,19 +1,41 @@
-"""SPEC-RL with a given acceptance, so that the work of a step is known."""
+"""SPEC-RL with a fixed acceptance, so that the work of a step is known in advance."""
 
-from redraft.rollout.engine import Session
-from redraft.rollout.strategies import Context, Kept, Strategy, reuse
-from redraft.rollout.types import Rollout
+from collections.abc import Sequence
+
+import numpy as np
+
+from redraft.config.reuse import Retention
+from redraft.rollout.engine import Engine, Session
+from redraft.rollout.memory import Memory
+from redraft.rollout.strategies.response import Kept
+from redraft.rollout.strategies.reuse import reuse_drafts
+from redraft.rollout.strategies.tools import Meter, Strategy, Streams, Tools
+from redraft.rollout.types import Rollout, Task
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Accepted share of every draft."""
+"""Accepted shares of a draft, 0 to 1."""
 
 
 def accepted(share: float) -> Strategy:
-    """SPEC-RL as if that share of each draft were accepted."""
+    """SPEC-RL that scores each draft and then keeps the given share of its tokens."""
 
-    async def cut(draft: Rollout, session: Session, context: Context) -> Kept:
+    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
         await session.score(draft.tokens)
         prefix = int(share * draft.length)
         return Kept(prefix, draft.log_probs[:prefix], verified=draft.length)
 
-    return reuse(cut)
+    return reuse_drafts(cut)
+
+
+def one_visit() -> Memory:
+    """An empty memory of the last visit's drafts."""
+    return Memory(Retention(visits=1))
+
+
+def tools_of(engine: Engine, memory: Memory, prompts: Sequence[Sequence[int]], limit: int, step: int) -> Tools:
+    """Tools of one step whose responses earn nothing."""
+
+    async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+        return np.zeros(len(rollouts), np.float32)
+
+    return Tools(engine, reward, memory, Meter(), Streams(0, step), prompts, limit)

@@ -1,8 +1,8 @@
-"""What diversity and overlap cost at the paper's scale: processor seconds a step for each measure, memory for a run.
+"""Cost of the diversity and overlap measures at the paper's scale: CPU seconds per step, memory per run.
 
-The paper: 1,024 prompts x 8 rollouts a step, 6 steps an epoch; here 1,000 tokens a response in the mean, drawn by
-Zipf's law, and in the second epoch behind a prefix of the first's. ROUGE-1 takes turns with the package rouge-score,
-a row at a time, on a sample of rows that is scaled up.
+The paper has 1,024 prompts x 8 rollouts per step and 6 steps per epoch. Here responses have 1,000 tokens on average,
+drawn by Zipf's law; in the second epoch they start with a prefix of the first epoch's. ROUGE-1 is compared with the
+package rouge-score, which scores row by row and is timed on a sample of rows; its time is scaled up.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 
-from benchmarks.drafts import GROUP, LIMIT, MEAN, PROMPTS, STEPS, VOCABULARY, resident
+from benchmarks.memory import GROUP, LIMIT, MEAN, PROMPTS, STEPS, VOCABULARY, resident
 from benchmarks.side_by_side import line, seconds
 from redraft.evaluate.diversity import Measurement, StepRollouts, measure, read_step, self_bleu
 from redraft.rollout.streams import stream
@@ -25,7 +25,7 @@ from redraft.train.records import save_rollouts_of_step
 EPOCHS = 2
 ROUNDS = 3
 ROWS = 128
-"""Of a step, on which rouge-score is timed."""
+"""Rows of a step on which rouge-score is timed."""
 SAMPLES = (16, 32, 64)
 """Sizes of Self-BLEU's sample; its time grows with the square."""
 
@@ -33,7 +33,7 @@ Drafts = dict[tuple[int, int], Rollout]
 
 
 def continued(key: tuple[int, int], step: int, draft: Rollout | None, fresh: np.ndarray, cut: float) -> Rollout:
-    """A part of a draft, if there is one, and fresh tokens behind it; as long as the fresh tokens alone."""
+    """A rollout from a prefix of the draft, if there is one, and fresh tokens; its length is that of `fresh`."""
     prefix = int(cut * min(draft.length, len(fresh))) if draft else 0
     arrays = fresh, np.zeros(len(fresh), np.float32), np.full(len(fresh), step, np.int32)
     if draft:
@@ -43,7 +43,7 @@ def continued(key: tuple[int, int], step: int, draft: Rollout | None, fresh: np.
 
 
 def rolled_out(step: int, prompts: np.ndarray, drafts: Drafts, rng: np.random.Generator) -> Iterator[Rollout]:
-    """A step's rollouts."""
+    """Make up the rollouts of a step."""
     keys = [(int(prompt), sample) for prompt in prompts for sample in range(GROUP)]
     lengths = np.minimum(LIMIT, 1 + rng.gamma(2.0, MEAN / 2, len(keys)).astype(int))
     weights = 1 / np.arange(1, VOCABULARY + 1)
@@ -53,7 +53,7 @@ def rolled_out(step: int, prompts: np.ndarray, drafts: Drafts, rng: np.random.Ge
 
 
 def save(folder: Path, prompts: int) -> None:
-    """The rollouts of a run."""
+    """Save made-up rollouts of a whole run."""
     rng, drafts = np.random.default_rng(0), Drafts()
     for epoch in range(EPOCHS):
         for step, batch in enumerate(np.split(rng.permutation(prompts * STEPS), STEPS), epoch * STEPS):
@@ -64,28 +64,28 @@ def save(folder: Path, prompts: int) -> None:
 
 
 def whole_run(folder: Path) -> tuple[float, float]:
-    """Processor seconds a step of a run, and MiB of resident memory above a process that has only imported."""
+    """CPU seconds per step of a run, and MiB of resident memory above that of a process that only imports."""
     baseline, began = resident("VmRSS"), time.process_time()
     measure(folder, 0, folder / "diversity.parquet")
     return (time.process_time() - began) / (EPOCHS * STEPS), resident("VmHWM") - baseline
 
 
 class SplitAtSpaces:
-    """Lets rouge-score count tokens."""
+    """Tokenizer that makes rouge-score count tokens."""
 
     def tokenize(self, text: str) -> list[str]:
         return text.split()
 
 
 def by_row(rollouts: StepRollouts, earlier: list[np.ndarray]) -> None:
-    """ROUGE-1 of some rows by rouge-score."""
+    """ROUGE-1 of the first `ROWS` rows by rouge-score."""
     package = RougeScorer(["rouge1"], tokenizer=SplitAtSpaces())
     for response, old in zip(rollouts.responses.rows()[:ROWS], earlier[:ROWS], strict=True):
         package.score(*(" ".join(map(str, tokens)) for tokens in (old, response)))
 
 
 def each_measure(folder: Path) -> tuple[StepRollouts, dict[str, list[float]]]:
-    """Processor seconds of each measure on a step of the second epoch; rouge-score's are of `ROWS` rows."""
+    """CPU seconds of each measure on a step of the second epoch; those of rouge-score are for `ROWS` rows."""
     files = sorted((folder / "rollouts").glob("step-*.parquet"))
     measurement = Measurement(0)
     for step, file in enumerate(files[:STEPS]):
@@ -100,7 +100,7 @@ def each_measure(folder: Path) -> tuple[StepRollouts, dict[str, list[float]]]:
 
 
 def main(prompts: int = PROMPTS) -> None:
-    """Print processor seconds a step, and memory."""
+    """Print CPU seconds per step, and memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save(folder, prompts)
@@ -109,7 +109,7 @@ def main(prompts: int = PROMPTS) -> None:
         rollouts, measured = each_measure(folder)
     responses = rollouts.responses
     scaled = [s * len(responses) / ROWS for s in measured.pop("rouge-score")]
-    print(f"diversity: processor seconds a step of {len(responses):,} rollouts, {len(responses.values):,} tokens")
+    print(f"diversity: CPU seconds for a step of {len(responses):,} rollouts, {len(responses.values):,} tokens")
     for part, values in measured.items():
         print(line(part, values))
     print(line(f"ROUGE-1 by rouge-score, scaled from {ROWS} rows", scaled))
@@ -120,7 +120,7 @@ def main(prompts: int = PROMPTS) -> None:
         )
         print(line(f"Self-BLEU of {sample}", taken[""]))
     steps = f"{EPOCHS * STEPS} steps, {EPOCHS} epochs"
-    print(f"  a run of {steps}: {a_step:.2f} s a step, peak {peak:.0f} MiB above a process that has only imported")
+    print(f"  a run of {steps}: {a_step:.2f} s per step, peak {peak:.0f} MiB above a process that only imports")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The in-process engine against transformers' `generate`, and its scoring against its decoding.
+"""Speed of the in-process engine against transformers' `generate`, and of its verification against its decoding.
 
-A rollout needs the log-probability of each sampled token. The engine always returns them; `generate` is timed with them
-(its logits are kept and turned into log-probabilities at the end) and, for information, without.
+A rollout needs the log-prob of each sampled token. The engine always returns them. `generate` is timed with log-probs
+(its logits are kept and turned into log-probs at the end) and, for information, without.
 """
 
 from typing import Any
@@ -13,24 +13,25 @@ from transformers import GenerationConfig
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines.torch_engine import TorchEngine
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
 ROWS = TOKENS = 128
 PROMPTS = (9, 21)
-"""Shortest and longest prompt, tokens: those of the tiny task. `generate` gets them padded on the left, as it must."""
+"""Tokens of the shortest and the longest prompt, as in the tiny task; `generate` needs them padded on the left."""
 
 
 def tiny_model() -> Any:
-    """The tiny preset's architecture with random weights; `generate` too must not stop at an end of sequence."""
+    """The tiny preset's architecture with random weights, without an end of sequence at which `generate` would stop."""
     model = models.initialise(TinyModel(), make_tokenizer()).eval()
     model.generation_config.eos_token_id = None
     return model
 
 
 class Work:
-    """The same job for each alternative: a batch of prompts, a fixed number of tokens each."""
+    """The same work for each alternative: a batch of prompts, with a fixed number of tokens per response."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -46,8 +47,8 @@ class Work:
 
     async def _decode(self, row: int) -> None:
         async with self.engine.session(self.prompts[row]) as session:
-            u = uniforms(0, "benchmark", row, count=TOKENS)
-            continuation = await session.decode(np.zeros(0, dtype=np.int32), TOKENS, u)
+            draws = Inversion(uniforms(0, "benchmark", row, count=TOKENS))
+            continuation = await session.decode(np.zeros(0, dtype=np.int32), TOKENS, draws)
         assert len(continuation.log_probs) == TOKENS
 
     async def _score(self, row: int) -> None:
@@ -55,15 +56,15 @@ class Work:
             await session.score(self.drafts[row])
 
     def decode(self) -> None:
-        """The engine samples."""
+        """Sample responses by the engine."""
         self.engine.run(*(self._decode(i) for i in range(ROWS)))
 
     def score(self) -> None:
-        """The engine scores drafts of that length."""
+        """Score drafts of the same length by the engine."""
         self.engine.run(*(self._score(i) for i in range(ROWS)))
 
     def generate(self, log_probs: bool) -> None:
-        """Transformers samples."""
+        """Sample responses by transformers."""
         settings = GenerationConfig(
             do_sample=True,
             min_new_tokens=TOKENS,
@@ -81,7 +82,7 @@ class Work:
 
 
 def main() -> None:
-    """Print tokens a second and ratios."""
+    """Print tokens per second, and ratios."""
     torch.set_num_threads(1)
     work = Work()
     measured = seconds(

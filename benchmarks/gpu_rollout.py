@@ -1,7 +1,7 @@
-"""A rollout step of the in-process engine on a GPU: SPEC-RL at controlled acceptance against vanilla.
+"""Time of a rollout step of the in-process engine on a GPU: SPEC-RL at fixed acceptance against vanilla.
 
-`python -m benchmarks.gpu_rollout` takes a model of Qwen3-1.7B's shape with random weights in bfloat16; `--shape tiny`
-is for trying the benchmark itself, anywhere. Drafts are full-length responses of the same model, and no token ends a
+`python -m benchmarks.gpu_rollout` takes a model of Qwen3-1.7B's shape with random weights in bfloat16. `--shape tiny`
+tries the benchmark itself on any machine. Drafts are full-length responses of the same model, and no token ends a
 response.
 """
 
@@ -15,17 +15,17 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.controlled import SHARES, accepted
+from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.engines.torch_engine import TorchEngine
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.strategies import Context, Strategy, vanilla
-from redraft.rollout.types import Rollout
+from redraft.rollout.strategies import vanilla
+from redraft.rollout.strategies.tools import Strategy
+from redraft.rollout.types import Group, Task
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model, and a step of its rollouts."""
+    """Shape of a model, and size of a rollout step."""
 
     config: Qwen3Config
     prompts: int
@@ -50,7 +50,7 @@ SHAPES = {
 
 
 class Work:
-    """The same step for each alternative."""
+    """The same rollout step for each alternative."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -64,20 +64,21 @@ class Work:
         )
         rng = np.random.default_rng(0)
         self.prompts = rng.integers(2, shape.config.vocab_size, (shape.prompts, shape.prompt_tokens)).tolist()
-        self.drafts = DraftStore()
+        self.memory = one_visit()
         self.verification: dict[str, list[float]] = {}
-        for rollout in self._step(vanilla, 0):
-            self.drafts.put(rollout, 0)
+        for group in self._step(vanilla, 0):
+            self.memory.put(group)
 
-    def _step(self, strategy: Strategy, epoch: int) -> list[Rollout]:
-        context = Context(0, epoch, epoch, self.shape.group, self.shape.tokens, self.drafts)
-        groups = self.engine.run(*(strategy(i, p, self.engine, context) for i, p in enumerate(self.prompts)))
+    def _step(self, strategy: Strategy, epoch: int) -> list[Group]:
+        tools = tools_of(self.engine, self.memory, self.prompts, self.shape.tokens, epoch)
+        tasks = [Task(prompt, epoch, self.shape.group) for prompt in range(self.shape.prompts)]
+        groups = self.engine.run(*(strategy(task, tools) for task in tasks))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        return [rollout for group in groups for rollout in group]
+        return groups
 
     def step(self, name: str, strategy: Strategy) -> Callable[[], None]:
-        """A step to be timed, which notes the seconds of its verification."""
+        """A function that runs one step and records the seconds of its verification."""
 
         def run() -> None:
             before = self.engine.usage.verification_seconds
@@ -88,19 +89,19 @@ class Work:
 
 
 def main() -> None:
-    """Print a table, or why there is none."""
+    """Print a table, or the reason why there is none."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="1.7b")
     name = parser.parse_known_args()[0].shape
     if name != "tiny" and not torch.cuda.is_available():
-        print("gpu_rollout: skipped, since there is no GPU here")
+        print("gpu_rollout: skipped, since this machine has no GPU")
         return
     shape = SHAPES[name]
     work = Work(shape)
     strategies = {"vanilla": vanilla} | {f"SPEC-RL, {s:.0%} accepted": accepted(s) for s in SHARES}
     steps = {title: work.step(title, strategy) for title, strategy in strategies.items()}
     measured = seconds(steps, rounds=shape.rounds, clock=time.perf_counter)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a processor"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
     print(f"engine, {name} on {device}: a step of {shape.prompts * shape.group} rollouts x {shape.tokens} tokens")
     for (title, values), bound in zip(measured.items(), (1.0, *(1 - s for s in SHARES)), strict=True):
         print(line(title, values))

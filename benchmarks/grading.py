@@ -1,7 +1,7 @@
-"""How many samples a second the grade stage gets through, on two processes, from the real test sets' answers.
+"""Speed of the grade stage in samples per second, with two workers, on the answers of the real test sets.
 
-Distinct: every problem's answer boxed in another notation, a different wrong one, and one without a box. Repeated: the
-same responses again and again, as samples of a problem repeat answers.
+"Distinct" has three samples per problem: the answer boxed in another notation, a wrong answer, and the answer without a
+box. "Repeated" has the same responses several times, as samples of a problem repeat answers.
 """
 
 import json
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "shared/data/benchmarks"
 PROCESSES = 2
 REPEATS = 8
 LENGTH = 4000
-"""Characters of working before the box."""
+"""Characters before the box of each response."""
 ANSWERS = {
     "math500": lambda row: row["answer"],
     "minerva_math": lambda row: boxed(row["solution"]),
@@ -30,7 +30,7 @@ ANSWERS = {
 
 
 def answers(name: str) -> list[str]:
-    """A set's answers, or sums if it is not there."""
+    """The answers of a test set, or small integers if its file is missing."""
     file = FOLDER / f"{name}.jsonl"
     if not file.exists():
         return [str(i) for i in range(500)]
@@ -38,7 +38,7 @@ def answers(name: str) -> list[str]:
 
 
 def responses(own: list[str], repeats: int) -> pd.DataFrame:
-    """Three samples a problem, so often."""
+    """Three samples per problem, `repeats` times."""
     texts = [
         [f"\\boxed{{{spaced(answer)}}}", f"\\boxed{{{other}}}", f"It is {answer}."]
         for answer, other in zip(own, own[1:] + own[:1], strict=True)
@@ -53,13 +53,13 @@ def responses(own: list[str], repeats: int) -> pd.DataFrame:
 
 
 def spaced(answer: str) -> str:
-    """The same answer in another notation, which is not equal as text."""
+    """The same answer in another notation, so that the texts differ."""
     return re.sub(r"\\frac\b", r"\\dfrac", answer.replace("$", "")) + "\\,"
 
 
 def main() -> None:
-    """Print samples a second and what became of them."""
-    print(f"grading, {PROCESSES} processes, {LENGTH:,} characters a response")
+    """Print samples per second, and counts of outcomes."""
+    print(f"grading, {PROCESSES} workers, {LENGTH:,} characters per response")
     for name in ANSWERS:
         for kind, repeats in (("distinct", 1), (f"repeated {REPEATS} times", REPEATS)):
             own = answers(name)
@@ -72,7 +72,7 @@ def main() -> None:
                 seconds = time.perf_counter() - began
                 score = json.loads(scores.read_text())["0"]["answers"]
             outcomes = ", ".join(f"{score[key]:,} {key}" for key in ("correct", "without_answer", "timeouts", "errors"))
-            speed = f"{score['total']:>7,} samples {seconds:6.1f} s {score['total'] / seconds:8,.0f} a second"
+            speed = f"{score['total']:>7,} samples {seconds:6.1f} s {score['total'] / seconds:8,.0f} per second"
             print(f"  {name:<14} {kind:<18} {speed}; {outcomes}")
 
 

@@ -1,4 +1,4 @@
-"""Fair timing on a noisy machine: alternatives take turns, and medians are compared."""
+"""Timing on a noisy machine: alternatives take turns, and medians are compared."""
 
 import statistics
 import time
@@ -10,10 +10,13 @@ ROUNDS = 7
 def seconds(
     alternatives: dict[str, Callable[[], object]], rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of each alternative by the clock, one a round, after a first round that does not count.
+    """Measure the seconds of each alternative, once per round, after a warm-up round.
 
-    Processor seconds (`time.process_time`) depend less on what else the machine does; they are right for what computes
-    in this process on one thread.
+    CPU seconds (`time.process_time`) depend less on other load of the machine. They suit work in this process on one
+    thread.
+
+    Returns:
+        Seconds of each round by alternative.
     """
     measured: dict[str, list[float]] = {name: [] for name in alternatives}
     for number in range(rounds + 1):
@@ -26,10 +29,10 @@ def seconds(
 
 
 def line(name: str, values: list[float], unit: str = "s") -> str:
-    """Median with minimum and maximum."""
+    """A line with median, minimum and maximum."""
     return f"  {name:<44} {statistics.median(values):10.3f} {unit}  [{min(values):.3f}, {max(values):.3f}]"
 
 
 def ratio(first: list[float], second: list[float]) -> float:
-    """Median over rounds of first/second."""
+    """Median over rounds of the ratio first/second."""
     return statistics.median(a / b for a, b in zip(first, second, strict=True))

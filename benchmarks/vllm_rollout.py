@@ -1,9 +1,8 @@
-"""A rollout step on vLLM: SPEC-RL when a given share of every draft is accepted, against vanilla.
+"""Time of a rollout step on vLLM: SPEC-RL at fixed acceptance against vanilla.
 
-Drafts are full-length responses of the same model, and no token ends a response: so the work of each alternative is
-known, and the share of tokens that is decoded is the best ratio to vanilla that there could be. vLLM runs in this
-process, on one thread, and is timed by the processor. Each step starts with an empty prefix cache, as after an update
-of the weights.
+Drafts are full-length responses of the same model, and no token ends a response. So the work of each alternative is
+known, and the share of decoded tokens is the lowest possible ratio to vanilla. vLLM runs in this process on one thread
+and is timed in CPU seconds. Each step starts with an empty prefix cache, as after an update of the weights.
 """
 
 import os
@@ -20,14 +19,15 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks.controlled import SHARES, accepted
+from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_engine, vllm_local
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.strategies import Context, Strategy, vanilla
+from redraft.rollout.engine import Inversion
+from redraft.rollout.strategies import vanilla
+from redraft.rollout.strategies.tools import Strategy
 from redraft.rollout.streams import uniforms
-from redraft.rollout.types import Rollout
+from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
@@ -37,12 +37,12 @@ SHAPES = {
     "tiny preset": (TinyModel(), 4),
     "larger": (TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152), 2),
 }
-"""Models and rounds of measurement."""
+"""Models and numbers of measured rounds."""
 PARTS = ("verification", "decoding", "transfer", "assembly")
 
 
 def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
-    """A model with random weights, for sequences of so many tokens."""
+    """Save a model with random weights, for sequences of `positions` tokens."""
     model = models.initialise(shape, make_tokenizer())
     model.config.max_position_embeddings = positions
     model.save_pretrained(folder)
@@ -50,7 +50,7 @@ def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
 
 
 class Stopwatch:
-    """Seconds in functions of a module while they are wrapped."""
+    """CPU seconds spent in wrapped functions."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -72,38 +72,40 @@ class Stopwatch:
 
 
 class Work:
-    """The same step for each alternative."""
+    """The same rollout step for each alternative."""
 
     def __init__(self, folder: Path) -> None:
         rng = np.random.default_rng(0)
         self.longest = LONGEST_PROMPT + TOKENS + 1
         self.vllm = vllm_local.LocalVLLM(folder, self.longest, max_rows=PROMPTS * GROUP)
         self.prompts = [rng.integers(2, 44, int(n)).tolist() for n in rng.integers(9, LONGEST_PROMPT + 1, PROMPTS)]
-        self.drafts = DraftStore()
+        self.memory = one_visit()
         self.parts: dict[str, list[dict[str, float]]] = {}
         self.apart: dict[float, list[tuple[float, float]]] = {share: [] for share in SHARES}
-        for rollout in self._step(vanilla, 0)[0]:
-            self.drafts.put(rollout, 0)
+        for group in self._step(vanilla, 0)[0]:
+            self.memory.put(group)
 
-    def _step(self, strategy: Strategy, epoch: int) -> tuple[list[Rollout], dict[str, float]]:
-        """Rollouts of a step, and its parts: the first two are waited for and may overlap; transfer is in them."""
+    def _step(self, strategy: Strategy, epoch: int) -> tuple[list[Group], dict[str, float]]:
+        """Groups of a step, and seconds of its parts.
+
+        Verification and decoding are waiting times, may overlap, and include the transfer.
+        """
         engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
-        context, transfer = Context(0, epoch, epoch, GROUP, TOKENS, self.drafts), Stopwatch()
+        tools, transfer = tools_of(engine, self.memory, self.prompts, TOKENS, epoch), Stopwatch()
         self.vllm.engine.reset_prefix_cache()
         with (
             transfer.over(vllm_local, "to_output"),
             transfer.over(vllm_engine, "scores_of"),
             transfer.over(vllm_engine, "continuation_of"),
         ):
-            groups = self.vllm.run(*(strategy(i, p, engine, context) for i, p in enumerate(self.prompts)))
+            groups = self.vllm.run(*(strategy(Task(i, epoch, GROUP), tools) for i in range(PROMPTS)))
         usage = engine.usage
-        values = (usage.verification_seconds, usage.decoding_seconds, transfer.seconds, context.assembly_seconds)
-        rollouts = [rollout for group in groups for rollout in group]
-        cached = context.cached_tokens / len(rollouts)
-        return rollouts, dict(zip(PARTS, values, strict=True)) | {"cached": cached}
+        values = (usage.verification_seconds, usage.decoding_seconds, transfer.seconds, tools.meter.assembly_seconds)
+        cached = tools.meter.cached_tokens / (PROMPTS * GROUP)
+        return groups, dict(zip(PARTS, values, strict=True)) | {"cached": cached}
 
     def step(self, name: str, strategy: Strategy) -> Callable[[], None]:
-        """A step to be timed, which notes its parts."""
+        """A function that runs one step and records its parts."""
 
         def run() -> None:
             self.parts.setdefault(name, []).append(self._step(strategy, 1)[1])
@@ -111,12 +113,11 @@ class Work:
         return run
 
     def _all(self, one: Callable[[vllm_engine.VLLMSession, Rollout], Coroutine[Any, Any, object]]) -> float:
-        """Seconds of asking for the same in a session of every draft."""
+        """CPU seconds of the same request in a session of every draft."""
         engine = vllm_engine.VLLMEngine(self.vllm, (), self.longest, process_time)
 
         async def session(prompt: int, sample: int) -> None:
-            draft = self.drafts.get(prompt, sample, 0)
-            assert draft
+            draft = self.memory.drafts(prompt)[sample]
             async with engine.session(self.prompts[prompt]) as opened:
                 await one(opened, draft)
 
@@ -125,12 +126,12 @@ class Work:
         return process_time() - began
 
     def phases(self, share: float) -> Callable[[], None]:
-        """All requests for scores, then all continuations, each alone; it notes how long each took."""
+        """A function that first requests all scores, then all continuations, and records the seconds of both."""
         kept = int(share * TOKENS)
 
         async def go_on(session: vllm_engine.VLLMSession, draft: Rollout) -> None:
             numbers = uniforms(0, "benchmark", draft.prompt, draft.sample, count=TOKENS - kept)
-            await session.decode(draft.tokens[:kept], TOKENS - kept, numbers)
+            await session.decode(draft.tokens[:kept], TOKENS - kept, Inversion(numbers))
 
         def run() -> None:
             self.vllm.engine.reset_prefix_cache()
@@ -141,19 +142,19 @@ class Work:
 
 
 def report(work: Work, measured: dict[str, list[float]]) -> None:
-    """Print seconds, their parts and ratios; the first round does not count."""
+    """Print seconds, their parts and ratios, without the warm-up round."""
     for name, values in measured.items():
         if name not in work.parts:
             continue
         print(line(name, values))
         parts = work.parts[name][1:]
         medians = {part: statistics.median(of[part] for of in parts) for part in (*PARTS, "cached")}
-        print("    of it " + ", ".join(f"{part} {medians[part]:.3f} s" for part in PARTS))
+        print("    with " + ", ".join(f"{part} {medians[part]:.3f} s" for part in PARTS))
         if name != "vanilla":
             share = SHARES[list(work.parts).index(name) - 1]
             to_vanilla = ratio(values, measured["vanilla"])
             print(f"    {to_vanilla:.2f} of vanilla's seconds for {1 - share:.2f} of its tokens; "
-                  f"{medians['cached']:.0f} tokens a rollout found in the cache")  # fmt: skip
+                  f"{medians['cached']:.0f} tokens per rollout found in the cache")  # fmt: skip
     print("  phases alone: all scores, then all continuations")
     for share, rounds in work.apart.items():
         scoring, going_on = (statistics.median(values) for values in zip(*rounds[1:], strict=True))
@@ -171,7 +172,7 @@ def main() -> None:
                 steps | {f"phases {s:.0%}": work.phases(s) for s in SHARES}, rounds=rounds, clock=process_time
             )
             work.vllm.close()
-        print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, processor seconds")
+        print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, CPU seconds")
         report(work, measured)
 
 

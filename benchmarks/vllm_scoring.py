@@ -1,18 +1,18 @@
-"""What it costs to get the log-probabilities of drafts out of vLLM, against the forward pass that computes them.
+"""Cost of reading the log-probs of drafts out of vLLM, against the forward pass that computes them.
 
-Drafts of 1,024 tokens, one request each. The alternatives differ in what a request asks for and how it is read:
+Each draft has 1,024 tokens and is one request. The alternatives differ in the request and in the reading of its answer:
 
-- bare: nothing but one token, so the forward pass and vLLM's scheduling alone;
-- objects: `prompt_logprobs=0`, one dictionary and one object a token;
-- flat, row by row: `flat_logprobs=True`, but read as a sequence of dictionaries, as verl's server reads it;
-- flat: its list of floats read as it is;
-- in the worker: a bare request, and a hook on the model's forward pass that scores the draft's rows, decides on them
-  there and keeps one number for each draft, which is fetched at the end. It is installed by `collective_rpc`, so vLLM
-  is not changed; it needs a model that is called (eager), and reads the runner's batch, which is no public interface.
+- bare: one new token only, so the forward pass and vLLM's scheduling alone;
+- objects: `prompt_logprobs=0`, with one dictionary and one object per token;
+- flat, row by row: `flat_logprobs=True`, read as a sequence of dictionaries, like verl's server does;
+- flat: `flat_logprobs=True`, its list of floats read directly;
+- in the worker: a bare request, and a hook on the model's forward pass. The hook scores the draft's rows, decides on
+  them and keeps one number per draft, which is fetched at the end. `collective_rpc` installs it, so vLLM is not
+  changed. It needs an eager model and reads the runner's batch, which is no public interface.
 
-What plain vLLM 0.31 does not offer: logits processors see only the last row of a prompt; `prompt_logprob_token_ids`
-gives arrays instead of objects, but for at most 128 tokens that are the same in every row, and only with the runner
-that needs Triton.
+Two other ways fail in plain vLLM 0.31. Logits processors see only the last row of a prompt. `prompt_logprob_token_ids`
+gives arrays instead of objects, but only for at most 128 tokens that are the same in every row, and only with the
+runner that needs Triton.
 """
 
 import os
@@ -31,7 +31,7 @@ import torch
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_local
-from redraft.rollout.acceptance import first_rejection
+from redraft.rollout.acceptance.ratio import first_rejection
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
@@ -42,13 +42,13 @@ from vllm.sampling_params import RequestOutputKind  # isort: skip
 PROMPT, DRAFT = 21, 1024
 TINY_VOCABULARY = 44
 CASES = ((TINY_VOCABULARY, 64, 5), (TINY_VOCABULARY, 256, 3), (32_768, 8, 2))
-"""Vocabulary, drafts, rounds."""
+"""Size of the vocabulary, number of drafts, number of rounds."""
 LENIENCE = np.exp(0.5)
 BARE = {"max_tokens": 1, "detokenize": False, "skip_reading_prefix_cache": True}
 
 
 def save(vocabulary: int, folder: Path) -> Path:
-    """The tiny preset's model with random weights, a larger vocabulary and more positions."""
+    """Save the tiny preset's model with random weights, another vocabulary size and more positions."""
     model = models.initialise(TinyModel(), make_tokenizer())
     if vocabulary != TINY_VOCABULARY:
         model.resize_token_embeddings(vocabulary, mean_resizing=False)
@@ -58,7 +58,7 @@ def save(vocabulary: int, folder: Path) -> Path:
 
 
 def install_acceptance(worker: Any) -> None:
-    """Let a worker score the drafts of requests that say where theirs begins and what decides on it."""
+    """Install the hook on a worker's model; it decides on drafts by the `extra_args` of their requests."""
     runner, model = worker.model_runner, worker.model_runner.get_model()
     worker.prefixes = {}
 
@@ -80,18 +80,18 @@ def install_acceptance(worker: Any) -> None:
 
 
 def take_prefixes(worker: Any) -> dict[str, int]:
-    """Prefix lengths by request since the last call."""
+    """Return and reset the prefix lengths by request."""
     taken, worker.prefixes = worker.prefixes, {}
     return taken
 
 
 def remove_acceptance(worker: Any) -> None:
-    """Take the hook off."""
+    """Remove the hook."""
     worker.decide.remove()
 
 
 class Work:
-    """The same drafts for each alternative, and the same decision about them."""
+    """The same drafts for each alternative, and the same decision on them."""
 
     def __init__(self, folder: Path, vocabulary: int, count: int) -> None:
         rng = np.random.default_rng(0)
@@ -103,7 +103,7 @@ class Work:
         self.prefixes: dict[str, list[int]] = {}
 
     def _serve(self, settings: Callable[[int], dict[str, Any]]) -> list[Any]:
-        """vLLM's answers, in order."""
+        """Serve all drafts; returns vLLM's answers in order."""
         engine, answers = self.vllm.engine, {}
         engine.reset_prefix_cache()
         for i, sequence in enumerate(self.sequences):
@@ -119,26 +119,26 @@ class Work:
         self.prefixes[name] = cut.tolist()
 
     def bare(self) -> None:
-        """The forward pass."""
+        """Run the alternative "bare"."""
         self._serve(lambda _: BARE)
 
     def objects(self) -> None:
-        """Dictionaries of objects."""
+        """Run the alternative "objects"."""
         answers = self._serve(lambda _: BARE | {"prompt_logprobs": 0})
         self._decide("objects", [_row_by_row(answer) for answer in answers])
 
     def flat_row_by_row(self) -> None:
-        """Flat, turned into dictionaries."""
+        """Run the alternative "flat, row by row"."""
         answers = self._serve(lambda _: BARE | {"prompt_logprobs": 0, "flat_logprobs": True})
         self._decide("flat, row by row", [_row_by_row(answer) for answer in answers])
 
     def flat(self) -> None:
-        """Flat."""
+        """Run the alternative "flat"."""
         answers = self._serve(lambda _: BARE | {"prompt_logprobs": 0, "flat_logprobs": True})
         self._decide("flat", [answer.prompt_logprobs.logprobs for answer in answers])
 
     def in_the_worker(self) -> None:
-        """Acceptance decided where the logits are."""
+        """Run the alternative "in the worker"."""
         engine = self.vllm.engine
         engine.collective_rpc(install_acceptance)
         self._serve(
@@ -153,12 +153,12 @@ class Work:
 
 
 def _row_by_row(answer: Any) -> list[float]:
-    """The first entry of each row's dictionary."""
+    """Log-prob of the first entry of each row's dictionary."""
     return [row[next(iter(row))].logprob for row in answer.prompt_logprobs[1:]]
 
 
 def main() -> None:
-    """Print seconds and ratios to the bare forward pass; all alternatives must cut every draft at the same token."""
+    """Print seconds and ratios to the bare request; fails if two alternatives cut a draft at different tokens."""
     for vocabulary, count, rounds in CASES:
         with tempfile.TemporaryDirectory() as folder:
             work = Work(save(vocabulary, Path(folder)), vocabulary, count)
@@ -168,7 +168,7 @@ def main() -> None:
             }  # fmt: skip
             measured = seconds(alternatives, rounds, process_time)
             work.vllm.close()
-        print(f"vLLM, scoring {count} drafts x {DRAFT} tokens, vocabulary {vocabulary}: processor seconds")
+        print(f"vLLM, scoring {count} drafts x {DRAFT} tokens, vocabulary {vocabulary}: CPU seconds")
         for name, values in measured.items():
             print(f"{line(name, values)}  {ratio(values, measured['bare forward pass']):.2f} of bare")
         assert len({tuple(cut) for cut in work.prefixes.values()}) == 1, "the alternatives decide differently"

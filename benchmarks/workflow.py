@@ -1,4 +1,4 @@
-"""What Snakemake itself takes: dry runs of a preset and of the papers' whole campaign, and a run with nothing to do."""
+"""Time of Snakemake itself: dry runs of a preset and of the papers' whole campaign, and a run with nothing to do."""
 
 import subprocess
 
@@ -6,13 +6,13 @@ from benchmarks.side_by_side import line, seconds
 
 
 def snakemake(*arguments: str) -> str:
-    """Output of one call that must succeed."""
+    """Run Snakemake and return its output; raises if it fails."""
     result = subprocess.run(["snakemake", *arguments], check=True, capture_output=True, text=True)
     return result.stdout + result.stderr
 
 
 def main() -> None:
-    """Print wall seconds; the run with nothing to do is of the tiny preset if that is finished, else of smoke."""
+    """Print wall seconds; the run with nothing to do takes the tiny preset if it is finished, else smoke."""
     preset = "tiny" if "Nothing to be done" in snakemake("-n") else "smoke"
     snakemake("--config", f"preset={preset}")
     measured = seconds(

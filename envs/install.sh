@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment $1 from the lock of the environment $2 (cpu unless said, gpu, launcher or lighteval) and
-# installs this project into it, except into the last two. Run from the repository's root.
+# Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu, launcher or lighteval.
+# Installs this project into it, except for launcher and lighteval. Run it from the repository's root.
 set -eu
 venv=$1
 name=${2:-cpu}
@@ -21,19 +21,19 @@ fi
 echo "installing $(grep -c == "$lock") pinned packages into $venv with $("$python" --version); this takes some minutes" >&2
 "$python" -m venv --clear "$venv"
 pip="$venv/bin/python -m pip --disable-pip-version-check"
-# The lock is whole, so nothing is resolved; see envs/cpu/excludes.txt for what is left out there.
+# The lock is complete, so pip resolves nothing; envs/cpu/excludes.txt lists the packages that are left out there.
 $pip install --quiet --no-deps -r "$lock"
 if [ "$name" = gpu ]; then
-    # Compiled against the PyTorch that is there, which takes up to an hour.
+    # flash-attn is compiled against the installed PyTorch, which takes up to an hour.
     if command -v nvcc > /dev/null; then
         $pip install --quiet --no-deps --no-build-isolation -r envs/gpu/flash-attn.txt
     else
-        echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what goes without it" >&2
+        echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what works without it" >&2
     fi
 elif [ "$name" = launcher ]; then
-    # Its jobs, too, find the command by the path: the one of the environment that trains, which may be made later.
+    # Jobs find `redraft` by the PATH. The link leads to the environment that trains, which may be made later.
     ln -s "$PWD/.venv/bin/redraft" "$venv/bin/redraft"
-# Where the index offers only PyTorch's CUDA build, that cannot be imported without its CUDA packages.
+# An index may offer only PyTorch's CUDA build, which cannot be imported without its CUDA packages.
 elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
     $pip install --quiet --no-deps -r envs/cpu/cuda.lock
@@ -43,7 +43,7 @@ case $name in
 cpu | gpu) $pip install --quiet --no-deps --no-build-isolation -e . ;;
 esac
 if [ "$name" != lighteval ]; then
-    # Snakemake looks for plugins only in folders on the path, and an editable install of two roots puts none there.
+    # Snakemake looks for plugins in folders of sys.path, and an editable install of two roots adds none to it.
     echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
 fi
 echo "$name" > "$venv/.ready"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Resolves requirements.in of the environments named as arguments, or of all, with uv and for both Pythons, to
-# requirements.lock; for the one without GPUs also to cuda.lock what PyTorch's CUDA build needs besides. Pins that still
-# fit are kept.
+# Resolves requirements.in to requirements.lock with uv, for both Pythons, and keeps pins that still fit. The arguments
+# name environments; without arguments all are resolved. For cpu, cuda.lock gets the further packages of PyTorch's CUDA
+# build.
 set -eu
 cd "$(dirname "$0")"
 for name in "$@"; do
@@ -44,7 +44,7 @@ lock_gpu() {
     lock gpu
 }
 
-lock_lighteval() { # the same PyTorch as cpu, so cpu/cuda.lock serves it too
+lock_lighteval() { # same PyTorch as cpu, so cpu/cuda.lock fits too
     lock lighteval --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt
 }
 

@@ -1,21 +1,57 @@
-"""What several test files use. Tests compute on one thread: for models so small a second one only waits."""
+"""Fixtures and hooks of all tests. Tests compute on one thread: for such small models a second one only waits."""
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
+os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
 
 import pytest
 from hypothesis import settings
+
+from redraft.cli import main
+from tests.tiers import check_marks, tier_of
 
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
 settings.load_profile("redraft")
 
 
+@pytest.fixture
+def mistake(monkeypatch, capsys):
+    """Call `redraft` with a mistake, in this process and a folder; the message that it ends in."""
+
+    def call(folder, *arguments):
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        assert end.value.code == 2
+        text = capsys.readouterr().err
+        assert "error:" in text
+        assert "Traceback" not in text
+        return text
+
+    return call
+
+
+LONGEST = ("test_slurm", "test_verl", "test_workflow", "test_trainer", "test_workstation")
+"""Test files that start first, so that no worker waits for them at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    check_marks(items)
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with tier_of(item):  # not a fixture, since those of wider scopes come before any that is one test's
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
-    """Folder of a model of a few thousand parameters that answers each of data/coin_problems.jsonl by 1 or 2.
+    """Folder of a model with a few thousand parameters that answers each problem of data/coin_problems.jsonl by 1 or 2.
 
-    It writes a random digit and letter before that, so that responses differ, end, and are right half of the time.
+    It writes a random digit and letter first, so that responses differ, end, and are right half of the time.
     """
     import numpy as np
     import torch

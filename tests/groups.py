@@ -2,15 +2,19 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.engine import Continuation
-from redraft.rollout.strategies import Context, strategy
+from redraft.config.capability import Capability
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
+from redraft.rollout.engine import Continuation, Inversion, Scores
+from redraft.rollout.memory import Memory
+from redraft.rollout.noise import gumbel
+from redraft.rollout.strategies import strategy
+from redraft.rollout.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.streams import stream
-from redraft.rollout.types import Finish, Rollout
+from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLaw
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4
 PROMPTS = {0: [3, 4], 1: [5], 2: [2, 2, 2]}
@@ -34,10 +38,10 @@ def name_of(method):
 
 
 class Recording:
-    """An engine that notes what it is asked for: drafts to score, and (prefix, limit, uniforms) to decode behind."""
+    """An engine that notes drafts to score, and (prefix, limit, random numbers) to decode behind."""
 
     def __init__(self, engine):
-        self.engine, self.stops = engine, engine.stops
+        self.engine, self.stops, self.capabilities = engine, engine.stops, engine.capabilities
         self.scored, self.decoded = [], []
 
     @asynccontextmanager
@@ -50,22 +54,26 @@ class RecordingSession:
     def __init__(self, engine, session):
         self.engine, self.session = engine, session
 
-    async def score(self, draft):
+    async def score(self, draft, at=None):
         self.engine.scored.append(draft)
-        return await self.session.score(draft)
+        return await self.session.score(draft, at)
 
-    async def decode(self, prefix, max_new_tokens, uniforms):
+    async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
         assert max_new_tokens >= 1
-        assert uniforms.shape == (max_new_tokens,)
         assert not self.engine.stops & set(prefix.tolist()), "nothing may be decoded behind the end of a response"
-        self.engine.decoded.append((prefix.tolist(), max_new_tokens, tuple(uniforms)))
-        return await self.session.decode(prefix, max_new_tokens, uniforms)
+        numbers = draws
+        if isinstance(draws, Inversion):
+            assert draws.uniforms.shape == (max_new_tokens,)
+            numbers = tuple(draws.uniforms)
+        self.engine.decoded.append((prefix.tolist(), max_new_tokens, numbers))
+        return await self.session.decode(prefix, max_new_tokens, draws, first, top)
 
 
 class ScriptedEngine(Recording):
     """An engine whose policy is a fixed random law of each context; `drift` moves it, `law` replaces it."""
 
     stops = frozenset({EOS})
+    capabilities = frozenset(Capability) - {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS}
 
     def __init__(self, drift=0.0, law=None, stops=stops):
         self.drift, self.scored, self.decoded, self.stops = drift, [], [], frozenset(stops)
@@ -94,20 +102,49 @@ class ScriptedSession:
     def __init__(self, engine, prompt):
         self.engine, self.prompt = engine, prompt
 
-    async def score(self, draft):
-        await asyncio.sleep(0)
-        return self.engine.log_probs(self.prompt, draft)
+    def laws(self, response):
+        """Laws, float64 (length, vocabulary), of each token of a response."""
+        return np.array([self.engine.law([*self.prompt, *response[:i]]) for i in range(len(response))])
 
-    async def decode(self, prefix, max_new_tokens, uniforms):
+    async def score(self, draft, at=None):
         await asyncio.sleep(0)
-        tokens = []
+        with np.errstate(divide="ignore"):
+            others = at if at is None else np.log(np.take_along_axis(self.laws(draft), at, 1)).astype(np.float32)
+        return Scores(self.engine.log_probs(self.prompt, draft), others)
+
+    async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
+        await asyncio.sleep(0)
+        tokens, prefix = [], [int(token) for token in prefix]
         while len(tokens) < max_new_tokens and not self.engine.stops & set(tokens):
-            law = self.engine.law([*self.prompt, *prefix, *tokens])
-            tokens.append(int(np.searchsorted(np.cumsum(law) / law.sum(), uniforms[len(tokens)])))
+            law = np.array(self.engine.law([*self.prompt, *prefix, *tokens]))
+            if first and not tokens:
+                law = self.residual(law, first)
+            tokens.append(self.draw(law, draws, len(prefix), len(tokens)))
         log_probs = self.engine.log_probs([*self.prompt, *prefix], tokens)
         finish = Finish.EOS if tokens[-1] in self.engine.stops else Finish.LENGTH
         cached = len(self.prompt) + len(prefix)
-        return Continuation(np.array(tokens, dtype=np.int32), log_probs, finish, cached)
+        law = self.top(prefix + tokens, len(prefix), top) if top else None
+        return Continuation(np.array(tokens, dtype=np.int32), log_probs, finish, cached, law)
+
+    @staticmethod
+    def residual(law, first):
+        rest = law.copy()
+        rest[first.tokens] -= first.accepted
+        rest = np.maximum(rest, 0.0)
+        return rest if rest.any() else law
+
+    @staticmethod
+    def draw(weights, draws, prefix, count):
+        if isinstance(draws, Inversion):
+            return int(np.searchsorted(np.cumsum(weights) / weights.sum(), draws.uniforms[count]))
+        with np.errstate(divide="ignore"):
+            return int((np.log(weights) + gumbel(draws.key, prefix + count, np.arange(len(weights)))).argmax())
+
+    def top(self, response, prefix, count):
+        laws = self.laws(response)[prefix:]
+        tokens = np.argsort(-laws, axis=1, kind="stable")[:, :count].astype(np.int32)
+        with np.errstate(divide="ignore"):
+            return TopLaw(tokens, np.log(np.take_along_axis(laws, tokens, 1)).astype(np.float32))
 
 
 class ScriptedWorld:
@@ -130,31 +167,59 @@ class ScriptedWorld:
         return ScriptedEngine(0.7 * epoch).log_probs(prompt, response)
 
 
-def make_context(step=0, epoch=0, drafts=None, limit=LIMIT):
-    return Context(7, step, epoch, GROUP, limit, drafts if drafts is not None else DraftStore())
+def new_memory(visits=2, **retention):
+    """An empty memory that keeps so many visits."""
+    return Memory(Retention(visits=visits, **retention))
 
 
-def roll_out(method, prompt, engine, context, world=ScriptedWorld()):  # noqa: B008
-    return world.run(strategy(method)(prompt, PROMPTS[prompt], engine, context))[0]
+async def no_reward(prompt, rollouts):
+    """Rewards of an uneventful group."""
+    return np.zeros(len(rollouts), np.float32)
+
+
+@dataclass
+class Setting:
+    """What a group is rolled out in, but for the engine."""
+
+    step: int = 0
+    visit: int = 0
+    memory: Memory = field(default_factory=new_memory)
+    limit: int = LIMIT
+    meter: Meter = field(default_factory=Meter)
+    scores: dict = field(default_factory=dict)
+    reward: object = no_reward
+    group: int = GROUP
+    prompts: dict = field(default_factory=lambda: PROMPTS)
+
+    def tools(self, engine):
+        streams = Streams(7, self.step)
+        return Tools(engine, self.reward, self.memory, self.meter, streams, self.prompts, self.limit, self.scores)
+
+    def task(self, prompt, **fields):
+        return Task(prompt, self.visit, self.group, **fields)
+
+
+def roll_out(method, prompt, engine, setting, world=ScriptedWorld(), **fields):  # noqa: B008
+    """Rollouts of one prompt."""
+    return world.run(strategy(method)(setting.task(prompt, **fields), setting.tools(engine)))[0].rollouts
 
 
 def two_epochs(method, world=ScriptedWorld()):  # noqa: B008
     """Groups of all prompts in two epochs of a changing policy; the second finds drafts of the first.
 
-    The second is epoch 1, or 2 where a draft is of two epochs ago. Prompt p is rolled out at step p, or 10 + p.
+    Prompt p is rolled out at step p, or 10 + p.
 
     Returns:
         for each of the two, the engine and the rollouts.
     """
-    drafts, epochs = DraftStore(), []
-    for i, epoch in enumerate((0, 2 if method.kind == "delayed" else 1)):
-        engine = world.engine(i)
-        contexts = {p: make_context(10 * i + p, epoch, drafts) for p in PROMPTS}
-        groups = world.run(*(strategy(method)(p, PROMPTS[p], engine, contexts[p]) for p in PROMPTS))
-        rollouts = [rollout for group in groups for rollout in group]
-        for rollout in rollouts:
-            drafts.put(rollout, epoch)
-        epochs.append((engine, rollouts))
+    memory, epochs = new_memory(), []
+    for epoch in range(2):
+        engine = world.engine(epoch)
+        settings = {p: Setting(10 * epoch + p, epoch, memory) for p in PROMPTS}
+        groups = world.run(*(strategy(method)(settings[p].task(p), settings[p].tools(engine)) for p in PROMPTS))
+        for group in groups:
+            memory.put(group)
+        epochs.append((engine, [rollout for group in groups for rollout in group.rollouts]))
     return epochs
 
 
@@ -166,9 +231,14 @@ def a_draft(tokens, log_probs=None, sampled_at=0, sample=0):
     return Rollout(0, sample, tokens, log_probs, np.full(len(tokens), sampled_at, np.int32), finish)
 
 
-def store_of(*tokens, **fields):
-    """A store whose epoch 0 has these tokens as every sample's draft."""
-    drafts = DraftStore()
-    for sample in range(GROUP):
-        drafts.put(a_draft(*tokens, sample=sample, **fields), 0)
-    return drafts
+def group_of(rollouts, visit=0, rewards=()):
+    """A group of rollouts of one prompt, without rewards unless they are given."""
+    pairs = zip(rollouts, rewards or [0.0] * len(rollouts), strict=True)
+    return Group(rollouts[0].prompt, visit, tuple(Sample(rollout, reward) for rollout, reward in pairs))
+
+
+def memory_of(*tokens, **fields):
+    """A memory whose visit 0 of prompt 0 has these tokens as every sample's draft."""
+    memory = new_memory()
+    memory.put(group_of([a_draft(*tokens, sample=sample, **fields) for sample in range(GROUP)]))
+    return memory

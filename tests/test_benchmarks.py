@@ -1,4 +1,4 @@
-"""The catalogue of benchmarks, and how a mistake in it is named."""
+"""The catalogue of benchmarks, and the messages of mistakes in it."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +18,7 @@ SIZES = {
 
 @pytest.fixture
 def experiments(tmp_path):
-    """A function that changes the catalogue in a copy and reads it."""
+    """A function that changes a copy of the catalogue and reads it."""
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     file = tmp_path / "experiments/benchmarks.yaml"
 

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Speculative, TinyModel, Trainer
+from redraft.config import GRPO, Epochs, InProcessEngine, ProblemFile, Run, Speculative, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
 from redraft.files import read_json
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train.local import LocalTrainer
+from tests.trainers import make_trainer
 
 TOKENIZER = make_tokenizer()
 PROBLEMS = [("1a+1=", "2"), ("2a+2=", "4"), ("3a+3=", "6")]
@@ -27,7 +28,7 @@ def line(prompt, text, reward, prefix=0, draft=0, sample=0, sampled_at=0):
 
 @pytest.fixture
 def write_run(tmp_path):
-    """A function that writes a run of epochs of one step each, and chooses its cases, by kind."""
+    """A function that writes a run with one step per epoch and returns its cases by kind."""
     folder = tmp_path / "run"
 
     def write(*epochs):
@@ -57,7 +58,7 @@ FIRST = [line(0, "12345", 0.0), line(1, "6789", 1.0), line(2, "abcdefgh", 0.0), 
 
 
 def second(**changed):
-    """The second epoch: prompt 0 put right behind 3 of 5, 1 reused whole, 2 kept but for one of 8, sample 1 lost."""
+    """A second epoch: one rollout of each kind; of the drafts 3 of 5, 4 of 4, 7 of 8 and 0 of 2 tokens are kept."""
     lines = {
         "corrected": line(0, "123xy", 1.0, prefix=3, draft=5, sampled_at=1),
         "reused": line(1, "6789", 1.0, prefix=4, draft=4),
@@ -110,7 +111,7 @@ def test_equal_candidates_are_told_apart_by_prompt_and_sample(write_run, tmp_pat
     assert (found["reused"]["prompt"], found["reused"]["sample"]) == (1, 0)
 
 
-def test_what_is_sampled_to_be_the_same_is_no_other_continuation(write_run, tmp_path):
+def test_a_continuation_that_equals_the_draft_is_not_shown(write_run, tmp_path):
     same = line(2, "abcdefgh", 0.0, prefix=7, draft=8)
     found = chosen(write_run(FIRST, second(continued=same)), tmp_path / "cases.json")
     assert "absent" in found["continued"]
@@ -123,11 +124,11 @@ def test_a_run_without_drafts_has_no_cases_and_says_why(write_run, tmp_path):
 
 def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_path):
     folder = write_run(FIRST, second(reused=line(1, "6711", 1.0, prefix=4, draft=4)))
-    with pytest.raises(UserError, match="step-0001(.|\n)*was not made from the last epoch's(.|\n)*1, 0"):
+    with pytest.raises(UserError, match="step-0001(.|\n)*is not that of its draft(.|\n)*1, 0"):
         cases(folder, tmp_path / "cases.json")
     assert not (tmp_path / "cases.json").exists()
     (folder / "policies/step-0003").rename(folder / "elsewhere")
-    with pytest.raises(UserError, match="no policy was saved here"):
+    with pytest.raises(UserError, match="no policy was saved in this run"):
         cases(folder, tmp_path / "cases.json")
     (folder / "rollouts").rename(folder / "other")
     with pytest.raises(UserError, match="no saved rollouts"):
@@ -135,7 +136,7 @@ def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_pat
 
 
 def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
-    trainer = Trainer(
+    trainer = make_trainer(
         epochs=3, prompts_per_step=4, group_size=4, prompts_per_update=2, learning_rate=0.01, max_response_tokens=8
     )  # fmt: skip
     problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 from redraft.config import Experiments, run_fingerprint
 from redraft.layout import Layout
+from redraft.stage_commands import STAGES, StageGroup
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,6 +59,21 @@ def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):
     assert (result.returncode, result.stdout) == (0, "nothing to do\n"), result.stderr
 
 
+def test_every_stage_that_the_workflow_calls_is_a_command():
+    rules = [file.read_text() for file in (ROOT / "workflows/rules").glob("*.smk")]
+    called = {name for text in rules for name in re.findall(r'redraft stage ([a-z-]+)|"stage", "([a-z-]+)"', text)}
+    assert {first or second for first, second in called} == set(STAGES)
+    group = StageGroup(name="stage")
+    context = click.Context(group)
+    assert [group.get_command(context, name).name for name in group.list_commands(context)] == list(STAGES)
+    assert group.get_command(context, "nothing") is None
+
+
+def test_a_stage_is_imported_when_it_is_called():
+    code = "import sys, redraft.cli; print(*{'analysis', 'redraft.stages', 'pandas', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split() == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -80,11 +99,16 @@ def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):
         ),
     ],
 )
-def test_a_mistake_is_one_message(folder, arguments, words):
-    result = redraft(folder, *arguments)
-    assert result.returncode == 2
+def test_a_mistake_is_one_message(folder, mistake, arguments, words):
+    text = mistake(folder, *arguments)
+    assert all(word in text for word in words), text
+
+
+def test_the_installed_command_ends_a_mistake_in_one_message(folder):
+    result = redraft(folder, "status", "nothing")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
-    assert all(word in result.stderr for word in ["error:", *words]), result.stderr
 
 
 CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
@@ -143,10 +167,11 @@ def test_compare_prints_the_quantities_of_the_tables_side_by_side(folder):
         ),
     ],
 )
-def test_compare_refuses_what_is_not_a_finished_run_of_today(folder, damage, words):
+def test_compare_refuses_what_is_not_a_finished_run_of_today(folder, mistake, damage, words):
     runs = [finish(folder, cell) for cell in CELLS]
     damage(runs[1])
-    test_a_mistake_is_one_message(folder, ["compare", *CELLS], words)
+    text = mistake(folder, "compare", *CELLS)
+    assert all(word in text for word in words), text
 
 
 def tracked(layout):

@@ -1,4 +1,4 @@
-"""GPUs are shared without overlap: real processes and locks; the devices are names in the environment."""
+"""GPUs are shared without overlap, by real processes and locks. The GPUs are names in the environment."""
 
 import json
 import os
@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from redraft.errors import UserError
 from redraft.ops import devices as module
-from redraft.ops.devices import available, check_devices, devices, held, parse
+from redraft.ops import gpus, locks
+from redraft.ops.devices import devices, held
+from redraft.ops.gpus import VISIBLE, Device, available, check_devices, parse
 
 ROOT = Path(__file__).parents[1]
 HOLD = """
@@ -35,7 +37,7 @@ with devices(int(sys.argv[1]), "brief") as names:
     ended = time.monotonic_ns()
 print(json.dumps([names, began, ended]))
 """
-VARIABLES = ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", module.HELD, module.VISIBLE)
+VARIABLES = ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", module.HELD, VISIBLE)
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +45,8 @@ def machine(tmp_path, monkeypatch):
     """No GPU but those that a test names, and locks of its own."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(module.LOCKS, str(tmp_path / "locks"))
-    monkeypatch.setattr(module, "_installed", lambda: ())
+    monkeypatch.setenv(locks.VARIABLE, str(tmp_path / "locks"))
+    monkeypatch.setattr(gpus, "_installed", lambda: ())
     monkeypatch.setitem(sys.modules, "torch", None)
     return monkeypatch
 
@@ -72,17 +74,17 @@ def waiter(count, **variables):
 
 
 def test_two_processes_get_disjoint_devices(machine):
-    machine.setenv(module.VISIBLE, "0,1,2")
+    machine.setenv(VISIBLE, "0,1,2")
     with holder(2) as (_, first), devices(1) as second:
         assert first == ["0", "1"]
         assert second == ("2",)
-        assert os.environ[module.VISIBLE] == "2"
-    assert os.environ[module.VISIBLE] == "0,1,2"
+        assert os.environ[VISIBLE] == "2"
+    assert os.environ[VISIBLE] == "0,1,2"
 
 
 @pytest.mark.parametrize("names", ["0,1,2", "GPU-aaaa,GPU-bbbb,GPU-cccc"])
 def test_twenty_jobs_over_three_devices_never_overlap(machine, names):
-    machine.setenv(module.VISIBLE, names)
+    machine.setenv(VISIBLE, names)
     counts = [1, 2, 1, 3, 1] * 4
     jobs = [
         subprocess.Popen([sys.executable, "-c", BRIEFLY, str(n)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -97,7 +99,7 @@ def test_twenty_jobs_over_three_devices_never_overlap(machine, names):
 
 
 def test_a_killed_holder_lets_go_and_who_waits_said_once_for_whom(machine):
-    machine.setenv(module.VISIBLE, "0,1")
+    machine.setenv(VISIBLE, "0,1")
     with holder(1, "spec_rl/grpo-vanilla") as (process, _):
         waiting = waiter(2)
         told = waiting.stderr.readline()
@@ -111,7 +113,7 @@ def test_a_killed_holder_lets_go_and_who_waits_said_once_for_whom(machine):
 
 
 def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has_ended(machine):
-    machine.setenv(module.VISIBLE, "0")
+    machine.setenv(VISIBLE, "0")
     code = HOLD.replace("    print(", (
         "    import subprocess\n"
         "    from redraft.ops.devices import held\n"
@@ -120,7 +122,7 @@ def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has
         "    names = [*names, child.pid]\n"
         "    print("
     ))  # fmt: skip
-    pipe = Path(os.environ[module.LOCKS]).parent / "pipe"
+    pipe = Path(os.environ[locks.VARIABLE]).parent / "pipe"
     os.mkfifo(pipe)
     parent = subprocess.Popen([sys.executable, "-c", code, "1", str(pipe)], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True)  # fmt: skip
@@ -136,7 +138,7 @@ def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has
 
 
 def test_who_needs_many_is_not_passed_over_by_who_needs_few(machine):
-    machine.setenv(module.VISIBLE, "0,1")
+    machine.setenv(VISIBLE, "0,1")
     with holder(1) as (process, _):
         many = waiter(2)
         assert "waiting" in many.stderr.readline()
@@ -150,7 +152,7 @@ def test_who_needs_many_is_not_passed_over_by_who_needs_few(machine):
 
 
 def test_too_few_devices_are_an_error_at_once_even_if_others_hold_them(machine):
-    machine.setenv(module.VISIBLE, "0,1")
+    machine.setenv(VISIBLE, "0,1")
     with holder(2), pytest.raises(UserError, match="at most 2"), devices(3, "spec_rl/grpo-vanilla"):
         pass
 
@@ -164,15 +166,15 @@ def test_a_cell_that_needs_more_than_there_is_is_named():
 
 
 def test_who_asks_for_none_sees_none(machine):
-    machine.setenv(module.VISIBLE, "0,1")
+    machine.setenv(VISIBLE, "0,1")
     with devices(0) as names:
         assert names == ()
-        assert os.environ[module.VISIBLE] == ""
-    assert not Path(os.environ[module.LOCKS]).exists()
+        assert os.environ[VISIBLE] == ""
+    assert not Path(os.environ[locks.VARIABLE]).exists()
 
 
 def test_a_child_shares_what_its_parent_holds(machine):
-    machine.setenv(module.VISIBLE, "0,1")
+    machine.setenv(VISIBLE, "0,1")
     with devices(1) as mine, holder(1) as (_, theirs):
         assert tuple(theirs) == mine == ("0",)
         with pytest.raises(UserError, match="at most 1"), devices(2):
@@ -186,7 +188,7 @@ def test_a_child_shares_what_its_parent_holds(machine):
     [("", []), ("-1", []), ("NoDevFiles", []), ("2,0", ["2", "0"]), ("0, 1,-1,2", ["0", "1"]), ("1,1", ["1"])],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(machine, listed, names):
-    machine.setenv(module.VISIBLE, listed)
+    machine.setenv(VISIBLE, listed)
     assert [device.name for device in available()] == names
 
 
@@ -195,17 +197,17 @@ SPLIT = "  MIG 1g.10gb     Device  0: (UUID: MIG-1)\n  MIG 1g.10gb     Device  1
 
 
 def test_what_nvidia_smi_lists_is_there_unless_less_is_visible(machine):
-    machine.setattr(module, "_installed", lambda: parse(LISTING))
+    machine.setattr(gpus, "_installed", lambda: parse(LISTING))
     assert [device.name for device in available()] == ["0", "1"]
-    machine.setenv(module.VISIBLE, "1")
+    machine.setenv(VISIBLE, "1")
     assert [(device.name, device.lock) for device in available()] == [("1", "GPU-22bb-2")]
 
 
 def test_an_index_and_a_uuid_of_one_gpu_have_one_lock(machine):
-    machine.setattr(module, "_installed", lambda: parse(LISTING))
-    machine.setenv(module.VISIBLE, "1")
+    machine.setattr(gpus, "_installed", lambda: parse(LISTING))
+    machine.setenv(VISIBLE, "1")
     by_index = available()[0].lock
-    machine.setenv(module.VISIBLE, "GPU-22bb")
+    machine.setenv(VISIBLE, "GPU-22bb")
     assert available()[0].lock == by_index
 
 
@@ -218,26 +220,26 @@ def test_a_split_gpu_is_its_parts():
 def test_nvidia_smi_is_asked(tmp_path, machine):
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '%s' '{LISTING}'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    command = [sys.executable, "-c", "from redraft.ops.devices import available; print(len(available()))"]
+    command = [sys.executable, "-c", "from redraft.ops.gpus import available; print(len(available()))"]
     for path, count in ((f"{tmp_path}:{os.environ['PATH']}", "2"), (f"{tmp_path}/none", "0")):
         result = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)
         assert result.stdout.strip() == count
 
 
 def test_a_slurm_job_has_what_slurm_gave_and_nothing_else(machine):
-    machine.setattr(module, "_installed", lambda: parse(LISTING))
+    machine.setattr(gpus, "_installed", lambda: parse(LISTING))
     machine.setenv("SLURM_JOB_ID", "17")
     with pytest.raises(UserError, match="0 are here"), devices(1):
         pass
     machine.setenv("SLURM_JOB_GPUS", "1")
     assert [device.name for device in available()] == ["1"]
-    machine.setenv(module.VISIBLE, "0")
+    machine.setenv(VISIBLE, "0")
     with devices(1) as names:
         assert names == ("0",)
 
 
 def test_jobs_of_slurm_wait_for_nobody_outside_but_for_each_other_inside_one_allocation(machine):
-    machine.setenv(module.VISIBLE, "0")
+    machine.setenv(VISIBLE, "0")
     with holder(1, SLURM_JOB_ID="17"):
         with holder(1, SLURM_JOB_ID="18") as (_, other), holder(1) as (_, outside):
             assert other == outside == ["0"]
@@ -248,24 +250,24 @@ def test_jobs_of_slurm_wait_for_nobody_outside_but_for_each_other_inside_one_all
 
 
 def test_a_lock_file_that_was_removed_holds_nobody_off(machine):
-    machine.setenv(module.VISIBLE, "0")
+    machine.setenv(VISIBLE, "0")
     with devices(1):
-        locks = Path(os.environ[module.LOCKS])
-        text = (locks / "0.lock").read_text()
+        folder = Path(os.environ[locks.VARIABLE])
+        text = (folder / "0.lock").read_text()
         assert f"process {os.getpid()}" in text
-    assert (locks / "0.lock").stat().st_mode & 0o777 == 0o666
-    assert locks.stat().st_mode & 0o7777 == 0o1777
-    (locks / "0.lock").unlink()
+    assert (folder / "0.lock").stat().st_mode & 0o777 == 0o666
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    (folder / "0.lock").unlink()
     with devices(1) as names:
         assert names == ("0",)
 
 
 def test_a_link_in_place_of_a_lock_is_never_followed(machine, tmp_path):
-    machine.setenv(module.VISIBLE, "0")
+    machine.setenv(VISIBLE, "0")
     (tmp_path / "locks").mkdir()
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "locks/0.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UserError, match=module.LOCKS), devices(1):
+    with pytest.raises(UserError, match=locks.VARIABLE), devices(1):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
 
@@ -274,13 +276,13 @@ def test_a_link_in_place_of_a_lock_is_never_followed(machine, tmp_path):
 def test_a_device_s_name_never_leaves_the_folder_of_locks(tmp_path_factory, name):
     folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setenv(module.LOCKS, str(folder))
-        module._take([module.Device(name, name)], 1, "", stack)
+        patch.setenv(locks.VARIABLE, str(folder))
+        module._take([Device(name, name)], 1, "", stack)
         assert len(list(folder.iterdir())) == 2
 
 
 def test_devices_are_given_back_after_an_error(machine):
-    machine.setenv(module.VISIBLE, "0")
+    machine.setenv(VISIBLE, "0")
     with pytest.raises(ZeroDivisionError), devices(1):
         1 / 0  # noqa: B018
     with holder(1) as (_, names):

@@ -27,7 +27,7 @@ rows = st.lists(row, max_size=8)
 
 
 class Words:
-    """Lets rouge-score count what stands between spaces."""
+    """Tokenizer that makes rouge-score count words between spaces."""
 
     def tokenize(self, text):
         return text.split()
@@ -151,7 +151,7 @@ STEPS = [
     (0, [rollout(1, 0, [5, 6, 7, 8], [1, 1, 1, 1]), rollout(1, 1, [9], [1])]),
     (1, [rollout(0, 0, [1, 2, 4, 4], [0, 0, 2, 2]), rollout(0, 1, [4, 4], [0, 0])]),
 ]
-"""Two prompts, two samples, two steps an epoch; in the third, a prefix and a whole rollout are reused."""
+"""A run with two prompts, two samples and two steps per epoch; step 2 reuses a prefix and a whole rollout."""
 
 
 @pytest.fixture
@@ -230,10 +230,10 @@ def test_the_sample_of_self_bleu_follows_seed_and_step(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.iloc[:0], "no rollout in this file"),
+        (lambda f: f.iloc[:0], "no rollouts in this file"),
         (lambda f: f.drop(columns="sampled_at"), "lacks a column"),
-        (lambda f: f.assign(sampled_at=[[1], [1]]), "not as many steps as tokens"),
-        (lambda f: f.assign(sampled_at=[[1, 1, 1, 2], [1]]), "after its step"),
+        (lambda f: f.assign(sampled_at=[[1], [1]]), "different numbers of tokens and of sampling steps"),
+        (lambda f: f.assign(sampled_at=[[1, 1, 1, 2], [1]]), "a later sampling step than its rollout"),
     ],
 )
 def test_rollouts_that_cannot_be_are_refused(folder, change, message):

@@ -8,12 +8,15 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from redraft.config.capability import Capability
 from redraft.config.reuse import RandomReuse, Speculative, Vanilla
+from redraft.config.trainer import InProcessEngine, VerlEngine
 from redraft.engines.torch_engine import TorchEngine
 from redraft.engines.vllm_engine import VLLMEngine
 from redraft.errors import UserError
-from redraft.rollout.drafts import DraftStore
-from redraft.rollout.strategies import Context, strategy
+from redraft.rollout.engine import Gumbel, Inversion, Residual
+from redraft.rollout.noise import gumbel
+from redraft.rollout.strategies import strategy
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 from tests.groups import (
@@ -27,10 +30,11 @@ from tests.groups import (
     VOCABULARY,
     Recording,
     ScriptedWorld,
-    make_context,
+    Setting,
+    memory_of,
     name_of,
+    new_memory,
     roll_out,
-    store_of,
     two_epochs,
 )
 
@@ -97,7 +101,7 @@ class VLLMWorld(TorchWorld):
 
 
 @pytest.fixture(scope="module")
-def vllm(policies, tmp_path_factory):
+def server(policies, tmp_path_factory):
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     world = VLLMWorld(policies, tmp_path_factory.mktemp("policy"))
@@ -105,10 +109,19 @@ def vllm(policies, tmp_path_factory):
     world.latest.close()
 
 
-@pytest.fixture(scope="module", params=["scripted", "torch", "vllm"])
+WITH_SERVER = pytest.param("vllm", marks=pytest.mark.servers)
+
+
+@pytest.fixture(scope="module", params=[WITH_SERVER])
+def vllm(server):
+    """The server, under a parameter through which every test that takes it is marked."""
+    return server
+
+
+@pytest.fixture(scope="module", params=["scripted", "torch", WITH_SERVER])
 def world(request, policies):
     if request.param == "vllm":
-        return request.getfixturevalue("vllm")
+        return request.getfixturevalue("server")
     return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
 
 
@@ -222,8 +235,8 @@ def test_the_epochs_have_drafts_that_are_rejected_kept_in_part_and_kept_whole(ep
 @pytest.mark.parametrize("method", REUSING, ids=name_of)
 @pytest.mark.parametrize("tokens", [[1, 2, EOS], [1] * LIMIT, [EOS], [2] * (LIMIT - 1) + [EOS]], ids=len)
 def test_a_fully_accepted_response_that_was_complete_generates_nothing(method, tokens, world):
-    engine, drafts = world.engine(0), store_of(tokens, log_probs=[SURE] * len(tokens), sampled_at=3)
-    group = roll_out(method, 0, engine, make_context(20, 1, drafts), world)
+    engine, drafts = world.engine(0), memory_of(tokens, log_probs=[SURE] * len(tokens), sampled_at=3)
+    group = roll_out(method, 0, engine, Setting(20, 1, drafts), world)
     assert not engine.decoded
     assert len(engine.scored) == GROUP
     for rollout in group:
@@ -236,15 +249,15 @@ def test_a_fully_accepted_response_that_was_complete_generates_nothing(method, t
 @pytest.mark.parametrize("method", REUSING, ids=name_of)
 def test_an_accepted_draft_that_was_cut_by_a_shorter_limit_goes_on(method, world):
     engine, tokens = world.engine(0), [1, 2, 3, 4]
-    group = roll_out(method, 0, engine, make_context(20, 1, store_of(tokens, log_probs=[SURE] * 4)), world)
+    group = roll_out(method, 0, engine, Setting(20, 1, memory_of(tokens, log_probs=[SURE] * 4)), world)
     assert [(prefix, room) for prefix, room, _ in engine.decoded] == [(tokens, LIMIT - 4)] * GROUP
     assert all(r.tokens[:4].tolist() == tokens and r.prefix_length == 4 and r.decoded >= 1 for r in group)
 
 
 @pytest.mark.parametrize("method", REUSING[:-1], ids=name_of)
 def test_a_rejected_end_of_sequence_is_continued_before_it(method, world):
-    engine, drafts = world.engine(0), store_of([1, 2, EOS], log_probs=[SURE, SURE, HOPELESS])
-    group = roll_out(method, 0, engine, make_context(20, 1, drafts), world)
+    engine, drafts = world.engine(0), memory_of([1, 2, EOS], log_probs=[SURE, SURE, HOPELESS])
+    group = roll_out(method, 0, engine, Setting(20, 1, drafts), world)
     assert [(prefix, room) for prefix, room, _ in engine.decoded] == [([1, 2], LIMIT - 2)] * GROUP
     assert {(r.prefix_length, r.draft_length, r.verified, r.fully_reused) for r in group} == {(2, 3, 3, False)}
     assert all(r.tokens[:2].tolist() == [1, 2] and r.decoded >= 1 for r in group)
@@ -253,7 +266,7 @@ def test_a_rejected_end_of_sequence_is_continued_before_it(method, world):
 @pytest.mark.parametrize("method", SPECULATIVE[:-1], ids=name_of)
 def test_a_draft_rejected_at_once_is_started_over(method, world):
     engine = world.engine(0)
-    group = roll_out(method, 0, engine, make_context(20, 1, store_of([EOS], log_probs=[HOPELESS])), world)
+    group = roll_out(method, 0, engine, Setting(20, 1, memory_of([EOS], log_probs=[HOPELESS])), world)
     assert [(prefix, room) for prefix, room, _ in engine.decoded] == [([], LIMIT)] * GROUP
     assert {(r.prefix_length, r.verified, r.decoded == r.length) for r in group} == {(0, 1, True)}
     assert all((r.sampled_at == 20).all() for r in group)
@@ -262,20 +275,21 @@ def test_a_draft_rejected_at_once_is_started_over(method, world):
 def test_every_stop_token_ends_a_response_and_an_accepted_one_is_not_continued(world):
     stops = frozenset({EOS, 3})
     engine = world.engine(0, stops)
-    group = [r for step in range(4) for p in PROMPTS for r in roll_out(Vanilla(), p, engine, make_context(step), world)]
+    group = [r for step in range(4) for p in PROMPTS for r in roll_out(Vanilla(), p, engine, Setting(step), world)]
     assert {int(r.tokens[-1]) for r in group if r.finish is Finish.EOS} == stops
     assert all(not stops & set(r.tokens[:-1].tolist()) for r in group)
     assert all(r.tokens[-1] not in stops for r in group if r.finish is Finish.LENGTH)
     engine = world.engine(0, stops)
-    roll_out(SPECULATIVE[-1], 0, engine, make_context(20, 1, store_of([1, 3])), world)
+    roll_out(SPECULATIVE[-1], 0, engine, Setting(20, 1, memory_of([1, 3])), world)
     assert not engine.decoded
 
 
 def test_a_rollout_is_the_same_alone_or_in_a_batch_and_another_at_another_step(world):
     engine = world.engine(0)
-    batch = world.run(*(strategy(Vanilla())(p, PROMPTS[p], engine, make_context(5, limit=40)) for p in PROMPTS))
-    alone, later = (roll_out(Vanilla(), 1, engine, make_context(step, limit=40), world) for step in (5, 6))
-    assert [r.tokens.tolist() for r in alone] == [r.tokens.tolist() for r in batch[1]]
+    setting = Setting(5, limit=40)
+    batch = world.run(*(strategy(Vanilla())(setting.task(p), setting.tools(engine)) for p in PROMPTS))
+    alone, later = (roll_out(Vanilla(), 1, engine, Setting(step, limit=40), world) for step in (5, 6))
+    assert [r.tokens.tolist() for r in alone] == [r.tokens.tolist() for r in batch[1].rollouts]
     assert len({r.tokens.tobytes() for r in alone + later}) > GROUP
 
 
@@ -285,12 +299,221 @@ def test_a_token_follows_the_policys_law(world):
 
     async def one(i):
         async with engine.session([5, 3]) as session:
-            return (await session.decode(NOTHING, 1, uniforms(0, "law", i, count=1))).tokens[0]
+            return (await session.decode(NOTHING, 1, Inversion(uniforms(0, "law", i, count=1)))).tokens[0]
 
     counts = np.bincount(world.run(*map(one, range(draws))), minlength=VOCABULARY)
     expected = draws * np.exp([world.log_probs(1, [5, 3], [token])[0] for token in range(VOCABULARY)])
     assert expected.min() > 10
     assert ((counts - expected) ** 2 / expected).sum() < 25.7
+
+
+ALL = np.arange(VOCABULARY)
+PROMPT, GRID = [5, 3], 2000
+
+
+@pytest.fixture(scope="module", params=["scripted", "torch"])
+def exact(request, policies):
+    """Engines that can do everything."""
+    return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
+
+
+def law_of(world, prompt, prefix=()):
+    """The policy's law, float64 (vocabulary,), behind a prefix."""
+    return np.exp([float(world.log_probs(1, [*prompt, *prefix], [token])[0]) for token in ALL])
+
+
+async def asked(engine, *, score=None, at=None, prefix=NOTHING, draws=None, **wishes):
+    """Answer to one request in a session of its own: a draft's scores, or one token."""
+    async with engine.session(PROMPT) as session:
+        if score is not None:
+            return await session.score(score, at)
+        return await session.decode(prefix, 1, draws or Inversion(np.array([0.5])), **wishes)
+
+
+def fractions(world, engine, draws, **wishes):
+    """Share of each token among first tokens drawn by these."""
+    tokens = [c.tokens[0] for c in world.run(*(asked(engine, draws=d, **wishes) for d in draws))]
+    return np.bincount(tokens, minlength=VOCABULARY) / len(draws)
+
+
+def on_a_grid():
+    """Draws that enumerate a law: each token's share is its probability, but for one of the grid's cells."""
+    return [Inversion(np.array([(i + 0.5) / GRID])) for i in range(GRID)]
+
+
+def by_noise():
+    return [Gumbel(key) for key in stream(0, "keys").integers(0, 2**63, GRID)]
+
+
+def misfit(found, law):
+    """Chi-square of shares; 29.9 is the quantile with 7 degrees of freedom beyond which lies 1e-4."""
+    possible = law > 0
+    assert not found[~possible].any()
+    return GRID * ((found - law)[possible] ** 2 / law[possible]).sum()
+
+
+REQUESTS = {
+    Capability.OTHER_SCORES: {"score": np.array([1, 2], dtype=np.int32), "at": np.array([[3], [4]])},
+    Capability.RESIDUAL: {"first": Residual(np.array([1]), np.array([0.01]))},
+    Capability.GUMBEL: {"draws": Gumbel(7)},
+    Capability.TOP_LAW: {"top": 2},
+}
+
+
+@pytest.mark.parametrize("capability", REQUESTS, ids=lambda capability: capability.name)
+def test_an_engine_serves_what_it_declares_and_refuses_the_rest_by_name(capability, world):
+    engine = world.engine(1)
+    if capability in engine.capabilities:
+        assert world.run(asked(engine, **REQUESTS[capability]))
+        return
+    with pytest.raises(UserError, match="cannot do exactly") as error:
+        world.run(asked(engine, **REQUESTS[capability]))
+    assert error.value.value == str(capability)
+    assert world.run(asked(engine)), "the engine goes on"
+
+
+def test_what_presets_are_checked_against_is_what_engines_and_trainers_declare():
+    of_trainers = {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS}
+    assert InProcessEngine.capabilities == TorchEngine.capabilities | of_trainers
+    assert VerlEngine.capabilities - of_trainers == VLLMEngine.capabilities
+    assert set(REQUESTS) == set(Capability) - of_trainers
+
+
+def test_other_tokens_are_scored_in_the_drafts_places(exact):
+    drafts = [np.array([1, 2, 3, 2, EOS], dtype=np.int32), np.array([4], dtype=np.int32)]
+    wanted = [np.tile(ALL, (5, 1)), np.array([[3, 3, 0]], dtype=np.int32)]
+    engine = exact.engine(1)
+    requests = [asked(engine, score=d, at=at) for d, at in zip(drafts, wanted, strict=True)]
+    *scored, plain = exact.run(*requests, asked(engine, score=drafts[0]))
+    for draft, at, scores in zip(drafts, wanted, scored, strict=True):
+        assert (scores.others.shape, scores.others.dtype) == (at.shape, np.float32)
+        np.testing.assert_allclose(scores.log_probs, exact.log_probs(1, PROMPT, draft), atol=1e-4)
+        for place, tokens in enumerate(at):
+            law = law_of(exact, PROMPT, draft[:place])
+            np.testing.assert_allclose(np.exp(scores.others[place]), law[tokens], atol=1e-4)
+    own = np.take_along_axis(scored[0].others, drafts[0][:, None].astype(int), 1)[:, 0]
+    np.testing.assert_array_equal(own, scored[0].log_probs)
+    assert plain.others is None
+    np.testing.assert_allclose(plain.log_probs, scored[0].log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", [[], [1, 2]], ids=["at once", "behind a prefix"])
+def test_a_residual_is_the_law_of_the_first_token_only(prefix, exact):
+    engine, law = exact.engine(1), law_of(exact, PROMPT, prefix)
+    accepted = law * [0.5, 1.0, 0.0, 1.5, 0.2, 0.0]
+    rest = np.maximum(law - accepted, 0)
+    first = Residual(np.array([0, 1, 3, 4], dtype=np.int32), accepted[[0, 1, 3, 4]])
+    wishes = {"prefix": np.array(prefix, dtype=np.int32), "first": first}
+    found = fractions(exact, engine, on_a_grid(), **wishes)
+    np.testing.assert_allclose(found, rest / rest.sum(), atol=1.5 / GRID)
+    assert misfit(fractions(exact, engine, by_noise(), **wishes), rest / rest.sum()) < 29.9
+
+    async def long(u, first):
+        async with engine.session(PROMPT) as session:
+            return await session.decode(wishes["prefix"], 4, Inversion(np.array([0.5, *u])), first)
+
+    (continuation,) = exact.run(long([0.3, 0.6, 0.9], first))
+    expected = exact.log_probs(1, [*PROMPT, *prefix], continuation.tokens)
+    np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4, err_msg="log-probs are the policy's")
+    behind = [*prefix, continuation.tokens[0]]
+    if EOS not in continuation.tokens:
+        (again,) = exact.run(asked(engine, prefix=np.array(behind, dtype=np.int32), draws=Inversion(np.array([0.3]))))
+        assert again.tokens[0] == continuation.tokens[1]
+
+
+def test_a_residual_without_mass_is_the_policys_law(exact):
+    engine, law = exact.engine(1), law_of(exact, PROMPT)
+    first = Residual(ALL.astype(np.int32), law * (1 + 1e-3))
+    np.testing.assert_allclose(fractions(exact, engine, on_a_grid(), first=first), law, atol=1.5 / GRID)
+
+
+def test_gumbel_noise_draws_the_policys_law(exact):
+    assert misfit(fractions(exact, exact.engine(1), by_noise()), law_of(exact, PROMPT)) < 29.9
+
+
+def test_gumbel_noise_can_be_made_again_from_scores(exact):
+    """Verification finds the token that sampling drew, at each position, from log-probs of all tokens."""
+    engine = exact.engine(1, frozenset())
+
+    async def one(key):
+        async with engine.session(PROMPT) as session:
+            sampled = await session.decode(NOTHING, 12, Gumbel(key))
+            scores = await session.score(sampled.tokens, np.tile(ALL, (12, 1)))
+        redrawn = (scores.others + gumbel(key, np.arange(12)[:, None], ALL)).argmax(1)
+        return sampled.tokens.tolist(), redrawn.tolist()
+
+    results = exact.run(*map(one, range(40)))
+    assert all(sampled == redrawn for sampled, redrawn in results)
+    assert len({tuple(sampled) for sampled, _ in results}) == 40, "keys draw different responses"
+
+
+def test_gumbel_noise_depends_on_the_position_in_the_response_not_on_what_is_decoded_anew(exact):
+    engine = exact.engine(1, frozenset())
+
+    async def one(key):
+        async with engine.session(PROMPT) as session:
+            whole = (await session.decode(NOTHING, 10, Gumbel(key))).tokens
+            parts = [await session.decode(whole[:cut], 10 - cut, Gumbel(key)) for cut in (3, 9, 0)]
+        return whole.tolist(), [part.tokens.tolist() for part in parts]
+
+    for whole, parts in exact.run(*map(one, range(5))):
+        assert parts == [whole[3:], whole[9:], whole]
+
+
+@pytest.mark.parametrize("top", [1, 3, VOCABULARY, VOCABULARY + 5])
+def test_the_top_of_the_policys_law_comes_with_each_token(top, exact):
+    engine, width = exact.engine(1), min(top, VOCABULARY)
+
+    async def one(i, wanted):
+        async with engine.session(PROMPT) as session:
+            draws = Inversion(uniforms(0, "top", i, count=6)) if i % 2 else Gumbel(i)
+            first = Residual(np.array([2]), np.array([0.1])) if i % 3 else None
+            return await session.decode(np.array([1], dtype=np.int32), 6, draws, first, wanted)
+
+    continuations = exact.run(*(one(i, top if i < 6 else 0) for i in range(8)))
+    assert all(c.top is None for c in continuations[6:])
+    for continuation in continuations[:6]:
+        found, length = continuation.top, len(continuation.tokens)
+        assert found.tokens.shape == found.log_probs.shape == (length, width)
+        assert (found.tokens.dtype, found.log_probs.dtype) == (np.int32, np.float32)
+        assert (np.diff(found.log_probs, axis=1) <= 0).all()
+        for place in range(length):
+            law = law_of(exact, PROMPT, [1, *continuation.tokens[:place]])
+            assert set(found.tokens[place]) == set(np.argsort(-law)[:width])
+            np.testing.assert_allclose(np.exp(found.log_probs[place]), law[found.tokens[place]], atol=1e-4)
+
+
+def test_behind_a_second_decode_nothing_is_computed_again(world):
+    """A prefix of what was decoded, all of it, one with another last token, and the prompt alone."""
+    engine = world.engine(1, frozenset())
+
+    async def one(i):
+        async with engine.session(PROMPT) as session:
+            draft = long_draft(i, 70)
+            await session.score(draft)
+            first = await session.decode(draft[:66], 9, Inversion(uniforms(0, "first", i, count=9)))
+            whole = np.concatenate([draft[:66], first.tokens])
+            other = np.append(whole[:68], 1 + whole[68] % 5).astype(np.int32)
+            draws = Inversion(uniforms(0, "second", i, count=5))
+            prefixes = [whole[:70], other, other[:66], whole[:40], whole[:0]]
+            found = [(prefix, await session.decode(prefix, 5, draws)) for prefix in prefixes]
+            on = found[-1][1].tokens
+            unknown = long_draft(100 + i, 20)
+            return [
+                *found,
+                (on, await session.decode(on, 5, draws)),
+                (unknown, await session.decode(unknown, 5, draws)),
+            ]
+
+    for results in world.run(*map(one, range(6))):
+        for prefix, continuation in results:
+            expected = world.log_probs(1, [*PROMPT, *prefix], continuation.tokens)
+            np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
+        for prefix, continuation in results[:-1]:
+            before = len(PROMPT) + len(prefix) - 1
+            assert continuation.cached >= (before // 32 * 32 if isinstance(world, VLLMWorld) else before)
+        if isinstance(world, TorchWorld):
+            assert results[-1][1].cached < 32, "what is not known is computed"
 
 
 def long_draft(seed, length=100):
@@ -300,8 +523,8 @@ def long_draft(seed, length=100):
 
 async def score_and_go_on(engine, draft, kept, count=10):
     async with engine.session([3, 4, 5]) as session:
-        scored = await session.score(draft)
-        return scored, await session.decode(draft[:kept], count, uniforms(0, "on", count=count))
+        scored = (await session.score(draft)).log_probs
+        return scored, await session.decode(draft[:kept], count, Inversion(uniforms(0, "on", count=count)))
 
 
 def test_scored_log_probs_are_bit_by_bit_those_of_sampling(vllm):
@@ -309,8 +532,8 @@ def test_scored_log_probs_are_bit_by_bit_those_of_sampling(vllm):
 
     async def one(i):
         async with engine.session([1 + i]) as session:
-            sampled = await session.decode(NOTHING, 60, uniforms(0, "sample", i, count=60))
-            return sampled.log_probs, await session.score(sampled.tokens)
+            sampled = await session.decode(NOTHING, 60, Inversion(uniforms(0, "sample", i, count=60)))
+            return sampled.log_probs, (await session.score(sampled.tokens)).log_probs
 
     for sampled, scored in vllm.run(*map(one, range(5))):
         assert len(sampled) == 60
@@ -357,18 +580,19 @@ def test_tied_embeddings_which_would_stay_stale_are_not_loaded(vllm, policies, m
 def test_both_engines_accept_the_same_prefixes(lenience, vllm, policies):
     """Acceptance uniforms are the same; only a log-probability on the edge could be decided otherwise."""
     prompts = {p: stream(p, "prompt").integers(1, VOCABULARY, 1 + p).tolist() for p in range(16)}
-    drafts, found = DraftStore(), []
+    memory, found = new_memory(), []
 
-    def groups(world, method, step, epoch):
-        engine, context = world.engine(epoch, frozenset()), Context(3, step, epoch, 8, 60, drafts)
-        rolled = world.run(*(strategy(method)(p, tokens, engine, context) for p, tokens in prompts.items()))
-        return [rollout for group in rolled for rollout in group]
+    def groups(world, method, visit):
+        setting = Setting(visit, visit, memory, limit=60, group=8, prompts=prompts)
+        tools = setting.tools(world.engine(visit, frozenset()))
+        return world.run(*(strategy(method)(setting.task(p), tools) for p in prompts))
 
     torch_world = TorchWorld(policies)
-    for rollout in groups(torch_world, Vanilla(), 0, 0):
-        drafts.put(rollout, 0)
+    for group in groups(torch_world, Vanilla(), 0):
+        memory.put(group)
     for world in (vllm, torch_world):
-        found.append([(r.prefix_length, r.verified) for r in groups(world, Speculative(lenience=lenience), 1, 1)])
+        rolled = groups(world, Speculative(lenience=lenience), 1)
+        found.append([(r.prefix_length, r.verified) for group in rolled for r in group.rollouts])
     assert found[0] == found[1]
     prefixes = [prefix for prefix, _ in found[0]]
     assert len(prefixes) == 128
@@ -389,7 +613,7 @@ def test_a_continuation_finds_whole_blocks_of_what_was_scored(kept, vllm, polici
 
     async def without_scoring():
         async with engine.session([3, 4, 5]) as session:
-            return await session.decode(draft[:kept], 10, uniforms(0, "on", count=10))
+            return await session.decode(draft[:kept], 10, Inversion(uniforms(0, "on", count=10)))
 
     (other,) = vllm.run(without_scoring())
     assert other.cached == 0
@@ -403,7 +627,7 @@ def test_prompts_that_do_not_fit_in_one_pass_of_vllm_are_served(vllm):
 
     async def one(i):
         async with engine.session(stream(i, "prompt").integers(1, VOCABULARY, 140).tolist()) as session:
-            return await session.decode(NOTHING, 5, uniforms(0, "wide", i, count=5))
+            return await session.decode(NOTHING, 5, Inversion(uniforms(0, "wide", i, count=5)))
 
     assert vllm.latest.engine.vllm_config.scheduler_config.max_num_batched_tokens < 200 * 140
     assert all(1 <= len(c.tokens) <= 5 for c in vllm.run(*map(one, range(200))))
@@ -417,7 +641,7 @@ def test_a_draft_as_long_as_the_longest_response_is_scored(vllm):
 
 def test_random_reuse_asks_vllm_for_no_scores(vllm):
     engine = vllm.engine(0)
-    roll_out(RandomReuse(), 0, engine, make_context(5, 1, store_of([1, 2, 3, 4])), vllm)
+    roll_out(RandomReuse(), 0, engine, Setting(5, 1, memory_of([1, 2, 3, 4])), vllm)
     assert engine.engine.usage.scored_tokens == 0
     assert engine.engine.usage.decoding_seconds > 0
     assert engine.engine.usage.verification_seconds == 0
@@ -428,7 +652,7 @@ def test_a_failed_session_leaves_vllm_ready_for_the_next(vllm):
 
     async def fail():
         async with engine.session([3]) as session:
-            await session.decode(NOTHING, 2, uniforms(0, "fail", count=2))
+            await session.decode(NOTHING, 2, Inversion(uniforms(0, "fail", count=2)))
             raise ValueError("a test")
 
     with pytest.raises(ValueError, match="a test"):

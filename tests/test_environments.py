@@ -1,4 +1,4 @@
-"""The environments: what their locks pin, and that a resolver still takes what they ask for."""
+"""The environments: the pins of their locks, and a resolver that still accepts their requirements."""
 
 import importlib.metadata
 import re
@@ -22,7 +22,7 @@ SHARED = (
     "verl", "transferqueue", "math-verify", "snakemake", "mlflow", "numpy", "hydra-core", "tensordict", "ray",
     "lm-eval", "langdetect", "nltk", "pebble",
 )  # fmt: skip
-"""What those that train must have in the same version, so that both train and grade alike."""
+"""Packages that must have the same version in both training environments, so that they train and grade alike."""
 UNREACHABLE = r"connect|dns|resolve host|timed out|network|no matching distribution|certificate|client error"
 
 
@@ -59,7 +59,7 @@ def test_the_gpu_environment_holds_what_verl_pins_for_vllm():
 
 
 def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_build_and_knows_no_more():
-    """Its PyTorch is the same, and what it pins of CUDA is nothing."""
+    """The PyTorch is the same, and no CUDA package is pinned."""
     cuda = (ENVS / "cpu/cuda.lock").read_text().splitlines()
     assert {line.split("==")[0] for line in cuda} & set(pins("lighteval")) == set()
     assert {pins(name)["torch"] for name in ("cpu", "lighteval")} == {"2.13.0"}

@@ -1,4 +1,4 @@
-"""Rules that no shipped preset for a processor runs: lm-eval as the harness, lighteval as a second grader."""
+"""Rules that no shipped preset runs on a CPU: lm-eval as the harness, lighteval as a second grader."""
 
 import json
 import subprocess
@@ -11,6 +11,7 @@ from redraft.files import read_json
 from tests.test_workflow import ROOT, copy_to
 
 LIGHTEVAL = ROOT / ".venv-lighteval"
+pytestmark = pytest.mark.servers
 TWO = ["keywords:existence", "change_case:english_lowercase"]
 ASKED = [
     {"problem": "1a+2b=", "answer": {"key": 1, "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}},

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from redraft.train.verl.progress import Progress, VerlCheckpoints
 
 from redraft import cli
 from redraft.config import run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
-from redraft.ops.lease import latest, lease, take, took_part
+from redraft.ops.entries import latest
+from redraft.ops.lease import lease, take, took_part
 from redraft.train import integrity
 from redraft.train.local import LocalTrainer
 from redraft.train.verl.pickles import refuse_code
-from redraft.train.verl.progress import Progress, VerlCheckpoints
 from tests.test_lease import age, never, rewrite
 from tests.test_trainer import FILES, make_run, results, train
 

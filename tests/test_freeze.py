@@ -1,4 +1,4 @@
-"""A campaign runs from a frozen copy: what is edited while its jobs run counts for the next one."""
+"""A campaign runs from a frozen copy: edits during its jobs count for the next call."""
 
 import json
 import os

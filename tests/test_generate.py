@@ -1,7 +1,8 @@
-"""Sampling on benchmarks: backends agree, a killed run resumes, and what cannot be is said."""
+"""Sampling on benchmarks: backends agree, a killed run resumes, and wrong requests are refused."""
 
 import json
 import shutil
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -26,6 +27,8 @@ SUMS = {
 }
 GREEDY = {name: b.model_copy(update={"temperature": 0.0}) for name, b in SUMS.items()}
 BACKENDS = ("torch", "transformers", "vllm")
+SAMPLING = [*BACKENDS[:2], pytest.param("vllm", marks=pytest.mark.servers)]
+"""Backends for tests that sample."""
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +70,20 @@ def texts(frame):
 
 @pytest.fixture(scope="module")
 def by_backend(policy, tmp_path_factory):
-    """Drawn and most probable responses of every backend."""
+    """Drawn and most probable responses of a backend, sampled when they are first asked for."""
     folder = tmp_path_factory.mktemp("generations")
-    return {
-        backend: [
-            sampled(policy, folder / f"{backend}-{i}.parquet", benchmarks, backend=backend)
-            for i, benchmarks in enumerate((SUMS, GREEDY))
-        ]
-        for backend in BACKENDS
-    }
+
+    @cache
+    def of(backend):
+        files = [folder / f"{backend}-{kind}.parquet" for kind in ("drawn", "greedy")]
+        return [sampled(policy, f, b, backend=backend) for f, b in zip(files, (SUMS, GREEDY), strict=True)]
+
+    return of
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SAMPLING)
 def test_every_sample_is_there_once_and_in_order(by_backend, backend):
-    drawn, _ = by_backend[backend]
+    drawn, _ = by_backend(backend)
     assert list(drawn.columns) == SCHEMA.names
     keys = [(name, i, s) for name, b in SUMS.items() for i in range(b.data.size) for s in range(b.samples)]
     assert list(drawn[["benchmark", "problem", "sample"]].itertuples(index=False, name=None)) == keys
@@ -97,35 +100,35 @@ def test_every_sample_is_there_once_and_in_order(by_backend, backend):
     assert list(drawn["text"]) == [tokenizer.decode(t, skip_special_tokens=True) for t in drawn["tokens"]]
 
 
-@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("backend", SAMPLING[1:])
 def test_the_most_probable_responses_are_those_of_the_in_process_engine(by_backend, backend):
-    assert texts(by_backend[backend][1]) == texts(by_backend["torch"][1])
-    assert list(by_backend[backend][1]["finish"]) == list(by_backend["torch"][1]["finish"])
+    assert texts(by_backend(backend)[1]) == texts(by_backend("torch")[1])
+    assert list(by_backend(backend)[1]["finish"]) == list(by_backend("torch")[1]["finish"])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SAMPLING)
 def test_samples_of_a_problem_differ_and_those_at_temperature_0_do_not(by_backend, backend):
     drawn, greedy = (
         {len({tuple(t) for t in of_one}) for _, of_one in frame.groupby(["benchmark", "problem"])["tokens"]}
-        for frame in by_backend[backend]
+        for frame in by_backend(backend)
     )
     assert max(drawn) > 1
     assert greedy == {1}
 
 
 @pytest.mark.parametrize("backend", ["torch", "transformers"])
-def test_a_seed_says_what_is_drawn(by_backend, policy, tmp_path, backend):
+def test_the_seed_decides_the_samples(by_backend, policy, tmp_path, backend):
     again, other = (sampled(policy, tmp_path / f"{seed}.parquet", seed=seed, backend=backend) for seed in (0, 1))
-    assert texts(again) == texts(by_backend[backend][0])
+    assert texts(again) == texts(by_backend(backend)[0])
     assert texts(other) != texts(again)
 
 
 class KilledError(Exception):
-    """Stands for whatever ends a process."""
+    """Stand-in for the end of a process."""
 
 
 def stop_after(monkeypatch, count):
-    """Save each sample on its own, and end the process's work after so many."""
+    """Save each sample in a part of its own, and stop after some samples as if the process ended."""
     monkeypatch.setattr(Parts.__init__, "__defaults__", (0.0, lambda: None))
     add = Parts.add
 
@@ -170,7 +173,7 @@ def test_a_killed_run_goes_on_at_the_missing_samples(by_backend, policy, tmp_pat
     assert texts(sampled(policy, file, backend=backend)) == texts(resumed)
     assert not asked
     if backend == "torch":  # transformers draws by batch, which is another one after a resume
-        assert texts(resumed) == texts(by_backend[backend][0])
+        assert texts(resumed) == texts(by_backend(backend)[0])
 
 
 def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp_path, monkeypatch, capsys):
@@ -187,7 +190,7 @@ def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp
     assert len(Parts(file, "another").done) == 0
     assert len(Parts(file, parts[0].parent.name).done) == len(parts) - 1
     assert "made again" in capsys.readouterr().err
-    assert texts(sampled(policy, file)) == texts(by_backend["torch"][0])
+    assert texts(sampled(policy, file)) == texts(by_backend("torch")[0])
     assert another.exists()
     sampled(policy, file, seed=1)
     kept = {path.relative_to(another.parent).parts[1:] for path in another.parent.rglob("*")}
@@ -197,11 +200,11 @@ def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp
 
 def test_a_limit_takes_the_first_problems(by_backend, policy, tmp_path):
     first = sampled(policy, tmp_path / "first.parquet", limit=2)
-    whole = by_backend["torch"][0]
+    whole = by_backend("torch")[0]
     assert texts(first) == texts(whole[whole["problem"] < 2])
 
 
-def test_a_template_that_is_needed_and_not_there_is_said(policy, tmp_path):
+def test_a_missing_template_is_refused_where_the_protocol_needs_one(policy, tmp_path):
     needs = {"sums": SUMS["sums"].model_copy(update={"chat": "required"})}
     with pytest.raises(UserError, match="no chat template") as error:
         sampled(policy, tmp_path / "x.parquet", needs)
@@ -213,7 +216,7 @@ def test_a_template_that_is_needed_and_not_there_is_said(policy, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_policy_that_is_not_there_is_said(tmp_path, backend):
+def test_a_missing_policy_is_a_user_error(tmp_path, backend):
     with pytest.raises(UserError, match="no such folder"):
         sampled(tmp_path / "none", tmp_path / "x.parquet", backend=backend)
 
@@ -248,12 +251,12 @@ def test_seconds_are_shared_by_samples_that_came_together(tmp_path, monkeypatch)
     assert list(pd.read_parquet(tmp_path / "g.parquet")["seconds"]) == [15.0, 15.0, 30.0, 7.0]
 
 
-def test_a_model_s_own_generation_settings_change_nothing(policy, by_backend, tmp_path):
+@pytest.mark.parametrize("backend", SAMPLING)
+def test_a_model_s_own_generation_settings_change_nothing(policy, by_backend, tmp_path, backend):
     folder = tmp_path / "penalised"
     shutil.copytree(policy, folder)
     settings = json.loads((folder / "generation_config.json").read_text())
     penalties = {"repetition_penalty": 1.5, "min_p": 0.9, "no_repeat_ngram_size": 2}
     (folder / "generation_config.json").write_text(json.dumps(settings | penalties))
-    for backend in BACKENDS:
-        found = sampled(folder, tmp_path / f"{backend}.parquet", GREEDY, backend=backend)
-        assert texts(found) == texts(by_backend[backend][1]), backend
+    found = sampled(folder, tmp_path / "g.parquet", GREEDY, backend=backend)
+    assert texts(found) == texts(by_backend(backend)[1])

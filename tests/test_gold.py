@@ -1,4 +1,4 @@
-"""The grader on the real test sets: right answers pass, wrong ones fail, and what it cannot do is counted."""
+"""The grader on the real test sets: right answers pass, wrong answers fail, and known limits are counted."""
 
 import json
 import re
@@ -28,7 +28,7 @@ SETS = {
     "olympiadbench": (675, lambda row: row["final_answer"][0]),
     "gsm8k": (1319, lambda row: row["answer"].split("####")[1].strip()),
 }
-"""Size of each set, and where its answers are."""
+"""Size of each set, and a function that reads the answer from a problem."""
 every_set = pytest.mark.parametrize("name", SETS)
 
 
@@ -52,14 +52,14 @@ def box(content):
 
 
 def failures(pairs, outcome):
-    """Those of (text, answer) that are not graded so."""
+    """Pairs of text and answer whose outcome is another."""
     verdicts = [(text, answer, grade(text, answer).outcome) for text, answer in pairs]
     return [verdict for verdict in verdicts if verdict[2] is not outcome]
 
 
 @pytest.fixture
 def briefly(monkeypatch):
-    """Where a time-out is as good as any verdict but "correct", it may come early."""
+    """Shorten the time limit for tests to which every verdict but "correct" is equal."""
     monkeypatch.setattr("redraft.tasks.grading.SECONDS", 1)
 
 
@@ -95,7 +95,7 @@ AS_TEXT = {
     "olympiadbench": ["$m_{\\max }=n^{2}-n-1$", "$t(0,4]$"],
     "gsm8k": [],
 }  # fmt: skip
-"""Answers that math-verify reads as no expression, so that only the same text is right."""
+"""Answers that math-verify parses as no expression, so that only the same text is right."""
 
 
 @pytest.mark.parametrize("name", AS_TEXT)
@@ -112,7 +112,7 @@ SOLUTIONS = {
     "math500": [],
     "minerva_math": [],
 }
-"""Solutions whose own last box is not graded right: what it holds, and the answer."""
+"""Solutions that are not graded right: the content of the last box, and the answer."""
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
@@ -123,7 +123,7 @@ def test_solutions_of_the_sets_are_right_responses_but_for_known_ones(name):
 
 
 def plain(answer):
-    """An answer without dollars, blanks and a name before it: two that agree so far may stand for each other."""
+    """An answer without dollars, blanks and a leading name; answers that agree in this form may be equal."""
     return re.sub(r"^\w=", "", re.sub(r"[\s$]", "", answer))
 
 
@@ -132,7 +132,7 @@ def test_another_problem_s_answer_is_wrong(name, briefly):
     own = answers(name)
     pairs = [(box(other), a) for other, a in zip(own[1:] + own[:1], own, strict=True) if plain(other) != plain(a)]
     assert len(pairs) > 0.9 * len(own)
-    # Comparing two differential equations can take longer than is allowed; that is not right either.
+    # Comparing two differential equations can time out, which is not right either.
     assert [f for f in failures(pairs, Outcome.WRONG) if f[2] is not Outcome.TIMEOUT] == []
 
 
@@ -171,7 +171,7 @@ NEITHER_SIGN_NOR_SUM = {
     "minerva_math": ["\\frac{1}{3} E_{1}+\\frac{2}{3} E_{2}"],
     "olympiadbench": ["$N=n$", "$(-\\frac{1}{2}, \\frac{7}{2})$", "$(\\frac{1}{4}, \\frac{1}{27})$"],
 }
-"""Answers for which their negative, or one more, is taken for right, wrongly."""
+"""Answers for which the negative, or the value plus one, is wrongly taken for right."""
 
 
 @pytest.mark.parametrize("name", NEITHER_SIGN_NOR_SUM)

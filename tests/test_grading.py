@@ -145,7 +145,7 @@ def test_a_huge_answer_is_not_right_and_takes_seconds(one_second, content):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_alarm_that_the_garbage_collector_swallows_comes_again(one_second, monkeypatch):
-    """Signals that arrive during a collection are handled in its callbacks, where exceptions are ignored."""
+    """A signal during a garbage collection is handled in the callbacks, which ignore exceptions."""
     swallowed = []
 
     def callback(*_):
@@ -215,7 +215,7 @@ def test_a_thread_is_refused_instead_of_grading_everything_wrong():
 
 
 @given(st.text(max_size=60), st.text(max_size=20))
-def test_nothing_escapes(content, answer):
+def test_no_exception_escapes_the_grader(content, answer):
     verdict = grade(f"\\boxed{{{content}}}", answer)
     assert verdict.outcome in Outcome
     assert bool(verdict.extracted) is (verdict.outcome not in {Outcome.NO_ANSWER, Outcome.EMPTY})

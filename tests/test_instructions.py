@@ -1,4 +1,4 @@
-"""IFEval by lm-eval's checkers, and where they get their sentences from."""
+"""IFEval by lm-eval's checkers, and their sentence splitter."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_loose_verdicts_forgive_a_first_line_a_last_line_and_asterisks():
 
 
 def test_verdicts_depend_on_the_response_alone():
-    """Of the two prompts whose letter is none, the checker draws one; the language detector draws always."""
+    """The checker draws a letter for the two prompts without one; the language detector always draws."""
     asked = answer(("keywords:letter_frequency", {"letter": "#", "let_frequency": 2, "let_relation": "at least"}),
                    ("language:response_language", {"language": "en"}))  # fmt: skip
     texts = ["a a b c d e e f", "zum xx zz und so on", "qq", "one two three", "ee", "uu ii"]
@@ -74,7 +74,7 @@ def test_verdicts_depend_on_the_response_alone():
 
 @settings(max_examples=60)
 @given(st.text(max_size=200), st.data())
-def test_any_text_gets_a_verdict_an_instruction_and_what_is_strictly_followed_is_loosely(text, data):
+def test_every_text_gets_one_verdict_per_instruction_and_strict_implies_loose(text, data):
     known = [
         ("punctuation:no_comma", {}), ("startend:quotation", {}), ("detectable_format:json_format", {}),
         ("detectable_format:title", {}), ("combination:two_responses", {}), ("change_case:english_capital", {}),
@@ -98,9 +98,9 @@ def test_a_checker_that_fails_says_on_which_prompt_and_why():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("42", "not a prompt's instructions"),
-        ("no JSON", "not a prompt's instructions"),
-        ('{"key": 1, "kwargs": []}', "not a prompt's instructions"),
+        ("42", "does not hold a prompt's instructions"),
+        ("no JSON", "does not hold a prompt's instructions"),
+        ('{"key": 1, "kwargs": []}', "does not hold a prompt's instructions"),
         ('{"key": 1, "instruction_id_list": ["punctuation:no_comma"], "kwargs": []}', "numbers of instructions"),
         (answer(("punctuation:no_dots", {})), "unknown instructions"),
     ],
@@ -121,7 +121,7 @@ def test_all_prompts_can_be_graded_and_every_instruction_can_be_followed_and_not
 
 
 def test_how_many_verdicts_the_sentence_splitter_can_change(prompts):
-    """What docs/ifeval.md says: an upper bound, of instructions whose checkers ask it."""
+    """The upper bound in docs/ifeval.md: instructions whose checkers use the splitter."""
     asking = {"length_constraints:number_sentences", "change_case:capital_word_frequency"}
     of_prompts = [[name for name in row["instruction_id_list"] if name in asking] for row in prompts]
     assert (sum(map(len, of_prompts)), sum(map(bool, of_prompts))) == (77, 64)
@@ -134,7 +134,7 @@ def test_responses_to_grade_are_the_same_every_time(prompts):
 
 
 def model(folder, abbreviations="mr\n", names=PARAMETERS):
-    """English parameters of Punkt."""
+    """Write made-up English parameters of Punkt."""
     (folder / PUNKT).mkdir(parents=True)
     for name in names:
         (folder / PUNKT / name).write_text(abbreviations if name == "abbrev_types.txt" else "")
@@ -142,7 +142,7 @@ def model(folder, abbreviations="mr\n", names=PARAMETERS):
 
 
 def split_elsewhere(home, **environment):
-    """What a new process without a network says: the splitter, a text's sentences, and what it warned of."""
+    """Output of a new process without a network: the splitter, a text's sentences, and the number of warnings."""
     code = (
         "import os, subprocess, sys, warnings\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
@@ -190,5 +190,5 @@ def test_incomplete_or_damaged_parameters_are_named(tmp_path):
         assert str(tmp_path / folder / PUNKT) in refused
 
 
-def test_what_splits_here_is_one_of_the_two():
+def test_the_splitter_of_this_machine_is_trained_or_untrained():
     assert sentence_splitter() in ("punkt_tab", "untrained")

@@ -1,29 +1,30 @@
 """What an update does to policy and critic: how many steps it takes, and that one is what autograd says by hand."""
 
 import copy
+import itertools
 import math
+import time
 
 import numpy as np
 import pytest
 import torch
 
-from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Trainer, Vanilla
+from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Vanilla
 from redraft.errors import UserError
-from redraft.rollout.types import Finish, Rollout
+from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.batch import Batch
 from redraft.train.learner import Learner
 from redraft.train.stages import StageClock
+from tests.trainers import make_trainer
 
 CPU = torch.device("cpu")
 PROMPTS, GROUP = 4, 3
-GROUPS = np.arange(PROMPTS * GROUP) // GROUP
 REWARDS = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 0, 1], dtype=np.float32)
 
 
 def make_run(algorithm, prompts_per_update=PROMPTS, learning_rate=0.01, gradient_clip=1.0):
-    trainer = Trainer(
+    trainer = make_trainer(
         prompts_per_step=PROMPTS, group_size=GROUP, prompts_per_update=prompts_per_update,
         learning_rate=learning_rate, gradient_clip=gradient_clip,
     )  # fmt: skip
@@ -42,12 +43,31 @@ def sequences():
     return [(prompts[i // GROUP], rng.integers(2, 40, rng.integers(1, 8)).tolist()) for i in range(PROMPTS * GROUP)]
 
 
-def batch_of(sequences):
-    rollouts = [
-        Rollout(i // GROUP, i % GROUP, np.array(r, np.int32), np.zeros(len(r)), np.zeros(len(r)), Finish.LENGTH)
-        for i, (_, r) in enumerate(sequences)
+def groups_of(sequences, rewards=REWARDS, sizes=(GROUP,) * PROMPTS, **of_samples):
+    """Groups of consecutive sequences, with their prompts; `of_samples` are fields of samples, by their place."""
+    rows, places = iter(zip(sequences, rewards, strict=True)), itertools.count()
+    return [
+        Group(
+            number, 0, tuple(a_sample(number, i, *next(rows), **field(of_samples, next(places))) for i in range(size))
+        )
+        for number, size in enumerate(sizes)
     ]
-    return Batch.of([prompt for prompt, _ in sequences], rollouts, 0, CPU)
+
+
+def a_sample(prompt, index, sequence, reward, log_probs=None, **fields):
+    tokens = np.array(sequence[1], np.int32)
+    stored = np.zeros(len(tokens), np.float32) if log_probs is None else log_probs
+    rollout = Rollout(prompt, index, tokens, stored, np.zeros(len(tokens), np.int32), Finish.LENGTH)
+    return Sample(rollout, float(reward), **fields)
+
+
+def field(of_samples, place):
+    return {name: values[place] for name, values in of_samples.items() if place in values}
+
+
+def prompts_of(sequences, sizes=(GROUP,) * PROMPTS):
+    """The prompt of each group."""
+    return [sequences[end - 1][0] for end in np.cumsum(sizes)]
 
 
 def make_learner(run, folder, moved=0.0):
@@ -56,11 +76,16 @@ def make_learner(run, folder, moved=0.0):
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(moved * torch.randn(parameter.shape, generator=generator))
-    return Learner(run, policy, folder, CPU)
+    return Learner(run, policy, folder, CPU, pad=0)
 
 
 def update(learner, sequences, rewards=REWARDS):
-    return learner.update(batch_of(sequences), rewards, GROUPS, StageClock(CPU))
+    return learner.update(groups_of(sequences, rewards), prompts_of(sequences), StageClock(time.process_time))
+
+
+def batch_of(learner, sequences):
+    samples = [sample for group in groups_of(sequences) for sample in group.samples]
+    return learner._batch(samples, prompts_of(sequences))
 
 
 def log_probs_by_hand(model, sequences):
@@ -143,11 +168,14 @@ def test_a_step_has_as_many_updates_as_mini_batches(algorithm, prompts, tiny_mod
 
 
 def test_a_mini_batch_is_whole_groups_in_order_and_has_every_row_once(tiny_model, sequences):
-    batch = batch_of(sequences)
-    minis = make_learner(make_run(RLOO(), 2), tiny_model)._mini_batches(batch)
-    assert [rows.tolist() for rows, _ in minis] == [list(range(6)), list(range(6, 12))]
-    lengths = [len(r) for _, r in sequences]
-    assert [int(whole["batch_num_tokens"]) for _, whole in minis] == [sum(lengths[:6]), sum(lengths[6:])]
+    learner = make_learner(make_run(RLOO(), 2), tiny_model)
+    for sizes, first in (((GROUP,) * PROMPTS, 6), ((2, 5, 4, 1), 7)):
+        owner = np.repeat(np.arange(PROMPTS), sizes)
+        minis = learner._mini_batches(batch_of(learner, sequences), owner)
+        assert [rows.tolist() for rows, _ in minis] == [list(range(first)), list(range(first, 12))]
+        lengths = [len(r) for _, r in sequences]
+        assert [int(whole["batch_num_tokens"]) for _, whole in minis] == [sum(lengths[:first]), sum(lengths[first:])]
+        assert [whole["global_batch_size"] for _, whole in minis] == [first, 12 - first]
 
 
 def test_only_later_updates_of_a_step_leave_the_clip_range(tiny_model, sequences):
@@ -162,9 +190,8 @@ def test_only_later_updates_of_a_step_leave_the_clip_range(tiny_model, sequences
 
 def mean_error(learner, sequences, target):
     with torch.no_grad():
-        values = learner._values(batch_of(sequences))
-    mask = batch_of(sequences).mask.bool()
-    return float((values[mask] - target).abs().mean())
+        values = learner._values(batch := batch_of(learner, sequences))
+    return float((values[batch.mask.bool()] - target).abs().mean())
 
 
 @pytest.mark.parametrize("target", [1.0, 0.0])
@@ -223,3 +250,158 @@ def test_the_critics_learning_rate_is_the_actors_times_its_ratio(tiny_model):
     learner = make_learner(make_run(PPO(), learning_rate=5e-7), tiny_model)
     rates = [learner.parts[name].param_groups[0]["lr"] for name in ("optimizer", "critic_optimizer")]
     assert rates == pytest.approx([5e-7, 1e-5])
+
+
+# Groups of different sizes, stopped gradients and stored log-probabilities, against gradients by hand
+
+SIZES = (2, 5, 4, 1)
+
+
+@pytest.fixture
+def ragged(sequences):
+    """The same responses in groups of different sizes."""
+    owner = np.repeat(np.arange(PROMPTS), SIZES)
+    prompts = [sequences[i * GROUP][0] for i in range(PROMPTS)]
+    return [(prompts[group], response) for group, (_, response) in zip(owner, sequences, strict=True)]
+
+
+def standardised(rewards, sizes=SIZES):
+    """GRPO's advantages by hand; verl takes the reward itself where a group has one sample."""
+    parts = np.split(np.asarray(rewards, np.float64), np.cumsum(sizes)[:-1])
+    return np.concatenate([(p - p.mean()) / (p.std(ddof=1) + 1e-6) if len(p) > 1 else p for p in parts])
+
+
+def gradients(learner, groups, prompts):
+    """The gradient of each mini-batch, all at the policy as it is, and the metrics."""
+    found = []
+    learner.parts["optimizer"].step = lambda: found.append([p.grad.clone() for p in learner.policy.parameters()])
+    return found, learner.update(groups, prompts, StageClock(time.process_time))
+
+
+def gradient_by_hand(learner, sequences, advantage, rows, old=None, mode="token-mean"):
+    """Gradient of PPO's clipped loss over these rows; `old` are log-probabilities by row, the policy's own if none."""
+    terms = []
+    for row in rows:
+        (now,) = log_probs_by_hand(learner.policy, [sequences[row]])
+        before = now.detach() if old is None else torch.from_numpy(old[row])
+        ratio, a = (now - before).exp(), float(advantage[row])
+        terms.append(-torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a))
+    sums = torch.stack([term.sum() for term in terms])
+    means = torch.stack([term.mean() for term in terms])
+    loss = {
+        "token-mean": torch.cat(terms).mean(),
+        "seq-mean-token-sum": sums.mean(),
+        "seq-mean-token-mean": means.mean(),
+    }
+    return torch.autograd.grad(loss[mode], list(learner.policy.parameters()))
+
+
+def assert_same(found, expected):
+    assert max(float(g.abs().max()) for g in expected) > 1e-3
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+
+
+def plain(prompts_per_update=PROMPTS, **algorithm):
+    """A run without KL whose gradients are not clipped."""
+    return make_run(GRPO(kl_loss_coef=0, **algorithm), prompts_per_update, gradient_clip=1e6)
+
+
+def test_mini_batches_of_ragged_groups_have_the_gradients_of_their_groups(untrained, ragged):
+    learner = make_learner(plain(2), untrained)
+    groups, prompts = groups_of(ragged, sizes=SIZES), prompts_of(ragged, SIZES)
+    found, _ = gradients(learner, groups, prompts)
+    advantage = standardised(REWARDS)
+    assert len(found) == 2
+    for gradient, rows in zip(found, (range(7), range(7, 12)), strict=True):
+        assert_same(gradient, gradient_by_hand(learner, ragged, advantage, rows))
+    alone = [gradients(learner, part, prompts)[0] for part in (groups[:2], groups[2:])]
+    for gradient, (separate,) in zip(found, alone, strict=True):
+        assert_same(gradient, separate)
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_a_stopped_sample_moves_the_baseline_and_gives_no_gradient_itself(mode, untrained, ragged):
+    stopped = {1: Use.STOPPED, 4: Use.STOPPED, 8: Use.STOPPED}
+    learner = make_learner(plain(loss_agg_mode=mode), untrained)
+    found, _ = gradients(learner, groups_of(ragged, sizes=SIZES, use=stopped), prompts_of(ragged, SIZES))
+    trained = [row for row in range(12) if row not in stopped]
+    advantage = standardised(REWARDS)
+    assert_same(found[0], gradient_by_hand(learner, ragged, advantage, trained, mode=mode))
+    flipped = REWARDS.copy()
+    flipped[[1, 4]] = 1 - flipped[[1, 4]]
+    assert np.abs(standardised(flipped)[trained] - advantage[trained]).max() > 0.1
+    again, _ = gradients(learner, groups_of(ragged, flipped, SIZES, use=stopped), prompts_of(ragged, SIZES))
+    assert_same(again[0], gradient_by_hand(learner, ragged, standardised(flipped), trained, mode=mode))
+
+
+def test_one_reused_correct_response_in_a_group_of_eight(untrained, ragged):
+    """AR3PO: the reused response's gradient is stopped; the others' advantage is -0.354, its own would be 2.475."""
+    rewards, sizes = np.array([0, 0, 0, 1, 0, 0, 0, 0], np.float32), (8,)
+    advantage = standardised(rewards, sizes)
+    assert [round(a, 3) for a in (advantage[0], advantage[3])] == [-0.354, 2.475]
+    sequences, others = [(ragged[0][0], response) for _, response in ragged[:8]], [0, 1, 2, 4, 5, 6, 7]
+    learner = make_learner(plain(), untrained)
+    groups = groups_of(sequences, rewards, sizes, use={3: Use.STOPPED})
+    found, _ = gradients(learner, groups, prompts_of(sequences, sizes))
+    assert_same(found[0], gradient_by_hand(learner, sequences, [-0.35355] * 8, others))
+
+
+def test_a_stopped_sample_has_no_part_in_the_kl_loss(untrained, ragged):
+    """Its response may be anything: only its reward counts."""
+    run = make_run(GRPO(kl_loss_coef=0.5), gradient_clip=1e6)
+    other = list(ragged)
+    other[4] = (ragged[4][0], [3, 3, 3, 3])
+    found = []
+    for sequences in (ragged, other):
+        learner = make_learner(run, untrained, moved=0.05)
+        groups = groups_of(sequences, sizes=SIZES, use={4: Use.STOPPED})
+        (gradient,), metrics = gradients(learner, groups, prompts_of(sequences, SIZES))
+        found.append((gradient, metrics["kl"]))
+    assert_same(found[0][0], found[1][0])
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-4)
+    assert found[0][1] > 1e-3
+
+
+def test_stored_log_probs_are_the_denominator_of_the_ratio(untrained, ragged):
+    learner, rng = make_learner(plain(), untrained), np.random.default_rng(5)
+    with torch.no_grad():
+        now = [log_probs.numpy() for log_probs in log_probs_by_hand(learner.policy, ragged)]
+    stored = {row: now[row] + rng.normal(0, 0.2, len(now[row])).astype(np.float32) for row in (0, 2, 6, 7)}
+    kinds = dict.fromkeys(stored, OldLogProbs.STORED)
+    groups = groups_of(ragged, sizes=SIZES, log_probs=stored | {1: now[1] + 9.0}, old_log_probs=kinds)
+    (found,), metrics = gradients(learner, groups, prompts_of(ragged, SIZES))
+    old = [stored.get(row, now[row]) for row in range(12)]
+    expected = gradient_by_hand(learner, ragged, standardised(REWARDS), range(12), old)
+    assert_same(found, expected)
+    ratios = np.concatenate([np.exp(now[row] - old[row]) for row in range(12)])
+    signs = np.repeat(np.sign(standardised(REWARDS)), [len(r) for _, r in ragged])
+    clipped = ((ratios > 1.2) & (signs > 0)) | ((ratios < 0.8) & (signs < 0))
+    assert metrics["clip_fraction"] == pytest.approx(clipped.mean(), abs=1e-6)
+    assert clipped.any()
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO(), RLOO()], ids=lambda a: a.kind)
+def test_a_mini_batch_whose_gradient_is_stopped_everywhere_makes_no_step(algorithm, untrained, ragged):
+    learner = make_learner(make_run(algorithm, 1), untrained)
+    counted = {name: count_steps(learner, name) for name in learner.parts if name.endswith("optimizer")}
+    stopped = dict.fromkeys([*range(2, 7), 11], Use.STOPPED)  # the second group and the fourth
+    metrics = learner.update(
+        groups_of(ragged, sizes=SIZES, use=stopped), prompts_of(ragged, SIZES), StageClock(time.process_time)
+    )  # fmt: skip
+    assert {len(steps) for steps in counted.values()} == {2}
+    assert all(value is None or math.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), PPO(), RLOO()], ids=lambda a: a.kind)
+def test_a_batch_whose_gradient_is_stopped_everywhere_changes_nothing(algorithm, untrained, ragged):
+    learner = make_learner(make_run(algorithm, 2), untrained)
+    before = [parameter.clone() for name in ("model", "critic") if name in learner.parts
+              for parameter in learner.parts[name].parameters()]  # fmt: skip
+    groups = groups_of(ragged, sizes=SIZES, use=dict.fromkeys(range(12), Use.STOPPED))
+    metrics = learner.update(groups, prompts_of(ragged, SIZES), StageClock(time.process_time))
+    after = [parameter for name in ("model", "critic") if name in learner.parts
+             for parameter in learner.parts[name].parameters()]  # fmt: skip
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert metrics.keys() == learner.metrics_without_update.keys()
+    assert {name for name, value in metrics.items() if value is not None} == {"entropy"}

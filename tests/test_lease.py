@@ -1,4 +1,4 @@
-"""Who holds a run's folder: processes that are killed, stopped and ended, and orders of looking and taking."""
+"""Leases on a run's folder, with killed, stopped and ended owners, and under every order of looking and taking."""
 
 import json
 import multiprocessing
@@ -18,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redraft.errors import UserError
-from redraft.ops.lease import LeaseLost, check_held, history, latest, lease, take, took_part
-from redraft.train import lease as leases
-from redraft.train import owner as owners
+from redraft.ops import entries
+from redraft.ops import lease as leases
+from redraft.ops import owner as owners
+from redraft.ops import slurm as slurm_queue
+from redraft.ops.entries import history, latest
+from redraft.ops.lease import LeaseLost, check_held, lease, take, took_part
 
 HOLDER = """
 import sys
@@ -205,14 +208,14 @@ def slurm(tmp_path, monkeypatch):
     folder.mkdir()
 
     def answer(script, config="exit 1"):
-        owners.cluster_name.cache_clear()
+        slurm_queue.cluster_name.cache_clear()
         for name, content in {"squeue": script, "scontrol": config}.items():
             (folder / name).write_text(f"#!/bin/sh\n{content}\n")
             (folder / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     yield answer
-    owners.cluster_name.cache_clear()
+    slurm_queue.cluster_name.cache_clear()
 
 
 INVALID = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
@@ -439,9 +442,9 @@ def overlaps(order, ends, link=os.link):
         turns = Turns(order)
         rivals = Rivals(Path(name), turns, link)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(leases, "os", rivals.os())
+            patch.setattr(entries, "os", rivals.os())
             patch.setattr(leases, "this_process", rivals.this_process)
-            patch.setattr(leases, "judge", rivals.judge)
+            patch.setattr(entries, "judge", rivals.judge)
             turns.play([rivals.actor(f"actor {i}", end) for i, end in enumerate(ends)])
         tokens = [entry.content.owner.token for entry in history(Path(name))]
         assert len(set(tokens)) == len(tokens) > 0

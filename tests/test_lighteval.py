@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from redraft.errors import UserError
-from redraft.evaluate.compare_ifeval import SAMPLE, compare, disagreements, write_comparison
+from redraft.evaluate.compare_ifeval import compare, disagreements, write_comparison
+from redraft.evaluate.parts import KEY
 from redraft.tasks.instructions import CheckerError, grade_instructions
 from redraft.tasks.sentences import sentence_splitter
 from tests.ifeval_responses import samples
@@ -18,19 +18,21 @@ ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-lighteval/bin/python"
 BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
 KNOWN = {"length_constraints:number_sentences", "length_constraints:number_words"}
-"""Instructions on which the two may differ, through NLTK's version: see docs/ifeval.md."""
+"""Instructions on which NLTK's versions may differ: see docs/ifeval.md."""
 DEEP = "[" * 20_000
 
-needs_lighteval = pytest.mark.skipif(
-    not PYTHON.exists(), reason="lighteval's environment is not there; `make lighteval` makes it"
-)
-needs_prompts = pytest.mark.skipif(
-    not (BENCHMARKS / "ifeval.jsonl").exists(), reason="ifeval.jsonl is not there: third-party data are not committed"
-)
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(not PYTHON.exists(), reason="lighteval's environment is not there; `make lighteval` makes it"),
+    pytest.mark.skipif(
+        not (BENCHMARKS / "ifeval.jsonl").exists(),
+        reason="ifeval.jsonl is not there: third-party data are not committed",
+    ),
+]
 
 
 def lighteval(*arguments, **environment):
-    """Run something in lighteval's environment; with the splitter that this process has chosen, but no network."""
+    """Run a command in lighteval's environment, with this process's sentence splitter and without a network."""
     sentence_splitter()
     result = subprocess.run(
         [PYTHON, *map(str, arguments)], cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"} | environment,
@@ -41,10 +43,10 @@ def lighteval(*arguments, **environment):
 
 
 def grade_here(rows):
-    """Lines of grades.parquet; where a checker fails, nothing is followed."""
+    """Lines of grades.parquet; if a checker fails, no instruction counts as followed."""
     graded = []
     for row in rows:
-        line = {key: row[key] for key in SAMPLE}
+        line = {key: row[key] for key in KEY}
         try:
             verdicts = grade_instructions(row["prompt"], row["text"], row["answer"])
             graded.append(line | {"outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose})
@@ -56,7 +58,7 @@ def grade_here(rows):
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """A folder with what both graders say of responses to all prompts, and of one on which a checker fails."""
+    """A folder with both graders' verdicts on responses to all prompts, and on one that makes a checker fail."""
     folder = tmp_path_factory.mktemp("ifeval")
     rows = samples([json.loads(line) for line in (BENCHMARKS / "ifeval.jsonl").read_text().splitlines()])
     json_row = next(row for row in rows if "json_format" in row["answer"])
@@ -69,10 +71,8 @@ def both(tmp_path_factory):
     return folder
 
 
-@needs_lighteval
-@needs_prompts
 def test_both_graders_agree_but_for_how_nltk_s_versions_count(both):
-    """All 540 prompts, two responses each: not one of 3,328 verdicts differs. At the limit of a count they may."""
+    """All 3,328 verdicts on two responses to each of 540 prompts agree; those at the limit of a count may differ."""
     ours, theirs = pd.read_parquet(both / "ours.parquet"), pd.read_parquet(both / "theirs.parquet")
     metrics = compare(ours[ours["sample"] < 2], theirs[theirs["sample"] < 2])
     assert metrics["lm_eval"].tolist() == metrics["lighteval"].tolist()
@@ -84,8 +84,6 @@ def test_both_graders_agree_but_for_how_nltk_s_versions_count(both):
     assert set(different["sample"]) == {2}
 
 
-@needs_lighteval
-@needs_prompts
 def test_the_metrics_are_those_that_lighteval_aggregates(both):
     theirs = pd.read_parquet(both / "theirs.parquet")
     about = json.loads((both / "theirs.json").read_text())
@@ -95,8 +93,6 @@ def test_the_metrics_are_those_that_lighteval_aggregates(both):
     assert (about["lighteval"], about["nltk"], about["sentence_splitter"]) == ("0.13.0", "3.9.1", sentence_splitter())
 
 
-@needs_lighteval
-@needs_prompts
 def test_a_checker_that_fails_costs_one_sample_in_both(both):
     theirs = pd.read_parquet(both / "theirs.parquet").query("step == 6").sort_values("sample")
     assert theirs["failed"].str.startswith("RecursionError").tolist() == [True, False]
@@ -105,8 +101,6 @@ def test_a_checker_that_fails_costs_one_sample_in_both(both):
     assert metrics.query("step == 6")[["samples", "failed"]].to_numpy().tolist() == [[1, 1]] * 4
 
 
-@needs_lighteval
-@needs_prompts
 def test_the_comparison_is_written_as_json(both):
     write_comparison(both / "ours.parquet", both / "theirs.parquet", sentence_splitter(), both / "out.json")
     written = json.loads((both / "out.json").read_text())
@@ -115,8 +109,6 @@ def test_the_comparison_is_written_as_json(both):
     assert {line["instruction"] for line in written["disagreements"]} == KNOWN
 
 
-@needs_lighteval
-@needs_prompts
 def test_lighteval_s_task_loads_the_local_prompts_by_the_paper_s_length(tmp_path):
     code = (
         "import sys; sys.path.insert(0, 'workflows/lighteval'); import tasks\n"
@@ -127,54 +119,3 @@ def test_lighteval_s_task_loads_the_local_prompts_by_the_paper_s_length(tmp_path
     assert lighteval("-c", code, REDRAFT_DATA=str(BENCHMARKS), HF_DATASETS_CACHE=str(tmp_path)) == "540 {16000} 832\n"
     hub = "import sys; sys.path.insert(0, 'workflows/lighteval'); import tasks; print(tasks.TASKS_TABLE[0].hf_repo)"
     assert lighteval("-c", hub, REDRAFT_DATA=str(tmp_path)) == "google/IFEval\n"
-
-
-def graded(verdicts, step=0):
-    """Grades of either grader: None where a checker failed, for which ours has stand-ins and theirs null."""
-    ours = [verdict or [False, False] for verdict in verdicts]
-    outcomes = ["error" if verdict is None else "wrong" for verdict in verdicts]
-    return pd.DataFrame(
-        {"step": step, "benchmark": "ifeval", "problem": range(len(verdicts)), "sample": 0, "outcome": outcomes,
-         "strict": ours, "loose": ours, "instructions": [["a", "b"]] * len(verdicts)}
-    )  # fmt: skip
-
-
-def test_every_verdict_that_differs_is_named():
-    ours, theirs = graded([[True, True], [True, False], None]), graded([[True, True], [True, True], [True, True]])
-    metrics = compare(ours, theirs).set_index("metric")
-    assert metrics.loc["prompt_level_strict_acc", ["lm_eval", "lighteval", "samples", "failed"]].tolist() == [
-        0.5, 1.0, 2, 1,
-    ]  # fmt: skip
-    assert metrics.loc["inst_level_loose_acc", ["lm_eval", "lighteval"]].tolist() == [0.75, 1.0]
-    lines = disagreements(ours, theirs)
-    assert lines[["problem", "level", "instruction", "lm_eval", "lighteval"]].to_numpy().tolist() == [
-        [1, "strict", "b", False, True],
-        [1, "loose", "b", False, True],
-    ]
-
-
-def test_other_benchmarks_are_left_out_and_other_samples_refused():
-    ours = graded([[True, True]])
-    assert len(compare(pd.concat([ours, ours.assign(benchmark="aime24", strict=None)]), ours)) == 4
-    with pytest.raises(UserError, match="1 samples were graded by one of the graders only"):
-        compare(ours, graded([[True, True], [True, True]]))
-
-
-def test_a_step_without_a_complete_sample_has_no_metrics(tmp_path):
-    ours = pd.concat([graded([[True, False]]), graded([None], step=6)])
-    theirs = pd.concat([graded([[True, False]]), graded([[True, True]], step=6)])
-    ours.to_parquet(tmp_path / "ours.parquet")
-    theirs.to_parquet(tmp_path / "theirs.parquet")
-    (tmp_path / "theirs.json").write_text('{"sentence_splitter": "untrained", "lighteval": "0.13.0", "nltk": "3.9.1"}')
-    write_comparison(tmp_path / "ours.parquet", tmp_path / "theirs.parquet", "untrained", tmp_path / "out.json")
-    metrics = json.loads((tmp_path / "out.json").read_text())["metrics"]
-    assert [line["lm_eval"] for line in metrics] == [0.0, 0.5, 0.0, 0.5, None, None, None, None]
-
-
-def test_graders_that_split_sentences_differently_are_not_compared(tmp_path):
-    graded([[True, True]]).to_parquet(tmp_path / "theirs.parquet")
-    (tmp_path / "theirs.json").write_text('{"sentence_splitter": "punkt_tab", "lighteval": "0.13.0", "nltk": "3.9.1"}')
-    graded([[True, True]]).to_parquet(tmp_path / "ours.parquet")
-    with pytest.raises(UserError, match="compare splitters"):
-        write_comparison(tmp_path / "ours.parquet", tmp_path / "theirs.parquet", "untrained", tmp_path / "out.json")
-    assert not (tmp_path / "out.json").exists()

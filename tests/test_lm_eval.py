@@ -1,4 +1,4 @@
-"""lm-eval as a harness: its tasks are our benchmarks, its samples ours, and its metrics our grades."""
+"""lm-eval as a harness: its tasks, samples and metrics equal our benchmarks, samples and grades."""
 
 import os
 import shutil
@@ -21,7 +21,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from redraft.config import ArithmeticProblems, Experiments, InProcessEngine, ProblemFile, TinyModel
 from redraft.config.data import Benchmark, Sampling
 from redraft.errors import UserError
-from redraft.evaluate.backends import Request, Response, open_backend
+from redraft.evaluate.backend import Request, Response
+from redraft.evaluate.backends import open_backend
 from redraft.evaluate.lm_eval import harness, scoring
 from redraft.evaluate.lm_eval.harness import evaluate
 from redraft.evaluate.lm_eval.model import RedraftModel, number, sampling
@@ -61,7 +62,7 @@ def policy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chat_policy(policy, tmp_path_factory):
-    """The same with a chat template."""
+    """The random model with a chat template."""
     folder = tmp_path_factory.mktemp("chat") / "model"
     shutil.copytree(policy, folder)
     tokenizer = make_tokenizer()
@@ -81,7 +82,7 @@ def test_the_task_files_are_up_to_date():
     assert write_tasks(FOLDER, check=True, root=ROOT) == []
 
 
-def test_what_is_missing_changed_or_left_over_is_found_and_put_right(tmp_path):
+def test_missing_changed_and_left_over_task_files_are_found_and_corrected(tmp_path):
     every = write_tasks(tmp_path, check=True, root=ROOT)
     assert not list(tmp_path.iterdir())
     assert len(every) == len(set(every)) == len(list(FOLDER.glob("*/*.yaml")))
@@ -184,7 +185,7 @@ class Scripted:
 
 
 def instance(task, problem, benchmark="b", settings=None, **document):
-    """What lm-eval makes of a document."""
+    """A request as lm-eval makes it from a document."""
     document = {"benchmark": benchmark, "problem": problem} | document
     arguments = (f"{problem}a=", settings or task_config("b", SUMS)["generation_kwargs"])
     return Instance("generate_until", document, arguments, 0, metadata=(task, problem, 1))
@@ -213,7 +214,7 @@ def test_answers_come_in_the_order_of_the_requests_and_tasks_are_sampled_apart()
     assert set(model.responses) == {("x", 2, 0), ("x", 0, 0), ("y", 2, 0), ("x", 2, 1), ("x", 0, 1)}
 
 
-def test_a_document_of_a_task_that_is_not_ours_is_named_by_it():
+def test_a_document_of_a_foreign_task_is_named_by_the_task():
     model = RedraftModel(backend := Scripted())
     request = instance("gsm8k", 3)
     request.doc = {"question": "?"}
@@ -302,7 +303,7 @@ def test_the_in_process_engine_gives_the_same_through_lm_eval_as_without(chat_po
     assert (frame.groupby("benchmark")["seconds"].nunique() == 1).all()
 
 
-@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+@pytest.mark.parametrize("kind", ["transformers", pytest.param("vllm", marks=pytest.mark.servers)])
 def test_greedy_responses_of_lm_eval_s_own_models_are_the_in_process_engine_s(chat_policy, kind):
     asked = {"minus": MINUS, "plain": MINUS.model_copy(update={"chat": "never"}), "sums": SUMS}
     ours, theirs = (sample(chat_policy, asked, 0, k, ENGINE) for k in ("torch", kind))
@@ -336,7 +337,7 @@ def test_a_limit_takes_the_first_problems(policy):
 
 def test_a_prompt_that_lm_eval_would_cut_is_refused(policy):
     long = {"sums": SUMS.model_copy(update={"max_new_tokens": 500})}
-    with pytest.raises(UserError, match="no sequences as long") as error:
+    with pytest.raises(UserError, match="longer than the model allows") as error:
         sample(policy, long, 0, "transformers", ENGINE)
     assert error.value.key == "max_new_tokens"
 

@@ -45,6 +45,39 @@ def test_rloos_baseline_is_the_mean_of_the_others():
     torch.testing.assert_close(advantages(RLOO(), rewards, mask, groups)[0], expected)
 
 
+def test_groups_may_differ_in_size():
+    rewards, groups = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 1.0]), np.array([0, 0, 1, 1, 1, 1])
+    mask = mask_of(2, 3, 1, 3, 3, 2)
+    pair, half = math.sqrt(0.5), math.sqrt(1 / 3)  # deviations of (1, 0) and of (0, 1, 0, 1)
+    by_deviation = [
+        (0.5 if r else -0.5) / ((pair if g == 0 else half) + 1e-6) for r, g in zip(rewards, groups, strict=True)
+    ]
+    torch.testing.assert_close(advantages(GRPO(), rewards, mask, groups)[0], torch.tensor(by_deviation)[:, None] * mask)
+    others = torch.tensor([0.0, 1.0, 2 / 3, 1 / 3, 2 / 3, 1 / 3])
+    expected = (rewards - others)[:, None] * mask
+    torch.testing.assert_close(advantages(RLOO(), rewards, mask, groups)[0], expected)
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(), RLOO(), DAPO()], ids=lambda a: a.kind)
+def test_an_empty_response_has_no_reward_and_leaves_the_others_as_they_are(algorithm):
+    """Its last token would be column -1, which belongs to the longest response."""
+    groups, mask = np.array([0, 0, 0, 0]), mask_of(2, 3, 0, 3)
+    computed = [advantages(algorithm, torch.tensor([1.0, 0.0, r, 1.0]), mask, groups)[0] for r in (0.0, 1.0)]
+    torch.testing.assert_close(computed[0], computed[1], atol=0, rtol=0)
+    assert computed[0][2].abs().sum() == 0
+    assert (computed[0][:, -1] != 0).tolist() == [False, True, False, True]
+
+
+def test_an_empty_response_s_reward_is_no_return_of_ppo():
+    mask = mask_of(2, 0, 3)
+    computed = [
+        advantages(PPO(), torch.tensor([1.0, r, 0.0]), mask, np.zeros(3), torch.zeros(3, 3)) for r in (0.0, 1.0)
+    ]
+    for one, other in zip(*computed, strict=True):
+        torch.testing.assert_close(one, other, atol=0, rtol=0)
+    assert computed[0][1][1].abs().sum() == 0
+
+
 def gae(reward, values, gamma, lam):
     """Advantages of one response whose reward stands on its last token, by the sums that define them."""
     following = [*values[1:], 0.0]
@@ -242,6 +275,16 @@ def test_a_batch_joins_prompts_and_responses(batch):
     assert [row[: len(p)].tolist() for row, p in zip(batch.tokens, PROMPTS, strict=True)] == PROMPTS
 
 
+def test_a_batch_trains_on_every_response_unless_its_gradient_is_stopped(batch):
+    assert batch.trained.tolist() == batch.mask.tolist()
+    rollouts = [Rollout(i, 0, np.ones(n, np.int32), np.zeros(n), np.zeros(n), Finish.EOS) for i, n in enumerate((3, 1))]
+    stopped = Batch.of(PROMPTS[:2], rollouts, 0, torch.device("cpu"), [True, False])
+    assert stopped.mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert stopped.trained.tolist() == [[0, 0, 0], [1, 0, 0]]
+    for rows, part in stopped.parts(torch.arange(2), 1):
+        assert part.trained.tolist() == stopped.trained[rows].tolist()
+
+
 @torch.no_grad()
 def test_padding_changes_no_log_prob_and_no_entropy(model, batch):
     log_probs, entropy = batch.log_probs(model, entropy=True)
@@ -320,6 +363,8 @@ def test_a_value_does_not_see_its_token_or_what_follows(critic, batch):
     row, changed = 3, 2  # the row's third response token becomes another
     tokens = batch.tokens.clone()
     tokens[row, len(PROMPTS[row]) + changed] = 11 - tokens[row, len(PROMPTS[row]) + changed]
-    before, after = (Batch(t, batch.starts, batch.mask).values(critic)[row] for t in (batch.tokens, tokens))
+    before, after = (
+        Batch(t, batch.starts, batch.mask, batch.trained).values(critic)[row] for t in (batch.tokens, tokens)
+    )
     torch.testing.assert_close(after[: changed + 1], before[: changed + 1], atol=1e-7, rtol=0)
     assert (after[changed + 1 : LENGTHS[row]] - before[changed + 1 : LENGTHS[row]]).abs().min() > 1e-6

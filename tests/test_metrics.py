@@ -126,7 +126,7 @@ def test_an_interval_lies_within_0_and_1_around_the_accuracy_and_is_not_narrower
 
 
 def coverage(problems, samples, a, b, runs=2000):
-    """How often the interval holds the mean of the difficulties' distribution."""
+    """Share of simulations in which the interval covers the mean of the difficulties' distribution."""
     random = np.random.default_rng(0)
     counts = random.binomial(samples, random.beta(a, b, (runs, problems)))
     intervals = np.array([interval(count, samples) for count in counts])

@@ -1,4 +1,4 @@
-"""Data sets of the hub, read from a folder laid out like their repositories."""
+"""Hub data sets, read from a folder that is laid out like their repositories."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from redraft.tasks.problems import DATA_ROOT, Problem, checksums, load_problems,
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT.parent / "shared/data/benchmarks"
 COPIED = ("amc23", "aime24", "math500", "minerva", "olympiad", "gsm8k", "mmlu_stem", "ifeval")
-"""Sets of which there may be local copies."""
+"""Data sets that may have local copies."""
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ def test_several_files_are_read_in_the_order_of_the_configuration(root):
     ("row", "changes", "message"),
     [
         ({"problem": "p", "answer": "a"}, {"id": "a/other"}, "without this data set"),
-        ({"problem": "p", "answer": "a"}, {"files": ["train*"]}, "no such file"),
+        ({"problem": "p", "answer": "a"}, {"files": ["train*"]}, "no file of the data set"),
         ({"problem": "p", "answer": "a"}, {"files": ["*"]}, "several files"),
-        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "this kind of file"),
+        ({"problem": "p", "answer": "a"}, {"files": ["README.md"]}, "files of this kind"),
         ({"problem": "p"}, {}, "lacks this column"),
         ({"problem": "p", "answer": []}, {"answer": "answer.0"}, "lacks this column"),
         ({"problem": ["p"], "answer": "a"}, {}, "neither text nor a number"),
@@ -110,7 +110,7 @@ def test_several_files_are_read_in_the_order_of_the_configuration(root):
         (["p"], {}, "not an object"),
     ],
 )
-def test_what_does_not_fit_is_named(root, row, changes, message):
+def test_data_that_do_not_fit_the_configuration_are_refused(root, row, changes, message):
     write_lines(root, [row])
     (root / "a/b/README.md").write_text("about")
     data = HubProblems(id="a/b", files=["*.jsonl"], size=1).model_copy(update=changes)
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_named(root, row, changes, message):
 
 
 def test_without_a_network_one_message_says_where_to_put_the_files(tmp_path):
-    """In a process of its own, since the hub's client reads its settings when it is imported."""
+    """The test runs in a process of its own, since the hub's client reads its settings on import."""
     import os
     import subprocess
     import sys
@@ -188,7 +188,7 @@ def test_a_file_with_another_hash_than_the_declared_one_is_refused(root):
     data = HubProblems(id="a/b", files=["test.jsonl"], size=1, sha256={"test.jsonl": digest})
     assert len(load_problems(data)) == 1
     write_lines(root, [{"problem": "p", "answer": "b"}])
-    with pytest.raises(UserError, match="not the one that was declared") as error:
+    with pytest.raises(UserError, match="not the declared one") as error:
         load_problems(data)
     assert (error.value.key, error.value.allowed) == ("sha256", digest)
 
@@ -201,7 +201,7 @@ def test_problems_can_be_skipped_at_the_front(root):
         HubProblems(id="a/b", files=["x"], size=2, skip=3, of=4)
 
 
-def test_an_answer_behind_hashes_and_one_of_several_columns(root):
+def test_answers_are_read_after_hashes_and_from_one_of_several_columns(root):
     write_lines(root, [{"problem": "p", "answer": "1 + 1 = 2\n#### 2"}])
     data = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="####")
     assert load_problems(data)[0].answer == "2"
@@ -243,7 +243,7 @@ def test_every_file_that_a_data_set_is_read_from_has_a_checksum(root, tmp_path):
         checksums(ProblemFile(path=str(tmp_path / "none"), size=1))
 
 
-def test_what_was_fetched_is_named_by_its_commit(tmp_path, monkeypatch):
+def test_a_fetched_data_set_is_recorded_with_its_commit(tmp_path, monkeypatch):
     monkeypatch.delenv(DATA_ROOT, raising=False)
     (tmp_path / "snapshots/0123abc").mkdir(parents=True)
     (tmp_path / "snapshots/0123abc/test.jsonl").write_text("{}")

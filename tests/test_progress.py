@@ -1,4 +1,4 @@
-"""What the terminal says about a campaign, on a clock of its own."""
+"""Progress lines of a campaign, on a simulated clock."""
 
 import pytest
 

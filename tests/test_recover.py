@@ -1,4 +1,4 @@
-"""What `redraft recover` cleans up, and above all what it leaves alone."""
+"""`redraft recover` cleans up after killed processes and leaves alone all that a living one holds."""
 
 import os
 import subprocess
@@ -11,9 +11,12 @@ import pytest
 
 from redraft.errors import UserError
 from redraft.ops import recover as recovery
-from redraft.ops.lease import latest, lease, take
+from redraft.ops import slurm
+from redraft.ops.alive import Alive, look
+from redraft.ops.entries import latest
+from redraft.ops.lease import lease, take
 from redraft.ops.owner import EXPIRED_SECONDS
-from redraft.ops.recover import Alive, look, recover
+from redraft.ops.recover import recover
 from tests.test_status import killed
 
 SNAKEFILE = "rule all:\n    output: 'x.txt'\n    shell: 'sleep 600'\n"
@@ -22,7 +25,7 @@ SNAKEFILE = "rule all:\n    output: 'x.txt'\n    shell: 'sleep 600'\n"
 @pytest.fixture
 def campaign(tmp_path, monkeypatch):
     """A folder with a workflow and a run, where there is no Slurm."""
-    monkeypatch.setattr(recovery, "slurm_jobs", lambda folder: [])
+    monkeypatch.setattr(slurm, "jobs_of", lambda folder: [])
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "results" / "run").mkdir(parents=True)
     return tmp_path
@@ -59,7 +62,7 @@ def until(condition):
 
 
 def litter(run):
-    """What processes leave that are killed while they write."""
+    """Write the files of processes that were killed while they wrote."""
     names = [".steps.jsonl.999999.tmp", "checkpoints/f/.step-000004/model.safetensors", "policies/.step-0004/x.json"]
     for name in names:
         (run / name).parent.mkdir(parents=True, exist_ok=True)

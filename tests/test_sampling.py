@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.engines.sampling import log_probs_of, sample
+from redraft.engines import sampling
+from redraft.engines.sampling import log_probs_of
 
 PROBABILITIES = [0.05, 0.5, 0.0, 0.15, 0.3]
 GRID = 20_000
@@ -14,6 +15,13 @@ GRID = 20_000
 
 def logits_of(probabilities):
     return torch.tensor(probabilities, dtype=torch.float64).log().float()
+
+
+def sample(logits, uniforms, temperature, top_p):
+    """Tokens, and their log-probabilities under the policy."""
+    log_probs = log_probs_of(logits, temperature)
+    tokens = sampling.sample(log_probs, uniforms, top_p=top_p)
+    return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
 
 
 def law(probabilities, temperature=1.0, top_p=1.0):

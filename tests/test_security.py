@@ -33,11 +33,11 @@ HOSTILE = [
     "a..b", "a\n", "ａ", "{x}", "*", "$HOME", "%s",
 ]  # fmt: skip
 PATTERNS = {"{x}", "*"}
-"""What a layout takes, since the Snakefile asks it for paths with wildcards. No name of the configuration holds it."""
+"""A wildcard, which a layout accepts for the Snakefile's paths; no name of a configuration contains it."""
 
 
 def calls(file):
-    """Every call in a file: its dotted name, its arguments by keyword, and where it stands."""
+    """Every call in a file: its dotted name, its keyword arguments, and its place."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             keywords = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -61,7 +61,7 @@ def test_every_placeholder_of_a_rule_s_shell_line_is_quoted_or_a_number():
     assert 'number=r"\\d{2,3}"' in common
 
 
-def test_every_rule_that_runs_a_shell_is_among_those_that_are_looked_at():
+def test_no_rule_with_a_shell_line_is_left_out_of_the_check():
     lines = [line for file in RULES for line in file.read_text().splitlines()]
     assert sum(line.strip() == "shell:" for line in lines) == sum(line.strip().startswith("shell") for line in lines)
     assert not any(re.match(r"\s*(run|script|notebook|wrapper|cwl):", line) for line in lines)
@@ -279,7 +279,7 @@ for function in (models.load, models.load_tokenizer, models.load_config):
 
 
 def load(folder):
-    """What loading a model's folder says, to somebody who would answer yes to every question."""
+    """Output of loading a model's folder for a user who answers yes to every question."""
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
     return subprocess.run([sys.executable, "-c", LOAD, str(folder)], input="y\n" * 20, env=offline, check=False,
                           capture_output=True, text=True, timeout=300)  # fmt: skip
@@ -296,7 +296,7 @@ def test_a_pickle_in_place_of_weights_is_never_read(tiny_model, tmp_path, bomb):
         assert not harm.exists()
 
 
-def test_a_model_s_own_code_is_never_run_not_even_by_who_says_yes(tiny_model, tmp_path):
+def test_a_model_s_own_code_is_never_run_even_if_the_user_agrees(tiny_model, tmp_path):
     folder, harm = tmp_path / "model", tmp_path / "harm"
     shutil.copytree(tiny_model, folder)
     code = f"open({str(harm)!r}, 'w')\nclass Config: pass\nclass Model: pass\nclass Tokenizer: pass\n"

@@ -1,4 +1,4 @@
-"""Campaigns on a real Slurm on this machine (tests/slurm/up.sh), undisturbed and with all that can happen to one."""
+"""Campaigns on a real Slurm on this machine (tests/slurm/up.sh), undisturbed and under faults."""
 
 import os
 import re
@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.campaign import CELLS, LAUNCHER, SITE, Campaign, end, signal_to
-from tests.slurm.cluster import INSTALLED, Cluster, trainer, until
+from tests.slurm.campaign import CELLS, MARKS, SITE, Campaign, end, signal_to
+from tests.slurm.cluster import Cluster, trainer, until
 
-pytestmark = [
-    *INSTALLED,
-    pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +25,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
-    """A finished campaign, and what was printed."""
+    """A finished campaign and its output."""
     campaign = Campaign(tmp_path_factory.mktemp("campaign"), cluster)
     code, text = campaign.call("reproduction")
     assert code == 0, text[-3000:]
@@ -45,7 +42,7 @@ def disturbed(undisturbed, cluster, tmp_path):
 
 
 def assert_ended_alike(campaign, undisturbed):
-    """Everything is there, from the same steps to the same weights, and no two worked in one folder at once."""
+    """Records and weights equal those of an undisturbed campaign, and no two processes held a folder at once."""
     for cell in CELLS:
         assert campaign.records(cell) == undisturbed[0].records(cell)
         assert campaign.hashes(cell) == undisturbed[0].hashes(cell) != {}
@@ -60,7 +57,7 @@ def assert_one_at_a_time(leases):
 
 
 def assert_later_and_later(resumed, attempts):
-    """Each attempt went on from a checkpoint of the one before."""
+    """Each attempt resumed from a checkpoint of the one before."""
     assert len(resumed) == attempts
     assert resumed[0] == 0
     assert all(step >= 2 for step in resumed[1:])
@@ -68,13 +65,13 @@ def assert_later_and_later(resumed, attempts):
 
 
 def frozen(campaign):
-    """The hash of the one copy of the code that a campaign ran from."""
+    """Hash of the one frozen copy from which a campaign ran."""
     (copy,) = (campaign.folder / "results/scheduled/code").iterdir()
     return copy.name
 
 
 def end_of_terminated(process):
-    """Snakemake waits for its jobs then; now and then it goes on waiting when they have ended (docs/slurm.md)."""
+    """Wait for Snakemake after SIGTERM, and kill it if it still waits after the end of its jobs (docs/slurm.md)."""
     try:
         process.communicate(timeout=60)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What `redraft status` says of a campaign, from the files that runs leave."""
+"""`redraft status` tells the state of runs from the files that they leave."""
 
 import json
 import os
@@ -12,7 +12,8 @@ from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
-from redraft.ops.lease import EVALUATION, latest, lease, take
+from redraft.ops.entries import latest
+from redraft.ops.lease import EVALUATION, lease, take
 from redraft.ops.status import STATES, RunStatus, run_status, status, text
 
 ROOT = Path(__file__).parents[1]

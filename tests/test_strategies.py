@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from redraft.config.reuse import DelayedReuse, RandomReuse, Speculative
-from redraft.rollout import strategies
-from redraft.rollout.drafts import DraftStore
+from redraft.rollout.strategies import reuse, strategy, tools
 from redraft.rollout.streams import stream
+from redraft.rollout.types import Sample
 from tests.groups import (
     DEVIATIONS,
     EOS,
@@ -19,12 +19,15 @@ from tests.groups import (
     SPECULATIVE,
     VOCABULARY,
     ScriptedEngine,
+    ScriptedWorld,
+    Setting,
     a_draft,
-    make_context,
+    group_of,
+    memory_of,
     name_of,
+    new_memory,
     release,
     roll_out,
-    store_of,
     two_epochs,
 )
 
@@ -40,7 +43,7 @@ def test_no_two_uses_share_a_random_stream(method, monkeypatch):
         drawn.append((purpose, *position))
         return stream(seed, purpose, *position).random(count) * 0.999 + 0.0005
 
-    monkeypatch.setattr(strategies, "uniforms", recorded)
+    monkeypatch.setattr(tools, "uniforms", recorded)
     two_epochs(method)
     assert len(drawn) == len(set(drawn))
     first, second = ({(10 * e + p, p, s) for p in PROMPTS for s in range(GROUP)} for e in range(2))
@@ -63,22 +66,21 @@ def test_samples_and_steps_decode_with_numbers_of_their_own(method):
 
 @pytest.mark.parametrize("method", SPECULATIVE + RELEASES, ids=name_of)
 def test_drafts_are_the_previous_epochs_of_the_same_prompt_and_sample(method):
-    drafts = DraftStore()
-    for epoch in range(2):
-        for sample in range(GROUP):
-            drafts.put(a_draft([1 + epoch, 1 + sample, EOS], sample=sample), epoch)
+    memory = new_memory()
+    for visit in range(2):
+        memory.put(group_of([a_draft([1 + visit, 1 + sample, EOS], sample=sample) for sample in range(GROUP)], visit))
     engine = ScriptedEngine()
-    roll_out(method, 0, engine, make_context(5, 2, drafts))
+    roll_out(method, 0, engine, Setting(5, 2, memory))
     assert [d.tolist() for d in engine.scored] == [[2, 1 + sample, EOS] for sample in range(GROUP)]
     other = ScriptedEngine()
-    roll_out(method, 1, other, make_context(5, 2, drafts))
+    roll_out(method, 1, other, Setting(5, 2, memory))
     assert not other.scored, "a draft is never another prompt's"
 
 
-def test_drafts_of_an_epoch_that_is_not_the_previous_one_are_not_used():
+def test_a_prompt_that_was_skipped_keeps_its_draft():
     engine = ScriptedEngine()
-    roll_out(SPECULATIVE[-1], 0, engine, make_context(9, 2, store_of([1, EOS])))
-    assert not engine.scored
+    roll_out(SPECULATIVE[-1], 0, engine, Setting(9, 5, memory_of([1, EOS])))
+    assert [d.tolist() for d in engine.scored] == [[1, EOS]] * GROUP
 
 
 def never_end(context):
@@ -86,20 +88,20 @@ def never_end(context):
 
 
 def test_tokens_found_in_the_cache_count_behind_a_kept_prefix():
-    kept, rejected = (make_context(20, 1, store_of([1, 2, 3], log_probs=[-99, -99, old])) for old in (-99, 50))
-    for context in (kept, rejected):
-        roll_out(SPECULATIVE[1], 0, ScriptedEngine(), context)
-    assert kept.cached_tokens == GROUP * (len(PROMPTS[0]) + 3)
-    assert rejected.cached_tokens == GROUP * (len(PROMPTS[0]) + 2)
-    for without in (make_context(20, 0), make_context(20, 1, store_of([1, 2], log_probs=[50, 50]))):
+    kept, rejected = (Setting(20, 1, memory_of([1, 2, 3], log_probs=[-99, -99, old])) for old in (-99, 50))
+    for setting in (kept, rejected):
+        roll_out(SPECULATIVE[1], 0, ScriptedEngine(), setting)
+    assert kept.meter.cached_tokens == GROUP * (len(PROMPTS[0]) + 3)
+    assert rejected.meter.cached_tokens == GROUP * (len(PROMPTS[0]) + 2)
+    for without in (Setting(20, 0), Setting(20, 1, memory_of([1, 2], log_probs=[50, 50]))):
         roll_out(SPECULATIVE[1], 0, ScriptedEngine(), without)
-        assert without.cached_tokens == 0
+        assert without.meter.cached_tokens == 0
 
 
 def test_time_for_acceptance_and_assembly_is_counted():
-    context = make_context(20, 1, store_of([1, 2, EOS]))
-    roll_out(SPECULATIVE[1], 0, ScriptedEngine(), context)
-    assert context.assembly_seconds > 0
+    setting = Setting(20, 1, memory_of([1, 2, EOS]))
+    roll_out(SPECULATIVE[1], 0, ScriptedEngine(), setting)
+    assert setting.meter.assembly_seconds > 0
 
 
 def history(rollouts):
@@ -120,8 +122,8 @@ def test_random_reuse_scores_nothing_and_cuts_everywhere():
 
 
 def test_random_reuse_cuts_each_draft_uniformly_and_anew_at_every_step():
-    drafts, steps = store_of([1, 2, 3, 4, 5]), 100
-    groups = [roll_out(RandomReuse(), 0, ScriptedEngine(), make_context(step, 1, drafts)) for step in range(steps)]
+    memory, steps = memory_of([1, 2, 3, 4, 5]), 100
+    groups = [roll_out(RandomReuse(), 0, ScriptedEngine(), Setting(step, 1, memory)) for step in range(steps)]
     cuts = np.array([[r.prefix_length for r in group] for group in groups])
     counts = np.bincount(cuts.ravel(), minlength=5)
     expected = steps * GROUP / 5
@@ -132,25 +134,16 @@ def test_random_reuse_cuts_each_draft_uniformly_and_anew_at_every_step():
 
 
 @pytest.mark.parametrize("lenience", [1, "e^0.5", "inf"])
-def test_delayed_reuse_takes_the_rollout_of_two_epochs_ago(lenience):
-    method, drafts, scored = DelayedReuse(lenience=lenience), DraftStore(), []
-    for epoch in range(4):
+def test_delayed_reuse_takes_the_rollout_of_two_visits_ago(lenience):
+    method, memory, scored = DelayedReuse(lenience=lenience), new_memory(), []
+    for visit in range(4):
         engine = ScriptedEngine()
-        roll_out(method, 0, engine, make_context(epoch, epoch, drafts))
+        roll_out(method, 0, engine, Setting(visit, visit, memory))
         scored.append([draft.tolist() for draft in engine.scored])
-        for sample in range(GROUP):
-            drafts.put(a_draft([1 + epoch, 1 + sample, EOS], sample=sample), epoch)
+        memory.put(group_of([a_draft([1 + visit, 1 + sample, EOS], sample=sample) for sample in range(GROUP)], visit))
     assert scored[0] == [], "there was nothing yet"
-    for epoch, drafted in ((1, 0), (2, 0), (3, 1)):
-        assert scored[epoch] == [[1 + drafted, 1 + sample, EOS] for sample in range(GROUP)]
-
-
-def test_delayed_reuse_does_without_a_draft_rather_than_with_the_last_epochs():
-    drafts, engine = DraftStore(), ScriptedEngine()
-    drafts.put(a_draft([1, 2, EOS]), 4)
-    group = roll_out(DelayedReuse(lenience="inf"), 0, engine, make_context(30, 5, drafts))
-    assert not engine.scored
-    assert [r.draft_length for r in group] == [0] * GROUP
+    for visit, drafted in ((1, 0), (2, 0), (3, 1)):
+        assert scored[visit] == [[1 + drafted, 1 + sample, EOS] for sample in range(GROUP)]
 
 
 def test_without_its_deviations_the_release_variant_is_speculative_reuse():
@@ -168,18 +161,15 @@ def test_each_deviation_changes_what_is_kept(deviation):
 
 def acceptance_uniforms(method, step, epoch, monkeypatch):
     """The numbers that decide on the drafts of a group at a step, (samples, tokens)."""
-    seen, judged = [], strategies.first_rejection
+    seen, judged = [], reuse.first_rejection
 
     def recorded(new, old, uniforms, *others):
         seen.append(uniforms[0])
         return judged(new, old, uniforms, *others)
 
-    drafts = DraftStore()
-    for sample in range(GROUP):
-        drafts.put(a_draft([1, 2, 3, 4, 5], sample=sample), epoch - 1)
     with monkeypatch.context() as patch:
-        patch.setattr(strategies, "first_rejection", recorded)
-        roll_out(method, 0, ScriptedEngine(), make_context(step, epoch, drafts))
+        patch.setattr(reuse, "first_rejection", recorded)
+        roll_out(method, 0, ScriptedEngine(), Setting(step, epoch, memory_of([1, 2, 3, 4, 5])))
     assert len(seen) == GROUP
     return np.array(seen)
 
@@ -209,14 +199,12 @@ def test_refreshed_log_probs_are_the_current_policys():
 
 @pytest.mark.parametrize("method", [Speculative(), DelayedReuse(), release(*DEVIATIONS)], ids=name_of)
 def test_scores_of_the_trainer_decide_and_the_engine_scores_nothing(method):
-    engine, context = ScriptedEngine(law=never_end), make_context(20, 2)
-    epoch = 0 if method.kind == "delayed" else 1
+    engine, setting = ScriptedEngine(law=never_end), Setting(20, 1, memory_of([1, 2, 3, 4], log_probs=[-1.0] * 4))
     for sample in range(GROUP):
-        context.drafts.put(a_draft([1, 2, 3, 4], log_probs=[-1.0] * 4, sample=sample), epoch)
         scores = np.array([-0.25] * 4, dtype=np.float32)
         scores[sample:] = -math.inf
-        context.scores[0, sample] = scores
-    group = roll_out(method, 0, engine, context)
+        setting.scores[0, sample] = scores
+    group = roll_out(method, 0, engine, setting)
     assert not engine.scored
     assert [(r.prefix_length, r.verified) for r in group] == [(sample, 4) for sample in range(GROUP)]
     stored = -0.25 if method.kind == "release" else -1.0
@@ -224,7 +212,57 @@ def test_scores_of_the_trainer_decide_and_the_engine_scores_nothing(method):
 
 
 def test_drafts_that_the_trainer_has_not_scored_are_scored_by_the_engine():
-    context, engine = make_context(20, 1, store_of([1, 2, EOS])), ScriptedEngine()
-    context.scores[0, 1] = np.zeros(3, dtype=np.float32)
-    roll_out(release(*DEVIATIONS), 0, engine, context)
+    setting, engine = Setting(20, 1, memory_of([1, 2, EOS])), ScriptedEngine()
+    setting.scores[0, 1] = np.zeros(3, dtype=np.float32)
+    roll_out(release(*DEVIATIONS), 0, engine, setting)
     assert len(engine.scored) == GROUP - 1
+
+
+def test_a_task_s_own_lenience_takes_the_place_of_the_method_s():
+    setting = Setting(20, 1, memory_of([1, 2, 3], log_probs=[50.0] * 3))
+    assert {r.prefix_length for r in roll_out(Speculative(lenience=1), 0, ScriptedEngine(), setting)} == {0}
+    for method in (Speculative(lenience=1), DelayedReuse(lenience=1), release("refreshed_log_probs")):
+        kept = roll_out(method, 0, ScriptedEngine(), setting, lenience=math.inf)
+        assert {r.prefix_length for r in kept} == {3}
+
+
+@conform
+def test_a_group_goes_on_from_the_samples_that_a_task_carries(method):
+    carried = tuple(Sample(a_draft([1, EOS], sample=s), float(s), carried=True) for s in range(2))
+    setting = Setting(3, 1, memory_of([1, 2, 3]))
+    made = setting.task(0, carried=carried)
+    group = ScriptedWorld().run(strategy(method)(made, setting.tools(ScriptedEngine())))[0]
+    assert group.samples[:2] == carried
+    assert [sample.rollout.sample for sample in group.samples] == list(range(2 + GROUP))
+    assert not any(sample.carried for sample in group.samples[2:])
+
+
+@conform
+def test_every_rollout_is_graded_once_and_by_its_own_reward(method):
+    graded = []
+
+    async def reward(prompt, rollouts):
+        graded.append((prompt, [r.sample for r in rollouts]))
+        return np.array([r.tokens.sum() % 2 for r in rollouts], np.float32)
+
+    setting = Setting(3, 1, memory_of([1, 2, 3]), reward=reward)
+    group = ScriptedWorld().run(strategy(method)(setting.task(0), setting.tools(ScriptedEngine())))[0]
+    assert graded == [(0, list(range(GROUP)))]
+    assert group.rewards.tolist() == [r.tokens.sum() % 2 for r in group.rollouts]
+    assert (group.prompt, group.visit) == (0, 1)
+
+
+def test_top_laws_of_prefix_and_continuation_are_joined_where_the_method_retains_them():
+    memory, engine = new_memory(1, top=3), ScriptedEngine(law=never_end)
+    for visit in range(2):
+        setting = Setting(visit, visit, memory)
+        group = ScriptedWorld().run(strategy(RandomReuse())(setting.task(0), setting.tools(engine)))[0]
+        memory.put(group)
+    assert any(r.prefix_length for r in group.rollouts)
+    for rollout in group.rollouts:
+        assert rollout.top.tokens.shape == rollout.top.log_probs.shape == (rollout.length, 3)
+        for i in range(rollout.length):
+            law = engine.law([*PROMPTS[0], *rollout.tokens[:i]])
+            np.testing.assert_allclose(np.exp(rollout.top.log_probs[i]), np.sort(law)[::-1][:3], rtol=1e-5)
+    plain = roll_out(RandomReuse(), 0, engine, Setting(5, 1, memory_of([1, 2, 3])))
+    assert all(rollout.top is None for rollout in plain)

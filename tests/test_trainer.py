@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from redraft.rollout.drafts import load_rollouts
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -32,18 +33,17 @@ from redraft.config import (
     Run,
     Speculative,
     TinyModel,
-    Trainer,
     Vanilla,
     run_fingerprint,
 )
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
-from redraft.rollout.drafts import load_rollouts
 from redraft.train import models
 from redraft.train.checkpoint import PENDING
 from redraft.train.local import LocalTrainer
 from redraft.train.stages import STAGES, StageClock
+from tests.trainers import make_trainer
 
 STEPS, STEPS_PER_EPOCH, PROMPTS, GROUP, LIMIT = 6, 2, 4, 4, 8
 PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.jsonl"), size=8)
@@ -51,7 +51,7 @@ PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.
 
 def make_run(method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, **engine):
     """8 problems, 3 epochs of 2 steps, 2 updates a step; policies are kept after 4 and 6 steps."""
-    trainer = Trainer(
+    trainer = make_trainer(
         epochs=epochs, prompts_per_step=prompts, group_size=group, prompts_per_update=prompts // 2, learning_rate=0.01,
         max_response_tokens=LIMIT, evaluate_every=4,
     )  # fmt: skip

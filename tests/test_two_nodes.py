@@ -1,20 +1,17 @@
-"""A run that takes two nodes of a Slurm job: Ray over both, verl and vLLM on it, and the end of all of them."""
+"""A run on two nodes of a Slurm job: Ray on both, verl and vLLM on Ray, and the end of all their processes."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
+from redraft.config import Experiments
 from redraft.files import read_json, read_json_lines
-from tests.slurm.campaign import LAUNCHER, copy_to, end, site, start
-from tests.slurm.cluster import INSTALLED, Cluster, until
-from tests.verl_runs import LAYOUT
+from tests.slurm.campaign import MARKS, copy_to, end, site, start
+from tests.slurm.cluster import Cluster, until
+from tests.verl_runs import LAYOUT, WITH_VLLM
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
-pytestmark = [
-    *INSTALLED,
-    pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
-]
+pytestmark = [*MARKS, WITH_VLLM]
 
 RUN = LAYOUT.run("spec_rl/grpo-spec-l0.5", 0)
 
@@ -30,7 +27,8 @@ def checkout(tmp_path):
     preset = yaml.safe_load(file.read_text())
     preset["engine"]["nodes"] = 2
     preset["trainer"]["evaluate_every"] = 1
-    preset["data"]["deepmath-6k"]["size"] = preset["trainer"]["prompts_per_step"]
+    trainer = Experiments(folder).run("spec_rl/grpo-vanilla", 0, "verl-tiny").trainer
+    preset["data"]["deepmath-6k"]["size"] = trainer.prompts_per_step
     file.write_text(yaml.safe_dump(preset, sort_keys=False))
     return folder
 

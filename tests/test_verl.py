@@ -12,9 +12,9 @@ import pytest
 
 from redraft.files import read_json, read_json_lines, sha256
 from tests.test_workflow import copy_to, snakemake
-from tests.verl_runs import LAYOUT, LIMIT, command, total, train
+from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total, train
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
+pytestmark = [pytest.mark.servers, WITH_VLLM]
 
 VANILLA, SPEC = "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0.5"
 STEPS, STEPS_PER_EPOCH = 6, 3

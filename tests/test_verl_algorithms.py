@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from tests.test_workflow import copy_to
-from tests.verl_runs import LIMIT, MODEL, total, train
+from tests.verl_runs import LIMIT, MODEL, WITH_VLLM, total, train
 
-pytest.importorskip("vllm", reason="vLLM is not installed")
+pytestmark = [pytest.mark.servers, WITH_VLLM]
 
 VARIANTS = {
     "ppo-delayed": {"algorithm": {"kind": "ppo"}, "reuse": {"kind": "delayed"}},

@@ -10,9 +10,10 @@ import pytest
 from redraft.config.reuse import Speculative
 from redraft.engines.vllm_engine import VLLMEngine, seed_of
 from redraft.errors import UserError
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
-from tests.groups import EOS, GROUP, PROMPTS, make_context, roll_out, store_of
+from tests.groups import EOS, GROUP, PROMPTS, Setting, memory_of, roll_out
 
 LONGEST = 20
 PROMPT, DRAFT = [3, 4], np.array([1, 2, 5, EOS], dtype=np.int32)
@@ -56,8 +57,8 @@ def ask(engine, score=None, prefix=DRAFT[:2], room=3, numbers=(0.25, 0.5, 1.0)):
 
     async def session():
         async with engine.session(PROMPT) as opened:
-            scored = await opened.score(score) if score is not None else None
-            return scored, await opened.decode(prefix, room, np.array(numbers)) if room else None
+            scored = (await opened.score(score)).log_probs if score is not None else None
+            return scored, await opened.decode(prefix, room, Inversion(np.array(numbers))) if room else None
 
     return asyncio.run(session())
 
@@ -117,7 +118,7 @@ def test_seeds_are_the_streams_first_uniform_with_all_its_bits():
 def test_samples_and_steps_have_seeds_of_their_own_and_a_step_done_again_has_the_same():
     def seeds(step):
         engine = VLLMEngine(ScriptedClient(), {EOS}, LONGEST)
-        roll_out(Speculative(), 0, engine, make_context(step, 1, store_of([1, 2, 3], log_probs=[50.0] * 3)))
+        roll_out(Speculative(), 0, engine, Setting(step, 1, memory_of([1, 2, 3], log_probs=[50.0] * 3)))
         return [settings["seed"] for _, _, settings in engine.client.requests if "seed" in settings]
 
     assert seeds(3) == seeds(3)
@@ -126,15 +127,14 @@ def test_samples_and_steps_have_seeds_of_their_own_and_a_step_done_again_has_the
 
 def test_a_strategy_scores_and_goes_on_in_one_session():
     engine = VLLMEngine(ScriptedClient(), {EOS}, LONGEST)
-    drafts = store_of([1, 2, 3], log_probs=[-99.0, 50.0, -99.0])
-    context = make_context(3, 1, drafts)
-    group = roll_out(Speculative(), 0, engine, context)
+    setting = Setting(3, 1, memory_of([1, 2, 3], log_probs=[-99.0, 50.0, -99.0]))
+    group = roll_out(Speculative(), 0, engine, setting)
     by_session = {}
     for request_id, tokens, _ in engine.client.requests:
         by_session.setdefault(request_id, []).append(tokens)
     assert list(by_session.values()) == [[[*PROMPTS[0], 1, 2, 3], [*PROMPTS[0], 1]]] * GROUP
     assert {(r.prefix_length, r.verified, r.length) for r in group} == {(1, 3, 8)}
-    assert context.cached_tokens == 16 * GROUP
+    assert setting.meter.cached_tokens == 16 * GROUP
     assert engine.usage.scored_tokens == 3 * GROUP
 
 
@@ -204,7 +204,7 @@ def test_an_empty_prompt_and_an_empty_continuation_are_refused():
 
     async def nothing():
         async with make_engine().session(PROMPT) as session:
-            await session.decode(DRAFT[:0], 0, np.zeros(0))
+            await session.decode(DRAFT[:0], 0, Inversion(np.zeros(0)))
 
     with pytest.raises(ValueError, match="at least one token"):
         asyncio.run(nothing())

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from redraft.ops import devices as module
+from redraft.ops.gpus import VISIBLE
+from redraft.ops.locks import VARIABLE
 from tests.test_workflow import CELLS, copy_to
 
 SEEDS = (0, 1)
@@ -37,7 +38,7 @@ def start(checkout, tmp_path):
         preset["engine"]["gpus"] = gpus
         file.write_text(yaml.safe_dump(preset, sort_keys=False))
         command = ["snakemake", "--profile", "workstation", "--cores", "4", *options, "--config", "preset=smoke"]
-        env = os.environ | {module.VISIBLE: visible, module.LOCKS: str(tmp_path)}
+        env = os.environ | {VISIBLE: visible, VARIABLE: str(tmp_path)}
         command += ["--", *targets]
         return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
 

@@ -1,13 +1,17 @@
-"""What tests of training under verl share. Each start of verl takes a minute or more, so few runs show much each."""
+"""Set-up for tests of training under verl. A start of verl takes a minute or more, so few runs show much each."""
 
+import importlib.util
 import subprocess
 import sys
+
+import pytest
 
 from redraft.files import read_json_lines
 from redraft.layout import Layout
 
+WITH_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 LIMIT = 900
-"""Seconds for one start of verl and what follows it, on a busy machine."""
+"""Time limit of one run under verl in seconds, for a busy machine."""
 LAYOUT = Layout("verl-tiny")
 MODEL = LAYOUT.model("qwen3-1.7b-base")
 

@@ -1,6 +1,5 @@
-"""The command `redraft`: what a person does between runs."""
+"""The command `redraft`, for what a person does between runs."""
 
-import math
 import os
 import subprocess
 import sys
@@ -11,30 +10,28 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from redraft.config import Experiments, Run, run_fingerprint
+from redraft.config import Experiments, run_fingerprint
+from redraft.config.resolve import Settings
 from redraft.errors import UserError
-from redraft.files import NO_SPACE, read_json, read_json_lines
+from redraft.files import NO_SPACE
 from redraft.layout import Layout
+from redraft.stage_commands import StageGroup
+from redraft.summary import aligned, finished, number, side_by_side, summary
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-stage = typer.Typer(no_args_is_help=True, help="Single stages, as the workflow's rules run them.")
-app.add_typer(stage, name="stage", hidden=True)
+stages = typer.Typer(cls=StageGroup, no_args_is_help=True, help="Single stages, as the workflow's rules run them.")
+app.add_typer(stages, name="stage", hidden=True)
 
 Cell = Annotated[str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec-l0.5")]
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 DEFAULT_PRESET = "tiny"
-"""As in workflows/config.yaml."""
-SUMMARY = (
-    "tokens_decoded", "tokens_verified", "rollout_seconds", "generation_seconds", "step_seconds", "fresh_reward",
-    "reward",
-)  # fmt: skip
-"""Quantities of a run that are printed, besides its accuracies."""
+"""The same as in workflows/config.yaml."""
 
 
 @app.command("list")
 def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
-    """List all cells, and which of their runs are finished."""
+    """List all cells and their finished runs."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
     for name in [paper] if paper else experiments.papers:
@@ -50,8 +47,9 @@ def show(
     seed: Seed = 0,
     backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
 ) -> None:
-    """Print one cell resolved to a complete run."""
-    run = Experiments().run(cell, seed, preset)
+    """Print one cell resolved to a complete run, and where each value of its trainer comes from."""
+    experiments = Experiments()
+    run = experiments.run(cell, seed, preset)
     if backend == "verl":
         from redraft.train.verl.config import show as verl_configuration
 
@@ -60,8 +58,19 @@ def show(
         return
     if backend:
         raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
-    content = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
-    typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
+    settings = experiments.trainer_settings(experiments.cell(cell), experiments.preset(preset))
+    for key, value in {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}.items():
+        text = yaml.safe_dump({key: value}, sort_keys=False)
+        typer.echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
+
+
+def _with_origins(text: str, settings: Settings) -> str:
+    """Lines of YAML, one a field of the trainer, with a comment that says where the value comes from."""
+    heading, *fields = text.splitlines()
+    width = max(map(len, fields))
+    origins = [settings[field.partition(":")[0].strip()].origin for field in fields]
+    lines = [f"{field:<{width}}  # {' '.join(origin.split())}" for field, origin in zip(fields, origins, strict=True)]
+    return "\n".join([heading, *lines, ""])
 
 
 @app.command()
@@ -71,7 +80,7 @@ def run(
     preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
 ) -> None:
-    """Run one cell: make the model if need be, train, evaluate, and print what came out."""
+    """Run one cell: make its model, train, evaluate, and print the main quantities."""
     experiments, layout = Experiments(), Layout(preset)
     if twice := [s for s in seed if seed.count(s) > 1]:
         raise UserError("this seed is given twice", key="--seed", value=twice[0])
@@ -84,7 +93,8 @@ def run(
         raise typer.Exit(code)
     for s, folder in zip(seed, folders, strict=True):
         typer.echo(f"\n{cell} seed {s}: {folder}")
-        _print_table(["quantity", "value"], [[name, _text(value)] for name, value in _summary(folder, cell, s).items()])
+        rows = [[name, number(value)] for name, value in summary(folder, cell, s).items()]
+        typer.echo(aligned(["quantity", "value"], rows))
     config = "" if preset == DEFAULT_PRESET else f"--config preset={preset} "
     typer.echo(f"\n`snakemake {config}--forcerun collect` takes it into the tables.")
 
@@ -96,59 +106,11 @@ def compare(
     preset: Preset = DEFAULT_PRESET,
     seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
 ) -> None:
-    """Print what two finished runs came to, side by side."""
+    """Print the main quantities of two finished runs side by side."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
-    a, b = (_summary(_finished(experiments.run(cell, seed, preset), layout), cell, seed) for cell in (first, second))
-    pairs = {name: (a.get(name, math.nan), b.get(name, math.nan)) for name in a | b}
-    rows = [[name, _text(x), _text(y), _text(y / x if x else math.nan)] for name, (x, y) in pairs.items()]
-    _print_table(["quantity", first, second, "second / first"], rows)
-
-
-def _finished(run: Run, layout: Layout) -> Path:
-    """The folder of a run that is trained and graded, as it is configured today."""
-    cell = f"{run.paper}/{run.cell}"
-    folder = layout.run(cell, run.seed)
-    remedy = f"redraft run {cell} --seed {run.seed} --preset {run.preset}"
-    for file in (folder / "manifest.json", folder / "scores.json"):
-        if not file.exists():
-            raise UserError("this run is not finished", file=file, key="cell", value=cell, allowed=f"after `{remedy}`")
-    manifest = read_json(file := folder / "manifest.json")
-    if not isinstance(manifest, dict) or "fingerprint" not in manifest:
-        raise UserError("this manifest lacks a key", file=file, key="fingerprint", allowed=f"none; do `{remedy}` anew")
-    if manifest["fingerprint"] != (today := run_fingerprint(run)):
-        raise UserError("this run is of another configuration than today's", file=file, key="fingerprint",
-                        value=manifest["fingerprint"], allowed=f"{today}, after `{remedy}`")  # fmt: skip
-    return folder
-
-
-def _summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
-    """The main quantities of a finished run, by the names that tables and claims use."""
-    import pandas as pd
-
-    from analysis.collect import Runs
-    from analysis.quantities import ACCURACY, by_seed
-
-    records, scores = read_json_lines(folder / "steps.jsonl"), read_json(folder / "scores.json")
-    if not records:
-        raise UserError("this file holds no step", file=folder / "steps.jsonl")
-    steps = pd.json_normalize(records).apply(pd.to_numeric).assign(cell=cell, seed=seed)
-    last = max(scores, key=int)
-    key = {"cell": cell, "seed": seed, "step": int(last)}
-    graded = pd.DataFrame([key | {"benchmark": name} | score for name, score in scores[last].items()])
-    runs = Runs(runs=pd.DataFrame(), steps=steps, scores=graded)
-    return {name: by_seed(runs, name, cell)[seed] for name in [*SUMMARY, *(ACCURACY + name for name in scores[last])]}
-
-
-def _text(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:,.0f}" if value.is_integer() else f"{value:.3f}"
-
-
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    for row in [header, *rows]:
-        first, *others = row
-        typer.echo("  ".join([first.ljust(widths[0]), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=True))]))
+    a, b = (summary(finished(experiments.run(cell, seed, preset), layout), cell, seed) for cell in (first, second))
+    typer.echo(aligned(["quantity", first, second, "second / first"], side_by_side(a, b)))
 
 
 @app.command()
@@ -166,8 +128,8 @@ def evaluate(
     lighteval: Annotated[bool, typer.Option("--lighteval", help="Grade IFEval by lighteval too.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where results go.")] = None,
 ) -> None:
-    """Sample a model on benchmarks, grade it, and print what came out. Interrupted, it goes on where it was."""
-    from redraft.config.load import parse
+    """Sample a model on benchmarks, grade it and print its scores. An interrupted call resumes when it is repeated."""
+    from redraft.config.read import parse
     from redraft.config.trainer import Evaluation, InProcessEngine
     from redraft.evaluate import command
 
@@ -177,7 +139,7 @@ def evaluate(
     engine = InProcessEngine(max_rows=rows, threads=threads)
     asked = command.Asked(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
     where, scores = command.evaluate(asked, Experiments(), Path("results/evaluations"))
-    _print_table(list(command.COLUMNS), command.table(scores))
+    typer.echo(aligned(list(command.COLUMNS), command.table(scores)))
     typer.echo("".join(f"{line}\n" for line in command.notes(scores, where)) + f"\n{where}")
 
 
@@ -191,7 +153,7 @@ def cost(
     extras: Annotated[bool, typer.Option(help="With what goes beyond the paper.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write all lines to this file too.")] = None,
 ) -> None:
-    """Print what a campaign takes before it is launched: hours and storage by cell, and what each table adds."""
+    """Print the cost of a campaign before its launch: hours and storage by cell, and the addition of each table."""
     import pandas as pd
 
     from analysis import cost as costs
@@ -220,7 +182,7 @@ def status(
     preset: Preset = DEFAULT_PRESET,
     every: Annotated[bool, typer.Option("--all", help="Also list the runs that wait or are done.")] = False,
 ) -> None:
-    """Say which runs are done, running, failed and missing, and how those that failed ended."""
+    """Print the state of every run, and the end of each failed one."""
     from redraft.ops.status import status as look
     from redraft.ops.status import text
 
@@ -232,7 +194,7 @@ def status(
 def recover(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel this campaign's jobs that Slurm still has.")] = False,
 ) -> None:
-    """Clean up after a scheduler that was killed (dead owners, unfinished files, its lock), and say what was done."""
+    """Clean up after a killed scheduler: leases of dead owners, unfinished files, its lock."""
     from redraft.ops.recover import recover as clean
 
     typer.echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")
@@ -240,7 +202,7 @@ def recover(
 
 @app.command()
 def schema(check: Annotated[bool, typer.Option(help="Only say whether the files are up to date.")] = False) -> None:
-    """Write what is generated: JSON schemas and the configuration reference, and lm-eval's task files."""
+    """Write the generated files: JSON schemas, the configuration reference and lm-eval's tasks."""
     from redraft.config.schema import write_schemas
     from redraft.evaluate.lm_eval.tasks import write_tasks
 
@@ -250,160 +212,8 @@ def schema(check: Annotated[bool, typer.Option(help="Only say whether the files 
         typer.echo("\n".join(f"wrote {file}" for file in changed))
 
 
-@stage.command()
-def model(preset: str, role: str, folder: Path) -> None:
-    """Make an initial policy."""
-    from redraft import stages
-
-    stages.make_model(preset, role, folder)
-
-
-@stage.command()
-def data(preset: str, role: str, folder: Path) -> None:
-    """Read training problems."""
-    from redraft import stages
-
-    stages.prepare_data(preset, role, folder)
-
-
-@stage.command()
-def check(preset: str, cells: list[str]) -> None:
-    """Have verl check the configurations of cells."""
-    from redraft import stages
-
-    stages.check(preset, cells)
-
-
-@stage.command()
-def train(preset: str, cell: str, seed: int, model: Path, folder: Path) -> None:
-    """Train one run."""
-    from redraft import stages
-
-    stages.train(preset, cell, seed, model, folder)
-
-
-@stage.command()
-def generate(preset: str, seed: int, file: Path, policies: list[Path]) -> None:
-    """Sample policies on the preset's benchmarks."""
-    from redraft import stages
-
-    stages.generate(preset, seed, file, policies)
-
-
-@stage.command()
-def grade(preset: str, generations: Path, file: Path, processes: int = 1) -> None:
-    """Grade saved generations."""
-    from redraft import stages
-
-    stages.grade(preset, generations, file, processes)
-
-
-@stage.command()
-def lighteval(generations: Path, grades: Path, comparison: Path) -> None:
-    """Grade IFEval's generations by lighteval too, and compare."""
-    from redraft import stages
-
-    stages.lighteval(generations, grades, comparison)
-
-
-@stage.command()
-def diversity(folder: Path, seed: int, file: Path) -> None:
-    """Measure the diversity of a run's rollouts."""
-    from redraft import stages
-
-    stages.diversity(folder, seed, file)
-
-
-@stage.command()
-def collect(preset: str, paper: str) -> None:
-    """Gather all finished runs of a paper."""
-    from analysis import stages
-
-    stages.collect_runs(preset, paper)
-
-
-@stage.command()
-def table(preset: str, paper: str, number: int) -> None:
-    """Regenerate a table."""
-    from analysis import stages
-
-    stages.table(preset, paper, number)
-
-
-@stage.command()
-def figure(preset: str, paper: str, number: int) -> None:
-    """Regenerate a figure."""
-    from analysis import stages
-
-    stages.figure(preset, paper, number)
-
-
-@stage.command()
-def choose_cases(folder: Path, file: Path) -> None:
-    """Choose the case studies of a finished run."""
-    from redraft import stages
-
-    stages.choose_cases(folder, file)
-
-
-@stage.command()
-def cases(preset: str, paper: str) -> None:
-    """Render the case studies."""
-    from analysis import stages
-
-    stages.cases(preset, paper)
-
-
-@stage.command()
-def main_result(preset: str, paper: str) -> None:
-    """Write the comparisons of a paper's first table for the report."""
-    from analysis import stages
-
-    stages.main_result(preset, paper)
-
-
-@stage.command()
-def reported_speedups(preset: str, paper: str) -> None:
-    """Every kind of speedup, from the reported times alone."""
-    from analysis import stages
-
-    stages.reported_speedups(preset, paper)
-
-
-@stage.command()
-def counterparts(preset: str, paper: str) -> None:
-    """List the reported rows without a reproduced counterpart."""
-    from analysis import stages
-
-    stages.counterparts(preset, paper)
-
-
-@stage.command()
-def claims(preset: str, paper: str) -> None:
-    """Judge the claims of a paper."""
-    from analysis import stages
-
-    stages.judge_claims(preset, paper)
-
-
-@stage.command()
-def report(preset: str, papers: list[str]) -> None:
-    """Write the report."""
-    from analysis import stages
-
-    stages.report(preset, papers)
-
-
-@stage.command()
-def track(preset: str, paper: str) -> None:
-    """Import finished runs into MLflow."""
-    from redraft import stages
-
-    stages.track(preset, paper)
-
-
 def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) -> None:
-    """Entry point: a mistake of the user's ends in one message and exit code 2, anything else in a traceback."""
+    """Entry point: a user's mistake or a full disk ends in one message and exit code 2, all else in a traceback."""
     try:
         command(args=arguments)
     except UserError as error:

@@ -1,18 +1,18 @@
-"""The one exception that means "you asked for something that cannot be": shown without a traceback."""
+"""The exception for mistakes of the user, which the command shows without a traceback."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
 class UserError(Exception):
-    """A mistake in what the user gave, named by file, key, value and what is allowed.
+    """Mistake in the user's input.
 
     Attributes:
-        message: what is wrong, one sentence.
-        file: where, if it stands in a file.
-        key: which key or argument.
-        value: what was found there.
-        allowed: what would have been right.
+        message: the mistake, in one sentence.
+        file: file of the mistake, if it stands in one.
+        key: key or argument.
+        value: value that was found.
+        allowed: values that are allowed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Reading and writing of files that are complete or absent, and never half written."""
 
 import errno
 import hashlib
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk and of a used-up quota."""
+"""Error numbers of a full disk and an exhausted quota."""
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or a folder's names, on the disk: a power cut may else keep a name and lose its content.
+    """Flush a file's content, or a folder's names, to the disk: a power cut could keep a name and lose its content.
 
-    A file system that syncs no folders is not asked twice.
+    File systems that cannot flush folders are left alone.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -35,10 +35,10 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def atomic(file: Path) -> Iterator[Path]:
-    """A temporary path beside `file`, moved onto it when the block ends well, removed when it does not.
+    """Yield a temporary path beside `file`, which replaces it if the block succeeds and is removed if it fails.
 
     Raises:
-        UserError: if there is no space left; what stood at `file` stays as it was.
+        UserError: if there is no space left; `file` stays as it was.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
@@ -56,13 +56,13 @@ def atomic(file: Path) -> Iterator[Path]:
 
 
 def write_atomically(file: Path, content: bytes | str) -> None:
-    """Write a whole file or nothing."""
+    """Write a complete file or nothing."""
     with atomic(file) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(file: Path, content: Any) -> None:
-    """Write indented JSON, whole or not at all."""
+    """Write a complete file of indented JSON or nothing."""
     write_atomically(file, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -101,7 +101,7 @@ def sha256(file: Path) -> str:
 
 
 def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) -> "pd.DataFrame":
-    """A Parquet file with at least these columns, or with `only` these alone, which reads no others.
+    """Read a Parquet file that has at least these columns; with `only` no others are read.
 
     Raises:
         UserError: if it is missing, damaged or lacks a column.

@@ -1,4 +1,4 @@
-"""Where results lie. The Snakefile and the commands ask here, so that no path is written twice."""
+"""Paths of results, for the workflow and the commands, so that no path is written twice."""
 
 import os
 import re
@@ -8,30 +8,35 @@ from pathlib import Path
 from redraft.errors import UserError
 
 CODE = "REDRAFT_CODE"
-"""Environment variable of a campaign's jobs: the frozen copy that they run from (redraft.ops.freeze)."""
+"""Environment variable of a campaign's jobs: their frozen copy of the code (`redraft.ops.freeze`)."""
 FROZEN = "frozen.json"
-"""In a frozen copy: its hash, and the commit that it was made of."""
+"""File in a frozen copy with its hash and the commit of its checkout."""
 PUBLISHED = "REDRAFT_PUBLISHED"
 """Environment variable: folder of raw data that authors published, which are never part of the repository."""
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")
-"""A part of a path: a name of the configuration, a workflow's `{wildcard}` or a pattern's `*`. No `..`, `/` or `~`."""
+"""Part of a path: a configured name, a workflow's `{wildcard}` or a pattern's `*`, without `..`, `/` and `~`."""
 
 
 def code_root() -> Path:
-    """Where experiments and workflows are read: the frozen copy of a campaign's job, else the working directory."""
+    """Root of experiments and workflows: the frozen copy in a campaign's jobs, else the working directory."""
     return Path(os.environ.get(CODE) or ".")
 
 
 def published_data() -> Path:
-    """Where raw data that authors published lie: where the user says, else `published` in the working directory."""
+    """Folder of raw data that authors published: the user's, else `published` in the working directory."""
     return Path(os.environ.get(PUBLISHED) or "published")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one preset under one results root, which none of them can leave.
+    """Paths of one preset, all under the root of results.
 
-    Every method raises a UserError for a name that cannot be part of a path.
+    Attributes:
+        preset: name of the preset.
+        root: root of all results.
+
+    Raises:
+        UserError: from every method, for a name that cannot be part of a path.
     """
 
     preset: str
@@ -42,28 +47,28 @@ class Layout:
 
     @property
     def folder(self) -> Path:
-        """Everything of the preset."""
+        """Folder of the preset."""
         return self.root / self.preset
 
     @property
     def code(self) -> Path:
-        """The frozen copies that campaigns ran from, each named by its hash."""
+        """Frozen copies of the code, each named by its hash."""
         return self.folder / "code"
 
     def model(self, role: str) -> Path:
-        """An initial policy in transformers' format."""
+        """Initial policy in transformers' format."""
         return self.folder / "models" / _part("role", role)
 
     def data(self, role: str) -> Path:
-        """Training problems as they were read, and what they were read from."""
+        """Training problems and their origin."""
         return self.folder / "data" / _part("role", role)
 
     def initial(self, role: str, seed: int | str) -> Path:
-        """The evaluation of an initial policy with one seed."""
+        """Evaluation of an initial policy with one seed."""
         return self.folder / "initial" / _part("role", role) / _part("seed", f"seed{seed}")
 
     def run(self, cell_id: str, seed: int | str) -> Path:
-        """All files of one run."""
+        """Folder of one run."""
         paper, _, cell = cell_id.partition("/")
         return self.folder / "runs" / _part("paper", paper) / _part("cell", cell) / _part("seed", f"seed{seed}")
 

@@ -1,4 +1,7 @@
-"""What the workflow's rules run: one function a stage, from files to files."""
+"""Stages of the workflow, one function for each, from files to files (`redraft stage`).
+
+Heavy packages are imported in the functions, so that a stage loads only what it needs.
+"""
 
 import sys
 import time
@@ -13,12 +16,12 @@ from redraft.files import read_json, write_json
 from redraft.layout import Layout
 
 MODEL_THREADS = 1
-"""Threads that make a model: always as many, whatever Snakemake grants, since sums of floats depend on the number. One,
-since two models at a time on one core each are made sooner than one after the other on two."""
+"""Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two
+models on a core each are ready sooner than one after the other on two cores."""
 
 
 def make_model(preset_name: str, role: str, folder: Path) -> None:
-    """Make and warm-start the tiny model that stands for `role`, or copy a checkpoint in.
+    """Make and warm-start the preset's tiny model for a role, or copy its checkpoint.
 
     Raises:
         UserError: if the preset has nothing for the role.
@@ -52,7 +55,7 @@ def make_model(preset_name: str, role: str, folder: Path) -> None:
 
 
 def prepare_data(preset_name: str, role: str, folder: Path) -> None:
-    """Read the training problems that stand for `role`; write them, and what they were read from.
+    """Read the preset's training problems for a role; write them and their origin.
 
     Raises:
         UserError: if the preset has nothing for the role, or it cannot be read.
@@ -76,10 +79,10 @@ def prepare_data(preset_name: str, role: str, folder: Path) -> None:
 
 
 def check(preset_name: str, cells: list[str]) -> None:
-    """Have verl check the configurations of cells at a preset's scale.
+    """Check the configurations of a preset's cells by verl.
 
     Raises:
-        UserError: for the first that it refuses.
+        UserError: for the first configuration that verl refuses.
     """
     from redraft.train.verl.config import check as checked
 
@@ -88,7 +91,7 @@ def check(preset_name: str, cells: list[str]) -> None:
 
 
 def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
-    """Train one run, resuming from its checkpoint if there is one; its manifest is written last."""
+    """Train one run from its last checkpoint, if there is one; the manifest is written last."""
     from redraft.ops.lease import lease
     from redraft.ops.provenance import git_state
 
@@ -101,32 +104,33 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
 
 
 def _devices(count: int, folder: Path) -> AbstractContextManager[tuple[str, ...]]:
-    """GPUs of its own for what runs in a folder; without any, it sees none."""
+    """Hold GPUs for the work in a folder."""
     from redraft.ops.devices import devices
 
     return devices(count, str(folder))
 
 
 def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
-    """Train one run in a folder that this process holds."""
+    """Train one run in a folder on which this process has the lease."""
     from redraft.ops.lease import took_part
     from redraft.ops.provenance import write_manifest
 
     trainer, files = _trainer(run, model, folder, git["commit"])
-    report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=trainer.steps_per_epoch)
+    campaign = trainer.campaign
+    report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=campaign.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
-    policies = [trainer.folder.policy(step) for step in run.evaluated_steps]
-    outputs = [trainer.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
+    policies = [campaign.folder.policy(step) for step in run.evaluated_steps]
+    outputs = [campaign.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
     write_manifest(
         folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), trainer.steps),
+        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), campaign.steps),
     )  # fmt: skip
 
 
 def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[Any, dict[str, str]]:
-    """What trains, by the engine's kind, and hashes of the files that its problems are from.
+    """Trainer for the engine's kind, and hashes of the files of its problems.
 
     Both trainers have the same attributes and leave the same files.
     """
@@ -145,7 +149,7 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
 
 
 def _prepared(run: Run) -> Path:
-    """The folder of a run's training problems, as the workflow prepared them, or prepared now."""
+    """Folder of a run's training problems, which are prepared now if the workflow has not done it."""
     folder = Layout(run.preset).data(run.data_role)
     record = folder / "data.json"
     if not record.exists() or read_json(record)["data"] != run.data.model_dump(mode="json"):
@@ -160,7 +164,7 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:
-    """A function that prints one line every so many steps: what runs, how far it is, how long it still takes."""
+    """Make a function that prints a run's name, progress and remaining time after every `every` steps."""
     began = time.perf_counter()
     first: list[int] = []
 
@@ -179,10 +183,10 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     """Sample policies on the preset's benchmarks.
 
     Args:
-        preset_name: whose benchmarks.
-        seed: of the sampling streams.
-        file: where to write.
-        policies: folders named `step-NNNN` after the steps that made them; any other is an initial policy.
+        preset_name: name of the preset.
+        seed: seed of the sampling streams.
+        file: file of the generations.
+        policies: folders of policies; `step-NNNN` is a policy after that step, any other name an initial policy.
     """
     from redraft.config import sampling_fingerprint
     from redraft.evaluate.generate import generate as sample
@@ -206,7 +210,7 @@ def _step_of(policy: Path) -> int:
     return int(step) if prefix == "step" and step.isdigit() else 0
 
 
-def grade(preset_name: str, generations: Path, file: Path, processes: int) -> None:
+def grade(preset_name: str, generations: Path, file: Path, processes: int = 1) -> None:
     """Grade saved generations."""
     from redraft.evaluate.grade import grade as graded
 
@@ -235,7 +239,7 @@ def choose_cases(run_folder: Path, file: Path) -> None:
 
 
 def track(preset_name: str, paper: str) -> None:
-    """Import a preset's runs into MLflow's database, each once."""
+    """Import the finished runs of a paper into MLflow's database."""
     from redraft.ops.tracking import import_runs
 
     import_runs(Layout(preset_name), paper)

@@ -1,7 +1,7 @@
-"""Snakemake's progress for a person at a terminal: what runs, how far the campaign is, how long it still takes.
+"""Logger plugin that shows Snakemake's progress at a terminal: running jobs, finished share, time left.
 
-`logger: redraft` in a profile turns it on. One line when a job starts and one when it ends; errors, warnings and dry
-runs look as Snakemake shows them.
+`logger: redraft` in a profile turns it on. It writes one line when a job starts and one when it ends. Errors, warnings
+and dry runs keep Snakemake's own format.
 """
 
 import logging
@@ -22,11 +22,11 @@ SILENT = {
     LogEvent.PROGRESS,
 }
 AGGREGATES = {"all", "reproduction"}
-"""Rules that only name files."""
+"""Rules that only collect files; they are not shown."""
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `3 min` or `2 h 05 min`."""
+    """A duration as text: `40 s`, `3 min` or `2 h 05 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 class Campaign:
-    """What is planned, runs and is done, by rule; estimates the rest from the jobs that ended."""
+    """Counts of planned, running and finished jobs by rule; estimates the time left from finished jobs."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -45,17 +45,17 @@ class Campaign:
         self._most = 1
 
     def plan(self, stats: dict[str, Any]) -> None:
-        """Take up the number of jobs of each rule."""
+        """Set the planned number of jobs of each rule."""
         self.left = Counter({rule: int(count) for rule, count in stats.items() if rule != "total"})
         self.total = sum(self.left.values())
 
     def start(self, job: int, rule: str) -> None:
-        """A job runs."""
+        """Note that a job has started."""
         self._running[job] = (rule, time.monotonic())
         self._most = max(self._most, len(self._running))
 
     def finish(self, job: int) -> tuple[str, float]:
-        """A job has ended; returns its rule and seconds."""
+        """Note that a job has ended; returns its rule and its wall seconds."""
         rule, began = self._running.pop(job, ("", time.monotonic()))
         seconds = time.monotonic() - began
         self._seconds[rule].append(seconds)
@@ -64,7 +64,7 @@ class Campaign:
         return rule, seconds
 
     def rest(self) -> str:
-        """How long it still takes, as far as can be said: rules of which no job has ended yet are not counted."""
+        """Estimate of the time left, as text; rules without a finished job are left out and counted."""
         waiting = {rule: count for rule, count in self.left.items() if count > 0}
         known = {rule: self._mean(rule) * count for rule, count in waiting.items() if self._seconds[rule]}
         gone = sum(
@@ -82,14 +82,14 @@ class Campaign:
 
 
 class LogHandler(LogHandlerBase):
-    """One line a job on stderr."""
+    """Handler that writes one line per start and end of a job to stderr."""
 
     def __post_init__(self) -> None:
         self.campaign = Campaign()
         self.names: dict[int, str] = {}
 
     def emit(self, record: LogRecord) -> None:
-        """Write a record as one line, or as Snakemake would if it is nothing that this handler knows."""
+        """Write a record as one line, or in Snakemake's format if it is of another kind."""
         event = getattr(record, "event", None)
         if self.common_settings.dryrun or event not in {
             *SILENT,
@@ -135,25 +135,25 @@ class LogHandler(LogHandlerBase):
 
     @property
     def writes_to_stream(self) -> bool:
-        """It writes to stderr."""
+        """True: it writes to stderr."""
         return True
 
     @property
     def writes_to_file(self) -> bool:
-        """It writes no file."""
+        """False: it writes no file."""
         return False
 
     @property
     def has_filter(self) -> bool:
-        """Snakemake's own filter applies."""
+        """False: Snakemake's own filter applies."""
         return False
 
     @property
     def has_formatter(self) -> bool:
-        """Snakemake's own formatter formats what this handler does not."""
+        """False: Snakemake's own formatter formats all other records."""
         return False
 
     @property
     def needs_rulegraph(self) -> bool:
-        """No graph is drawn."""
+        """False: no graph is drawn."""
         return False

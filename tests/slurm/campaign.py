@@ -1,4 +1,4 @@
-"""A tiny campaign in a folder of its own: two runs of twelve steps on one GPU each, which do not exist."""
+"""A tiny campaign in a folder of its own: two runs of twelve steps, each on one GPU that Slurm only counts."""
 
 import json
 import os
@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from redraft.ops.lease import EVALUATION
-from tests.slurm.cluster import LIMIT, Cluster, trainer, until
+from tests.slurm.cluster import INSTALLED, LIMIT, Cluster, trainer, until
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / ".venv-launcher"
+MARKS = [
+    pytest.mark.servers,
+    *INSTALLED,
+    pytest.mark.skipif(not (LAUNCHER / ".ready").exists(), reason="no environment that submits jobs: make launcher"),
+]
+"""Marks of tests that run a campaign on a Slurm."""
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
 SHOWN = {"tables": (1,), "figures": (2,)}
@@ -25,7 +32,7 @@ SITE: dict[str, Any] = {"partition": "gpu", "gpu_model": "pretended", "memory_gb
 
 @dataclass
 class Campaign:
-    """A copy of the workflow and its results, on a cluster."""
+    """Copy of the workflow and its results, on a cluster."""
 
     folder: Path
     cluster: Cluster
@@ -38,7 +45,7 @@ class Campaign:
         self._shrink()
 
     def _shrink(self) -> None:
-        """The smoke preset with a GPU, and as the paper's only the cells that it trains."""
+        """Make a preset from the smoke preset, with a GPU, and leave the paper only its cells."""
         presets = self.folder / "experiments/presets"
         preset = yaml.safe_load((presets / "smoke.yaml").read_text())
         preset |= {"name": "scheduled", "seeds": [0], "engine": preset["engine"] | {"gpus": 1}}
@@ -59,13 +66,13 @@ class Campaign:
         site(self.folder, **settings)
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        """`snakemake --profile slurm ARGUMENTS`, without waiting for its end."""
+        """Start `snakemake --profile slurm ARGUMENTS`."""
         process = start(self.cluster, self.folder, *arguments)
         self.started.append(process)
         return process
 
     def stop(self) -> None:
-        """Kill what is left of the calls, and cancel all jobs."""
+        """Kill the calls that still run, and cancel all jobs."""
         for process in self.started:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
@@ -74,30 +81,30 @@ class Campaign:
         self.cluster.cancel_all()
 
     def call(self, *arguments: str) -> tuple[int, str]:
-        """The same to its end: the exit code, and what was printed."""
+        """Run `snakemake --profile slurm ARGUMENTS`; returns its exit code and output."""
         return end(self.start(*arguments))
 
     def run(self, cell: str) -> Path:
-        """The folder of a run."""
+        """Folder of a run."""
         return self.folder / f"results/scheduled/runs/spec_rl/{cell}/seed0"
 
     def manifests(self) -> list[str]:
-        """The manifests of both runs, as targets."""
+        """Manifests of both runs, as targets."""
         return [str((self.run(cell) / "manifest.json").relative_to(self.folder)) for cell in CELLS]
 
     def manifest(self, cell: str) -> dict[str, Any]:
-        """What a finished run says of itself."""
+        """Content of a finished run's manifest."""
         return json.loads((self.run(cell) / "manifest.json").read_text())
 
     def records(self, cell: str) -> list[dict[str, Any]]:
-        """What a run has recorded of its steps, whole lines only, without seconds."""
+        """Complete records of a run's steps, without seconds."""
         file = self.run(cell) / "steps.jsonl"
         text = file.read_text() if file.exists() else ""
         records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
 
     def trained(self, cell: str, steps: int) -> int:
-        """Wait until a process trains a cell and has done so many steps; the process is halted there."""
+        """Wait until a process has trained a cell for `steps` steps, and halt it; returns its id."""
         until(lambda: len(self.records(cell)) >= steps and trainer(self.folder, cell))
         process = trainer(self.folder, cell)
         assert process, f"{cell} was trained before it could be disturbed"
@@ -105,25 +112,25 @@ class Campaign:
         return process
 
     def hashes(self, cell: str) -> dict[str, str]:
-        """Hashes of the policies, as the manifest has them."""
+        """Hashes of the policies in the manifest."""
         return {name: hash_ for name, hash_ in self.manifest(cell)["sha256"].items() if name.startswith("policies")}
 
     def leases(self, cell: str) -> list[dict[str, Any]]:
-        """Who has worked in a run's folder, in order."""
+        """Entries of a run's lease, in order."""
         files = sorted((self.run(cell) / "lease").glob("*.json"))
         return [json.loads(file.read_text()) | {"beat": file.stat().st_mtime} for file in files]
 
     def trainings(self, cell: str) -> list[dict[str, Any]]:
-        """Those of them that trained."""
+        """Entries of the processes that trained."""
         return [lease for lease in self.leases(cell) if lease["run"] != EVALUATION]
 
     def resumed(self, cell: str) -> list[int]:
-        """From which step each of those went on that came so far."""
+        """Steps from which the trainings resumed."""
         return [lease["resumed_from"] for lease in self.trainings(cell) if lease["resumed_from"] is not None]
 
 
 def copy_to(folder: Path) -> None:
-    """The repository as a checkout is, but that jobs are looked at soon."""
+    """Copy the repository, with a profile that asks for the state of jobs sooner."""
     for name in COPIED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
@@ -139,7 +146,7 @@ def site(folder: Path, **settings: Any) -> None:
 
 
 def start(cluster: Cluster, folder: Path, *arguments: str) -> subprocess.Popen:
-    """`snakemake --profile slurm ARGUMENTS` in a folder; interrupted, and then killed, when it takes too long."""
+    """Start `snakemake --profile slurm ARGUMENTS` in a folder, under a time limit."""
     env = cluster.env | {"PATH": f"{cluster.home / 'bin'}:{LAUNCHER / 'bin'}:{cluster.env['PATH']}"}
     # In the foreground `timeout` hands a signal on once; else twice, and the second interrupts the answer to one.
     limit = ["timeout", "--foreground", "-s", "INT", "-k", "60", str(LIMIT), "env", "--default-signal=INT"]
@@ -154,6 +161,6 @@ def signal_to(process: int, number: int) -> None:
 
 
 def end(process: subprocess.Popen) -> tuple[int, str]:
-    """Wait for the end of a call; `timeout` sees to it that there is one."""
+    """Wait for the end of a call, which `timeout` limits."""
     text, _ = process.communicate()
     return process.returncode, text

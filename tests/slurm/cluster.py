@@ -1,4 +1,4 @@
-"""The Slurm that up.sh starts, and processes of campaigns on it, for tests."""
+"""A Slurm for tests, started by up.sh, and the processes of campaigns on it."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ INSTALLED = [
 ]
 """Marks of tests that start a Slurm."""
 LIMIT = 600
-"""Seconds that anything may take before it is interrupted; a minute later it is killed."""
+"""Time limit of any step in seconds. The step is then interrupted, and killed after one more minute."""
 
 
 @dataclass
@@ -40,22 +40,22 @@ class Cluster:
         subprocess.run(["sh", HERE / "down.sh", self.home], env=self.env, check=False, timeout=60)
 
     def ask(self, *command: str) -> str:
-        """What one of Slurm's commands prints."""
+        """Output of one of Slurm's commands."""
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True, timeout=30)
         return done.stdout.strip()
 
     def jobs(self, *states: str) -> dict[str, str]:
-        """Numbers of jobs and what they are, as the plugin writes it: rule and wildcards."""
+        """Jobs by number, with rule and wildcards as the plugin writes them."""
         lines = self.ask("squeue", "--noheader", "--states", ",".join(states) or "all", "--format", "%i %k")
         return dict(line.split(" ", 1) for line in lines.splitlines())
 
     def submit(self, *arguments: str) -> None:
-        """Submit a job and wait for its end, which is to be a good one."""
+        """Submit a job and wait for its success."""
         command = ["timeout", str(LIMIT), "sbatch", "--wait", *arguments]
         subprocess.run(command, env=self.env, check=True, capture_output=True)
 
     def running(self, cell: str) -> str:
-        """The number of the running job that trains a cell."""
+        """Number of the running job that trains a cell."""
         (job,) = [job for job, what in self.jobs("running").items() if "rule_train" in what and cell in what]
         return job
 
@@ -65,19 +65,19 @@ class Cluster:
         until(lambda: not self.jobs("running", "pending", "completing"))
 
     def stop_controller(self) -> None:
-        """End slurmctld; what runs goes on."""
+        """Stop slurmctld; running jobs go on."""
         process = int((self.home / "slurmctld.pid").read_text())
         os.kill(process, signal.SIGTERM)
         until(lambda: not Path(f"/proc/{process}").exists())
 
     def start_controller(self) -> None:
-        """Start slurmctld again, with what it knew."""
+        """Start slurmctld again from its saved state."""
         subprocess.run(["slurmctld", "-f", self.home / "slurm.conf"], env=self.env, check=True, timeout=30)
         until(lambda: subprocess.run(["squeue"], env=self.env, capture_output=True, check=False).returncode == 0)
 
 
 def until(true: Callable[[], object], limit: float = LIMIT) -> None:
-    """Wait until something holds; asked a hundred times a second at most."""
+    """Wait for a condition, which is asked at most a hundred times a second."""
     deadline = time.monotonic() + limit
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -85,7 +85,7 @@ def until(true: Callable[[], object], limit: float = LIMIT) -> None:
 
 
 def trainer(folder: Path, cell: str) -> int | None:
-    """The number of the process that trains a cell in a campaign's folder, if there is one."""
+    """Id of the process that trains a cell in a campaign's folder; None if there is none."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")

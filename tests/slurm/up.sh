@@ -1,8 +1,8 @@
 #!/bin/sh
-# Starts a Slurm on this machine that keeps all it has under the folder $1: a controller, and two nodes, `one` and `two`,
-# which are both this machine. Each schedules two GPUs that do not exist; a job sees them in CUDA_VISIBLE_DEVICES.
-# Partition `gpu`, the default, is node one; `wide` is both. `. $1/env` puts the commands on the path; down.sh stops it.
-# It takes Debian's packages slurmctld, slurmd, slurm-client and munge, and no systemd.
+# Starts a Slurm on this machine, with all its files under the folder $1: a controller and two nodes, `one` and `two`, which
+# are both this machine. Each schedules two GPUs that do not exist; a job sees them in CUDA_VISIBLE_DEVICES. Partition
+# `gpu`, the default, is node one; `wide` is both nodes. `. $1/env` puts the commands on the path; down.sh stops the Slurm.
+# It needs Debian's packages slurmctld, slurmd, slurm-client and munge, and no systemd.
 set -eu
 mkdir -p "$1"
 home=$(cd "$1" && pwd)

@@ -1,10 +1,12 @@
-"""Grades saved generations of IFEval by lighteval: `python grade.py GENERATIONS.parquet OUT.parquet`.
+"""Grading of saved IFEval generations by lighteval: `python grade.py GENERATIONS.parquet OUT.parquet`.
 
-Replays them through lighteval's own pipeline: the task of tasks.py with one document a sample, and a model that answers
-with what was saved. Needs no network. OUT.parquet has one line a sample: step, benchmark, problem, sample,
-instructions, strict, loose (lists, one entry an instruction) and failed (what went wrong in a checker, else empty; then
-both lists of verdicts are null). OUT.json has lighteval's metrics of each step and benchmark, a sample that failed
-counted as following nothing, and by what sentences were split. Runs in the environment envs/lighteval.
+The generations go through lighteval's own pipeline: the task of tasks.py with one document per sample, and a model that
+answers with the saved text. No network is needed. The script runs in the environment envs/lighteval.
+
+OUT.parquet has one line per sample: step, benchmark, problem, sample, instructions, strict, loose (lists with one entry
+per instruction) and failed. `failed` is the error of a checker, or empty; after an error both lists of verdicts are
+null. OUT.json has lighteval's metrics by step and benchmark, and the sentence splitter. In these metrics a failed
+sample counts as following no instruction.
 """
 
 import json
@@ -35,9 +37,9 @@ def main(generations: Path, out: Path) -> None:
     frame = pd.read_parquet(generations, columns=[*SAMPLE, "prompt", "answer", "text"])
     frame = frame[frame["answer"].map(is_instructions)].reset_index(drop=True)
     if frame.empty:
-        raise SystemExit(f"error: {generations}: no generation has IFEval's instructions for an answer")
+        raise SystemExit(f"error: {generations}: no generation has IFEval's instructions as its answer")
     with TemporaryDirectory(prefix="redraft-lighteval-") as scratch:
-        # Both are read when the hub's libraries are imported.
+        # The hub's libraries read both variables on import.
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": f"{scratch}/cache"}
         graded, summary = replay(frame, Path(scratch))
     graded.to_parquet(out, index=False)
@@ -45,7 +47,7 @@ def main(generations: Path, out: Path) -> None:
 
 
 def is_instructions(answer: str) -> bool:
-    """Whether an answer is what IFEval's problems have for one; those of other benchmarks are compared with."""
+    """True if an answer holds IFEval's instructions; answers of other benchmarks are values to compare with."""
     try:
         record = json.loads(answer)
     except ValueError:
@@ -54,13 +56,13 @@ def is_instructions(answer: str) -> bool:
 
 
 def replay(frame: pd.DataFrame, scratch: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Verdicts on every sample and metrics of every step, from lighteval's pipeline.
+    """Run lighteval's pipeline; returns the verdicts on every sample, and a summary with metrics and versions.
 
     Args:
-        frame: generations, indexed 0, 1, 2 and so on.
+        frame: generations, indexed from 0.
         scratch: an empty folder.
     """
-    import tasks  # before the data root changes, which may hold the sentence splitter
+    import tasks  # looks for the sentence splitter in $REDRAFT_DATA, before that changes below
 
     write_documents(frame, scratch / tasks.ifeval.hf_repo)
     os.environ["REDRAFT_DATA"] = str(scratch)
@@ -78,7 +80,7 @@ def replay(frame: pd.DataFrame, scratch: Path) -> tuple[pd.DataFrame, dict[str, 
 
 
 def scores(graded: pd.DataFrame, metrics: dict[str, Callable[[list[Any]], float]]) -> dict[str, dict[str, float]]:
-    """Metrics of every step and benchmark, aggregated by lighteval's functions."""
+    """Metrics by step and benchmark, aggregated by lighteval's functions."""
     return {
         f"{step}/{benchmark}": {name: float(aggregate(list(part[name]))) for name, aggregate in metrics.items()}
         for (step, benchmark), part in graded.groupby(["step", "benchmark"])
@@ -86,9 +88,10 @@ def scores(graded: pd.DataFrame, metrics: dict[str, Callable[[list[Any]], float]
 
 
 def write_documents(frame: pd.DataFrame, folder: Path) -> None:
-    """The data set that the task will load, a line a generation.
+    """Write the data set that the task loads, one line per generation.
 
-    Parquet, because its arguments then have one type in all lines; of JSON Lines the library guesses it by the block.
+    Parquet gives the instructions' arguments one type in all lines. For JSON Lines the library guesses a type per
+    block.
     """
     folder.mkdir(parents=True)
     rows = [{"prompt": row.prompt} | json.loads(row.answer) for row in frame.itertuples()]
@@ -96,7 +99,7 @@ def write_documents(frame: pd.DataFrame, folder: Path) -> None:
 
 
 def run(texts: list[str], scratch: Path) -> "Pipeline":
-    """lighteval's pipeline, finished; reasoning stays in the responses, as for the other grader."""
+    """Run lighteval's pipeline and return it; reasoning stays in the responses, as for the other grader."""
     from lighteval.logging.evaluation_tracker import EvaluationTracker
     from lighteval.pipeline import ParallelismManager, Pipeline, PipelineParameters
     from lighteval.tasks.registry import Registry
@@ -113,14 +116,14 @@ def run(texts: list[str], scratch: Path) -> "Pipeline":
 
 
 def only_this_task(custom_tasks: str, load_multilingual: bool = False) -> dict[str, Any]:
-    """The tasks of our file; lighteval imports all others too, and one of them fetches something when imported."""
+    """Load the tasks of our file only; one of lighteval's own tasks needs a network on import."""
     from lighteval.tasks.registry import Registry
 
     return Registry._extract_configs(Registry.create_custom_tasks_module(custom_tasks))
 
 
 def saved_generations(texts: list[str]) -> Any:
-    """A model of lighteval that answers the document of a number with the text of that number."""
+    """A lighteval model that answers document i with text i."""
     from lighteval.models.custom.custom_model import CustomModelConfig
     from lighteval.models.dummy.dummy_model import DummyModel
     from lighteval.models.model_output import ModelResponse
@@ -128,7 +131,7 @@ def saved_generations(texts: list[str]) -> Any:
     class SavedGenerations(DummyModel):
         def __init__(self) -> None:
             self.config = CustomModelConfig(model_name="saved", model_definition_file_path=__file__)
-            self._cache = SimpleNamespace(_init_registry=lambda registry: None)  # nothing is computed, or kept
+            self._cache = SimpleNamespace(_init_registry=lambda registry: None)  # no cache is needed
 
         def greedy_until(self, docs: list[Any]) -> list[ModelResponse]:
             return [ModelResponse(text=[texts[int(doc.id)]]) for doc in docs]
@@ -137,7 +140,7 @@ def saved_generations(texts: list[str]) -> Any:
 
 
 def verdict(detail: Any) -> dict[str, Any]:
-    """What lighteval says of one sample."""
+    """lighteval's verdicts on one sample, as a line of the output."""
     specific = detail.doc.specific
     return {
         "row": int(detail.doc.id),

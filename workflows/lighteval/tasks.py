@@ -1,10 +1,10 @@
-"""IFEval for lighteval by SPEC-RL's protocol: lighteval's own prompt, checkers and metrics, and 16,000 tokens.
+"""IFEval for lighteval by SPEC-RL's protocol: lighteval's own prompt, checkers and metrics, up to 16,000 tokens.
 
     lighteval accelerate "model_name=...,generation_parameters={temperature:1.0,top_p:0.95}" redraft:ifeval \
         --custom-tasks workflows/lighteval/tasks.py --no-remove-reasoning-tags
 
-lighteval's own task stops at 1,280 tokens. Its prompts are a file `ifeval.jsonl` or a folder `google/IFEval` in
-`$REDRAFT_DATA` where that is set and has one, else the hub's data set. Runs in the environment envs/lighteval.
+lighteval's own task stops at 1,280 tokens. The prompts come from the file `ifeval.jsonl` or the folder `google/IFEval`
+in `$REDRAFT_DATA` if one is there, else from the hub. This file runs in the environment envs/lighteval.
 """
 
 import logging
@@ -24,24 +24,24 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 from redraft.tasks.sentences import sentence_splitter
 
 SPLITTER = sentence_splitter()
-with patch("nltk.download"):  # of a model that it looks for and never uses, and that NLTK waits for without a network
+with patch("nltk.download"):  # lighteval fetches a model that it never uses; without a network NLTK would wait for it
     from lighteval.tasks.tasks.ifeval.main import IFEvalMetrics, ifeval, ifeval_metrics
 
 SEED = 0
-"""Of the language detector and of the letter that a prompt without one gets, as in redraft.tasks.instructions."""
+"""Seed of the language detector and of the letter counter, as in redraft.tasks.instructions."""
 FAILED = "failed"
-"""Key of what went wrong in a checker, in a document's own data."""
+"""Key of a checker's error in a document's own data."""
 
 DetectorFactory.seed = SEED
 
 
 class SeededMetrics(IFEvalMetrics):
-    """lighteval's verdicts, each independent of what was graded before; a checker that fails costs one sample."""
+    """lighteval's metrics with seeded checkers; verdicts ignore earlier samples, and an error costs one sample."""
 
     def compute(self, doc: Any, model_response: Any, **kwargs: Any) -> dict[str, Any]:
-        """Verdicts on one response, by metric; none is true where a checker fails."""
+        """Verdicts on one response, by metric; all are false if a checker fails."""
         random.seed(SEED)
-        logging.disable(logging.ERROR)  # whole responses, when their language is not recognised
+        logging.disable(logging.ERROR)  # lighteval logs whole responses whose language it does not recognise
         try:
             return super().compute(doc, model_response, **kwargs)
         except Exception as error:
@@ -53,7 +53,7 @@ class SeededMetrics(IFEvalMetrics):
 
 
 def prompts() -> str:
-    """What lighteval loads the prompts from: a folder, or the hub's id."""
+    """The source of the prompts: a local folder or the hub id."""
     root = Path(os.environ.get("REDRAFT_DATA") or "/nonexistent")
     if (root / "ifeval.jsonl").exists():
         return _alone(root / "ifeval.jsonl")
@@ -62,7 +62,7 @@ def prompts() -> str:
 
 
 def _alone(file: Path) -> str:
-    """A folder with this file only: lighteval reads all of a folder."""
+    """A folder with this file only, since lighteval reads all files of a folder."""
     _KEPT.append(TemporaryDirectory(prefix="redraft-ifeval-"))
     (Path(_KEPT[-1].name) / "train.jsonl").symlink_to(file.resolve())
     return _KEPT[-1].name

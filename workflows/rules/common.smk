@@ -123,7 +123,8 @@ def policies_of(run):
 
 def check_paper(paper):
     """Read what rules need only later, so that a mistake in it is said at once."""
-    EXPERIMENTS.cells(paper, PRESET.default[paper])
+    for cell in EXPERIMENTS.cells(paper, PRESET.default[paper]):
+        EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name)
     EXPERIMENTS.tables(paper)
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)

@@ -1,7 +1,7 @@
-# Training problems, read once before anything is trained: their file, and what they were read from with its hashes.
+# Training problems, read once before training: one file of problems, and a record of their sources with hashes.
 
 
-localrules:  # since only the machine that runs Snakemake may have a network
+localrules:  # compute nodes may have no network
     prepare_data,
 
 

@@ -1,7 +1,7 @@
-# Generations are saved, then graded; rollouts of training are measured for diversity.
+# Evaluation of policies: generations are saved, then graded. The diversity of a run's rollouts is measured.
 
 
-localrules:  # since only the machine that runs Snakemake may have a network
+localrules:  # compute nodes may have no network
     lighteval_environment,
 
 
@@ -55,7 +55,7 @@ rule grade:
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
-        version=1,  # to be raised when the grader or what is counted changes
+        version=1,  # increase when the grader or the scores change
     shell:
         "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 
@@ -102,6 +102,6 @@ rule diversity:
         **SITE.resources("grade"),
     params:
         folder=subpath(input.manifest, parent=True),
-        version=2,  # to be raised when something else is measured
+        version=2,  # increase when the measures change
     shell:
         "redraft stage diversity {params.folder:q} {wildcards.seed} {output:q} > {log:q} 2>&1"

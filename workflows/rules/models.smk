@@ -1,7 +1,7 @@
-# Initial policies: made and warm-started, or fetched.
+# Initial policies: initialised and warm-started, or fetched from the hub.
 
 
-localrules:  # since only the machine that runs Snakemake may have a network
+localrules:  # compute nodes may have no network
     make_model,
 
 

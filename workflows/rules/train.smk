@@ -1,5 +1,5 @@
-# One training run. It keeps checkpoints and policies beside its manifest, which names them and is written last, and
-# goes on from them when it is started again.
+# One training run. Checkpoints and policies stand beside the manifest, which names them and is written last. A run that is
+# started again resumes from the checkpoints.
 
 
 rule train:
@@ -10,7 +10,7 @@ rule train:
     output:
         manifest=f"{RUN}/manifest.json",
     log:
-        f"{RUN}/attempt.txt",  # removed before each attempt; log.txt has all of them
+        f"{RUN}/attempt.txt",  # removed before each attempt; log.txt keeps all attempts
     benchmark:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads

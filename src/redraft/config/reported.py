@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from redraft.config.base import Config, refuse_twice
-from redraft.config.experiment import Cell
+from redraft.config.cell import Cell
 from redraft.config.names import BEYOND, Quantity
 
 Match = dict[str, str]

@@ -1,4 +1,4 @@
-"""JSON schemas and the reference page, generated from the configuration models so that they cannot drift."""
+"""JSON schemas and the reference page, generated from the configuration models. A test fails if they drift."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from redraft.config.cell import CellFile
 from redraft.config.claims import ClaimFile
 from redraft.config.data import BenchmarkFile
-from redraft.config.experiment import CellFile, Preset, Run
+from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile
-from redraft.config.load import mapping_values
+from redraft.config.hyperparameters import HyperparameterFile
+from redraft.config.preset import Preset
+from redraft.config.read import mapping_values
 from redraft.config.reported import Reported
 from redraft.config.tables import TableFile
 from redraft.files import write_atomically
 
 FILES: dict[str, tuple[type[BaseModel], str]] = {
     "cells": (CellFile, "experiments/<paper>/cells.yaml"),
+    "hyperparameters": (HyperparameterFile, "experiments/<paper>/hyperparameters.yaml"),
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),
     "claims": (ClaimFile, "experiments/<paper>/claims.yaml"),
@@ -28,7 +32,11 @@ FILES: dict[str, tuple[type[BaseModel], str]] = {
 
 
 def write_schemas(folder: Path, check: bool) -> list[Path]:
-    """Write what has changed under `folder`, or with `check` only find it; returns those files."""
+    """Write the generated files that differ from those under `folder`; with `check`, only list them.
+
+    Returns:
+        Files that differ.
+    """
     contents = {folder / "schemas" / f"{name}.json": _schema(model) for name, (model, _) in FILES.items()}
     contents[folder / "configuration.md"] = _reference()
     changed = [file for file, text in contents.items() if not file.exists() or file.read_text() != text]
@@ -43,7 +51,7 @@ def _schema(model: type[BaseModel]) -> str:
 
 
 def _reference() -> str:
-    """One section a model, one line a field."""
+    """Reference page: a section for each model, a line for each field."""
     definitions: dict[str, dict[str, Any]] = {}
     for model, _ in FILES.values():
         schema = model.model_json_schema()

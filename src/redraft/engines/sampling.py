@@ -1,6 +1,14 @@
-"""Sampling by inversion: one uniform a token decides it, whatever else is in the batch."""
+"""Drawing tokens: what a row draws depends on its own law and random numbers, whatever else is in the batch.
+
+Laws are log-probabilities in float32. A residual, and Gumbel noise, are computed from them in float64.
+"""
+
+from collections.abc import Sequence
 
 import torch
+
+from redraft.rollout.engine import Residual
+from redraft.rollout.noise import BITS, hashed, signed
 
 
 def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -8,32 +16,81 @@ def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     return torch.log_softmax(logits.float() / temperature, dim=-1)
 
 
-def sample(
-    logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token a row.
+def sample(log_probs: torch.Tensor, uniforms: torch.Tensor, greedy: bool = False, top_p: float = 1.0) -> torch.Tensor:
+    """Draw one token a row by inversion.
 
     Args:
-        logits: (rows, vocabulary).
+        log_probs: (rows, vocabulary).
         uniforms: (rows,) on (0, 1].
-        temperature: at least 0, which takes the most probable token.
+        greedy: take the most probable token.
         top_p: only the most probable tokens that together reach this mass can be drawn; 1 keeps all.
 
     Returns:
-        tokens, int64 (rows,), and their log-probabilities, float32 (rows,), under the temperature, before top-p; at
-        temperature 0 those of the policy.
+        tokens, int64 (rows,).
     """
-    log_probs = log_probs_of(logits, temperature or 1.0)
-    if temperature == 0:
-        tokens = log_probs.argmax(dim=-1)
-    elif top_p >= 1:
-        tokens = _invert(log_probs.exp(), uniforms)
-    else:
-        ordered, index = log_probs.exp().sort(dim=-1, descending=True)
-        before = ordered.cumsum(dim=-1) - ordered
-        rank = _invert(ordered.masked_fill(before >= top_p, 0.0), uniforms)
-        tokens = index.gather(1, rank[:, None])[:, 0]
-    return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
+    if greedy:
+        return log_probs.argmax(dim=-1)
+    if top_p >= 1:
+        return _invert(log_probs.exp(), uniforms)
+    ordered, index = log_probs.exp().sort(dim=-1, descending=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    rank = _invert(ordered.masked_fill(before >= top_p, 0.0), uniforms)
+    return index.gather(1, rank[:, None])[:, 0]
+
+
+def sample_specially(
+    log_probs: torch.Tensor,
+    firsts: Sequence[Residual | None],
+    uniforms: torch.Tensor,
+    keys: Sequence[int | None],
+    positions: torch.Tensor,
+) -> torch.Tensor:
+    """Draw one token a row, from a residual law or by Gumbel noise or both.
+
+    Args:
+        log_probs: (rows, vocabulary), the policy's law.
+        firsts: what was accepted of it; None for the law itself.
+        uniforms: (rows,) on (0, 1], for rows without a key, which draw by inversion.
+        keys: 64 bits each, for rows that draw by Gumbel noise.
+        positions: int64 (rows,), position of the token in the response.
+
+    Returns:
+        tokens, int64 (rows,).
+    """
+    law = log_probs.double()
+    for row, first in enumerate(firsts):
+        if first is not None:
+            law[row] = _rest(law[row], first)
+    tokens = torch.empty_like(positions)
+    inverted = [row for row, key in enumerate(keys) if key is None]
+    noisy = [row for row, key in enumerate(keys) if key is not None]
+    if inverted:
+        tokens[inverted] = _invert(law[inverted].exp(), uniforms[inverted])
+    if noisy:
+        noise = gumbel([key for key in keys if key is not None], positions[noisy], law.shape[1])
+        tokens[noisy] = (law[noisy] + noise).argmax(dim=-1)
+    return tokens
+
+
+def gumbel(keys: Sequence[int], positions: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Noise, float64 (rows, vocabulary), on the device of the positions; see `redraft.rollout.noise.gumbel`."""
+    device = positions.device
+    key = torch.tensor([signed(key) for key in keys], device=device)[:, None]
+    numbers = hashed(key, positions[:, None], torch.arange(vocabulary, device=device)[None])
+    return -(-((numbers.double() + 0.5) * 2.0**-BITS).log()).log()
+
+
+def _rest(law: torch.Tensor, first: Residual) -> torch.Tensor:
+    """Logarithm of max(p - m, 0), not normalised, of log-probabilities (vocabulary,).
+
+    Where nothing is left, as by rounding where p and m are equal, it is p: a rejection there had a probability of the
+    size of the rounding error.
+    """
+    rest = law.exp()
+    tokens = torch.tensor(first.tokens, device=law.device, dtype=torch.long)
+    rest[tokens] -= torch.tensor(first.accepted, device=law.device, dtype=torch.float64)
+    rest.clamp_(min=0.0)
+    return torch.where(rest.sum() > 0, rest.log(), law)
 
 
 def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

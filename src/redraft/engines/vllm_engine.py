@@ -19,10 +19,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from redraft.engines.checks import checked
+from redraft.config.capability import Capability
+from redraft.engines.checks import checked, refuse_draws, refuse_others
 from redraft.engines.usage import Usage
 from redraft.errors import UserError
-from redraft.rollout.engine import Continuation
+from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
 from redraft.rollout.types import Finish
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "detokenize": False}
@@ -60,6 +61,8 @@ class VLLMEngine:
         clock: seconds, for the usage; wall seconds, unless vLLM computes in this process.
     """
 
+    capabilities: frozenset[Capability] = frozenset()
+
     def __init__(
         self, client: Client, stops: Collection[int], max_length: int, clock: Callable[[], float] = time.perf_counter
     ) -> None:
@@ -86,29 +89,35 @@ class VLLMSession:
     def __init__(self, engine: VLLMEngine, prompt: list[int]) -> None:
         self._engine, self._prompt, self._request_id = engine, prompt, uuid4().hex
 
-    async def score(self, draft: np.ndarray) -> np.ndarray:
-        """Log-probabilities, float32 (n,), of the draft's tokens under the current policy.
+    async def score(self, draft: np.ndarray, at: np.ndarray | None = None) -> Scores:
+        """Score a draft's own tokens.
 
         Raises:
-            UserError: if the servers take no prompt and draft of that length, or a log-probability is NaN.
+            UserError: for `at`, if the servers take no prompt and draft of that length, or a log-probability is NaN.
             RuntimeError: if the request was aborted.
         """
+        refuse_others(self._engine.capabilities, at)
         with self._engine.verification.running():
             output = await self._ask(draft, 1, SCORING)
         self._engine.scored_tokens += len(draft)
-        return scores_of(output, len(self._prompt), len(draft))
+        return Scores(scores_of(output, len(self._prompt), len(draft)))
 
-    async def decode(self, prefix: np.ndarray, max_new_tokens: int, uniforms: np.ndarray) -> Continuation:
+    async def decode(
+        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+    ) -> Continuation:
         """Sample behind prompt and prefix until a stop token or `max_new_tokens`; the first uniform decides all.
 
         Raises:
-            UserError: if the servers take no response of that length, or a log-probability is NaN.
+            UserError: for Gumbel noise, `first` and `top`, if the servers take no response of that length, or a
+                log-probability is NaN.
             RuntimeError: if the request was aborted, or ended early for another reason.
         """
-        if max_new_tokens < 1 or len(uniforms) < 1:
+        refuse_draws(self._engine.capabilities, draws, first, top)
+        assert isinstance(draws, Inversion)
+        if max_new_tokens < 1 or len(draws.uniforms) < 1:
             raise ValueError(f"decoding needs at least one token and one uniform, got {max_new_tokens}")
         settings = {
-            **SAMPLING, "max_tokens": max_new_tokens, "logprobs": True, "seed": seed_of(uniforms[0]),
+            **SAMPLING, "max_tokens": max_new_tokens, "logprobs": True, "seed": seed_of(draws.uniforms[0]),
             # The model's own end of sequence does not count unless it is a stop; vLLM adds more of them than we know.
             "ignore_eos": True, "stop_token_ids": sorted(self._engine.stops),
         }  # fmt: skip

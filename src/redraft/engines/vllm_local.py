@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch._dynamo
 
-from redraft.engines.loop import run_to_end
+from redraft.engines.loop import Outside, run_to_end
 from redraft.errors import UserError
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else its engine is another process
@@ -78,17 +78,22 @@ class LocalVLLM:
         self._numbers = itertools.count()
         self._answers: dict[str, asyncio.Future[RequestOutput]] = {}
 
-    def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
+    def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order.
 
-        Raises:
-            RuntimeError: if they wait for each other, or for something outside the engine.
-        """
-        return asyncio.run(self._serve(coroutines))
+        Args:
+            coroutines: sessions, and what is made of them.
+            outside: what they may wait for beside the engine.
 
-    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        Raises:
+            RuntimeError: if they wait for each other, or for something unknown to `outside`.
+        """
+        return asyncio.run(self._serve(coroutines, outside))
+
+    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]], outside: Outside | None) -> list[T]:
         try:
-            return await run_to_end(coroutines, self._step, lambda: "nothing is asked of vLLM, and not all is done")
+            standstill = "nothing is asked of vLLM, and not all is done"
+            return await run_to_end(coroutines, self._step, lambda: standstill, outside)
         finally:
             self.engine.abort_request(list(self._answers))
             self._answers.clear()

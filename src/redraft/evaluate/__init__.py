@@ -1,1 +1,1 @@
-"""Evaluation: generations are saved once, graded once, and measured for diversity."""
+"""Evaluation: policies are sampled, generations are saved and graded once, rollouts are measured for diversity."""

@@ -1,7 +1,8 @@
-"""What samples a policy on benchmarks.
+"""The interface of evaluation backends, which sample a policy's responses to a benchmark's prompts.
 
-All backends take the same requests and deliver responses as they come, so that they can be saved before all are there.
-A request's draws depend on the seed, its benchmark, problem and sample; under transformers also on its batch.
+All backends take the same requests. They deliver each response when it is finished, so that it can be saved early. The
+random draws of a request depend on the seed, the benchmark, the problem and the sample; under transformers they also
+depend on the batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,12 @@ from redraft.config.data import Sampling
 
 @dataclass(frozen=True)
 class Request:
-    """One sample that is asked for.
+    """One sample to be drawn.
 
     Attributes:
-        problem: index in its benchmark.
-        sample: index among its problem's samples.
-        prompt: tokens.
+        problem: index in the benchmark, from 0.
+        sample: index among the problem's samples, from 0.
+        prompt: token ids.
     """
 
     problem: int
@@ -30,11 +31,13 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """What came of a request.
+    """The response to one request.
 
     Attributes:
-        tokens: int32, what ends the response included.
-        finish: `stop`, or `length` if it was cut off.
+        problem: as in the request.
+        sample: as in the request.
+        tokens: token ids, int32, (length,); the stop token is included.
+        finish: `stop`, or `length` if the response was cut off.
     """
 
     problem: int
@@ -47,7 +50,7 @@ class Backend(Protocol):
     """A policy that can be sampled.
 
     Attributes:
-        tokenizer: of transformers, the policy's.
+        tokenizer: the policy's tokenizer, from transformers.
     """
 
     tokenizer: Any
@@ -57,8 +60,13 @@ class Backend(Protocol):
     ) -> None:
         """Sample every request of the benchmark `name`.
 
-        Each response is delivered once, in any order, one or more at a time.
+        Args:
+            name: the benchmark's name, which is part of the names of random streams.
+            requests: the samples to draw.
+            sampling: temperature, top-p and length limit.
+            seed: seed of the random streams.
+            deliver: takes one or more responses. Each response is delivered exactly once, in any order.
         """
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the memory of the policy."""

@@ -1,21 +1,19 @@
-"""The backends by name: the in-process engine, transformers' `generate`, vLLM in this process."""
+"""The choice of a backend by its name: the in-process engine, transformers' `generate`, or vLLM in this process."""
 
 from pathlib import Path
 
 from redraft.config.trainer import EngineSettings
-from redraft.evaluate.backend import Backend, Request, Response
-
-__all__ = ["Backend", "Request", "Response", "open_backend"]
+from redraft.evaluate.backend import Backend
 
 
 def open_backend(kind: str, policy: Path | str, settings: EngineSettings, length: int = 0) -> Backend:
-    """A backend of a kind (`Evaluation.backend`) for a policy in transformers' format.
+    """Open a backend for a policy in transformers' format.
 
     Args:
-        kind: which.
+        kind: `torch`, `transformers` or `vllm` (`Evaluation.backend`).
         policy: folder or hub id.
-        settings: where it executes.
-        length: longest prompt and response together, tokens, if it is known; spares vLLM a second start.
+        settings: device, threads and batch sizes.
+        length: longest prompt plus response, in tokens; 0 if unknown. It spares vLLM a second start.
     """
     if kind == "vllm":
         from redraft.evaluate.vllm_backend import VLLMBackend

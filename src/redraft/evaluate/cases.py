@@ -1,8 +1,8 @@
-"""Case studies (SPEC-RL, Figures 12-15): rollouts of a real run beside the drafts they were made from.
+"""Case studies (SPEC-RL, Figures 12-15): rollouts of a finished run beside the drafts that they were made from.
 
-The text of the paper's own figures is not in the copy that this follows. The kinds are those that Appendix C.2
-describes: how prefixes are verified and reused, how a rejection starts a continuation, where needless generation is
-avoided, and where an erroneous step is put right. What is shown is chosen by rule, never by hand.
+The kinds of cases are those of Appendix C.2: prefixes are verified and reused, a rejection starts a continuation,
+needless generation is avoided, an erroneous step is corrected. A rule chooses the cases; none is chosen by hand. The
+text inside the paper's own figures is not available here, so the paper's cases are not reproduced word for word.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,25 +17,26 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
+from redraft.evaluate.rollouts import rollout_files
 from redraft.files import read_json, read_parquet, write_json
 from redraft.tasks.problems import load_problems
 
 COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
 KEY = ["prompt", "sample"]
 RIGHT = 0.5
-"""Rewards above this are of right answers; shaping may move them off 0 and 1."""
+"""Rewards above this belong to right answers. The exact values can differ from 0 and 1, since rewards may be shaped."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a case must be, and which of several is shown.
+    """A kind of case: its condition, and the order among the rollouts that meet it.
 
     Attributes:
-        name: for files.
-        title: for people.
-        holds: which lines (of `_drafted`'s columns) qualify.
-        rank: of two that do, the one with the lower value is shown; then the lower step, prompt and sample.
-        differs: whether the tokens behind the prefix must be other than the draft's.
+        name: short name, for files.
+        title: heading, for readers.
+        holds: the condition; maps lines with the columns of `_Rollouts.drafted` to booleans.
+        rank: the qualifying line with the lowest value is shown. Ties go to the lower step, prompt and sample.
+        differs: if true, the tokens after the prefix must differ from the draft's.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Kind:
 
 
 def _share(frame: pd.DataFrame) -> pd.Series:
-    """The part of the draft that was kept, 0 to 1."""
+    """Kept share of the draft, 0 to 1."""
     return frame["prefix_length"] / frame["draft_length"]
 
 
@@ -56,7 +57,7 @@ def _right(rewards: pd.Series) -> pd.Series:
 
 KINDS = (
     Kind(
-        "corrected", "a wrong rollout, cut and put right",
+        "corrected", "a wrong rollout, cut and corrected",
         lambda f: ~_right(f["old_reward"]) & _right(f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
         lambda f: -_share(f), differs=True,
     ),
@@ -66,32 +67,37 @@ KINDS = (
         lambda f: -f["draft_length"],
     ),
     Kind(
-        "continued", "a long verified prefix, continued otherwise to the same reward",
+        "continued", "a long verified prefix with another continuation and the same reward",
         lambda f: (f["old_reward"] == f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
         lambda f: -_share(f), differs=True,
     ),
     Kind(
         "rejected", "a draft rejected early",
         lambda f: _share(f) < 1,
-        # Nothing kept at all shows least, so it comes last.
+        # A draft of which nothing was kept shows least, so it comes last.
         lambda f: _share(f).where(_share(f) > 0, 2.0),
     ),
 )  # fmt: skip
-"""In the order of Figures 12 to 15. What stood behind the cut was wrong if the new end is right; no more is known of
-where the error was."""
+"""The kinds in the order of Figures 12 to 15. In a "corrected" case the error stands after the cut, since the new
+ending is right; its exact place is unknown."""
 
 
 def cases(run_folder: Path, file: Path) -> None:
-    """Choose one case a kind from a finished run and write them as JSON.
+    """Choose one case of each kind from a finished run and write them as JSON.
 
-    The latest epoch in which a kind occurs is taken. A kind that does not occur is said to be absent.
+    The case comes from the latest epoch in which its kind occurs. A kind that does not occur is listed with the reason.
+
+    Args:
+        run_folder: folder of a finished run.
+        file: the JSON file to write.
 
     Raises:
-        UserError: if rollouts, the manifest or the tokenizer are missing or damaged, or a prefix is not the draft's.
+        UserError: if rollouts, the manifest or the tokenizer are missing or damaged, or if a prefix differs from its
+            draft.
     """
     manifest = read_json(run_folder / "manifest.json")
     problems = load_problems(TypeAdapter(Data).validate_python(manifest["configuration"]["data"]))
-    rollouts = _Rollouts(run_folder / "rollouts")
+    rollouts = _Rollouts(run_folder)
     texts = _Texts(_tokenizer(run_folder), rollouts)
     drafted = rollouts.drafted()
     found = []
@@ -111,41 +117,35 @@ def _why_absent(drafted: pd.DataFrame) -> str:
 
 
 def _candidates(kind: Kind, drafted: pd.DataFrame, rollouts: "_Rollouts") -> Iterator[dict[str, Any]]:
-    """Rollouts of a kind, latest epoch and best rank first."""
+    """Rollouts of one kind; the latest epoch comes first, then the best rank."""
     chosen = drafted[kind.holds(drafted)] if len(drafted) else drafted
     chosen = chosen.assign(rank=kind.rank(chosen) if len(chosen) else 0.0, latest=-chosen["epoch"])
     for line in chosen.sort_values(["latest", "rank", "step", *KEY]).to_dict("records"):
         old, new = rollouts.tokens(line["old_step"], line), rollouts.tokens(line["step"], line)
         prefix = line["prefix_length"]
         if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
-            raise UserError("this rollout was not made from the last epoch's", file=rollouts.file(line["step"]),
-                            key="prompt, sample", value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
+            raise UserError("the prefix of a rollout is not that of its draft, the rollout of the epoch before",
+                            file=rollouts.files[line["step"]], key="prompt, sample",
+                            value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
         if not kind.differs or not np.array_equal(old, new):
             yield line
 
 
 class _Rollouts:
-    """The saved rollouts of a run; tokens are read only where they are shown."""
+    """The saved rollouts of a run. Tokens are read only for rollouts that are shown."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.steps = sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.parquet"))
-        if not self.steps:
-            raise UserError("there are no saved rollouts here", file=folder)
+    def __init__(self, run_folder: Path) -> None:
+        self.files = rollout_files(run_folder)
         self.read = cache(self._read)
 
-    def file(self, step: int) -> Path:
-        """The file of a step."""
-        return self.folder / f"step-{step:04d}.parquet"
-
     def _read(self, step: int) -> pd.DataFrame:
-        return read_parquet(self.file(step), COLUMNS).set_index(KEY)
+        return read_parquet(self.files[step], COLUMNS).set_index(KEY)
 
     def drafted(self) -> pd.DataFrame:
-        """A line a rollout with a draft, with the `old_step` and `old_reward` of the last epoch's."""
+        """One line per rollout with a draft; `old_step` and `old_reward` are those of the draft, an epoch earlier."""
         lines = [
-            read_parquet(self.file(s), COLUMNS).drop(columns=["tokens", "sampled_at"]).assign(step=s)
-            for s in self.steps
+            read_parquet(file, COLUMNS).drop(columns=["tokens", "sampled_at"]).assign(step=step)
+            for step, file in self.files.items()
         ]
         frame = pd.concat(lines, ignore_index=True)
         old = frame[["epoch", *KEY, "step", "reward"]].assign(epoch=frame["epoch"] + 1)
@@ -153,18 +153,18 @@ class _Rollouts:
         return frame[frame["draft_length"] > 0].merge(old, on=["epoch", *KEY], validate="1:1")
 
     def tokens(self, step: int, line: dict[str, Any], column: str = "tokens") -> np.ndarray:
-        """Tokens of a rollout, or the steps at which they were sampled."""
+        """A rollout's tokens, or with `column="sampled_at"` the step at which each was sampled; int, (length,)."""
         return np.asarray(self.read(step).loc[(line["prompt"], line["sample"]), column])
 
 
 class _Texts:
-    """Rollouts as text."""
+    """Rollouts decoded to text."""
 
     def __init__(self, tokenizer: Any, rollouts: _Rollouts) -> None:
         self.tokenizer, self.rollouts = tokenizer, rollouts
 
     def describe(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Where a draft was cut, what was kept of it, and what came instead."""
+        """The place of the cut, the kept prefix, the rejected tail and the continuation."""
         old, new = (self.rollouts.tokens(line[step], line) for step in ("old_step", "step"))
         sampled_at = self.rollouts.tokens(line["step"], line, "sampled_at")
         cut = int(line["prefix_length"])
@@ -188,15 +188,15 @@ def _tokenizer(run_folder: Path) -> Any:
     """The tokenizer saved with the run's last policy.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the run saved no policy, or its tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
     folders = sorted((run_folder / "policies").glob("step-*"))
     if not folders:
-        raise UserError("no policy was saved here, so there is no tokenizer", file=run_folder / "policies")
+        raise UserError("no policy was saved in this run, so there is no tokenizer", file=run_folder / "policies")
     try:
         return AutoTokenizer.from_pretrained(folders[-1], trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"no tokenizer can be loaded from here ({reason})", file=folders[-1]) from None
+        raise UserError(f"the tokenizer cannot be loaded ({reason})", file=folders[-1]) from None

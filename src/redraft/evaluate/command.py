@@ -1,4 +1,4 @@
-"""`redraft evaluate`: any model on chosen benchmarks, from sampling to a table."""
+"""`redraft evaluate`: sample any model on chosen benchmarks, grade the responses and tabulate the scores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,30 +13,31 @@ from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import check_lighteval, grade_again
 from redraft.files import read_json, write_json
-from redraft.ops.devices import available, devices
+from redraft.ops.devices import devices
+from redraft.ops.gpus import available
 from redraft.ops.lease import EVALUATION, lease
 from redraft.ops.provenance import environment, git_state
 from redraft.tasks.problems import checksums, load_problems, origin
 
 GENERATIONS = "generations.parquet"
 COMPARISON = "ifeval.json"
-"""Both graders of IFEval side by side."""
+"""File that compares the two graders of IFEval."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for.
+    """The arguments of one call of `redraft evaluate`.
 
     Attributes:
         model: folder of a policy, of a run or of a verl checkpoint, or a hub id.
         protocol: name in experiments/benchmarks.yaml.
-        names: benchmarks of that protocol, in order; all if empty.
-        evaluation: what samples.
-        engine: where.
-        seed: of the sampling streams.
-        samples: samples a problem instead of the protocol's.
-        limit: only so many problems, the first ones.
-        folder: where results go; one of its own under `root` if none is given.
+        names: benchmarks of that protocol, in order; all of them if empty.
+        evaluation: backend and harness that sample, and whether lighteval grades too.
+        engine: device, threads and batch sizes.
+        seed: seed of the sampling streams.
+        samples: samples per problem; the protocol's number if None.
+        limit: number of problems per benchmark, the first ones; all of them if None.
+        folder: folder of the results; if None, a folder named after the arguments.
     """
 
     model: str
@@ -51,13 +52,20 @@ class Asked:
 
 
 def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Sample, grade, and write `evaluation.json` with what was asked for; generations that are there are kept.
+    """Sample, grade and record an evaluation; finished generations of the same evaluation are not sampled again.
+
+    `evaluation.json` records the arguments, the code, the versions and the data.
+
+    Args:
+        asked: the arguments.
+        experiments: the catalogue of benchmarks.
+        root: parent of folders that are named after the arguments.
 
     Returns:
         The folder of results, and the scores by benchmark.
 
     Raises:
-        UserError: for an unknown model, protocol or benchmark, or what sampling and grading refuse.
+        UserError: for an unknown model, protocol or benchmark, and for what sampling or grading refuses.
     """
     benchmarks = chosen(asked, experiments)
     if asked.evaluation.lighteval:
@@ -68,7 +76,7 @@ def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, 
         held.uses(taken)
         _sampled(asked, benchmarks, policy, folder, held.check)
     grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
-    (folder / COMPARISON).unlink(missing_ok=True)  # of earlier verdicts
+    (folder / COMPARISON).unlink(missing_ok=True)  # it would compare earlier verdicts
     if asked.evaluation.lighteval:
         grade_again(folder / GENERATIONS, folder / "grades.parquet", folder / COMPARISON)
     scores = read_json(folder / "scores.json")["0"]
@@ -78,7 +86,7 @@ def evaluate(asked: Asked, experiments: Experiments, root: Path) -> tuple[Path, 
 def _sampled(
     asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str, folder: Path, check: Callable[[], None]
 ) -> None:
-    """Generations of exactly what is asked, made unless they are there; their record is written last."""
+    """Make the generations unless a record says that they are there; the record is written last."""
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
     problems = {name: load_problems(benchmark.data)[: asked.limit] for name, benchmark in benchmarks.items()}
     made_from = identity({0: policy}, benchmarks, problems, asked.seed, asked.evaluation)
@@ -91,19 +99,26 @@ def _sampled(
 
 
 def usual_backend() -> str:
-    """What samples where nothing else is asked for."""
+    """Default backend: `vllm` where there is a GPU, else `torch`."""
     return "vllm" if _on_gpu(InProcessEngine()) else "torch"
 
 
 def _on_gpu(engine: EngineSettings) -> bool:
-    """Whether this samples on a GPU. CUDA itself, once asked, would not see any more which GPU is then taken."""
+    """True if sampling takes a GPU.
+
+    CUDA is not asked: once initialised, it would ignore which GPU this process then takes.
+    """
     import torch
 
     return engine.device != "cpu" and torch.version.cuda is not None and bool(available())
 
 
 def chosen(asked: Asked, experiments: Experiments) -> dict[str, Benchmark]:
-    """The benchmarks that are asked for, as they are sampled."""
+    """The chosen benchmarks by name, with the number of samples that was asked for.
+
+    Raises:
+        UserError: for an unknown protocol or benchmark.
+    """
     known = experiments.protocol(asked.protocol)
     for name in asked.names:
         if name not in known:
@@ -116,10 +131,11 @@ def chosen(asked: Asked, experiments: Experiments) -> dict[str, Benchmark]:
 def find_policy(model: str) -> Path | str:
     """The folder of a policy in transformers' format, or a hub id.
 
-    A run's folder stands for its last policy, and a checkpoint of verl's for the copy in transformers' format in it.
+    A run's folder stands for the run's last policy. A verl checkpoint stands for the copy in transformers' format that
+    it holds.
 
     Raises:
-        UserError: for a path that holds none.
+        UserError: if the folder does not exist or holds no policy.
     """
     path = Path(model)
     if not path.exists():
@@ -131,12 +147,12 @@ def find_policy(model: str) -> Path | str:
     for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
         if (folder / "config.json").exists():
             return folder
-    raise UserError("no model in transformers' format is here", file=path, key="model", value=model,
+    raise UserError("there is no model in transformers' format in this folder", file=path, key="model", value=model,
                     allowed="a folder with config.json, or one with policies/step-* or actor/huggingface")  # fmt: skip
 
 
 def _name(asked: Asked, policy: Path | str) -> Path:
-    """A folder for these results: the model's name, with a hash of where it lies, then how it was asked."""
+    """Folder name of the results: the model's name with a hash of its path, then the settings."""
     if isinstance(policy, Path):
         model = f"{Path(asked.model).name}-{fingerprint(str(policy.resolve()))[:8]}"
     else:
@@ -148,7 +164,7 @@ def _name(asked: Asked, policy: Path | str) -> Path:
 
 
 def _described(asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | str) -> dict[str, Any]:
-    """What was asked, in JSON."""
+    """The arguments as JSON values."""
     return {
         "model": asked.model, "policy": str(policy), "protocol": asked.protocol, "seed": asked.seed,
         "limit": asked.limit, "evaluation": asked.evaluation.model_dump(),
@@ -160,13 +176,13 @@ def _described(asked: Asked, benchmarks: dict[str, Benchmark], policy: Path | st
 
 
 def _made_by(benchmarks: dict[str, Benchmark]) -> dict[str, Any]:
-    """By which code, where, and from which files."""
+    """Commit, machine and versions, and the data files with their hashes."""
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}
     return {"git": git_state(), "data": data} | environment()
 
 
 def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, Benchmark]:
-    """Benchmarks of so many problems, for grading."""
+    """The benchmarks cut to `limit` problems, as the grader is to expect them."""
     if limit is None:
         return benchmarks
 
@@ -205,7 +221,7 @@ def _row(name: str, score: dict[str, Any]) -> list[str]:
 
 
 def notes(scores: dict[str, dict[str, Any]], folder: Path) -> list[str]:
-    """What must be said beside the numbers, a line each."""
+    """Notes to print below the table, one line each: IFEval's metrics, incomplete copies, the second grader."""
     lines = []
     for name, score in scores.items():
         if "instructions" in score:
@@ -218,7 +234,7 @@ def notes(scores: dict[str, dict[str, Any]], folder: Path) -> list[str]:
 
 
 def _compared(file: Path) -> list[str]:
-    """IFEval's metrics by both graders, if there are two."""
+    """IFEval's metrics by both graders; an empty list if lighteval did not grade."""
     if not file.exists():
         return []
     content = read_json(file)

@@ -1,30 +1,35 @@
-"""IFEval graded twice, by lm-eval's checkers and by lighteval's, on the same generations: metrics and verdicts.
+"""Comparison of two graders of IFEval, lm-eval's checkers and lighteval's, on the same generations.
 
-Ours are the lines of grades.parquet, lighteval's what workflows/lighteval/grade.py wrote. A sample on which a checker
-failed, in either, enters no metric; how many these are is said.
+Our verdicts come from grades.parquet, lighteval's from the file that workflows/lighteval/grade.py writes. A sample
+enters no metric if a checker of either grader failed on it; the number of these samples is reported.
 """
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from redraft.errors import UserError
+from redraft.evaluate.parts import KEY
 from redraft.files import read_json, read_parquet, write_json
 
-SAMPLE = ["step", "benchmark", "problem", "sample"]
 LEVELS = ("strict", "loose")
 
 
 def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """The four metrics by both graders.
+    """IFEval's four metrics by both graders.
+
+    Args:
+        ours: our verdicts, the columns of grades.parquet.
+        theirs: lighteval's verdicts, the columns of lighteval.parquet.
 
     Returns:
-        One line a step, benchmark and metric (as lighteval names it): `lm_eval` and `lighteval`, 0 to 1, `samples`
-        that enter, and `failed` ones that do not.
+        One line per step, benchmark and metric (named as in lighteval). `lm_eval` and `lighteval` are the values, 0 to
+        1. `samples` counts the samples that enter, `failed` those on which a checker failed.
 
     Raises:
-        UserError: if the two are not of the same samples.
+        UserError: if the two files do not hold the same samples.
     """
     rows = []
     for (step, benchmark), part in _joined(ours, theirs).groupby(["step", "benchmark"], sort=True):
@@ -35,9 +40,12 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def disagreements(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """Every verdict in which they differ: the sample, `level` (strict or loose), `instruction`, and both verdicts."""
+    """Every verdict in which the graders differ, one line each.
+
+    Columns: the sample's key, `level` (strict or loose), `instruction`, and the verdicts `lm_eval` and `lighteval`.
+    """
     rows = [
-        [*(getattr(row, key) for key in SAMPLE), level, name, a, b]
+        [*(getattr(row, key) for key in KEY), level, name, a, b]
         for row in _complete(_joined(ours, theirs)).itertuples()
         for level in LEVELS
         for name, a, b in zip(
@@ -45,29 +53,29 @@ def disagreements(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
         )
         if a != b
     ]
-    return pd.DataFrame(rows, columns=[*SAMPLE, "level", "instruction", "lm_eval", "lighteval"])
+    return pd.DataFrame(rows, columns=[*KEY, "level", "instruction", "lm_eval", "lighteval"])
 
 
 def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None:
-    """Compare two files of grades and write what was found as JSON.
+    """Compare two files of grades and write the metrics and the disagreements as JSON.
 
     Args:
         ours: grades.parquet.
-        theirs: what lighteval's grader wrote; its summary lies beside it, with the suffix .json.
-        splitter: by what our sentences were split, `redraft.tasks.sentences.sentence_splitter()`.
-        out: where to write.
+        theirs: lighteval.parquet; its summary lies beside it, with the suffix .json.
+        splitter: the sentence splitter of our grader, from `redraft.tasks.sentences.sentence_splitter()`.
+        out: the JSON file to write.
 
     Raises:
-        UserError: if a file is missing or damaged, the samples are not the same, or sentences were split differently.
+        UserError: if a file is missing or damaged, the samples differ, or the graders split sentences differently.
     """
     about = read_json(theirs.with_suffix(".json"))
     if about["sentence_splitter"] != splitter:
-        raise UserError("the graders split sentences differently, so that comparing them would compare splitters",
+        raise UserError("the two graders split sentences differently, so their verdicts cannot be compared",
                         file=theirs, key="sentence_splitter", value=about["sentence_splitter"],
                         allowed=splitter)  # fmt: skip
     frames = (
-        read_parquet(ours, (*SAMPLE, "outcome", *LEVELS)),
-        read_parquet(theirs, (*SAMPLE, *LEVELS, "instructions")),
+        read_parquet(ours, (*KEY, "outcome", *LEVELS)),
+        read_parquet(theirs, (*KEY, *LEVELS, "instructions")),
     )
     metrics = compare(*frames).astype(object)
     content = {
@@ -80,22 +88,22 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
 
 
 def _without_failures(grades: pd.DataFrame) -> pd.DataFrame:
-    """Our grades, without the verdicts that stand in where a checker failed."""
+    """Our grades, with null in place of the stand-in verdicts of failed checkers."""
     failed = grades["outcome"].isin(["time-out", "error"])
     return grades.assign(**{level: grades[level].where(~failed, None) for level in LEVELS})
 
 
 def _joined(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     ours = _without_failures(ours[ours["benchmark"].isin(set(theirs["benchmark"]))])
-    columns = [*SAMPLE, *LEVELS]
+    columns = [*KEY, *LEVELS]
     joined = ours[columns].merge(
-        theirs[[*columns, "instructions"]], on=SAMPLE, how="outer", suffixes=("_ours", "_theirs"), indicator=True,
+        theirs[[*columns, "instructions"]], on=KEY, how="outer", suffixes=("_ours", "_theirs"), indicator=True,
         validate="one_to_one",
     )  # fmt: skip
     alone = joined[joined["_merge"] != "both"]
     if len(alone):
-        raise UserError(f"{len(alone)} samples were graded by one of the graders only", key=", ".join(SAMPLE),
-                        value=alone[SAMPLE].iloc[0].tolist())  # fmt: skip
+        raise UserError(f"{len(alone)} samples were graded by only one of the two graders", key=", ".join(KEY),
+                        value=alone[KEY].iloc[0].tolist())  # fmt: skip
     return joined
 
 
@@ -116,17 +124,15 @@ def _metrics(samples: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _of_prompts(verdicts: pd.Series) -> float | None:
-    """Share of prompts all of whose instructions are followed; nothing of none."""
+    """Share of prompts with all instructions followed; None without prompts."""
     return float(verdicts.map(all).mean()) if len(verdicts) else None
 
 
 def _of_all(verdicts: pd.Series) -> float | None:
-    """Share of instructions that are followed; nothing of none."""
+    """Share of instructions that are followed; None without instructions."""
     flat = [bool(verdict) for one in verdicts for verdict in one]
     return sum(flat) / len(flat) if flat else None
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
     return {"lm_eval": version("lm_eval"), "nltk": version("nltk")}

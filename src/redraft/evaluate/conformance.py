@@ -1,6 +1,6 @@
-"""What three rules of grading say about the same texts, as the table of `docs/grading.md`.
+"""Verdicts of three grading rules on the same texts: the table of `docs/grading.md`.
 
-`python -m redraft.evaluate.conformance` prints it.
+`python -m redraft.evaluate.conformance` prints the table.
 """
 
 from redraft.tasks.rules import RULES
@@ -34,11 +34,11 @@ CASES = (
     (r"\boxed{3.14159}", r"\pi"),
     ("", "42"),
 )
-"""Responses and answers."""
+"""Pairs of a response and the answer it is compared with."""
 
 
 def table() -> str:
-    """A Markdown table: a line a case, a column a rule."""
+    """A Markdown table with one line per case and one column per rule."""
     lines = [["response", "answer", *RULES], ["---"] * (2 + len(RULES))]
     for text, answer in CASES:
         verdicts = ["right" if rule(text, answer) else "–" for rule in RULES.values()]

@@ -1,13 +1,13 @@
-"""How diverse a step's rollouts are, how much they repeat earlier ones, and how old their tokens are.
+"""Diversity of a step's rollouts, their overlap with earlier rollouts, and the age of their tokens.
 
-Distinct-n is the number of different n-grams over that of all n-grams of a batch (Li et al., 2016, "A
-diversity-promoting objective function for neural conversation models", who scale by the number of tokens, which is the
-same for n = 1). Self-BLEU is the mean BLEU of each response against the others of its batch (Zhu et al., 2018,
-"Texygen"). SPEC-RL shows Distinct-1 and Self-BLEU in Figure 6 and the overlap of consecutive epochs in Figure 2. Tokens
-are the model's; Self-BLEU writes their numbers as words.
+Distinct-n is the number of different n-grams of a batch over the number of all its n-grams (Li et al., 2016, "A
+diversity-promoting objective function for neural conversation models"; the paper divides by the number of tokens, which
+is the same for n = 1). Self-BLEU is the mean BLEU of each response against the others of its batch (Zhu et al., 2018,
+"Texygen"). SPEC-RL shows Distinct-1 and Self-BLEU in Figure 6 and the overlap of consecutive epochs in Figure 2. All
+measures count the model's tokens, not words of text; Self-BLEU takes each token id as a word.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,21 +18,22 @@ from sacrebleu.metrics import BLEU
 from redraft.errors import UserError
 from redraft.evaluate.overlap import PreviousEpoch, Trajectories, rouge_1
 from redraft.evaluate.ragged import Ragged
+from redraft.evaluate.rollouts import rollout_files
 from redraft.files import atomic, read_parquet
 from redraft.rollout.streams import stream
 
 ROLLOUT_COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at")
 SELF_BLEU_SAMPLE = 32
-"""Responses of a step that Self-BLEU is of. Its time grows with their square: `benchmarks/diversity.py` measures it."""
+"""Responses of a step that enter Self-BLEU. Its time grows with their square (`benchmarks/diversity.py`)."""
 
 
 def distinct_1(responses: Ragged) -> float:
-    """Different tokens over all tokens; 0 if there are none."""
+    """Number of different tokens over the number of all tokens; 0 without tokens."""
     return _distinct(responses.values)
 
 
 def distinct_2(responses: Ragged) -> float:
-    """Different bigrams over all bigrams, none of which is of two responses; 0 if there are none."""
+    """Number of different bigrams over the number of all bigrams, within responses only; 0 without bigrams."""
     begins_bigram = np.ones(len(responses.values), dtype=bool)
     begins_bigram[responses.ends[responses.lengths > 0] - 1] = False
     codes = (responses.values[:-1].astype(np.int64) << 32) | responses.values[1:]
@@ -40,7 +41,7 @@ def distinct_2(responses: Ragged) -> float:
 
 
 def _distinct(values: np.ndarray) -> float:
-    """Sorted, since NumPy's own `unique` takes ten times as long for as many integers."""
+    """Share of different values; they are sorted, since NumPy's `unique` takes ten times as long."""
     if not len(values):
         return 0.0
     ordered = np.sort(values)
@@ -48,18 +49,19 @@ def _distinct(values: np.ndarray) -> float:
 
 
 def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = SELF_BLEU_SAMPLE) -> float:
-    """Mean sentence BLEU of sampled responses against the others in the sample.
+    """Mean sentence BLEU of each response in a random sample against the others in the sample.
 
-    sacrebleu's BLEU-4 with its smoothing (`exp`) and the effective order, for sentences shorter than four tokens.
+    The score is sacrebleu's BLEU-4 with its smoothing (`exp`). Its effective order serves responses of fewer than four
+    tokens.
 
     Args:
-        responses: of a step.
-        generator: chooses the sample, without replacement.
-        sample: how many are chosen, at most. More references can only match more, so values of samples of different
-            sizes do not compare.
+        responses: the responses of a step.
+        generator: draws the sample, without replacement.
+        sample: largest size of the sample. Values for different sizes cannot be compared, since more references match
+            more.
 
     Returns:
-        0 to 1; 0 if there are fewer than two responses.
+        0 to 1; 0 for fewer than two responses.
     """
     if len(responses) < 2:
         return 0.0
@@ -67,21 +69,21 @@ def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = S
     words = [" ".join(map(str, rows[i].tolist())) for i in generator.permutation(len(rows))[:sample]]
     bleu = BLEU(tokenize="none", effective_order=True)
     scores = [bleu.sentence_score(w, words[:i] + words[i + 1 :]).score for i, w in enumerate(words)]
-    # BLEU of a copy is a hundred but for rounding.
+    # Rounding can lift the BLEU of a copy above 100.
     return min(float(np.mean(scores)) / 100, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class StepRollouts:
-    """What a step rolled out, by prompt and sample.
+    """The rollouts of one step, in the order of prompt and sample.
 
     Attributes:
-        step: from 0.
-        epoch: from 0.
-        prompts: of each rollout.
-        samples: of each rollout, within its prompt's group.
-        responses: tokens.
-        ages: int32, (tokens of all,), steps since each was sampled.
+        step: training step, from 0.
+        epoch: epoch of the step, from 0.
+        prompts: prompt index of each rollout.
+        samples: index of each rollout within its prompt's group.
+        responses: token ids, one row per rollout.
+        ages: steps since each token was sampled, int32, (tokens of all rollouts,).
     """
 
     step: int
@@ -93,31 +95,31 @@ class StepRollouts:
 
 
 def read_step(step: int, file: Path) -> StepRollouts:
-    """A step's saved rollouts. They are sorted, so that nothing depends on the order in which they were written.
+    """Read a step's saved rollouts and sort them, so that no measure depends on the order in the file.
 
     Raises:
-        UserError: if the file is missing or damaged, or holds no rollout or what no rollout has.
+        UserError: if the file is missing, damaged or empty, or if `sampled_at` does not fit the tokens or the step.
     """
     frame = read_parquet(file, ROLLOUT_COLUMNS)
     if frame.empty:
-        raise UserError("there is no rollout in this file", file=file)
+        raise UserError("there are no rollouts in this file", file=file)
     frame = frame.sort_values(["prompt", "sample"], kind="stable")
     responses, sampled_at = Ragged.of(frame["tokens"]), Ragged.of(frame["sampled_at"])
     if not np.array_equal(responses.lengths, sampled_at.lengths):
-        raise UserError("a rollout has not as many steps as tokens", file=file, key="sampled_at")
+        raise UserError("a rollout has different numbers of tokens and of sampling steps", file=file, key="sampled_at")
     ages = step - sampled_at.values
     if ages.min(initial=0) < 0:
-        raise UserError("a token was sampled after its step", file=file, key="sampled_at",
+        raise UserError("a token has a later sampling step than its rollout", file=file, key="sampled_at",
                         value=int(sampled_at.values.max()), allowed=f"at most {step}")  # fmt: skip
     prompts, samples = frame["prompt"].tolist(), frame["sample"].tolist()
     return StepRollouts(step, int(frame["epoch"].iloc[0]), prompts, samples, responses, ages)
 
 
 class Measurement:
-    """Measures a run's steps, in their order.
+    """Measures the steps of a run, which must come in order.
 
     Args:
-        seed: of the run; chooses what Self-BLEU is of.
+        seed: seed of the run, from which Self-BLEU's samples are drawn.
     """
 
     def __init__(self, seed: int) -> None:
@@ -134,7 +136,7 @@ class Measurement:
         }
 
     def line(self, rollouts: StepRollouts) -> dict[str, float]:
-        """A step's line of the file."""
+        """All measures of a step: one line of the file."""
         line: dict[str, float] = {"step": rollouts.step, "epoch": rollouts.epoch}
         for part in self.parts.values():
             line |= part(rollouts)
@@ -159,29 +161,28 @@ class Measurement:
 
 
 def _token_ages(rollouts: StepRollouts) -> dict[str, float]:
-    """Mean and most; NaN if the step has no tokens."""
+    """Mean and largest age; NaN if the step has no tokens."""
     ages = rollouts.ages
     values = (float(ages.mean()), float(ages.max())) if len(ages) else (np.nan, np.nan)
     return dict(zip(("token_age_steps", "token_age_steps_max"), values, strict=True))
 
 
 def measure(run_folder: Path, seed: int, file: Path) -> None:
-    """Measure every step of a run from its saved rollouts; one Parquet line a step.
+    """Measure every step of a run from its saved rollouts and write one Parquet line per step.
+
+    Args:
+        run_folder: folder of the run.
+        seed: seed of the run.
+        file: the Parquet file to write.
 
     Raises:
-        UserError: if there are none, one is damaged, or those of a step before the last are missing.
+        UserError: if the run has no rollouts, one file is damaged, or the file of a step before the last is missing.
     """
     measurement = Measurement(seed)
-    lines = [measurement.line(read_step(step, path)) for step, path in _files(run_folder / "rollouts")]
+    files = rollout_files(run_folder)
+    if missing := set(range(max(files))) - files.keys():
+        raise UserError("the rollouts of a step are missing", file=run_folder / "rollouts", key="step",
+                        value=min(missing))  # fmt: skip
+    lines = [measurement.line(read_step(step, path)) for step, path in files.items()]
     with atomic(file) as temporary:
         pd.DataFrame(lines).to_parquet(temporary, index=False)
-
-
-def _files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Steps and their files, in order."""
-    files = {int(path.stem.removeprefix("step-")): path for path in folder.glob("step-*.parquet")}
-    if not files:
-        raise UserError("there are no saved rollouts here", file=folder)
-    if missing := set(range(max(files))) - files.keys():
-        raise UserError("the rollouts of a step are missing", file=folder, key="step", value=min(missing))
-    yield from sorted(files.items())

@@ -1,4 +1,8 @@
-"""Sampling policies on benchmarks. Generations are saved with everything grading needs, and not graded here."""
+"""Sampling of policies on benchmarks.
+
+Generations are saved with all that grading needs. They are graded elsewhere (`redraft.evaluate.grade`), so that they
+can be graded again without a model.
+"""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -10,7 +14,8 @@ from redraft.config import Evaluation, fingerprint
 from redraft.config.data import Benchmark, Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
-from redraft.evaluate.backends import Backend, Request, Response, open_backend
+from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backends import open_backend
 from redraft.evaluate.parts import KEY, Parts
 from redraft.tasks.problems import Problem, load_problems, missing
 from redraft.tasks.prompts import encode
@@ -21,22 +26,22 @@ def generate(
     policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], seed: int, settings: EngineSettings,
     evaluation: Evaluation, file: Path, limit: int | None = None, check: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
-    """Sample policies on every benchmark and write one Parquet file; what an interrupted call saved is not made again.
+    """Sample policies on every benchmark and write one Parquet file; samples that an interrupted call saved are kept.
 
-    All policies draw from the same streams, so that their differences are not of sampling alone.
+    All policies draw from the same random streams, so that random draws add less to their differences.
 
     Args:
-        policies: steps of training to a folder in transformers' format, or a hub id.
-        benchmarks: what to sample, by name.
-        seed: of the sampling streams.
-        settings: where to execute.
-        evaluation: what samples.
-        file: where to write; one line a sample, with `redraft.evaluate.parts.SCHEMA`.
-        limit: how many problems of each benchmark, the first ones; all if none is given.
-        check: raises if another process has taken the folder, called before anything is written into it.
+        policies: training step to the policy, a folder in transformers' format or a hub id.
+        benchmarks: the benchmarks by name.
+        seed: seed of the sampling streams.
+        settings: device, threads and batch sizes.
+        evaluation: backend and harness.
+        file: the file to write, one line per sample, with the columns of `redraft.evaluate.parts.SCHEMA`.
+        limit: number of problems per benchmark, the first ones; all of them if None.
+        check: raises if another process has taken the folder; called before every write into it.
 
     Raises:
-        UserError: if problems or a policy cannot be read, or the policy cannot be asked these problems.
+        UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
     problems = {name: _problems(name, benchmark, limit) for name, benchmark in benchmarks.items()}
     parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation), check=check)
@@ -59,7 +64,7 @@ def generate(
             for name, keys in wanted.items():
                 requests = [Request(i, s, prompts[name][i]) for i, s in keys]
                 _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
-        del backend  # else its weights stay beside the next one's
+        del backend  # otherwise its weights stay in memory beside the next policy's
     parts.finish(list(benchmarks))
 
 
@@ -74,7 +79,7 @@ def identity(
     policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], problems: dict[str, list[Problem]],
     seed: int, evaluation: Evaluation,
 ) -> str:  # fmt: skip
-    """Fingerprint of everything that decides generations: policies, problems, sampling, and what samples."""
+    """Fingerprint of all that decides generations: policies, problems, sampling settings, seed, backend and harness."""
     how = set(Sampling.model_fields)
     asked = {
         name: [benchmark.model_dump(mode="json", include=how), [[p.prompt, p.answer] for p in problems[name]]]
@@ -85,28 +90,28 @@ def identity(
 
 
 def _files(policy: Path | str) -> list[Any]:
-    """Names, sizes and times of a policy's files; of one on the hub its commit."""
+    """Names, sizes and modification times of a policy's files; for a hub id, its commit."""
     if isinstance(policy, str):
         return [policy, getattr(models.load_config(policy), "_commit_hash", None)]
-    models.load_config(policy)  # named, if there is none
+    models.load_config(policy)  # raises a UserError that names the folder if no policy is there
     return [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(policy.iterdir()) if f.is_file()]
 
 
 def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: Path | str) -> list[list[int]]:
-    """Prompts as tokens.
+    """The problems' prompts as token ids.
 
     Raises:
-        UserError: if one is empty, or with its response is longer than the model takes.
+        UserError: if a prompt is empty, or if prompt and response together exceed the model's length.
     """
     prompts = encode(models.load_tokenizer(policy), [problem.prompt for problem in problems], benchmark.chat)
     if [] in prompts:
-        raise UserError("a problem has no tokens", key=f"{name}, problem", value=prompts.index([]))
+        raise UserError("the prompt of a problem has no tokens", key=f"{name}, problem", value=prompts.index([]))
     most = getattr(models.load_config(policy), "max_position_embeddings", None)
     length = max(map(len, prompts)) + benchmark.max_new_tokens
     if most is not None and length > most:
-        raise UserError("prompt and response together are longer than this model takes", file=policy,
+        raise UserError("prompt and response together are longer than the model allows", file=policy,
                         key=f"{name}, max_new_tokens", value=benchmark.max_new_tokens,
-                        allowed=f"{most - length + benchmark.max_new_tokens}, for {most} in all")  # fmt: skip
+                        allowed=f"at most {most - length + benchmark.max_new_tokens}, for {most} in all")  # fmt: skip
     return prompts
 
 
@@ -114,7 +119,7 @@ def _sample(
     step: int, name: str, benchmark: Benchmark, problems: list[Problem], requests: list[Request], backend: Backend,
     seed: int, parts: Parts,
 ) -> None:  # fmt: skip
-    """Sample what of a benchmark is not there yet."""
+    """Sample the missing responses of one benchmark and save them, also those made before an exception."""
 
     def deliver(*responses: Response) -> None:
         parts.add(*(_row(step, name, problems[r.problem], r, backend.tokenizer) for r in responses))
@@ -138,7 +143,7 @@ def _by_harness(
     step: int, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: EngineSettings,
     evaluation: Evaluation, limit: int | None, parts: Parts,
 ) -> None:  # fmt: skip
-    """Sample through lm-eval, which gives back whole benchmarks; each is saved when it is there."""
+    """Sample through lm-eval, which returns whole benchmarks; each is saved when it is complete."""
     from redraft.evaluate.lm_eval import harness
 
     for frame in harness.sample(policy, benchmarks, seed, evaluation.backend, settings, limit):

@@ -1,7 +1,8 @@
-"""Grading saved generations once: a verdict a sample, and what is counted of them.
+"""Grading of saved generations: one verdict per sample, and the scores of each policy and benchmark.
 
-Answers to mathematics are compared by the grader that also rewards training. Grading runs in processes of their own,
-so that a response on which it hangs or crashes costs itself only. Equal responses to equal answers are graded once.
+The grader that rewards training also compares mathematical answers here. Comparisons and checks of instructions run in
+worker processes, so that a response on which the grader hangs or crashes costs one sample only. Pairs of equal response
+and equal answer are graded once.
 """
 
 import json
@@ -15,38 +16,38 @@ from redraft.config.data import Benchmark, known_sizes
 from redraft.errors import UserError
 from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.evaluate.score import score
-from redraft.evaluate.workers import run
 from redraft.files import atomic, write_json
 from redraft.tasks.choices import grade_choice
 from redraft.tasks.grading import SECONDS, Outcome, Verdict, compare, extract
+from redraft.tasks.workers import run
 
 GRADES = pa.schema({
     "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),
     "extracted": pa.string(), "length": pa.int64(), "truncated": pa.bool_(), "strict": pa.list_(pa.bool_()),
     "loose": pa.list_(pa.bool_()),
 })  # fmt: skip
-"""Columns of `grades.parquet`; the last two only for instructions, else null."""
+"""Columns of `grades.parquet`; `strict` and `loose` are null except for instructions."""
 
 COMPARISON_LIMIT = 3 * SECONDS + 5.0
-"""Seconds after which a comparison's process is killed, later than the grader's own limits ring."""
+"""Seconds after which the worker of a comparison is killed; the grader's own limits come earlier."""
 INSTRUCTIONS_LIMIT = 60.0
-"""Seconds for the instructions of one response; the first of a process loads the checkers too."""
+"""Seconds for the instructions of one response; a worker's first response also loads the checkers."""
 
 
 def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, processes: int = 1) -> None:
     """Grade a file of generations.
 
-    Writes `grades.parquet` beside `scores`, a line a sample, and then `scores`: by step and benchmark what
-    `redraft.evaluate.score` counts.
+    Writes `grades.parquet` beside `scores`, one line per sample. Then writes `scores`, which maps step and benchmark to
+    the numbers of `redraft.evaluate.score`.
 
     Args:
-        generations: as `redraft.evaluate.generate` writes them.
-        benchmarks: what was sampled, by name.
-        scores: where to write.
-        processes: how many grade at the same time.
+        generations: file of `redraft.evaluate.generate`.
+        benchmarks: the sampled benchmarks by name.
+        scores: the JSON file to write.
+        processes: number of workers that grade in parallel.
 
     Raises:
-        UserError: if the generations are not what the benchmarks ask for.
+        UserError: if the generations are not those that the benchmarks ask for.
     """
     frame = read_generations(generations, benchmarks)
     notes = _notes(benchmarks)
@@ -65,7 +66,7 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
 
 
 def _notes(benchmarks: dict[str, Benchmark]) -> dict[str, str]:
-    """What must be said beside verdicts on instructions. Workers that start later split sentences the same way."""
+    """Notes on the sentence splitter, by benchmark of instructions; workers that start later inherit the splitter."""
     names = [name for name, benchmark in benchmarks.items() if benchmark.grading == "instructions"]
     if not names:
         return {}
@@ -75,11 +76,11 @@ def _notes(benchmarks: dict[str, Benchmark]) -> dict[str, str]:
 
 
 def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFrame:
-    """Generations by step, benchmark, problem and sample.
+    """Read generations, in the order of step, benchmark, problem and sample.
 
     Raises:
-        UserError: if the file is missing, damaged, or holds other benchmarks, problems or samples than configured,
-            one twice, or a problem without an answer.
+        UserError: if the file is missing or damaged, if its benchmarks, problems or samples are not the configured
+            ones, if a sample occurs twice, or if a problem has no answer.
     """
     frame = read_without_tokens(file)
     if frame.empty:
@@ -89,7 +90,7 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
             "generations of another benchmark", file=file, key="benchmark", value=sorted(unknown), allowed=benchmarks
         )
     if (twice := frame.duplicated(KEY)).any():
-        raise UserError("a sample is there twice", file=file, key=", ".join(KEY),
+        raise UserError("a sample occurs twice", file=file, key=", ".join(KEY),
                         value=", ".join(map(str, frame.loc[twice, KEY].iloc[0])))  # fmt: skip
     if (without := frame["answer"] == "").any():
         raise UserError("a problem has no answer to compare with", file=file, key="benchmark, problem",
@@ -101,7 +102,7 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
 
 
 def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str) -> None:
-    """Since no sample is there twice, numbers and largest indices say that all are there."""
+    """Check the number of samples and the largest indices; as no sample occurs twice, none is missing then."""
     problems = part["problem"].nunique()
     sizes = known_sizes(benchmark.data)
     allowed = " or ".join(f"{size} problems x {benchmark.samples} samples" for size in sorted(sizes, reverse=True))
@@ -109,8 +110,8 @@ def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str)
         raise UserError("wrong number of generations", file=file, key=key, value=len(part), allowed=allowed)
     last = (int(part["problem"].max()), int(part["sample"].max()))
     if last != (problems - 1, benchmark.samples - 1) or part[["problem", "sample"]].to_numpy().min() < 0:
-        raise UserError("these are not numbered from 0", file=file, key=f"{key}: last problem, last sample",
-                        value=last, allowed=allowed)  # fmt: skip
+        raise UserError("problems or samples are not numbered from 0", file=file,
+                        key=f"{key}: last problem, last sample", value=last, allowed=allowed)  # fmt: skip
 
 
 def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
@@ -142,7 +143,7 @@ def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
 
 
 Instructed = tuple[Outcome, list[bool], list[bool]]
-"""An outcome, and which instructions were followed, by the strict and by the loose reading."""
+"""An outcome, and the strict and the loose verdict on each instruction."""
 
 
 def _grade_instructions(part: pd.DataFrame, processes: int) -> pd.DataFrame:
@@ -164,10 +165,10 @@ def _follow(item: tuple[str, str, str]) -> Instructed:
 
 
 def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instructed:
-    """None was followed, so that accuracies stay of all instructions.
+    """Count no instruction as followed, so that the denominators stay the same.
 
     Raises:
-        UserError: if the problem is at fault, not the response.
+        UserError: if the fault lies in the problem, not in the response.
     """
     if isinstance(error, UserError):
         raise error
@@ -180,5 +181,5 @@ GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
     "choice": _grade_choices,
     "instructions": _grade_instructions,
 }
-"""By a benchmark's `grading`: what makes of generations, in some processes, the columns outcome, extracted, strict and
-loose."""
+"""Graders by a benchmark's `grading`. Each maps generations and a number of processes to the columns outcome,
+extracted, strict and loose."""

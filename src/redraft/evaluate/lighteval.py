@@ -1,4 +1,4 @@
-"""IFEval graded by lighteval too, in its own environment, beside our verdicts on the same generations."""
+"""Second grading of IFEval by lighteval, in an environment of its own, and the comparison with our verdicts."""
 
 import subprocess
 from collections.abc import Mapping
@@ -15,27 +15,34 @@ SCRIPT = code_root() / "workflows/lighteval/grade.py"
 
 
 def check_lighteval(benchmarks: Mapping[str, Benchmark]) -> None:
-    """Refuse, before anything is sampled, what cannot be graded by lighteval afterwards.
+    """Check before sampling that lighteval will be able to grade.
 
     Raises:
-        UserError: if no benchmark is of instructions, or lighteval's environment is missing.
+        UserError: if no benchmark has instructions, or lighteval's environment is missing.
     """
     if all(benchmark.grading != "instructions" for benchmark in benchmarks.values()):
-        raise UserError("lighteval grades instructions only, and no benchmark has any", key="lighteval", value=True,
-                        allowed="with ifeval among the benchmarks")  # fmt: skip
+        raise UserError("lighteval grades instructions only, and none of the benchmarks has any", key="lighteval",
+                        value=True, allowed="true only with a benchmark of instructions, such as ifeval")  # fmt: skip
     if not PYTHON.exists():
-        raise UserError("lighteval's environment is not there", file=PYTHON, allowed="after `make lighteval`")
+        raise UserError(
+            "lighteval's environment is missing", file=PYTHON, allowed="the environment that `make lighteval` makes"
+        )
 
 
 def grade_again(generations: Path, grades: Path, comparison: Path) -> None:
-    """Replay generations through lighteval and compare its verdicts with ours.
+    """Grade generations by lighteval and compare its verdicts with ours.
 
     Writes `lighteval.parquet` and `lighteval.json` beside `comparison`.
 
+    Args:
+        generations: file of `redraft.evaluate.generate`.
+        grades: our grades.parquet.
+        comparison: the JSON file to write.
+
     Raises:
-        UserError: if lighteval fails.
+        UserError: if lighteval fails, or the verdicts cannot be compared.
     """
-    splitter = sentence_splitter()  # before the other process starts, which inherits the choice
+    splitter = sentence_splitter()  # chosen before the other process starts, which inherits the choice
     theirs = comparison.with_name("lighteval.parquet")
     result = subprocess.run([PYTHON, SCRIPT, generations, theirs], capture_output=True, text=True, check=False)
     if result.returncode:

@@ -1,8 +1,8 @@
-"""How much a step's rollouts repeat earlier ones of their prompts.
+"""Overlap of a step's rollouts with earlier rollouts of the same prompts.
 
-ROUGE-1 (Lin, 2004, "ROUGE: a package for automatic evaluation of summaries") compares a response with the one that its
-prompt and sample had an epoch earlier, as SPEC-RL's Figure 2 does. Over a whole training, the different responses that
-a prompt has had are counted: full reuse adds none.
+ROUGE-1 (Lin, 2004, "ROUGE: a package for automatic evaluation of summaries") compares a response with that of the same
+prompt and sample an epoch earlier, as in SPEC-RL's Figure 2. The number of different responses of a prompt over the
+whole training shows reuse as well: a draft that is reused whole adds none.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ Key = tuple[int, int]
 
 
 class Rouge(NamedTuple):
-    """ROUGE-1 of each response, float64, (rows,), 0 to 1."""
+    """ROUGE-1 of each response: F, precision and recall, each float64, (rows,), 0 to 1."""
 
     f: np.ndarray
     precision: np.ndarray
@@ -28,15 +28,16 @@ class Rouge(NamedTuple):
 
 
 def rouge_1(responses: Ragged, earlier: Ragged) -> Rouge:
-    """Tokens that a response shares with an earlier one, each counted as often as it stands in both.
+    """ROUGE-1 of responses against earlier ones, row by row.
 
-    Lin's ROUGE-1 is the recall: shared tokens over those of the reference, here the earlier response. The precision is
-    over those of the response, and F is the harmonic mean of both, as in the package rouge-score, whose numbers these
-    are but for two empty responses: they are the same, so this says 1, where rouge-score says 0.
+    A token counts as shared as often as it stands in both responses. Lin's ROUGE-1 is the recall, the shared tokens
+    over the tokens of the reference, which is the earlier response. The precision is over the tokens of the response,
+    and F is the harmonic mean of both. The values equal those of the package rouge-score with one exception: for two
+    empty responses this function returns 1, since they are the same, and rouge-score returns 0.
 
     Args:
-        responses: the rows to be scored; tokens are at least 0.
-        earlier: as many rows.
+        responses: the rows to score; token ids are at least 0.
+        earlier: the references, as many rows.
     """
     width = 1 + max(int(r.values.max(initial=0)) for r in (responses, earlier))
     shared = _counts(responses, width).minimum(_counts(earlier, width)).sum(axis=1).astype(float)
@@ -48,9 +49,9 @@ def rouge_1(responses: Ragged, earlier: Ragged) -> Rouge:
 
 
 def _counts(responses: Ragged, width: int) -> sparse.csr_array:
-    """How often each token stands in each row, (rows, width)."""
+    """Count of each token in each row, int32, (rows, width)."""
     begins = np.concatenate([[0], responses.ends]).astype(np.int32)
-    # The values are copied, since adding up duplicates sorts them in place.
+    # `sum_duplicates` sorts the values in place, so they are copied.
     entries = (np.ones(len(responses.values), dtype=np.int32), responses.values.copy(), begins)
     counts = sparse.csr_array(entries, shape=(len(responses), width))
     counts.sum_duplicates()
@@ -58,7 +59,7 @@ def _counts(responses: Ragged, width: int) -> sparse.csr_array:
 
 
 class PreviousEpoch:
-    """Responses by prompt and sample, of an epoch and the one before it; older ones are forgotten."""
+    """Responses by prompt and sample of the current epoch and the one before it; older responses are dropped."""
 
     def __init__(self) -> None:
         self._epoch = -1
@@ -66,15 +67,18 @@ class PreviousEpoch:
         self._current: dict[Key, np.ndarray] = {}
 
     def exchange(self, epoch: int, keys: Sequence[Key], responses: Ragged) -> list[np.ndarray | None]:
-        """Keep the responses of a step and return those that their keys had in the epoch before, or None.
+        """Keep a step's responses and return the responses of the same keys in the epoch before.
 
-        Of a key that comes more than once in an epoch, the last response is kept, as by the draft store; each of its
-        responses is compared.
+        If a key occurs more than once in an epoch, its last response is kept, as in the draft store. All its responses
+        are compared.
 
         Args:
-            epoch: of the step; never lower than in the call before.
-            keys: of the responses.
-            responses: views on them are kept.
+            epoch: epoch of the step; never lower than in the call before.
+            keys: prompt and sample of each response.
+            responses: one row per key; views on the rows are kept.
+
+        Returns:
+            The earlier response of each key, or None if there is none.
         """
         if epoch != self._epoch:
             self._earlier = self._current if epoch == self._epoch + 1 else {}
@@ -84,18 +88,18 @@ class PreviousEpoch:
 
 
 class Trajectories:
-    """The different responses of each prompt so far: 64-bit hashes of them, and how many rollouts there were."""
+    """Counts of different responses and of rollouts per prompt so far; responses are kept as 64-bit hashes."""
 
     def __init__(self) -> None:
         self._seen: dict[int, set[bytes]] = defaultdict(set)
         self._rollouts: Counter[int] = Counter()
 
     def add(self, prompts: Sequence[int], responses: Ragged) -> tuple[float, float]:
-        """Take in a step's rollouts.
+        """Add a step's rollouts.
 
         Returns:
-            Means over the step's different prompts: of the number of different responses that a prompt has had so far,
-            this step's included, and of that number over the prompt's rollouts so far.
+            Two means over the step's different prompts: the number of different responses of a prompt so far, with
+            this step's, and that number over the number of the prompt's rollouts so far.
         """
         for prompt, row in zip(prompts, responses.rows(), strict=True):
             self._seen[prompt].add(blake2b(row.tobytes(), digest_size=8).digest())

@@ -1,4 +1,4 @@
-"""Generations on their way to one file: finished samples are saved in parts, so that a killed run resumes."""
+"""Storage of generations while they are sampled: finished samples are saved in parts, so that a killed run resumes."""
 
 import shutil
 import sys
@@ -21,20 +21,23 @@ SCHEMA = pa.schema({
     "answer": pa.string(), "tokens": pa.list_(pa.int32()), "text": pa.string(), "finish": pa.string(),
     "seconds": pa.float64(),
 })  # fmt: skip
-"""Columns of generations; `seconds` is a sample's share of the wall seconds that it was made in."""
+"""Columns of generations. `seconds` is the wall time of samples that were made together, divided by their number."""
 WHOLE = "whole.parquet"
-"""The part that holds all, once there are all."""
+"""Name of the part that holds all samples, once they are complete."""
 KEY = ["step", "benchmark", "problem", "sample"]
 
 
 class Parts:
-    """Samples that were finished by earlier runs or this one.
+    """Finished samples, from this run or from earlier ones that were interrupted.
 
     Args:
-        file: where all of them will be.
-        identity: fingerprint of what is sampled; parts of anything else are left alone.
+        file: the file that will hold all samples.
+        identity: fingerprint of the generations; parts with another fingerprint are not read.
         every: seconds between two parts.
-        check: raises if another process has taken the folder; called before anything is written.
+        check: raises if another process has taken the folder; called before every write.
+
+    Attributes:
+        done: keys (step, benchmark, problem, sample) of the saved samples.
     """
 
     def __init__(
@@ -51,17 +54,21 @@ class Parts:
         return [whole] if whole.exists() else sorted(self.folder.glob("*.parquet"))
 
     def begin(self) -> None:
-        """What is added from here on was sampled from here on."""
+        """Start the clock: samples that are added later were sampled from now on."""
         self._began = time.perf_counter()
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Finished samples that came together, all columns but `seconds`, which need not be there."""
+        """Add finished samples that came together.
+
+        Args:
+            rows: values of the columns of `SCHEMA`; `seconds` is optional.
+        """
         self._rows += rows
         if time.perf_counter() - self._began >= self.every:
             self.save()
 
     def save(self) -> None:
-        """Write what was added since the last part."""
+        """Write the samples that were added since the last part."""
         if not self._rows:
             return
         self.check()
@@ -75,10 +82,14 @@ class Parts:
         self._rows, self._began = [], now
 
     def finish(self, benchmarks: list[str]) -> None:
-        """Write all samples to the one file, by step, benchmark in this order, problem and sample.
+        """Write all samples to the one file, ordered by step, benchmark (as listed), problem and sample.
 
-        One policy's samples of one benchmark are in memory at a time. The file takes the parts' place as a hard link: a
-        workflow that was killed removes the file when it is started again, since it does not know that it is whole.
+        At any time, memory holds one policy's samples of one benchmark. A hard link to the file replaces the parts:
+        Snakemake removes the output of a killed workflow when it starts again, since it cannot know that the file is
+        whole, and the link keeps the samples.
+
+        Args:
+            benchmarks: names, in the order in which they are written.
         """
         self.save()
         self.check()
@@ -91,7 +102,7 @@ class Parts:
         self._keep_whole()
 
     def _keep_whole(self) -> None:
-        """Have the whole file for the one part, and no finished parts of anything else."""
+        """Replace the parts by a link to the whole file, and remove complete generations of other fingerprints."""
         whole = self.folder / WHOLE
         whole.unlink(missing_ok=True)
         with suppress(OSError):  # without hard links the parts stay
@@ -104,17 +115,17 @@ class Parts:
 
 
 def _keys(path: Path) -> list[tuple[Any, ...]]:
-    """Keys of the samples in a part; a damaged one is removed, and its samples are made again."""
+    """Keys of the samples in a part; a damaged part is removed, so that its samples are made again."""
     try:
         return list(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
     except UserError as error:
-        print(f"these samples are made again: {error}", file=sys.stderr)
+        print(f"a part of the generations is damaged, so its samples are made again: {error}", file=sys.stderr)
         path.unlink()
         return []
 
 
 def read_without_tokens(file: Path) -> pd.DataFrame:
-    """Generations with the column `length`, the number of tokens, instead of the tokens, which would fill the memory.
+    """Read generations without their tokens, which would fill the memory; the column `length` holds their number.
 
     Raises:
         UserError: if the file is missing, damaged or lacks a column.

@@ -1,4 +1,4 @@
-"""The responses of a step as two arrays, so that what is measured of millions of tokens needs no loop over them."""
+"""Responses of different lengths as two arrays, so that measures of millions of tokens need no Python loop."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ Tokens = Sequence[int] | np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Rows of different lengths, one after the other.
+    """Rows of different lengths, stored one after the other.
 
     Attributes:
-        values: int32, (of all rows,).
-        lengths: int64, (rows,).
+        values: tokens of all rows, int32, (sum of lengths,).
+        lengths: number of tokens of each row, int64, (rows,).
     """
 
     values: np.ndarray
@@ -22,7 +22,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Iterable[Tokens]) -> "Ragged":
-        """From one sequence of tokens a row."""
+        """Build from one sequence of tokens per row."""
         arrays = [np.asarray(row, dtype=np.int32) for row in rows]
         lengths = np.array([len(array) for array in arrays], dtype=np.int64)
         return cls(np.concatenate([np.zeros(0, dtype=np.int32), *arrays]), lengths)
@@ -32,9 +32,9 @@ class Ragged:
 
     @property
     def ends(self) -> np.ndarray:
-        """Where in `values` each row ends, int64, (rows,)."""
+        """End of each row in `values`, exclusive, int64, (rows,)."""
         return np.cumsum(self.lengths)
 
     def rows(self) -> list[np.ndarray]:
-        """Views on the rows."""
+        """The rows, as views on `values`."""
         return np.split(self.values, self.ends[:-1]) if len(self) else []

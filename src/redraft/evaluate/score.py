@@ -1,6 +1,7 @@
-"""What is counted of graded samples: one flat dictionary of numbers a policy and benchmark.
+"""Scores of graded samples: one flat dictionary of numbers per policy and benchmark.
 
-Counts are of samples, k of `total`; accuracy is `correct` of `total`. Shares lie between 0 and 1.
+Counts refer to samples, k of `total`; the accuracy is `correct` over `total`. Shares lie between 0 and 1.
+docs/grading.md explains every key.
 """
 
 from typing import Any
@@ -17,12 +18,13 @@ PERCENTILES = (50, 90, 99)
 
 
 def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[str, Any]:
-    """Numbers of one policy on one benchmark. A key that means nothing for it is left out.
+    """Scores of one policy on one benchmark. A key without a meaning for the benchmark is left out.
 
     Args:
-        graded: a line a sample, by problem and sample: outcome, extracted, length, truncated, seconds, strict, loose.
-        benchmark: which was sampled.
-        note: what the grader had to say.
+        graded: one line per sample, in the order of problem and sample, with the columns outcome, extracted, length,
+            truncated, seconds, strict and loose.
+        benchmark: the sampled benchmark.
+        note: the grader's note; empty if there is none.
     """
     right = _by_problem(graded["outcome"] == Outcome.CORRECT, benchmark)
     count = right.sum(axis=1)

@@ -1,4 +1,4 @@
-"""The in-process engine as an evaluation backend. What a request draws depends on nothing but its name."""
+"""The in-process engine as an evaluation backend; draws depend only on seed, benchmark, problem and sample."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,7 @@ from redraft.config.trainer import EngineSettings
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
 from redraft.evaluate.backend import Request, Response
+from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
@@ -21,22 +22,22 @@ _NOTHING = np.zeros(0, dtype=np.int32)
 
 @contextmanager
 def _enough_memory(rows: int, length: int) -> Iterator[None]:
-    """The engine's cache is made for all its rows at their longest.
+    """Turn a failed allocation of the engine's cache, which has room for all rows at full length, into a clear error.
 
     Raises:
-        UserError: if there is no room for it.
+        UserError: if the cache does not fit into memory.
     """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        raise UserError("there is no memory for the in-process engine's cache", key="max_rows",
+        raise UserError("the in-process engine's cache does not fit into memory", key="max_rows",
                         value=f"{rows} rows of {length:,} tokens", allowed="fewer rows, or vllm") from None  # fmt: skip
 
 
 class TorchBackend:
-    """A policy in this process; see `redraft.evaluate.backend.Backend`."""
+    """A policy in the in-process engine; see `redraft.evaluate.backend.Backend`."""
 
     def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
         import torch
@@ -49,7 +50,7 @@ class TorchBackend:
     def sample(
         self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
-        """Sample every request; uniforms come from the streams `evaluate/<name>`."""
+        """Sample every request; uniforms come from the random streams `evaluate/<name>`."""
         limit = sampling.max_new_tokens
         rows = min(self.settings.max_rows, len(requests))
         length = max(len(request.prompt) for request in requests) + limit
@@ -63,15 +64,15 @@ class TorchBackend:
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             async with turn, engine.session(request.prompt) as session:
                 u = uniforms(seed, f"evaluate/{name}", request.problem, request.sample, count=limit)
-                continuation = await session.decode(_NOTHING, limit, u)
+                continuation = await session.decode(_NOTHING, limit, Inversion(u))
             finish = "length" if continuation.finish is Finish.LENGTH else "stop"
             deliver(Response(request.problem, request.sample, continuation.tokens, finish))
 
         async def everything() -> None:
-            turn = asyncio.Semaphore(2 * self.settings.max_rows)  # uniforms of all would fill the memory
+            turn = asyncio.Semaphore(2 * self.settings.max_rows)  # the uniforms of all requests would fill the memory
             await asyncio.gather(*(one(request, turn) for request in requests))
 
         engine.run(everything())
 
     def close(self) -> None:
-        """Nothing is held that would not go by itself."""
+        """Do nothing: the memory is freed with this object."""

@@ -1,4 +1,4 @@
-"""Transformers' `generate` as an evaluation backend: slow, and without any code of this project's engines."""
+"""Transformers' `generate` as an evaluation backend: slow, but independent of this project's engines."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from redraft.train import models
 
 
 class TransformersBackend:
-    """A policy under `generate`; see `redraft.evaluate.backend.Backend`. A batch shares one generator."""
+    """A policy under `generate`; see `redraft.evaluate.backend.Backend`. A batch shares one random generator."""
 
     def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
         torch.set_num_threads(settings.threads)
@@ -23,12 +23,12 @@ class TransformersBackend:
         self.model, self.tokenizer = models.load(policy)
         self.model.to(models.device_of(settings.device)).eval()
         self.stops = models.stop_tokens(self.model, self.tokenizer)
-        self.model.generation_config = GenerationConfig()  # else penalties and the like of the model's own enter
+        self.model.generation_config = GenerationConfig()  # drops the model's own penalties and top-k
 
     def sample(
         self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
-        """Sample in batches of prompts of similar length, seeded by the first of each batch."""
+        """Sample in batches of prompts of similar length; each batch is seeded by its first request."""
         ordered = sorted(requests, key=lambda request: len(request.prompt))
         for start in range(0, len(ordered), self.rows):
             batch = ordered[start : start + self.rows]
@@ -39,7 +39,7 @@ class TransformersBackend:
             deliver(*(self._response(request, row) for request, row in zip(batch, rows, strict=True)))
 
     def _generate(self, batch: list[Request], sampling: Sampling) -> np.ndarray:
-        """What `generate` appends, int64 (rows, tokens), padded behind what ends a response."""
+        """The tokens that `generate` appends, int64, (rows, tokens), padded after the stop token."""
         width = max(len(request.prompt) for request in batch)
         pad = min(self.stops, default=0)
         prompts = torch.tensor([[pad] * (width - len(r.prompt)) + r.prompt for r in batch], device=self.model.device)
@@ -59,4 +59,4 @@ class TransformersBackend:
         return Response(request.problem, request.sample, row[:length].astype(np.int32), finish)
 
     def close(self) -> None:
-        """Nothing is held that would not go by itself."""
+        """Do nothing: the memory is freed with this object."""

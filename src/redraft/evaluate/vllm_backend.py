@@ -1,4 +1,4 @@
-"""vLLM in this process as an evaluation backend, on GPUs or a processor."""
+"""vLLM in this process as an evaluation backend, on GPUs or on a CPU."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from redraft.train import models
 class VLLMBackend:
     """A policy in vLLM; see `redraft.evaluate.backend.Backend`.
 
-    Its engine is made when it is asked, for sequences of `length` tokens or of what is asked, if that is longer.
+    The engine starts with the first request, for sequences of `length` tokens or of the longest request, if longer.
     """
 
     def __init__(self, policy: Path | str, settings: EngineSettings, length: int = 0) -> None:
@@ -31,7 +31,7 @@ class VLLMBackend:
     def sample(
         self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
-        """Sample every request, with a seed of its own from the stream `evaluate/<name>/vllm`."""
+        """Sample every request; each has its own seed, from the random stream `evaluate/<name>/vllm`."""
         engine = self._ready(max(len(request.prompt) for request in requests) + sampling.max_new_tokens)
 
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
@@ -54,7 +54,7 @@ class VLLMBackend:
         engine.run(everything())
 
     def _ready(self, length: int) -> LocalVLLM:
-        """An engine for sequences of this many tokens; a longer one than the last replaces it."""
+        """An engine for sequences of `length` tokens; one for shorter sequences is replaced."""
         if self._engine is None or length > self.length:
             self.close()
             self.length = max(length, self.length)
@@ -62,7 +62,7 @@ class VLLMBackend:
         return self._engine
 
     def _site(self) -> dict[str, Any]:
-        """Arguments of vLLM's engine where there are GPUs; on a processor `LocalVLLM` has what works."""
+        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` apply."""
         if self.device == "cpu":
             return {}
         return {
@@ -72,7 +72,7 @@ class VLLMBackend:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Free the memory, so that another policy fits."""
+        """Stop the engine and free its memory, so that another policy fits."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None

@@ -1,1 +1,1 @@
-"""What surrounds runs: leases, status, recovery, frozen code, GPUs, ends of Slurm jobs, provenance, tracking."""
+"""Operation of campaigns: leases, status, recovery, frozen code, GPUs, Slurm, provenance, tracking."""

@@ -1,8 +1,8 @@
-"""A copy of the code that a campaign runs from, so that editing the checkout while jobs run changes nothing in flight.
+"""Frozen copy of the code, from which a campaign runs: edits of the checkout have no effect on its jobs.
 
-The copy is named by the hash of its content and lies with the results. Its jobs find it by two environment variables:
-PYTHONPATH for the packages, which comes before an editable install, and REDRAFT_CODE for experiments and workflows.
-Data, environments and results are not copied. See docs/workstation.md.
+The copy lies with the results and is named by the hash of its content. Jobs find it by two environment variables:
+PYTHONPATH for packages, which goes before an editable install, and REDRAFT_CODE for experiments and workflows. Data,
+environments and results are not copied, for their size. See docs/workstation.md.
 """
 
 import importlib.util
@@ -19,24 +19,24 @@ from redraft.layout import CODE, FROZEN, Layout, code_root
 from redraft.ops.provenance import git_state
 
 PACKAGES = {"src": ("redraft", "snakemake_logger_plugin_redraft"), "": ("analysis",)}
-"""Packages by the folder that they lie in, taken from where Python imports them."""
+"""Packages that are copied from where Python imports them, by their folder in the copy."""
 PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs")
-"""Of the repository besides, those that are there."""
+"""Files and folders of the repository that are copied too, if they are there."""
 
 
 def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
-    """Copy all that jobs run, unless a copy of just this is there.
+    """Copy the code of jobs, unless there is a copy with the same content.
 
     Args:
-        root: the repository's root.
-        preset: under whose results the copy lies.
+        root: root of the repository.
+        preset: preset under whose results the copy lies.
         results: root of all results.
 
     Returns:
         The copy, `<results>/<preset>/code/<hash>`.
 
     Raises:
-        UserError: if a copy that is there was changed since.
+        UserError: if the copy that is there was changed.
     """
     folder = Layout(preset, results).code
     unfinished = folder / f".{os.getpid()}.tmp"
@@ -51,7 +51,7 @@ def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
 
 
 def _in_place(unfinished: Path, copy: Path) -> Path:
-    """Rename a copy to its place; what is there already stays, if it is the same."""
+    """Rename a copy to its place; a copy with the same content that is there already stays."""
     try:
         unfinished.rename(copy)
     except OSError:
@@ -66,7 +66,7 @@ def _in_place(unfinished: Path, copy: Path) -> Path:
 
 
 def sources(root: Path) -> dict[str, Path]:
-    """Every file that is copied, by its place in the copy, in order of the places.
+    """Files that are copied, by their place in the copy, in the order of the places.
 
     Raises:
         UserError: if there is no Snakefile.
@@ -99,7 +99,7 @@ def _files(path: Path, place: str) -> list[tuple[str, Path]]:
 
 
 def _left_out(name: Path) -> bool:
-    """What Python, editors and tools leave behind is no code."""
+    """True for files that Python, editors and tools leave behind."""
     return "__pycache__" in name.parts or any(part.startswith(".") for part in name.parts)
 
 
@@ -112,12 +112,12 @@ def _copy(root: Path, folder: Path) -> None:
 
 
 def content_hash(copy: Path) -> str:
-    """The hash of a copy's files, their places included and what says where it is from left out."""
+    """Hash of a copy's files and their places, without the file that names its origin."""
     return _hash({place: file for place, file in _files(copy, ".") if place != f"./{FROZEN}"})
 
 
 def checkout_hash(root: Path) -> str:
-    """What `freeze` would name a copy that was made now."""
+    """Name that `freeze` would give to a copy made now."""
     return _hash({f"./{place}": file for place, file in sources(root).items()})
 
 
@@ -126,7 +126,7 @@ def _hash(files: dict[str, Path]) -> str:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """What makes a process run from a copy, whatever its working directory."""
+    """Environment variables by which a process in any working directory runs from a copy."""
     copy = copy.resolve()
     earlier = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     ours = [str(copy / "src"), str(copy)]
@@ -136,22 +136,25 @@ def environment(copy: Path) -> dict[str, str]:
 
 
 def frozen(copy: Path | None = None) -> dict[str, Any] | None:
-    """The hash and commit of a copy, or of the one that this process runs from; None where it is none."""
+    """Hash and commit of a copy, by default of the one from which this process runs; None if it is none."""
     file = (code_root() if copy is None else copy) / FROZEN
     return read_json(file) if file.exists() else None
 
 
 def start(workflow: Any, preset: str, expected: str, results: Path = Path("results")) -> Path:
-    """Have all jobs of a campaign run from a copy; for `onstart`, which Snakemake calls before real jobs and only then.
+    """Make all jobs of a campaign run from a copy; call it in `onstart`, which Snakemake skips in dry runs.
 
     Args:
-        workflow: Snakemake's.
-        preset: of the campaign.
-        expected: `checkout_hash` when the Snakefile was read.
+        workflow: Snakemake's workflow.
+        preset: preset of the campaign.
+        expected: `checkout_hash` at the time when the Snakefile was read.
         results: root of all results.
 
+    Returns:
+        The copy.
+
     Raises:
-        UserError: if the checkout was edited since.
+        UserError: if the checkout was edited since that time.
     """
     root = Path(workflow.basedir)
     copy = freeze(root, preset, results)
@@ -167,10 +170,10 @@ def start(workflow: Any, preset: str, expected: str, results: Path = Path("resul
 
 
 def content_of(*files: Path | str) -> str:
-    """A hash of these files as the copy holds them: for `params` of rules.
+    """Hash of files in the copy, for the `params` of rules.
 
-    A file that is edited while its rule runs from a copy is older than the rule's output, so that its time alone would
-    not say that the output is outdated. Snakemake does not compare params that are functions of `input`, so the files
-    are to be named to it.
+    A file that is edited while its rule runs from a copy is older than the rule's output, so its time alone would not
+    mark the output as outdated. The files are named here, since Snakemake does not compare params that are functions of
+    `input`.
     """
     return fingerprint({str(file): sha256(code_root() / file) for file in files})

@@ -1,16 +1,10 @@
-"""One process at a time in a run's folder, on one machine or on several that share a file system.
+"""Lease on a run's folder: one process at a time works in it, on one machine or on several with a shared file system.
 
-Whoever works in a folder holds the last entry of `lease/`: 000001.json, 000002.json and so on. To take the folder is to
-make the next entry, by a hard link from a complete file, of which file systems let exactly one process succeed, NFS
-included. Entries are never removed and numbers never used again, so that a process which was stopped for however long
-between looking and taking cannot take over from somebody that it did not look at. What stands before the last entry is
-the history: one entry for each process that took part, which is what a manifest says of preemptions.
-
-An owner shows that it lives by touching its entry. The ages of heart-beats are compared with a file that the observer
-itself touches on the same file system, so that clocks of machines need not agree.
+The owner of a folder holds the last of its entries (`redraft.ops.entries`). It touches the entry as a heart-beat and
+checks before each write that the entry is still the last one. A process that is stopped between that check and the
+write, for longer than its silence is tolerated, could still write once; no lease can exclude that.
 """
 
-import errno
 import os
 import signal
 import sys
@@ -20,139 +14,112 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Any
 
 from redraft.errors import UserError
-from redraft.files import NO_SPACE, write_atomically
-from redraft.ops.owner import EXPIRED_SECONDS, Owner, Verdict, judge, process, this_process
+from redraft.files import write_atomically
+from redraft.ops.entries import Content, Entry, complete_file, entry_file, filesystem_time, history, latest, link
+from redraft.ops.owner import EXPIRED_SECONDS, Verdict, process, this_process
 
 BEAT_SECONDS = 15.0
-"""Between heart-beats."""
+"""Time between heart-beats."""
 LOOK_SECONDS = 1.0
-"""Between looks at a silent owner, while it is waited for a heart-beat or for the end of patience with it."""
+"""Time between looks at a silent owner."""
 PATIENCE_SECONDS = 2 * EXPIRED_SECONDS
-"""For what a dead owner has left running on this machine; silence on another ends sooner, by itself."""
-FOLDER = "lease"
+"""Longest wait for the child processes of a dead owner on this machine."""
 EVALUATION = "evaluation"
-"""What is run by whoever samples a run's policies, in the same folder. No fingerprint reads so."""
+"""Stands for the fingerprint where a run's policies are sampled in its folder. No fingerprint reads so."""
 
 
 class LeaseLost(UserError):
-    """Another process has taken the folder, and this one must not write into it."""
-
-
-class Content(BaseModel):
-    """What an entry says."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    owner: Owner
-    run: str = ""
-    """Fingerprint of what is run in the folder."""
-    log: str = ""
-    """Where the owner's messages go, for people."""
-    resumed_from: int | None = None
-    """Steps that were done when it began; None if it did not come so far."""
-    released: str | None = None
-    """When it left the folder, ISO 8601, UTC; None if it is there, or died."""
-    end: str | None = None
-    """How it ended: `finished`, or the name of what stopped it."""
-
-
-class Entry(NamedTuple):
-    """A file under `lease/`."""
-
-    number: int
-    file: Path
-    content: Content | None
-    """None if it cannot be read."""
-    beat: float
-    """When it was last touched, in seconds by the file system's clock."""
-
-    @property
-    def free(self) -> bool:
-        """Whether its owner has left."""
-        return self.content is not None and self.content.released is not None
-
-    def judge(self, now: float) -> Verdict:
-        """Whether its owner lives, at that time of the file system's."""
-        return judge(self.content.owner if self.content else None, max(now - self.beat, 0.0))
-
-    def __str__(self) -> str:
-        return str(self.content.owner) if self.content else "a process whose lease cannot be read"
+    """Another process has taken the folder; this one must not write into it."""
 
 
 class Lease:
-    """A folder that this process holds.
+    """Ownership of a folder by this process.
 
     Attributes:
-        number: of its entry.
-        content: that it says.
+        folder: the folder.
+        number: number of the entry.
+        content: content of the entry.
+        file: file of the entry.
     """
 
     def __init__(self, folder: Path, number: int, content: Content) -> None:
         self.folder, self.number, self.content = folder, number, content
-        self.file = _file(folder, number)
+        self.file = entry_file(folder, number)
 
     @property
     def token(self) -> str:
-        """What `check_held` takes, in whichever process."""
+        """Token by which `check_held` knows the owner in any process."""
         return self.content.owner.token
 
     def check(self) -> None:
-        """Make sure that the folder is still this process's; to be called before anything is written into it.
+        """Refuse to go on if the folder has another owner; call this before each write.
 
         Raises:
-            LeaseLost: if it is not.
+            LeaseLost: if it has.
         """
         check_held(self.folder, self.token)
 
     def beat(self) -> None:
-        """Show that this process lives. An entry that is gone stays so: `check` will notice."""
+        """Show that this process lives. An entry that was removed stays so, and `check` notices it."""
         with suppress(OSError):
             os.utime(self.file)
 
     def add_process(self, pid: int) -> None:
-        """Count a process that this one started: the folder is not free before that has ended too."""
+        """Record a child process: the folder becomes free only after it has ended too."""
         owner = self.content.owner
         self._update(owner=owner.model_copy(update={"processes": [*owner.processes, process(pid)]}))
 
     def uses(self, devices: Sequence[str]) -> None:
-        """Record the GPUs that this process has got, by their names in CUDA_VISIBLE_DEVICES; perhaps none."""
+        """Record this process's GPUs, if any, by their names in CUDA_VISIBLE_DEVICES."""
         self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices) or None}))
 
     def resumed_from(self, step: int) -> None:
-        """Record how many steps were done when this process began."""
+        """Record the number of steps that were done when this process began."""
         self._update(resumed_from=step)
 
     def release(self, end: str = "finished") -> None:
-        """Leave the folder to the next.
+        """Leave the folder to the next process.
 
-        Nothing is written if another has taken it. If it cannot be written, since the disk is full, the next takes the
-        folder as from an owner that died.
+        Nothing is written if another process has taken the folder. On a full disk nothing can be written; the next
+        process then takes the folder as it does from a dead owner.
         """
         with suppress(UserError, OSError):
-            self._update(released=_now(), end=end)
+            self._update(released=datetime.now(UTC).isoformat(timespec="seconds"), end=end)
 
     def _update(self, **fields: Any) -> None:
         self.check()
         self.content = self.content.model_copy(update=fields)
-        write_atomically(self.file, _text(self.content))
+        write_atomically(self.file, self.content.text)
+
+
+def check_held(folder: Path, token: str) -> None:
+    """Refuse to go on unless the owner with this token holds the folder.
+
+    Raises:
+        LeaseLost: if it does not.
+    """
+    last = latest(folder)
+    if last is None or last.content is None or last.content.owner.token != token or last.free:
+        raise LeaseLost(
+            "another process has taken this folder; this one stops and has written nothing since",
+            file=folder, key="owner", value=str(last) if last else None,
+        )  # fmt: skip
 
 
 @contextmanager
 def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Lease]:
-    """Hold a folder for as long as the block takes; SIGTERM ends the block as Ctrl-C does.
+    """Hold a folder during the block. SIGTERM ends the block in good order, as Ctrl-C does.
 
     Args:
-        folder: of the run.
-        run: fingerprint of what is run.
-        log: where this process's messages go, for whoever is refused.
+        folder: folder of the run.
+        run: fingerprint of the run.
+        log: file of this process's messages, named to a process that is refused.
 
     Raises:
-        UserError: if another process holds it, or the file system is full or has no hard links.
+        UserError: if another process holds the folder, or the file system is full or has no hard links.
     """
     held = take(folder, run, log)
     end = "finished"
@@ -169,45 +136,44 @@ def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Leas
 def take(folder: Path, run: str = "", log: Path | None = None, wait: Callable[[float], Any] = time.sleep) -> Lease:
     """Take a folder that is free or whose owner is dead.
 
-    An owner on another machine that says nothing is waited for: a heart-beat shows that it lives, at the latest after
-    `BEAT_SECONDS`, and `EXPIRED_SECONDS` without one that it does not.
+    A silent owner on another machine is waited for: it lives if a heart-beat comes within `EXPIRED_SECONDS` of its last
+    one, and is dead if none does.
 
     Args:
-        folder: of the run.
-        run: fingerprint of what is run.
-        log: where this process's messages go.
-        wait: passes seconds.
+        folder: folder of the run.
+        run: fingerprint of the run.
+        log: file of this process's messages.
+        wait: waits for a number of seconds.
 
     Raises:
         UserError: as `lease`.
     """
     content = Content(owner=this_process(), run=run, log=str(log or ""))
-    (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-    with _complete_file(folder / FOLDER, content) as complete:
+    with complete_file(folder, content) as complete:
         while True:
             last = latest(folder)
             if last is not None and not last.free:
                 _wait_for_the_end(folder, last, complete, wait)
             number = last.number + 1 if last else 1
-            if _link(complete, _file(folder, number)):
+            if link(complete, entry_file(folder, number)):
                 return Lease(folder, number, content)
             wait(LOOK_SECONDS)
 
 
 def _wait_for_the_end(folder: Path, owner: Entry, clock: Path, wait: Callable[[float], Any]) -> None:
-    """Return when the owner is dead, or somebody else was faster.
+    """Return when the owner is dead or another process has taken the folder.
 
     Raises:
-        UserError: if it lives.
+        UserError: if the owner lives.
     """
     waited = 0.0
     while (last := latest(folder)) is not None and last.number == owner.number and not last.free:
-        verdict = last.judge(_filesystem_time(clock))
+        verdict = last.judge(filesystem_time(clock))
         if verdict.state == "dead":
             print(f"{folder}: taken over from {last}: {verdict.why}", file=sys.stderr, flush=True)
             return
         if verdict.state == "alive" or last.beat > owner.beat or waited > PATIENCE_SECONDS:
-            raise _refusal(folder, last, verdict, _filesystem_time(clock) - last.beat)
+            raise _refusal(folder, last, verdict, filesystem_time(clock) - last.beat)
         if not waited:
             print(f"{folder}: waiting for a sign of life of {last}: {verdict.why}", file=sys.stderr, flush=True)
         wait(LOOK_SECONDS)
@@ -224,140 +190,9 @@ def _refusal(folder: Path, entry: Entry, verdict: Verdict, age: float) -> UserEr
     )  # fmt: skip
 
 
-def latest(folder: Path) -> Entry | None:
-    """The last entry, whether its owner is there or not; None if the folder was never taken."""
-    numbers = _numbers(folder)
-    return read_entry(folder, max(numbers)) if numbers else None
-
-
-def history(folder: Path) -> list[Entry]:
-    """All entries, the oldest first."""
-    return [read_entry(folder, number) for number in sorted(_numbers(folder))]
-
-
-def took_part(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
-    """The processes that took part in a run, in order, as its manifest names them.
-
-    One that only found all steps done is left out. `ended` of one that died is its last heart-beat.
-
-    Args:
-        folder: of the run.
-        run: its fingerprint; processes of another experiment in the same folder are left out.
-        steps: of the run in all.
-    """
-    return [
-        _part(entry, content)
-        for entry in history(folder)
-        if (content := entry.content) is not None
-        if content.run == run and (content.resumed_from is None or content.resumed_from < steps)
-    ]
-
-
-def _part(entry: Entry, content: Content) -> dict[str, Any]:
-    owner = content.owner
-    return {
-        "host": owner.host, "slurm_job": owner.slurm_job, "slurm_restarts": owner.slurm_restarts,
-        "devices": owner.devices, "resumed_from": content.resumed_from, "started": owner.started,
-        "ended": content.released or datetime.fromtimestamp(entry.beat, UTC).isoformat(timespec="seconds"),
-        "end": content.end,
-    }  # fmt: skip
-
-
-def check_held(folder: Path, token: str) -> None:
-    """Make sure that a folder is held by the owner with that token.
-
-    Raises:
-        LeaseLost: if it is not.
-    """
-    last = latest(folder)
-    if last is None or last.content is None or last.content.owner.token != token or last.free:
-        raise LeaseLost(
-            "another process has taken this folder; this one stops and has written nothing since",
-            file=folder, key="owner", value=str(last) if last else None,
-        )  # fmt: skip
-
-
-def read_entry(folder: Path, number: int) -> Entry:
-    """One entry."""
-    file = _file(folder, number)
-    with file.open("rb") as handle:  # opening makes NFS ask the server anew
-        beat, text = os.fstat(handle.fileno()).st_mtime, handle.read()
-    try:
-        return Entry(number, file, Content.model_validate_json(text), beat)
-    except ValidationError:
-        return Entry(number, file, None, beat)
-
-
-def _numbers(folder: Path) -> list[int]:
-    try:
-        names = os.listdir(folder / FOLDER)
-    except FileNotFoundError:
-        return []
-    return [int(name[:6]) for name in names if name.endswith(".json") and name[:6].isdigit()]
-
-
-def _file(folder: Path, number: int) -> Path:
-    return folder / FOLDER / f"{number:06d}.json"
-
-
-def _text(content: Content) -> str:
-    return content.model_dump_json(indent=2) + "\n"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _complete_file(folder: Path, content: Content) -> Iterator[Path]:
-    """A file with the whole content that is no entry yet."""
-    complete = folder / f".{content.owner.token}.{os.getpid()}.tmp"
-    try:
-        complete.write_text(_text(content), encoding="utf-8")
-        yield complete
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise UserError("no space left to write this file; nothing was overwritten", file=complete) from None
-        raise
-    finally:
-        complete.unlink(missing_ok=True)
-
-
-def _link(complete: Path, entry: Path) -> bool:
-    """Make an entry of a complete file; whether that succeeded.
-
-    Raises:
-        UserError: if the file system has no hard links, without which this cannot be safe.
-    """
-    os.utime(complete)  # an owner's first heart-beat
-    try:
-        os.link(complete, entry)
-    except FileExistsError:
-        return _same_file(complete, entry)
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-            raise UserError("this file system has no hard links, which leases need", file=entry.parent,
-                            allowed="a local disk, NFS, Lustre or the like") from None  # fmt: skip
-        raise
-    return True
-
-
-def _same_file(complete: Path, entry: Path) -> bool:
-    """Whether the link was made after all: NFS repeats a request whose answer was lost, and then says it exists."""
-    with suppress(FileNotFoundError):
-        return os.path.samefile(complete, entry)
-    return False
-
-
-def _filesystem_time(file: Path) -> float:
-    """The time by the clock of the file system that an own file lies on."""
-    os.utime(file)
-    return file.stat().st_mtime
-
-
 @contextmanager
 def _beating(held: Lease) -> Iterator[None]:
-    """Heart-beats from a thread of their own."""
+    """Send heart-beats from a thread."""
     over = threading.Event()
 
     def beat() -> None:
@@ -375,7 +210,7 @@ def _beating(held: Lease) -> Iterator[None]:
 
 @contextmanager
 def _terminated_by_exit() -> Iterator[None]:
-    """SIGTERM raises SystemExit, so that what has to be left in order is. Only a main thread gets signals."""
+    """Turn SIGTERM into SystemExit, so that blocks end in good order. Only a main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -384,3 +219,32 @@ def _terminated_by_exit() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def took_part(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
+    """Describe the processes that took part in a run, in order, for its manifest.
+
+    Processes that found all steps done are left out, and those of another experiment in the same folder. `ended` of a
+    process that died is its last heart-beat.
+
+    Args:
+        folder: folder of the run.
+        run: fingerprint of the run.
+        steps: number of the run's steps.
+    """
+    return [
+        _part(entry, content)
+        for entry in history(folder)
+        if (content := entry.content) is not None
+        if content.run == run and (content.resumed_from is None or content.resumed_from < steps)
+    ]
+
+
+def _part(entry: Entry, content: Content) -> dict[str, Any]:
+    owner = content.owner
+    return {
+        "host": owner.host, "slurm_job": owner.slurm_job, "slurm_restarts": owner.slurm_restarts,
+        "devices": owner.devices, "resumed_from": content.resumed_from, "started": owner.started,
+        "ended": content.released or datetime.fromtimestamp(entry.beat, UTC).isoformat(timespec="seconds"),
+        "end": content.end,
+    }  # fmt: skip

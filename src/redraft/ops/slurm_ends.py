@@ -1,7 +1,7 @@
-"""Ends of Slurm's jobs that Snakemake's Slurm plugin (2.8.0) takes for running jobs, for which it would wait for ever.
+"""Translation of states in which a Slurm job has ended and for which Snakemake's Slurm plugin (2.8.0) waits for ever.
 
-It knows seven words for a job that failed. A preempted one is none of them, since the plugin leaves its restart to
-Slurm, which our profile does not: Snakemake starts it again, under the limit of its retries.
+The plugin knows seven states of failure. `PREEMPTED` is not among them, since the plugin leaves the restart to Slurm.
+Our profile does not requeue jobs, so that Snakemake restarts them within its limit of retries.
 """
 
 import sys
@@ -9,17 +9,17 @@ from typing import Any
 
 FAILED = "FAILED"
 ENDS = frozenset({"PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL", "SPECIAL_EXIT"})
-"""States of jobs that have ended and will not go on."""
+"""States of jobs that have ended, unknown to the plugin."""
 
 
 def known(state: str) -> str:
-    """A state by a word that the plugin knows: of `sacct`'s `CANCELLED by 0` the first one."""
+    """State in the plugin's words; of `CANCELLED by 0`, as `sacct` has it, the first word."""
     word = state.partition(" ")[0]
     return FAILED if word in ENDS else word
 
 
 def know_all_ends(workflow: Any) -> None:
-    """Have the plugin, if it is what executes, see every end of a job as one; for `onstart`."""
+    """Make the plugin, if it is the executor, take these states for ends; call it in `onstart`."""
     module = sys.modules[type(workflow.scheduler._executor).__module__]
     ask = getattr(module, "query_job_status", None)
     if ask is None:

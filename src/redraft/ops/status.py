@@ -1,4 +1,4 @@
-"""How far a campaign is: what is done, running, failed and missing, from the files that runs leave. Reads only."""
+"""State of a campaign's runs, read from the files that they leave; nothing is written."""
 
 import time
 from collections import Counter
@@ -13,30 +13,31 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
-from redraft.ops.lease import EVALUATION, Entry, history
+from redraft.ops.entries import Entry, history
+from redraft.ops.lease import EVALUATION
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
-"""In the order of counting. `trained` is not evaluated yet; `outdated` is of another configuration than today's."""
+"""Order of counts. `trained` lacks its evaluation; `outdated` is of another configuration than today's."""
 LAST_LINES = 5
-"""Of the log of a run that failed."""
+"""Lines shown of a failed run's log."""
 TAIL_BYTES = 20_000
-"""Of a log, of which the last lines are taken."""
+"""Bytes read at the end of a log."""
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where one run stands.
+    """State of one run.
 
     Attributes:
         cell: `paper/cell`.
-        seed: of the run.
-        state: see `STATES`.
-        step: steps with a record.
-        steps: in all.
-        owner: who works in its folder, or did last.
-        age: seconds since the owner's last heart-beat, if the run is running.
-        detail: of a failed run, how it ended and its log's last lines.
+        seed: seed of the run.
+        state: one of `STATES`.
+        step: number of steps with a record.
+        steps: number of all steps.
+        owner: present or last owner of its folder.
+        age: time since the owner's last heart-beat in seconds, if the run is running.
+        detail: end of a failed run and the last lines of its log.
     """
 
     cell: str
@@ -52,13 +53,13 @@ class RunStatus:
 def status(
     layout: Layout, experiments: Experiments, papers: Sequence[str] = (), grids: Sequence[str] = ()
 ) -> list[RunStatus]:
-    """Where each run of a preset stands, in the order of cells and seeds.
+    """State of each run of a preset, in the order of cells and seeds.
 
     Args:
-        layout: of the preset.
-        experiments: that declare its cells.
-        papers: of these only; else all of the preset's.
-        grids: of these only; else those that a bare `snakemake` runs.
+        layout: layout of the preset.
+        experiments: experiments that declare its cells.
+        papers: only these papers; all of the preset's if empty.
+        grids: only these grids; those that a bare `snakemake` runs if empty.
 
     Raises:
         UserError: for an unknown paper or grid.
@@ -74,7 +75,7 @@ def status(
 
 
 def run_status(layout: Layout, run: Run) -> RunStatus:
-    """Where one run stands."""
+    """State of one run."""
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
     held = _last_owner(folder)
@@ -90,7 +91,7 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
 
 
 def _last_owner(folder: Path) -> Entry | None:
-    """Who ran something in a folder last; one that cleaned up ran nothing, and one that evaluates counts meanwhile."""
+    """Entry of the last owner that trained, or of one that evaluates now; clean-ups do not count."""
     owners = [entry for entry in history(folder) if entry.content is None or entry.content.run]
     if owners and _lives(owners[-1]):
         return owners[-1]
@@ -122,12 +123,12 @@ def _fingerprint(manifest: Path) -> str | None:
 
 
 def _records(file: Path) -> int:
-    """Whole lines of a file that may be written at this moment."""
+    """Number of whole lines of a file that may be written at this moment."""
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
-    """How a run ended that left no manifest, and the last lines of the log that was written last."""
+    """End of a run that left no manifest, and the last lines of its latest log."""
     end = "it left no word of why it ended"
     if held is not None and held.content is not None and held.content.released:
         end = f"it ended at {held.content.released} by {held.content.end}"
@@ -148,11 +149,11 @@ def _last_lines(file: Path) -> list[str]:
 
 
 def text(runs: Sequence[RunStatus], *, every: bool = False) -> str:
-    """The counts, a table, and why runs failed.
+    """Counts of states, a table of runs, and the ends of failed runs.
 
     Args:
-        runs: as `status` lists them.
-        every: show runs that are done or wait, too, which are else only counted.
+        runs: runs as `status` lists them.
+        every: show runs that are done or wait too, and not only their count.
     """
     counts = Counter(run.state for run in runs)
     first = f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])

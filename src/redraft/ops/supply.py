@@ -1,22 +1,22 @@
-"""How many GPUs Snakemake has to give to its own jobs on this machine. On a cluster the scheduler counts them."""
+"""Number of GPUs that Snakemake may give to its jobs on this machine. On a cluster the scheduler counts them."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from redraft.ops.devices import available, check_devices
+from redraft.ops.gpus import available, check_devices
 
 
 def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
-    """Let Snakemake start no more jobs at once than there are GPUs for; for `onstart`.
+    """Limit Snakemake's jobs to the GPUs of this machine; call it in `onstart`.
 
-    It is told late, since a limit that it knows while it reads the Snakefile would silently lower what rules ask for.
+    A limit that Snakemake knew while it reads the Snakefile would silently lower the requests of the rules.
 
     Args:
-        workflow: Snakemake's.
-        needs: GPUs of one job, by rule.
+        workflow: Snakemake's workflow.
+        needs: number of GPUs of one job, by rule.
 
     Raises:
-        UserError: if a job that is to run needs more than there are.
+        UserError: if a job that is to run needs more GPUs than there are.
     """
     if not workflow.local_exec:
         return

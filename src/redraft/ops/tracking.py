@@ -1,4 +1,4 @@
-"""Finished runs in MLflow. Runs write files; this imports them into one SQLite database, in one process."""
+"""Import of finished runs into MLflow. Runs write files only; one process imports them into one SQLite database."""
 
 import logging
 from collections import defaultdict
@@ -10,13 +10,13 @@ from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.layout import Layout
 
 DIGEST = "digest"
-"""Tag of a run that was imported whole."""
+"""Tag of a completely imported run: the digest of its files."""
 
 
 def import_runs(layout: Layout, paper: str) -> None:
     """Bring the database up to date with the finished runs of a paper, and list them in `tracked.json`.
 
-    What the database holds of a run that has since been run or graded anew, or whose import was cut short, is replaced.
+    A run that was trained or graded anew since its import, or whose import was cut short, is replaced.
     """
     record = layout.collected(paper) / "tracked.json"  # refuses a name that is no folder's, before anything is made
     import mlflow
@@ -43,7 +43,7 @@ def import_runs(layout: Layout, paper: str) -> None:
 
 
 def _digest(folder: Path) -> str:
-    """Hash of all that is imported of a run: the manifest, which holds the hash of the records, and the scores."""
+    """Hash of a run's manifest, which holds the hash of its records, and of its scores."""
     files = (folder / "manifest.json", folder / "scores.json")
     return fingerprint({file.name: sha256(file) for file in files if file.exists()})
 

@@ -1,1 +1,1 @@
-"""What models are trained on: problems, how they are put to the model, and when an answer is right."""
+"""Tasks that models are trained and evaluated on: problems, prompts and graders."""

@@ -1,8 +1,8 @@
 """The tiny task: sums modulo 100, worked out term by term.
 
-A problem reads `75a+6b-2c+8=`: letters tag the terms, so that each step of the working can say which term it takes
-up. Its solution is `75;a+6=81;b-2=79;c+8=87;\\boxed{87}`. A quarter-million parameters learn it in minutes, and a
-response is long enough for a prefix of it to be worth reusing.
+A problem reads `75a+6b-2c+8=`. Letters tag the terms, so that each step of the working names the term that it adds. The
+solution is `75;a+6=81;b-2=79;c+8=87;\\boxed{87}`. A model of a quarter-million parameters learns the task in minutes,
+and its responses are long enough for the reuse of prefixes to pay.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ TAGS = "abcdefghijklmnop"
 
 @dataclass(frozen=True)
 class Sum:
-    """A first value and signed terms, each between 1 and 9 in size."""
+    """A first value, 0 to 99, and signed terms, whose absolute values are 1 to 9."""
 
     first: int
     terms: tuple[int, ...]
 
     @property
     def prompt(self) -> str:
-        """The problem as it is put to the model."""
+        """The problem's text, as the model gets it."""
         tagged = "".join(f"{TAGS[i]}{term:+d}" for i, term in enumerate(self.terms))
         return f"{self.first}{tagged}="
 
@@ -35,11 +35,11 @@ class Sum:
         return (self.first + sum(self.terms)) % MODULUS
 
     def working(self, slips: dict[int, int] | None = None, boxed: int | None = None) -> str:
-        """The solution, right unless told otherwise.
+        """The solution with its working; it is right unless an argument changes it.
 
         Args:
-            slips: step to an error added to its value; the working goes on from the wrong value.
-            boxed: what is boxed instead of the last value.
+            slips: index of a step to the error that is added to its value; later steps use the wrong value.
+            boxed: the value in the box, in place of the last value.
         """
         value, steps = self.first, [str(self.first)]
         for i, term in enumerate(self.terms):
@@ -49,12 +49,12 @@ class Sum:
 
 
 def box(value: int) -> str:
-    """The value as a final answer."""
+    """The value in a box, as the final answer."""
     return f"\\boxed{{{value}}}"
 
 
 def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
-    """Different problems of one split; the number of terms counts the first value."""
+    """Draw `size` different problems of one split. Numbers of terms include the first value."""
     rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
     drawn: dict[Sum, None] = {}
     while len(drawn) < size:
@@ -65,12 +65,12 @@ def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed
 
 
 def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
-    """One random problem of either split."""
+    """Draw one problem, of either split."""
     count = int(rng.integers(min_terms, max_terms + 1)) - 1
     terms = rng.integers(1, 10, count) * rng.choice((-1, 1) if signs == "both" else (-1,), count)
     return Sum(int(rng.integers(MODULUS)), tuple(map(int, terms)))
 
 
 def split_of(problem: Sum) -> str:
-    """`train` or `held-out`, by a hash of the problem, so that the splits can never overlap."""
+    """The split of a problem, `train` or `held-out`, by a hash of its text, so that the splits never overlap."""
     return ("train", "held-out")[hashlib.blake2b(problem.prompt.encode(), digest_size=1).digest()[0] % 2]

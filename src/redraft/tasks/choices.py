@@ -1,4 +1,4 @@
-"""Multiple choice: the letter in a response's last box is the answer or it is not."""
+"""Grading of multiple choice by the letter in a response's last box."""
 
 import re
 
@@ -10,10 +10,10 @@ _CHOICE = re.compile(rf"\(([{LETTERS}])\)[.:]?(?:\s.*)?|([{LETTERS}])(?:[.):](?:
 
 
 def letter(content: str) -> str | None:
-    """The letter that a box names: C, (C), C. or `C) some text`, also in bold or as text; None for anything else.
+    """The letter that a box names, or None.
 
-    A letter that only begins a word, letters joined by words or commas, small letters and written-out options name
-    none.
+    A box names a letter as C, (C), C., C: or `C) some text`, also in bold or as LaTeX text. The first letter of a word,
+    several letters joined by words or commas, small letters and written-out options name none.
     """
     while match := _WRAPPED.fullmatch(content.strip()):
         content = match[1]
@@ -22,9 +22,9 @@ def letter(content: str) -> str | None:
 
 
 def grade_choice(text: str, answer: str) -> Verdict:
-    """Compare the letter in the last box of a response with the answer's, A to D.
+    """Compare the letter in the last box of a response with the answer, A to D.
 
-    A box that names no letter is wrong, and an answer that is no letter is an error.
+    A box that names no letter is wrong. An answer that is no letter gives the outcome "error".
     """
     content = extract(text)
     if isinstance(content, Verdict):

@@ -1,6 +1,7 @@
-"""The one grader: training reward and evaluation both ask it. math-verify compares what is boxed with the answer.
+"""The grader of mathematical answers, for the training reward and for evaluation alike.
 
-What it takes for equal, and what not, is in `docs/grading.md`.
+math-verify compares the content of a response's last box with the answer. `docs/grading.md` lists what it takes for
+equal and its known limits.
 """
 
 import re
@@ -17,39 +18,43 @@ from math_verify.errors import TimeoutException
 from redraft.tasks.limit import limited
 
 SECONDS = 5
-"""Time limit of each of three steps: reading the answer, reading the box, comparing."""
+"""Time limit in seconds of each of three steps: parsing the answer, parsing the box, comparing the two."""
 
-# math-verify warns once, in each of two modules, that its own limit is off.
+# Two modules of math-verify each warn once that its own time limit is off.
 parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
 
 _SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})")
 
 EXPONENTS = range(-12, 300)
-"""Of numbers such as 4.5e33 that are read so. math-verify compares 15 decimal places: smaller ones would be equal."""
+"""Exponents with which a text such as 4.5e33 is read as a number.
+
+math-verify compares 15 decimal places, so numbers with smaller exponents would all be equal.
+"""
 
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
-    # latex2sympy2-extended 1.11 asks this of every atom, but its grammar for ANTLR 4.9, which hydra pins, lacks it: an
-    # AttributeError that leaves percentages unread, so that 50\% is not 0.5. Those for 4.11 and 4.13 have it.
+    # latex2sympy2-extended 1.11 calls this method on every atom. Its grammar for ANTLR 4.9, which hydra pins, lacks it,
+    # and the AttributeError leaves percentages unparsed, so that 50\% is not 0.5. The grammars for 4.11 and 4.13 have
+    # it.
     PSParser.AtomContext.FUNC_GAMMA = lambda self: None
 
 
 class Outcome(StrEnum):
-    """What became of a response."""
+    """The result of grading a response."""
 
     CORRECT = "correct"
     WRONG = "wrong"
     NO_ANSWER = "no answer"
-    """No closed box, or an empty one."""
+    """The response has no closed box, or the last one is empty."""
     EMPTY = "empty"
-    """No text at all."""
+    """The response has no text."""
     TIMEOUT = "time-out"
     ERROR = "error"
-    """The grader failed, or cannot read the answer to compare with."""
+    """The grader failed, or cannot parse the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome, and the text that was compared with the answer; empty if there was none."""
+    """An outcome, and the text that was compared with the answer; empty if no text was."""
 
     outcome: Outcome
     extracted: str = ""
@@ -69,7 +74,7 @@ def boxed(text: str) -> str | None:
 
 
 def extract(text: str) -> Verdict | str:
-    """What a response's last box holds, without blanks around it, or the verdict if that is nothing."""
+    """The content of a response's last box, stripped of blanks, or the verdict if there is no content."""
     if not text.strip():
         return Verdict(Outcome.EMPTY)
     return (boxed(text) or "").strip() or Verdict(Outcome.NO_ANSWER)
@@ -79,45 +84,45 @@ def grade(text: str, answer: str) -> Verdict:
     """Compare the last box of a response with the answer.
 
     Raises:
-        RuntimeError: outside a main thread, where time limits (alarms) do not work. Nothing else escapes.
+        RuntimeError: outside the main thread, since time limits are alarms. No other exception escapes.
     """
     content = extract(text)
     return content if isinstance(content, Verdict) else Verdict(compare(content, answer), content)
 
 
 def is_correct(text: str, answer: str) -> bool:
-    """Whether the last box of a response holds the answer (SPEC-RL, Appendix A.1: 1 if it matches, else 0)."""
+    """True if the last box of a response holds the answer (SPEC-RL, Appendix A.1: reward 1 if it matches, else 0)."""
     return grade(text, answer).outcome is Outcome.CORRECT
 
 
 @lru_cache(maxsize=1 << 16)
 def compare(content: str, answer: str) -> Outcome:
-    """math-verify's verdict on what is boxed, within three times `SECONDS`; what timed out once is remembered.
+    """math-verify's verdict on the content of a box, within three times `SECONDS`; outcomes are cached, also time-outs.
 
     Raises:
-        RuntimeError: outside a main thread.
+        RuntimeError: outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("math-verify's time limits work in the main thread of a process only")
+        raise RuntimeError("math-verify's time limits work only in the main thread of a process")
     try:
         gold = _gold(answer)
         if not gold:
             return Outcome.ERROR
-        # Backwards, since what is read as text comes last: equal texts are equal, whatever they would take to compute.
+        # The text comes last in the list. Reversed, equal texts are equal however long their values take to compute.
         found = _read(content)[::-1]
         return Outcome.CORRECT if limited(SECONDS, _equal, gold, found) else Outcome.WRONG
-    except TimeoutException:  # a BaseException, so that sympy's own handlers do not swallow it
+    except TimeoutException:  # a BaseException, since sympy's own handlers would swallow an Exception
         return Outcome.TIMEOUT
-    except Exception:  # sympy raises nearly anything
+    except Exception:  # sympy raises exceptions of nearly any type
         return Outcome.ERROR
 
 
 @lru_cache(maxsize=1 << 13)
 def _gold(answer: str) -> list[Any]:
-    """An answer to compare with, its text first; nothing if it cannot be read.
+    """The parsed answer, its text first; an empty list if it cannot be parsed.
 
     Raises:
-        TimeoutException: if it takes too long now; that is not remembered, since the next response may have more luck.
+        TimeoutException: if parsing takes too long. This is not cached, since the next attempt may be faster.
     """
     try:
         return _read(answer)[::-1]
@@ -126,9 +131,9 @@ def _gold(answer: str) -> list[Any]:
 
 
 def _read(content: str) -> list[Any]:
-    """An expression of sympy, if it is one, and the text, as math-verify reads LaTeX in a box.
+    """The sympy expression, if there is one, and the text, as math-verify parses LaTeX in a box.
 
-    As LaTeX 4.5e33 would be 4.5 times Euler's number times 33, and 58 of Minerva Math's 272 answers are written so.
+    LaTeX takes 4.5e33 for 4.5 times Euler's number times 33. 58 of Minerva Math's 272 answers are written so.
     """
     scientific = _SCIENTIFIC.fullmatch(content.strip())
     if scientific and int(scientific[2]) in EXPONENTS:

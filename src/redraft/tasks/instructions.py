@@ -1,7 +1,7 @@
-"""Whether a response follows its prompt's instructions (IFEval, arXiv 2311.07911), by lm-eval's checkers.
+"""Verdicts on the instructions of a prompt (IFEval, arXiv 2311.07911), by lm-eval's checkers.
 
-Two of the checkers draw random numbers: the language detector always, and the letter counter where the letter to count
-is none (`#` and `!`, one prompt each). Both are seeded, so that a verdict depends on the response alone.
+Two of the checkers draw random numbers: the language detector always does, and the letter counter does if the character
+to count is no letter (`#` and `!`, one prompt each). Both are seeded, so that a verdict depends on the response alone.
 """
 
 import json
@@ -17,21 +17,21 @@ from redraft.errors import UserError
 from redraft.tasks.sentences import sentence_splitter
 
 SEED = 0
-"""Of both random draws; workflows/lighteval/tasks.py takes the same."""
+"""Seed of both random draws; workflows/lighteval/tasks.py uses the same."""
 KEYS = ("key", "instruction_id_list", "kwargs")
 
 
 class CheckerError(Exception):
-    """A checker failed on a response, for example Python's JSON parser on one that nests too deep."""
+    """A checker failed on a response; for example, Python's JSON parser fails on deep nesting."""
 
 
 @dataclass(frozen=True)
 class Instructions:
-    """Verdicts on one response, one an instruction, in the prompt's order.
+    """Verdicts on one response, one per instruction, in the prompt's order.
 
     Attributes:
-        strict: on the response as it is.
-        loose: on the best of the response and seven variants, without asterisks, its first or its last line.
+        strict: verdicts on the response as it is.
+        loose: verdicts on the best of the response and seven variants: without asterisks, first line, last line.
     """
 
     strict: list[bool]
@@ -44,7 +44,7 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     Args:
         prompt: the problem's text.
         text: the response.
-        answer: a JSON object of IFEval's columns `key`, `instruction_id_list` and `kwargs`.
+        answer: a JSON object with IFEval's columns `key`, `instruction_id_list` and `kwargs`.
 
     Raises:
         UserError: if the answer is not such an object.
@@ -60,18 +60,20 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
 
 
 def instructions_of(answer: str) -> dict[str, Any]:
-    """The instructions of a prompt, as they stand in a problem's answer.
+    """The instructions of a prompt, parsed from the problem's answer.
 
     Raises:
-        UserError: if it is not an object of IFEval's columns, or names an instruction that no checker knows.
+        UserError: if the answer is no object with IFEval's columns, or names an instruction without a checker.
     """
     try:
         record = {key: json.loads(answer)[key] for key in KEYS}
         count = (len(record["instruction_id_list"]), len(record["kwargs"]))
     except (ValueError, KeyError, TypeError):
-        raise UserError("not a prompt's instructions", key="answer", value=answer[:80], allowed=KEYS) from None
+        raise UserError(
+            "this answer does not hold a prompt's instructions", key="answer", value=answer[:80], allowed=KEYS
+        ) from None
     if count[0] != count[1]:
-        raise UserError("numbers of instructions and of their arguments differ", key="answer", value=count)
+        raise UserError("the numbers of instructions and of their arguments differ", key="answer", value=count)
     known = _checkers().instructions_registry.INSTRUCTION_DICT
     if unknown := set(record["instruction_id_list"]) - set(known):
         raise UserError("unknown instructions", key="instruction_id_list", value=sorted(unknown), allowed=known)
@@ -88,7 +90,7 @@ def _verdicts(check: Callable[[Any, str], Any], example: Any, text: str) -> list
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """The same random numbers for every response, and none taken from whoever else draws."""
+    """Seed Python's random numbers within the block, and restore the state of other users afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:
@@ -99,12 +101,12 @@ def _seeded() -> Iterator[None]:
 
 @cache
 def _checkers() -> Any:
-    """lm-eval's module, imported once there is a sentence splitter: importing it fetches one otherwise."""
+    """lm-eval's module of checkers; without a sentence splitter its import would fetch one, so that is found first."""
     sentence_splitter()
     from langdetect import DetectorFactory
     from lm_eval.tasks.ifeval import utils
 
     DetectorFactory.seed = SEED
-    # It writes whole responses to the log when their language is not recognised.
+    # The module logs whole responses when it does not recognise their language.
     logging.getLogger(utils.instructions_registry.instructions.__name__).setLevel(logging.CRITICAL)
     return utils

@@ -1,8 +1,8 @@
-"""A time limit for whatever runs in Python, for graders whose own limit can be lost.
+"""Time limit for Python code by repeated alarms, for graders whose own limit can be lost.
 
-math-verify sets one alarm whose handler raises. Python ignores what is raised while a finaliser or a callback of the
-garbage collector runs, and signals that arrive during a collection are handled just there: then the one alarm is gone,
-and what was to end goes on for as long as it takes. Here the alarm comes again.
+math-verify sets one alarm, whose handler raises an exception. Python ignores exceptions in finalisers and in callbacks
+of the garbage collector, and it handles signals that arrive during a collection at that point. The one alarm is then
+lost, and the call runs without a limit. Here the alarm repeats until the exception gets through.
 """
 
 import signal
@@ -14,26 +14,27 @@ from math_verify.errors import TimeoutException
 T = TypeVar("T")
 
 AGAIN = 0.5
-"""Seconds until the next alarm, should one have been lost."""
+"""Seconds between an alarm and its repetition."""
 
 
 def limited(seconds: float, function: Callable[..., T], *args: Any) -> T:
-    """What a function returns, within so many seconds.
+    """Call a function with a time limit and return its result.
 
     Args:
-        seconds: the limit, on a real clock. What is in the middle of one long call of C ends at its end.
-        function: what to call.
+        seconds: the limit in wall seconds. A long call into C code is interrupted only when it returns.
+        function: the function to call.
         args: its arguments.
 
     Raises:
-        TimeoutException: a BaseException, so that no handler of the function's swallows it.
-        ValueError: outside a main thread.
+        TimeoutException: if the limit is exceeded. It is a BaseException, so that handlers inside the function do not
+            swallow it.
+        ValueError: outside the main thread.
     """
     ended = False
 
     def expire(*_: object) -> None:
         if not ended:
-            raise TimeoutException(f"{seconds} s are over")
+            raise TimeoutException(f"the limit of {seconds} s is exceeded")
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)

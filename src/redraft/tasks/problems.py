@@ -1,8 +1,8 @@
-"""A problem and its answer, and how configured data becomes a list of them.
+"""Problems with their answers, read from configured data.
 
-If the variable REDRAFT_DATA names a folder, a data set of the hub is read from there: from `<id>/`, laid out like its
-repository, or from one file with all problems, as its configuration names it. Else it is fetched. Where it comes from
-is no part of a run's identity; what it holds is hashed with the run.
+If the variable REDRAFT_DATA names a folder, hub data sets are read from it: from `<id>/`, laid out like the hub's
+repository, or from the one file that the configuration names. Otherwise they are fetched. The place that a data set is
+read from is no part of a run's identity; its content is hashed with the run.
 """
 
 import json
@@ -21,22 +21,22 @@ from redraft.tasks import arithmetic
 from redraft.tasks.grading import boxed
 
 DATA_ROOT = "REDRAFT_DATA"
-"""Environment variable: a folder of local copies of data sets."""
+"""Environment variable that names a folder of local copies of data sets."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is put to the model, and what its response is graded against."""
+    """A prompt, and the answer that responses to it are graded against."""
 
     prompt: str
     answer: str
 
 
 def load_problems(data: Data) -> list[Problem]:
-    """The problems of a configured data set, in a fixed order.
+    """Read the problems of a configured data set, in a fixed order.
 
     Raises:
-        UserError: if a file is missing or damaged, has another size, or a problem has no answer where it should.
+        UserError: if a file is missing or damaged, the number of problems is wrong, or a problem has no answer.
     """
     match data:
         case ArithmeticProblems():
@@ -49,7 +49,7 @@ def load_problems(data: Data) -> list[Problem]:
 
 
 def checksums(data: Data) -> dict[str, str]:
-    """SHA-256 of every file that a data set is read from, by its name inside the data set; none are generated from.
+    """SHA-256 of every file of a data set, by its name inside the data set; empty for generated problems.
 
     Raises:
         UserError: if a file is missing.
@@ -65,13 +65,13 @@ def checksums(data: Data) -> dict[str, str]:
 
 
 def missing(data: Data, count: int) -> str:
-    """What to say of problems that an incomplete copy lacks; nothing if the set is whole."""
+    """Note on the problems that an incomplete copy lacks; empty if the data set is whole."""
     lacking = data.incomplete.get(count, "") if isinstance(data, HubProblems) else ""
     return f"{count} of {data.size} problems: {lacking}" if lacking else ""
 
 
 def origin(data: Data) -> dict[str, str | None]:
-    """Where a data set comes from: for one of the hub its id, and the commit unless it is a local copy."""
+    """Source of a data set: its kind, and for a hub data set its id, and its commit unless a local copy is read."""
     if not isinstance(data, HubProblems):
         return {"kind": data.kind}
     local = bool(os.environ.get(DATA_ROOT))
@@ -103,7 +103,7 @@ def _from_file(data: ProblemFile) -> list[Problem]:
 
 
 def _json_lines(file: Path) -> list[dict[str, Any]]:
-    """One object a line; text stays text, so that an answer such as 025 keeps its zero."""
+    """Read one JSON object per line; text stays text, so that an answer such as 025 keeps its zero."""
     records = []
     for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
         if not line:
@@ -132,12 +132,12 @@ def _from_hub(data: HubProblems) -> list[Problem]:
 def _check_hash(file: Path, folder: Path, data: HubProblems) -> None:
     wanted = data.sha256.get(file.relative_to(folder).as_posix())
     if wanted and (found := sha256(file)) != wanted:
-        raise UserError("this file is not the one that was declared", file=file, key="sha256", value=found,
+        raise UserError("the hash of this file is not the declared one", file=file, key="sha256", value=found,
                         allowed=wanted)  # fmt: skip
 
 
 def _files(data: HubProblems) -> tuple[Path, list[Path]]:
-    """The files that the problems are read from, and the folder that they are named in."""
+    """The folder of a data set, and its files in the configured order."""
     if not (root := os.environ.get(DATA_ROOT)):
         folder = _fetched(data)
     elif not (folder := Path(root) / data.id).is_dir():
@@ -165,11 +165,11 @@ def _fetched(data: HubProblems) -> Path:
 
 
 def _match(folder: Path, pattern: str) -> Path:
-    """The one file of that name; `*` matches slashes too, as it does when files are fetched."""
+    """The one file that matches a pattern; `*` also matches slashes, as it does when files are fetched."""
     files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
     names = [name for name in files if fnmatch(name, pattern)]
     if len(names) != 1:
-        message = "no such file in the data set" if not names else "several files of the data set match"
+        message = "no file of the data set matches" if not names else "several files of the data set match"
         raise UserError(message, file=folder, key="data.files", value=pattern, allowed=names or files)
     return files[names[0]]
 
@@ -180,7 +180,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         ".parquet": lambda path: read_parquet(path, ()).to_dict("records"),
     }
     if file.suffix not in readers:
-        raise UserError("cannot read this kind of file", file=file, value=file.suffix, allowed=readers)
+        raise UserError("files of this kind cannot be read", file=file, value=file.suffix, allowed=readers)
     return readers[file.suffix](file)
 
 
@@ -214,12 +214,12 @@ _EXTRACT: dict[str, Callable[[str], str | None]] = {
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold instead of an array or number of Parquet's."""
+    """A NumPy array or number from Parquet as a plain value for JSON."""
     return value.tolist()
 
 
 def _column(row: Any, path: str, file: Path) -> Any:
-    """What a row holds at a path of keys and indices."""
+    """The value of a row at a path of keys and indices, joined by dots."""
     value = row
     for part in path.split("."):
         try:
@@ -231,10 +231,10 @@ def _column(row: Any, path: str, file: Path) -> Any:
 
 
 def _text(value: Any, path: str, file: Path) -> str:
-    """Text as it is, a number without a fraction as an integer.
+    """Text unchanged, or a number as text; a number without a fraction becomes an integer.
 
     Raises:
-        UserError: for anything else, such as a list or nothing.
+        UserError: for any other value, such as a list, a boolean or null.
     """
     if isinstance(value, str):
         return value

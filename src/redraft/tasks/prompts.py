@@ -1,4 +1,4 @@
-"""How a problem is put to a model: as one message of its chat template, or as it stands where there is none."""
+"""Encoding of problems as prompts: one user message of the chat template, or the plain text without a template."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,21 +6,24 @@ from typing import Any
 from redraft.errors import UserError
 
 DATE = "26 Jul 2024"
-"""Llama 3.2's template writes a date into every prompt: today's, unless it is given one. This is its own fallback."""
+"""Date in prompts of Llama 3.2: its template writes today's date if none is given. This is its own fallback."""
 
 
 def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[list[int]]:
-    """Prompts as tokens, with what makes the model answer behind them.
+    """Encode texts as prompts, each followed by the template's opening of the model's answer.
 
-    SPEC-RL uses Qwen's chat template; the tiny models have none.
+    SPEC-RL uses Qwen's chat template. The tiny models have no template.
 
     Args:
-        tokenizer: of transformers.
+        tokenizer: a tokenizer of transformers.
         texts: problems, with their instructions.
-        chat: whether the template is used, see `redraft.config.data.Sampling`.
+        chat: `auto`, `required` or `never`; see `redraft.config.data.Sampling`.
+
+    Returns:
+        Token ids of each prompt.
 
     Raises:
-        UserError: if a template is required and there is none.
+        UserError: if a template is required and the tokenizer has none.
     """
     template = getattr(tokenizer, "chat_template", None)
     if chat == "required" and not template:
@@ -31,5 +34,5 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
         return [list(tokens) for tokens in tokenizer(list(texts))["input_ids"]]
     messages = [[{"role": "user", "content": text}] for text in texts]
     chats = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, date_string=DATE)
-    # The template writes special tokens itself, the beginning of the sequence included.
+    # The template writes all special tokens itself, also the beginning of the sequence.
     return [list(tokens) for tokens in tokenizer(chats, add_special_tokens=False)["input_ids"]]

@@ -1,11 +1,11 @@
-"""Where IFEval's checkers get their sentences from: NLTK's Punkt and its trained parameters, `punkt_tab`.
+"""The sentence splitter of IFEval's checkers: NLTK's Punkt with its trained parameters, `punkt_tab`.
 
-Both harnesses ask NLTK for them, and no package index carries them. They are looked for in `$NLTK_DATA`, in
-`$REDRAFT_DATA/nltk_data` and in NLTK's usual folders, then fetched, which needs a network. Where all that fails, Punkt
-works untrained: it takes every abbreviation's full stop for the end of a sentence. Both harnesses are then pointed to
-the same empty parameters, so that they still split alike.
+Both harnesses ask NLTK for these parameters, and no Python package contains them. They are searched in `$NLTK_DATA`, in
+`$REDRAFT_DATA/nltk_data` and in NLTK's usual folders, and then fetched, which needs a network. If all this fails, Punkt
+runs untrained and takes the full stop of every abbreviation for the end of a sentence. Both harnesses then use the same
+empty parameters, so that they still split alike.
 
-Imports nothing but NLTK, since lighteval's environment uses this file too.
+This module imports nothing but NLTK and `redraft.errors`, since lighteval's environment uses it too.
 """
 
 import os
@@ -25,22 +25,22 @@ Splitter = Literal["punkt_tab", "untrained"]
 ENGLISH = "tokenizers/punkt_tab/english"
 PARAMETERS = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt")
 FETCHING = 60
-"""Longest time that fetching may take, seconds; where packets are dropped, NLTK itself waits for minutes."""
+"""Time limit for fetching, in seconds; NLTK itself waits for minutes if a network drops packets."""
 NOTE = (
     "sentences were split by an untrained Punkt (NLTK's punkt_tab was not found), which can change the verdicts of "
     "length_constraints:number_sentences and change_case:capital_word_frequency"
 )
-"""What to say beside a result of the untrained splitter."""
+"""Note on results of the untrained splitter."""
 
 
 @cache
 def sentence_splitter() -> Splitter:
-    """Make NLTK ready to split sentences, without a network if need be, and say by what it does.
+    """Prepare NLTK to split sentences, also without a network, and return the kind of splitter.
 
-    Processes that are started later inherit the choice. Warns once, with `NOTE`, if it is the untrained splitter.
+    Processes that start later inherit the choice. The untrained splitter gives one warning, `NOTE`.
 
     Raises:
-        UserError: if parameters are there but incomplete or damaged.
+        UserError: if the parameters that are found are incomplete or damaged.
     """
     if root := os.environ.get("REDRAFT_DATA"):
         _look_in(Path(root) / "nltk_data", first=False)
@@ -53,7 +53,7 @@ def sentence_splitter() -> Splitter:
 
 
 def _look_in(folder: Path, *, first: bool) -> None:
-    """Add a folder in front of NLTK's own, before or behind those of `$NLTK_DATA`."""
+    """Add a folder to NLTK's search path, before or after those of `$NLTK_DATA`, and to that variable."""
     configured = [part for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
     if str(folder) in nltk.data.path:
         return
@@ -62,7 +62,7 @@ def _look_in(folder: Path, *, first: bool) -> None:
 
 
 def _folder() -> Path | None:
-    """The parameters that NLTK would use; where only other languages are, nothing."""
+    """The folder of English parameters that NLTK would use, or None."""
     try:
         return Path(str(nltk.data.find(ENGLISH)))
     except LookupError:
@@ -70,7 +70,7 @@ def _folder() -> Path | None:
 
 
 def _fetch() -> None:
-    """Ask NLTK's downloader, in a process that can be stopped; whether it worked shows in what is there then."""
+    """Run NLTK's downloader in a process that can be stopped; the caller checks whether the parameters are there."""
     command = [sys.executable, "-m", "nltk.downloader", "--quiet", "punkt_tab"]
     try:
         subprocess.run(command, capture_output=True, timeout=FETCHING, check=False)
@@ -80,7 +80,7 @@ def _fetch() -> None:
 
 @cache
 def _untrained() -> Path:
-    """A folder with empty parameters, which stays until this process ends."""
+    """A folder with empty parameters, which is removed when this process ends."""
     _KEPT.append(TemporaryDirectory(prefix="redraft-punkt-"))
     root = Path(_KEPT[-1].name)
     (root / ENGLISH).mkdir(parents=True)
@@ -93,7 +93,7 @@ _KEPT: list[TemporaryDirectory] = []
 
 
 def _trained() -> bool:
-    """Whether the parameters that are found hold anything.
+    """True if the parameters that are found are not empty.
 
     Raises:
         UserError: if they cannot be read.

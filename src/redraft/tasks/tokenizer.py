@@ -1,4 +1,4 @@
-"""The tokenizer of the tiny task: one token a character, and one for the opening of a box."""
+"""The tokenizer of the tiny task: one token per character, and one for the opening of a box."""
 
 import string
 
@@ -9,7 +9,7 @@ PAD, EOS, BOX = "<pad>", "<eos>", "\\boxed{"
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A fast tokenizer for digits, letters, `+-=;` and boxes; 44 tokens."""
+    """Make a fast tokenizer with 44 tokens: digits, small letters, `+-=;`, boxes, padding and end of sequence."""
     tokens = [PAD, EOS, BOX, "}", *string.digits, *string.ascii_lowercase, *"+-=;"]
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|."), behavior="isolated")

@@ -1,4 +1,4 @@
-"""Rollouts as tensors, and what the policy thinks of them."""
+"""Rollouts as tensors, and what the policy says of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,25 +15,29 @@ class Batch:
 
     Attributes:
         tokens: int64 (rows, width), prompt and response.
-        starts: int64 (rows,), where each response begins.
+        starts: int64 (rows,), position at which each response begins.
         mask: float32 (rows, longest response), 1 on response tokens.
+        trained: float32 (rows, longest response), 1 on response tokens that losses are taken of.
     """
 
     tokens: torch.Tensor
     starts: torch.Tensor
     mask: torch.Tensor
+    trained: torch.Tensor
 
     @classmethod
     def of(
-        cls, prompts: Sequence[Sequence[int]], rollouts: Sequence[Rollout], pad: int, device: torch.device
-    ) -> "Batch":
-        """Join each rollout with its prompt."""
+        cls, prompts: Sequence[Sequence[int]], rollouts: Sequence[Rollout], pad: int, device: torch.device,
+        stopped: Sequence[bool] = (),
+    ) -> "Batch":  # fmt: skip
+        """Join each rollout with its prompt; `stopped` are the rollouts whose gradient is, none if empty."""
         rows = [[*prompt, *rollout.tokens.tolist()] for prompt, rollout in zip(prompts, rollouts, strict=True)]
         width = max(map(len, rows))
         tokens = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=device)
         lengths = torch.tensor([rollout.length for rollout in rollouts], device=device)
         mask = (torch.arange(int(lengths.max()), device=device) < lengths[:, None]).float()
-        return cls(tokens, torch.tensor([len(p) for p in prompts], device=device), mask)
+        trained = mask * ~torch.tensor(stopped, device=device)[:, None] if any(stopped) else mask
+        return cls(tokens, torch.tensor([len(p) for p in prompts], device=device), mask, trained)
 
     def parts(self, rows: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, "Batch"]]:
         """Some of the rows in micro-batches of about equal length, each no wider than it must be.
@@ -44,11 +48,12 @@ class Batch:
         ends = self.starts + self.mask.sum(1).long()
         for chosen in rows[ends[rows].argsort(stable=True)].split(size):
             width = int(ends[chosen].max())
-            yield chosen, Batch(self.tokens[chosen, :width], self.starts[chosen], self.mask[chosen])
+            whole = (self.starts, self.mask, self.trained)
+            yield chosen, Batch(self.tokens[chosen, :width], *(part[chosen] for part in whole))
 
     def log_probs(self, model: Any, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
-        # What a pad token behind the end sees does not matter: attention is causal, and the mask drops it.
+        # Pad tokens behind the end need no attention mask: attention is causal, and `mask` drops their own outputs.
         logits = model(input_ids=self.tokens, attention_mask=None).logits.float()
         positions = self._positions()
         chosen = logits.gather(1, (positions - 1)[..., None].expand(-1, -1, logits.shape[-1])).log_softmax(-1)
@@ -61,6 +66,6 @@ class Batch:
         return values.gather(1, self._positions() - 1) * self.mask
 
     def _positions(self) -> torch.Tensor:
-        """Where each response token stands, int64 (rows, longest response); beyond a response its last column."""
+        """Position of each response token, int64 (rows, longest response); the last column's beyond a response."""
         positions = self.starts[:, None] + torch.arange(self.mask.shape[1], device=self.tokens.device)
         return positions.clamp(max=self.tokens.shape[1] - 1)

@@ -1,7 +1,7 @@
-"""What learns: the policy and, for PPO, its critic; one call updates them from a batch of rollouts."""
+"""Policy and, for PPO, critic; one call updates them from graded groups, which may differ in size."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,19 @@ import torch
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
 from redraft.errors import UserError
+from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train import models
 from redraft.train.batch import Batch
-from redraft.train.losses import PolicyLoss, advantages, value_loss
+from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
 from redraft.train.stages import StageClock
 
 NO_UPDATE: dict[str, float | None] = {"entropy": None, "kl": None, "clip_fraction": None, "gradient_norm": None}
 """What a step without an update reports of one."""
 CRITIC = ("critic_loss", "critic_gradient_norm")
 """What an update of a critic reports besides."""
+
+MiniBatch = tuple[torch.Tensor, dict[str, Any]]
+"""Row indices, int64 (n,), and verl's `batch_num_tokens` and `global_batch_size` of the rows that are trained on."""
 
 
 class Learner:
@@ -30,10 +34,11 @@ class Learner:
         policy: the initial policy; it is trained in place.
         model_folder: where it came from; reference policy and critic start from there too.
         device: where all of them compute.
+        pad: token that fills rows behind a response's end.
     """
 
-    def __init__(self, run: Run, policy: Any, model_folder: Path, device: torch.device) -> None:
-        self.run, self.policy, self.device = run, policy.to(device), device
+    def __init__(self, run: Run, policy: Any, model_folder: Path, device: torch.device, pad: int) -> None:
+        self.run, self.policy, self.device, self.pad = run, policy.to(device), device, pad
         self.loss = PolicyLoss(run.algorithm)
         self.parts: dict[str, Any] = {"model": self.policy, "optimizer": self._adamw(self.policy, 1.0)}
         self.reference = self.critic = None
@@ -56,21 +61,24 @@ class Learner:
         return NO_UPDATE | (dict.fromkeys(CRITIC) if self.critic else {})
 
     def update(
-        self, batch: Batch, rewards: np.ndarray, groups: np.ndarray, clock: StageClock
+        self, groups: Sequence[Group], prompts: Sequence[Sequence[int]], clock: StageClock
     ) -> dict[str, float | None]:
-        """Update from whole groups of rollouts, a mini-batch at a time.
+        """Update from graded groups, a mini-batch of whole groups at a time.
 
         Args:
-            batch: prompts and rollouts.
-            rewards: float32 (rows,).
-            groups: (rows,), equal for rollouts of one prompt.
+            groups: in the order of their mini-batches.
+            prompts: tokens of every prompt by its index.
             clock: gets the seconds.
 
         Raises:
             UserError: before an update that is not finite.
         """
+        samples = [sample for group in groups for sample in group.samples]
+        batch = self._batch(samples, prompts)
+        owner = np.repeat(np.arange(len(groups)), [len(group.samples) for group in groups])
         with torch.no_grad(), clock.stage("old_log_probs"):
             old, entropy = self.log_probs(self.policy, batch, entropy=True)
+            _put_stored(old, samples)
         ref = values = None
         if self.reference is not None:
             with torch.no_grad(), clock.stage("ref"):
@@ -79,14 +87,27 @@ class Learner:
             with torch.no_grad(), clock.stage("values"):
                 values = self._values(batch)
         with clock.stage("adv"):
-            on_device = torch.from_numpy(rewards).to(self.device)
-            advantage, returns = advantages(self.run.algorithm, on_device, batch.mask, groups, values)
+            rewards = torch.from_numpy(self._rewards(samples)).to(self.device)
+            advantage, returns = advantages(self.run.algorithm, rewards, batch.mask, owner, values)
         metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum())}
+        minis = self._mini_batches(batch, owner)
+        if not minis:
+            return self.metrics_without_update | metrics
         if values is not None:
             with clock.stage("update_critic"):
-                metrics |= self._update_critic(batch, values, returns)
+                metrics |= self._update_critic(batch, minis, values, returns)
         with clock.stage("update_actor"):
-            return metrics | self._update_actor(batch, old, ref, advantage)
+            return metrics | self._update_actor(batch, minis, old, ref, advantage)
+
+    def _batch(self, samples: Sequence[Sample], prompts: Sequence[Sequence[int]]) -> Batch:
+        rollouts, stopped = [sample.rollout for sample in samples], [sample.use is Use.STOPPED for sample in samples]
+        return Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device, stopped)
+
+    def _rewards(self, samples: Sequence[Sample]) -> np.ndarray:
+        """Rewards after shaping, float32 (samples,)."""
+        rewards = np.array([sample.reward for sample in samples], dtype=np.float32)
+        lengths = np.array([sample.rollout.length for sample in samples])
+        return shaped(self.run.algorithm, rewards, lengths, self.run.trainer.max_response_tokens)
 
     def log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies (zero unless asked for), float32 (rows, longest response)."""
@@ -111,23 +132,33 @@ class Learner:
         """All rows in micro-batches."""
         return batch.parts(torch.arange(len(batch.mask), device=self.device), self.run.engine.rows_per_micro_batch)
 
-    def _mini_batches(self, batch: Batch) -> list[tuple[torch.Tensor, dict[str, Any]]]:
-        """Rows of each update, in the order of the batch as verl takes them, and what its losses divide by."""
-        size = self.run.trainer.prompts_per_update * self.run.trainer.group_size
-        minis = torch.arange(len(batch.mask), device=self.device).split(size)
-        return [(m, {"batch_num_tokens": batch.mask[m].sum(), "global_batch_size": len(m)}) for m in minis]
+    def _mini_batches(self, batch: Batch, owner: np.ndarray) -> list[MiniBatch]:
+        """Rows of each update, in the order of the batch as verl takes them, and what its losses divide by.
 
-    def _update_critic(self, batch: Batch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float | None]:
+        A mini-batch whose gradient is stopped everywhere is left out: there is nothing to divide by.
+        """
+        whole = torch.from_numpy(owner // self.run.trainer.prompts_per_update).to(self.device)
+        minis = []
+        for rows in torch.arange(len(owner), device=self.device).split(torch.bincount(whole).tolist()):
+            tokens = batch.trained[rows].sum()
+            sequences = int((batch.trained[rows].sum(1) > 0).sum())
+            if sequences:
+                minis.append((rows, {"batch_num_tokens": tokens, "global_batch_size": sequences}))
+        return minis
+
+    def _update_critic(
+        self, batch: Batch, minis: Sequence[MiniBatch], old: torch.Tensor, returns: torch.Tensor
+    ) -> dict[str, float | None]:
         assert isinstance(self.run.algorithm, PPO)
         assert self.critic is not None
         self.critic.train()
         losses, norms = [], []
-        for mini, whole in self._mini_batches(batch):
+        for mini, whole in minis:
             self.parts["critic_optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
                 values = part.values(self.critic)
-                loss = value_loss(self.run.algorithm, values, old[rows], returns[rows], part.mask, whole)
+                loss = value_loss(self.run.algorithm, values, old[rows], returns[rows], part.trained, whole)
                 loss.backward()
                 total += float(loss.detach())
             losses.append(total)
@@ -135,20 +166,25 @@ class Learner:
         return {"critic_loss": float(np.mean(losses)), "critic_gradient_norm": float(np.mean(norms))}
 
     def _update_actor(
-        self, batch: Batch, old: torch.Tensor, ref: torch.Tensor | None, advantage: torch.Tensor
+        self,
+        batch: Batch,
+        minis: Sequence[MiniBatch],
+        old: torch.Tensor,
+        ref: torch.Tensor | None,
+        advantage: torch.Tensor,
     ) -> dict[str, float | None]:
         self.policy.train()
         kl, clip_fraction, norms = 0.0, 0.0, []
-        for mini, whole in self._mini_batches(batch):
+        for mini, whole in minis:
             self.parts["optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
                 log_probs, _ = part.log_probs(self.policy)
                 reference = None if ref is None else ref[rows]
-                result = self.loss(log_probs, old[rows], reference, advantage[rows], part.mask, whole)
+                result = self.loss(log_probs, old[rows], reference, advantage[rows], part.trained, whole)
                 result.loss.backward()
                 total += float(result.loss.detach())
-                share = float(part.mask.sum() / batch.mask.sum())
+                share = float(part.trained.sum() / batch.trained.sum())
                 kl += (result.kl or 0.0) * share
                 clip_fraction += result.clip_fraction * share
             norms.append(self._step("model", "optimizer", {"loss": total, "kl": kl}))
@@ -170,3 +206,11 @@ class Learner:
                 )
         self.parts[optimizer].step()
         return norm
+
+
+def _put_stored(old: torch.Tensor, samples: Sequence[Sample]) -> None:
+    """Put stored log-probabilities in place of recomputed ones, float32 (rows, tokens), where samples ask for it."""
+    for row, sample in enumerate(samples):
+        if sample.old_log_probs is OldLogProbs.STORED:
+            stored = torch.from_numpy(sample.rollout.log_probs)
+            old[row, : len(stored)] = stored.to(old)

@@ -18,7 +18,7 @@ def advantages(
     algorithm: Algorithm, rewards: torch.Tensor, mask: torch.Tensor, groups: np.ndarray,
     values: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Advantage and return of every response token, both float32 (rows, tokens).
+    """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
     Args:
         algorithm: whose estimator is taken.
@@ -28,7 +28,9 @@ def advantages(
         values: float32 (rows, tokens), the critic's before each token; PPO needs them.
     """
     token_level = torch.zeros_like(mask, dtype=torch.float32)
-    token_level[torch.arange(len(mask)), mask.long().sum(1) - 1] = rewards
+    lengths = mask.long().sum(1)
+    rows = lengths.nonzero()[:, 0]  # an empty response has no last token; column -1 would be another's
+    token_level[rows, lengths[rows] - 1] = rewards[rows]
     if isinstance(algorithm, PPO):
         return core_algos.compute_gae_advantage_return(
             token_level_rewards=token_level, values=values, response_mask=mask.float(), gamma=algorithm.gamma,

@@ -1,5 +1,7 @@
-"""What a step leaves behind: its record's counts, and the rollouts themselves. The same for every trainer."""
+"""What a step leaves behind: its record, and the rollouts themselves. The same for every trainer."""
 
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,23 +9,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from redraft.files import atomic
-from redraft.rollout.types import Finish, Rollout
-from redraft.train.gather import informative
+from redraft.errors import UserError
+from redraft.files import atomic, write_atomically
+from redraft.rollout.types import Finish, Group
 
 
-def describe(
-    rollouts: Sequence[Rollout], rewards: np.ndarray, step: int, steps_per_epoch: int, group_size: int
-) -> dict[str, Any]:
-    """Counts and means over a batch of whole groups; those about drafts are None where no rollout had one.
+def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[str, Any]:
+    """Counts and means over the rollouts of a step; those about drafts are None where no rollout had one.
+
+    Samples that a group carries from an earlier step or from memory are left out: that step has counted them.
 
     Args:
-        rollouts: of the step, groups one after the other.
-        rewards: float32 (rollouts,), before any shaping.
+        groups: graded, at least one, of any size.
         step: at which they were completed.
         steps_per_epoch: turns ages in steps into epochs.
-        group_size: rollouts a group.
     """
+    made = [sample for group in groups for sample in group.samples if not sample.carried]
+    rollouts = [sample.rollout for sample in made]
     drafted = [r for r in rollouts if r.draft_length]
     ages = step - np.concatenate([r.sampled_at for r in rollouts])
     return {
@@ -36,25 +38,51 @@ def describe(
         "prefix_length": float(np.mean([r.prefix_length for r in drafted])) if drafted else None,
         "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
-        "informative": float(informative(rewards, group_size).mean()),
-        "reward": float(rewards.mean()),
+        "informative": float(np.mean([group.informative for group in groups])),
+        "reward": float(np.mean([sample.reward for sample in made], dtype=np.float32)),
     }
 
 
-def save_rollouts_of_step(file: Path, epoch: int, rollouts: Sequence[Rollout], rewards: np.ndarray) -> None:
-    """Write a step's rollouts as Parquet, one line each, for diversity and case studies."""
+def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None:
+    """Write a step's samples as Parquet, one line each, for diversity and case studies."""
+    samples = [(group, sample) for group in groups for sample in group.samples]
+    rollouts = [sample.rollout for _, sample in samples]
     frame = pd.DataFrame(
         {
             "epoch": epoch,
-            "prompt": [r.prompt for r in rollouts],
+            "prompt": [group.prompt for group, _ in samples],
             "sample": [r.sample for r in rollouts],
             "tokens": [r.tokens for r in rollouts],
             "sampled_at": [r.sampled_at for r in rollouts],
             "prefix_length": [r.prefix_length for r in rollouts],
             "draft_length": [r.draft_length for r in rollouts],
             "finish": [str(r.finish) for r in rollouts],
-            "reward": rewards,
+            "reward": np.array([sample.reward for _, sample in samples], dtype=np.float32),
+            "visit": [group.visit for group, _ in samples],
+            "carried": [sample.carried for _, sample in samples],
         }
     )
     with atomic(file) as temporary:
         frame.to_parquet(temporary, index=False)
+
+
+def append_record(file: Path, record: dict[str, Any]) -> None:
+    """Add one line of JSON, on the disk before a checkpoint counts on it."""
+    with file.open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps(record, allow_nan=False) + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def truncate_records(file: Path, count: int) -> None:
+    """Keep the first `count` lines: those of the checkpoint that is resumed from.
+
+    Raises:
+        UserError: if there are fewer.
+    """
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if len(lines) < count:
+        raise UserError(
+            "records of finished steps are missing", file=file, value=len(lines), allowed=f"at least {count}"
+        )
+    write_atomically(file, "".join(line + "\n" for line in lines[:count]))

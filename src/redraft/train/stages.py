@@ -1,11 +1,7 @@
-"""Where a step's time goes, by the stages of SPEC-RL's Table 4."""
+"""Seconds of a step by the stages of SPEC-RL's Table 4."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-
-import torch
-
-from redraft.engines.clock import now
 
 STAGES = (
     "verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic",
@@ -14,21 +10,23 @@ STAGES = (
 
 
 class StageClock:
-    """Seconds a stage; `others` is what no stage claims, so that stages always sum to the step.
+    """Seconds of a step by stage; `others` is what no stage claims, so that stages always sum to the step.
 
     Args:
-        device: whose work is counted as the stage's that gave it.
+        now: seconds, of the device or machine that does the work.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._began = self.now()
-        self._excluded = 0.0
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self._began = now()
+        self._left_out = 0.0
         self.seconds = dict.fromkeys(STAGES, 0.0)
 
-    def now(self) -> float:
-        """Seconds, when the device has done what it was given."""
-        return now(self.device)
+    def add(self, seconds: Mapping[str, float], unseen: float = 0.0) -> None:
+        """Claim seconds for stages; `unseen` of them passed while the clock stood still."""
+        for stage, value in seconds.items():
+            self.seconds[stage] += value
+        self._left_out -= unseen
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -41,16 +39,16 @@ class StageClock:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Leave a block's time out of the step: measurement that training does not need."""
+        """Leave a block's time out of the step: measurement and checkpoints, which training itself does not need."""
         began = self.now()
         try:
             yield
         finally:
-            self._excluded += self.now() - began
+            self._left_out += self.now() - began
 
     def finish(self) -> dict[str, float]:
         """Seconds by stage and in `total`."""
-        total = self.now() - self._began - self._excluded
+        total = self.now() - self._began - self._left_out
         claimed = sum(seconds for name, seconds in self.seconds.items() if name != "others")
         self.seconds["others"] = max(total - claimed, 0.0)
         return {**self.seconds, "total": claimed + self.seconds["others"]}

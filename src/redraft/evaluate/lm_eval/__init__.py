@@ -1,1 +1,1 @@
-"""lm-eval (0.4.13) as a harness: its tasks, its loop and its models, this project's problems and grader."""
+"""lm-eval (0.4.13) as a harness: its tasks, loop and models, with this project's problems and grader."""

@@ -1,4 +1,4 @@
-"""lm-eval's own command with the model `redraft`: `python -m redraft.evaluate.lm_eval run --model redraft …`."""
+"""lm-eval's command, extended by the model `redraft`: `python -m redraft.evaluate.lm_eval run --model redraft …`."""
 
 import sys
 

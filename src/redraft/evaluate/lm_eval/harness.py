@@ -1,6 +1,7 @@
-"""Sampling a policy through lm-eval: generations in this project's columns, and lm-eval's own metrics beside them.
+"""Sampling of a policy through lm-eval: generations in this project's columns, and lm-eval's own metrics.
 
-Benchmarks may come from anywhere; those of protocols are the same tasks as in the task files.
+Any benchmark can be sampled, also one that stands in a preset only. The benchmarks of protocols become the same tasks
+as in the task files under workflows/lm_eval.
 """
 
 import logging
@@ -32,11 +33,11 @@ from redraft.train import models
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What lm-eval made.
+    """The results of lm-eval.
 
     Attributes:
-        generations: one line a sample, columns as `redraft.evaluate.parts.SCHEMA` without the step.
-        metrics: by benchmark, lm-eval's aggregated metrics.
+        generations: one line per sample, with the columns of `redraft.evaluate.parts.SCHEMA` without the step.
+        metrics: lm-eval's aggregated metrics by benchmark and name.
     """
 
     generations: pd.DataFrame
@@ -47,7 +48,7 @@ def sample(
     policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
     limit: int | None = None,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
-    """Generations of a policy, a benchmark at a time, sampled through lm-eval and not graded; see `evaluate`."""
+    """Sample a policy through lm-eval without grading; yields each benchmark's generations. See `evaluate`."""
     for _, frame, _ in _each(policy, benchmarks, seed, kind, settings, limit, graded=False):
         yield frame
 
@@ -58,20 +59,20 @@ def evaluate(
 ) -> Evaluated:  # fmt: skip
     """Sample and grade a policy on benchmarks through lm-eval.
 
-    Under `transformers` and `vllm` models give only text. Its tokens are then made from it anew, without the one that
-    ended the response, and a response counts as cut off if these are as many as it may have.
+    lm-eval's own models (`transformers` and `vllm`) return text only. The text is then tokenized again, so the stop
+    token is missing, and a response counts as cut off if its tokens reach the length limit.
 
     Args:
         policy: folder in transformers' format, or a hub id.
-        benchmarks: what to sample, by name.
-        seed: of all draws.
+        benchmarks: the benchmarks by name.
+        seed: seed of all draws.
         kind: `torch` for the model `redraft` with the in-process engine, `transformers` for lm-eval's `hf`, `vllm`
-            for its `vllm`.
-        settings: where to execute.
-        limit: how many problems of each benchmark, the first ones; all if none is given.
+            for lm-eval's `vllm`.
+        settings: device, threads and batch sizes.
+        limit: number of problems per benchmark, the first ones; all of them if None.
 
     Raises:
-        UserError: if problems or a policy cannot be read, or the policy cannot be asked these problems.
+        UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
     each = list(_each(policy, benchmarks, seed, kind, settings, limit, graded=True))
     frames = pd.concat([frame for _, frame, _ in each], ignore_index=True)
@@ -82,7 +83,7 @@ def _each(
     policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
     limit: int | None, *, graded: bool,
 ) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:  # fmt: skip
-    """Each benchmark's name, generations and lm-eval's metrics, when it is done."""
+    """Yield the name, generations and lm-eval's metrics of each benchmark when it is done."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
             task = ConfigurableTask(config=_config(name, benchmark, kind, graded))
@@ -93,7 +94,7 @@ def _each(
 
 
 def _config(name: str, benchmark: Benchmark, kind: str, graded: bool) -> dict[str, Any]:
-    """The benchmark's task, with what only this kind of model understands."""
+    """The benchmark's task, with generation settings that only this kind of model accepts."""
     config = task_config(name, benchmark)
     ungraded = {} if graded else {"process_results": scoring.ungraded, "metric_list": scoring.UNGRADED}
     return config | ungraded | {"generation_kwargs": config["generation_kwargs"] | stock.GENERATION.get(kind, {})}
@@ -101,7 +102,7 @@ def _config(name: str, benchmark: Benchmark, kind: str, graded: bool) -> dict[st
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """lm-eval warns of every custom data set and setting; what would be wrong is checked here."""
+    """Silence lm-eval's warnings of custom data sets and settings; this module checks them itself."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -134,14 +135,14 @@ def _opened(
 
 
 def _check_room(model: Any, length: int, policy: Path | str) -> None:
-    """lm-eval would cut prompts and say nothing that ends up in a result."""
+    """Refuse sequences that are too long; lm-eval would cut their prompts, and no result would show it."""
     if length > model.max_length:
-        raise UserError("the model takes no sequences as long as these prompts with their responses", file=policy,
+        raise UserError("the longest prompt with its response is longer than the model allows", file=policy,
                         key="max_new_tokens", value=length, allowed=f"{model.max_length} tokens in all")  # fmt: skip
 
 
 def _longest(policy: Path | str, benchmarks: dict[str, Benchmark], limit: int | None) -> int:
-    """Tokens of the longest prompt with the longest response."""
+    """Number of tokens of the longest prompt plus its benchmark's longest response."""
     tokenizer = models.load_tokenizer(policy)
     lengths = [
         len(prompt) + benchmark.max_new_tokens
@@ -152,7 +153,7 @@ def _longest(policy: Path | str, benchmarks: dict[str, Benchmark], limit: int | 
 
 
 def _templated(model: LM, benchmark: Benchmark) -> bool:
-    """Whether lm-eval puts prompts into the chat template; the model `redraft` does so itself."""
+    """True if lm-eval is to apply the chat template; the model `redraft` applies it itself."""
     if isinstance(model, RedraftModel):
         return False
     return benchmark.chat != "never" and bool(getattr(model.tokenizer, "chat_template", None))
@@ -160,7 +161,7 @@ def _templated(model: LM, benchmark: Benchmark) -> bool:
 
 @dataclass
 class _Clock:
-    """Times an lm-eval model's generation apart from its grading."""
+    """Wrapper that times an lm-eval model's generation, without the grading."""
 
     generate: Any
     seconds: float = field(default=0.0)
@@ -175,7 +176,7 @@ class _Clock:
 def _run(
     model: LM, task: ConfigurableTask, templated: bool, seed: int, limit: int | None
 ) -> tuple[dict[str, Any], float]:
-    """lm-eval's results on one task, and the wall seconds of generation."""
+    """Run one task; returns lm-eval's results and the wall seconds of generation."""
     clock = _Clock(model.generate_until)
     model.generate_until = clock
     try:
@@ -190,7 +191,7 @@ def _run(
 
 
 def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchmark) -> list[dict[str, Any]]:
-    """Lines of generations from lm-eval's log of a task."""
+    """Lines of generations, made from lm-eval's log of a task."""
     rows = []
     for entry in samples:
         ((*texts,),) = entry["resps"]
@@ -206,7 +207,7 @@ def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchm
 
 
 def _response(model: LM, place: tuple[str, int, int], text: str, limit: int) -> tuple[np.ndarray, str]:
-    """Tokens, int32, and how they ended: as sampled, or as far as the text shows."""
+    """Tokens, int32, and `stop` or `length`: as sampled for the model `redraft`, else derived from the text."""
     if isinstance(model, RedraftModel):
         response = model.responses[place]
         return response.tokens, response.finish
@@ -215,7 +216,7 @@ def _response(model: LM, place: tuple[str, int, int], text: str, limit: int) -> 
 
 
 def _aggregated(results: dict[str, Any]) -> dict[str, float]:
-    """lm-eval's metrics by name, without filters and standard errors."""
+    """lm-eval's metrics by name, without the filters' names and without standard errors."""
     return {
         metric.partition(",")[0]: float(value)
         for metric, value in results.items()

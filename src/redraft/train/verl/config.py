@@ -12,10 +12,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from redraft.config.experiment import Run
-from redraft.config.load import merge
 from redraft.config.model import PretrainedModel
+from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.errors import UserError
+from redraft.rollout.schedule import schedule
 from redraft.train.verl import schema
 from redraft.train.verl.platforms import engine_of, environment, on_cpu, on_gpus
 from redraft.train.verl.settings import settings
@@ -24,7 +25,7 @@ __all__ = ["check", "compose", "environment", "show", "uses_gpu"]
 
 
 def compose(
-    run: Run, model: str | Path, folder: Path, problems: Path, *, gpu: bool, resume: Path | None = None,
+    run: Run, model: str | Path, folder: Path, problems: Path, *, gpu: bool,
     inputs: Mapping[str, str] | None = None, commits: Sequence[str | None] = (),
 ) -> DictConfig:  # fmt: skip
     """The complete configuration of a run, with what this project's own parts need under `redraft`.
@@ -35,7 +36,6 @@ def compose(
         folder: of the run's files.
         problems: the training data as `redraft.train.verl.data` writes them.
         gpu: whether it runs on GPUs.
-        resume: a checkpoint's folder, `global_step_N`.
         inputs: hashes of what the run starts from, by name.
         commits: of the code, for the record.
 
@@ -43,7 +43,7 @@ def compose(
         UserError: for what verl cannot do, a key that it does not have, or a value that it refuses.
     """
     _refuse(run, gpu)
-    tables = merge(settings(run, model, folder, problems, resume), on_gpus(run) if gpu else on_cpu(run))
+    tables = merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run))
     config, site, file = copy.deepcopy(schema.defaults()), engine_of(run).verl, f"experiments/presets/{run.preset}.yaml"
     for key, value in {**schema.dotted(tables), **site}.items():
         schema.put(config, key, value, file if key in site else None)
@@ -100,14 +100,13 @@ def _refuse(run: Run, gpu: bool) -> None:
     Raises:
         UserError: for the first such setting.
     """
+    schedule(run, run.data.size)
     trainer, engine = run.trainer, engine_of(run)
     ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     refused: list[tuple[bool, str, str, Any, str]] = [
         (bool(run.unsupported), run.unsupported, "reuse", run.reuse.kind, "another, or engine.kind: torch"),
-        (run.data.size % trainer.prompts_per_step > 0, "rollout batches must divide the training data",
-         "trainer.prompts_per_step", trainer.prompts_per_step, f"divisors of {run.data.size}"),
         (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),
         (max(engine.gpus, 1) % engine.tensor_parallel > 0, "replicas of vLLM must divide the GPUs",
          "engine.tensor_parallel", engine.tensor_parallel, f"divisors of {max(engine.gpus, 1)}"),

@@ -1,4 +1,4 @@
-"""From a run to a process of verl's: its inputs, its configuration, its start, its progress and its end."""
+"""A run's process of verl's: its configuration, its start, its progress and its end."""
 
 import json
 import os
@@ -6,29 +6,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
 from redraft.config.experiment import Run
-from redraft.config.identity import fingerprint, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import NO_SPACE, sha256, write_atomically
+from redraft.files import NO_SPACE, write_atomically
 from redraft.ops.devices import VISIBLE, held
 from redraft.ops.lease import Lease
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.checkpoint import truncate_records
-from redraft.train.local import Progress as Report
-from redraft.train.run_folder import RunFolder
+from redraft.train.campaign import Campaign, inputs_of
+from redraft.train.campaign import Progress as Report
+from redraft.train.checkpoint import State
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.data import read_problems
-from redraft.train.verl.progress import Progress, VerlCheckpoints
+from redraft.train.verl.pickles import refuse_code
 from redraft.train.verl.ray_cluster import ray_cluster, token
 
 LOOK_SECONDS = 0.5
@@ -37,46 +35,42 @@ LAST_LINES = 15
 """Of the log, which are shown when it fails."""
 
 
-@dataclass
 class VerlTrainer:
-    """Trains one run under verl.
+    """Trains one run under verl, in another process, whose loop is the campaign's (`redraft.train.verl.trainer`).
 
     Args:
         run: what to train.
         model_folder: the initial policy in transformers' format; the reference policy too.
-        path: where the run's files go; a checkpoint there is resumed from.
+        path: for the run's files; a checkpoint there is resumed from.
         commit: of the code, for the record.
         problem_file: the training data as `prepare_data` left them.
+
+    Raises:
+        UserError: for what verl would stumble over after a minute, or not notice at all.
     """
 
-    run: Run
-    model_folder: Path
-    path: Path
-    commit: str | None
-    problem_file: Path
-
-    def __post_init__(self) -> None:
-        self.folder = RunFolder(self.path)
-        self.steps, self.steps_per_epoch = self.run.steps, self.run.trainer.steps_per_epoch(self.run.data.size)
-        self.gpu = models.device_of(self.run.engine.device).type == "cuda"
-        problems = read_problems(self.problem_file)
+    def __init__(self, run: Run, model_folder: Path, path: Path, commit: str | None, problem_file: Path) -> None:
+        self.run, self.model_folder, self.path, self.commit, self.problem_file = (
+            run, model_folder, path, commit, problem_file,
+        )  # fmt: skip
+        self.gpu = models.device_of(run.engine.device).type == "cuda"
+        problems = read_problems(problem_file)
         self._check(problems)
-        self.inputs = {
-            "initial_policy": sha256(self.model_folder / "model.safetensors"),
-            "problems": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
-        }
-        self.identity = run_fingerprint(self.run)
-        self.checkpoints = VerlCheckpoints(self.folder.checkpoints(self.identity), self.identity, self.inputs)
-        self.state = Progress()
+        self.inputs = inputs_of(model_folder, problems)
+        self.campaign = Campaign(run, path, self.inputs, len(problems), refuse_code)
         self.lease: Lease | None = None
 
     @property
+    def state(self) -> State:
+        """Progress of the run."""
+        return self.campaign.state
+
+    @property
     def log(self) -> Path:
-        """What verl, vLLM and Ray say."""
+        """Messages of verl, vLLM and Ray."""
         return self.path / "verl.log"
 
-    def _check(self, problems: list[Problem]) -> None:
-        """Refuse what verl would stumble over after a minute, or not notice at all."""
+    def _check(self, problems: Sequence[Problem]) -> None:
         trainer = self.run.trainer
         longest = max(map(len, encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems])))
         if longest > trainer.max_prompt_tokens:
@@ -94,57 +88,50 @@ class VerlTrainer:
                             file=self.model_folder / "config.json", key="tie_word_embeddings", value=True,
                             allowed="false, or a GPU")  # fmt: skip
 
-    def prepare(self) -> None:
-        """Go back to the last whole checkpoint and write the configuration that goes on from there."""
-        checkpoint, self.state = self.checkpoints.latest(hashes=True)
-        if self.state.records < self.steps:
-            self.folder.keep_finished(self.identity, self.inputs)
-        self.folder.keep_checkpoints(self.identity)
-        truncate_records(self.folder.records, self.state.records)
-        self.folder.truncate_rollouts(self.state.records)
-        self.folder.keep_policies([step for step in self.run.evaluated_steps if step <= self.state.records])
-        if self.commit not in self.state.commits:
-            self.state = replace(self.state, commits=[*self.state.commits, self.commit])
-        if self.lease:
-            self.lease.resumed_from(self.state.records)
-        config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, resume=checkpoint,
-                         inputs=self.inputs, commits=self.state.commits)  # fmt: skip
-        with open_dict(config):
-            config.redraft.lease = self.lease.token if self.lease else None
-        write_atomically(self.path / "verl.yaml", OmegaConf.to_yaml(config))
-
     def train(self, report: Report = lambda *_: None, lease: Lease | None = None) -> None:
-        """Run all steps that are not done yet.
+        """Take all steps that are not done yet.
 
         Args:
             report: called after each step.
-            lease: of the folder, without which nobody makes sure that no other process works in it.
+            lease: on the folder; without it, concurrent writers are not excluded.
 
         Raises:
             LeaseLost: if another process has taken the folder.
             UserError: if verl fails; its log is kept, and what was finished before is not lost.
         """
         self.lease = lease
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.prepare()
-        if self.state.records < self.steps:
+        self.campaign.prepare(self.commit, lease)
+        if self.state.step < self.campaign.steps:
             print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
-            command = [sys.executable, "-m", "redraft.train.verl", str(self.path / "verl.yaml")]
-            nodes, variables = self.run.engine.nodes, environment(self.gpu)
-            gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
-            cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
-            # Without a GPU none is visible, and Ray would refuse the one that a processor stands for.
-            inherited = {name: value for name, value in os.environ.items() if self.gpu or name != VISIBLE}
-            with cluster as address, _process(command, inherited | variables | address, self.log) as process:
-                if lease:
-                    lease.add_process(process.pid)
-                code = self._watch(process, report)
-            if code:
-                raise self._failure(code)
-        _, self.state = self.checkpoints.latest()
-        if self.state.records < self.steps:
-            raise UserError("verl ended before its last step", file=self.log, value=self.state.records,
-                            allowed=str(self.steps))  # fmt: skip
+            self._run(report)
+        _, self.campaign.state = self.campaign.checkpoints.latest(hashes=False)
+        if self.state.step < self.campaign.steps:
+            raise UserError("verl ended before its last step", file=self.log, value=self.state.step,
+                            allowed=str(self.campaign.steps))  # fmt: skip
+
+    def _run(self, report: Report) -> None:
+        """Start verl's process and watch it to its end."""
+        command = [sys.executable, "-m", "redraft.train.verl", str(self._write_configuration())]
+        nodes, variables = self.run.engine.nodes, environment(self.gpu)
+        gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
+        cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
+        # Without a GPU none is visible, and Ray would refuse the one that a processor stands for.
+        inherited = {name: value for name, value in os.environ.items() if self.gpu or name != VISIBLE}
+        with cluster as address, _process(command, inherited | variables | address, self.log) as process:
+            if self.lease:
+                self.lease.add_process(process.pid)
+            code = self._watch(process, report)
+        if code:
+            raise self._failure(code)
+
+    def _write_configuration(self) -> Path:
+        config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, inputs=self.inputs,
+                         commits=self.state.commits)  # fmt: skip
+        with open_dict(config):
+            config.redraft.lease = self.lease.token if self.lease else None
+        file = self.path / "verl.yaml"
+        write_atomically(file, OmegaConf.to_yaml(config))
+        return file
 
     def _failure(self, code: int) -> UserError:
         end = self._end_of_log()
@@ -154,14 +141,14 @@ class VerlTrainer:
 
     def _watch(self, process: subprocess.Popen, report: Report) -> int:
         """Report each record when it is written; returns the exit code."""
-        seen = self.state.records
+        seen = self.state.step
         while True:
             if self.lease:
                 self.lease.check()
             code = process.poll()
-            for record in _whole_lines(self.folder.records)[seen:]:
+            for record in _whole_lines(self.campaign.folder.records)[seen:]:
                 seen += 1
-                report(seen, self.steps, record)
+                report(seen, self.campaign.steps, record)
             if code is not None:
                 return code
             time.sleep(LOOK_SECONDS)

@@ -1,27 +1,38 @@
-"""The processes that roll out: verl's manager of agent loops, with this project's workers."""
+"""The processes that roll out, as verl starts them: its manager of agent loops, with this project's workers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
-from redraft.train.verl.worker import WorkerProcess
+from redraft.rollout.storage import unpack_groups
+from redraft.rollout.types import Group, Task
+from redraft.train.verl.worker import GENERATION_STAGES, RolloutWorker
 
 
-class GroupManager(AgentLoopManagerTQ):
-    """Spreads prompts over workers that run group strategies."""
+class RolloutManager(AgentLoopManagerTQ):
+    """Spreads tasks over workers. Ray's error of a worker that fails or dies ends the run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.agent_loop_workers_class = WorkerProcess
+        self.agent_loop_workers_class = ray.remote(RolloutWorker)
 
-    def check(self) -> None:
-        """Raise Ray's error if a worker is gone, for whose groups verl would wait for ever."""
-        ray.get([worker.check.remote() for worker in self.agent_loop_workers])
-
-    def fresh_rewards(self, prompts: list[int], step: int) -> list[float]:
-        """Rewards of new samples of the current policy on these prompts."""
+    def _spread(self, method: str, tasks: Sequence[Task], step: int) -> list[Any]:
+        """Results of a worker's method on parts of the tasks: every n-th task is in one."""
         workers = self.agent_loop_workers
-        parts = [prompts[i :: len(workers)] for i in range(len(workers))]
-        calls = [w.fresh_rewards.remote(part, step) for w, part in zip(workers, parts, strict=True) if part]
-        return [reward for part in ray.get(calls) for reward in part]
+        parts = [list(tasks[i :: len(workers)]) for i in range(len(workers))]
+        calls = [getattr(w, method).remote(part, step) for w, part in zip(workers, parts, strict=True) if part]
+        return ray.get(calls)
+
+    def roll_out(self, tasks: Sequence[Task], step: int) -> tuple[list[Group], dict[str, float], int, float]:
+        """Groups in the order of their tasks, seconds waited by stage, tokens found in the cache, grading seconds."""
+        parts = self._spread("roll_out", tasks, step)
+        groups = {group.prompt: group for part in parts for group in unpack_groups(part.groups)}
+        seconds = {stage: sum(part.seconds[stage] for part in parts) for stage in GENERATION_STAGES}
+        grading = sum(part.grading_seconds for part in parts)
+        return [groups[task.prompt] for task in tasks], seconds, sum(part.cached for part in parts), grading
+
+    def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
+        """Rewards of new samples of the current policy."""
+        return [reward for part in self._spread("fresh_rewards", tasks, step) for reward in part]

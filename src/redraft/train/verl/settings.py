@@ -8,17 +8,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-from redraft.config.algorithm import DAPO, PPO
+from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
-from redraft.config.identity import run_fingerprint
 from redraft.train.losses import ESTIMATORS
-from redraft.train.run_folder import RunFolder
 from redraft.train.verl.platforms import engine_of
 
 Table = dict[str, Any]
 
 
-def settings(run: Run, model: str | Path, folder: Path, problems: Path, resume: Path | None) -> Table:
+def settings(run: Run, model: str | Path, problems: Path) -> Table:
     """Everything that verl must know of a run; arguments as of `redraft.train.verl.config.compose`."""
     return {
         "data": data(run, problems),
@@ -28,19 +26,17 @@ def settings(run: Run, model: str | Path, folder: Path, problems: Path, resume: 
         "critic": critic(run, model),
         "algorithm": algorithm(run),
         "reward": {"num_workers": 1, "reward_model": {"enable": False, "rollout": {"name": "vllm"}}},
-        "trainer": trainer(run, folder, resume),
+        "trainer": trainer(run),
     }  # fmt: skip
 
 
 def data(run: Run, problems: Path) -> Table:
-    """What is trained on. `EpochOrder` takes the place of verl's sampler, which has one order for all of its kind."""
+    """The training data. verl insists on a loader; which prompts are rolled out, the run's schedule says."""
     settings = run.trainer
     return {
         # verl insists on data for a validation that it is told not to do.
         "train_files": [str(problems)], "val_files": [str(problems)], "prompt_key": "prompt",
-        "train_batch_size": settings.prompts_per_step,
-        # Filtered groups are replaced one by one.
-        "gen_batch_size": 1 if isinstance(run.algorithm, DAPO) else settings.prompts_per_step,
+        "train_batch_size": settings.batch_prompts,
         "max_prompt_length": settings.max_prompt_tokens, "max_response_length": settings.max_response_tokens,
         # A prompt that is left out would shift all that follow against their drafts.
         "filter_overlong_prompts": False, "truncation": "error", "return_raw_chat": True,
@@ -103,45 +99,28 @@ def rollout(run: Run) -> Table:
         "max_num_seqs": run.engine.max_rows, "max_num_batched_tokens": run.engine.max_batched_tokens,
         "tensor_model_parallel_size": engine_of(run).tensor_parallel,
         "enable_prefix_caching": True, "enable_chunked_prefill": True,
-        "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.GroupManager"},
+        "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.RolloutManager"},
     }  # fmt: skip
 
 
 def algorithm(run: Run) -> Table:
-    """How advantages are estimated, and for DAPO which groups are left out and replaced."""
-    ours, dapo = run.algorithm, isinstance(run.algorithm, DAPO)
+    """Estimator of advantages. verl's own filter of groups is off: a schedule filters."""
+    ours = run.algorithm
     return {
         "adv_estimator": (ESTIMATORS | {"ppo": "gae"})[ours.kind],
         "gamma": ours.gamma if isinstance(ours, PPO) else 1.0, "lam": ours.lam if isinstance(ours, PPO) else 1.0,
-        "norm_adv_by_std_in_grpo": True, "use_kl_in_reward": False,
-        "filter_groups": {"enable": dapo, "metric": "acc" if dapo else "reward", "max_inflight_gen_batches": 1},
+        "norm_adv_by_std_in_grpo": True, "use_kl_in_reward": False, "filter_groups": {"enable": False},
     }  # fmt: skip
 
 
-def trainer(run: Run, folder: Path, resume: Path | None) -> Table:
-    """How long, and where to. What is saved, and when, `redraft.train.verl.trainer` decides in each step."""
+def trainer(run: Run) -> Table:
+    """Names and length. Steps, records and checkpoints are the campaign loop's (`redraft.train.campaign`)."""
     return {
         "project_name": "redraft", "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}", "logger": [],
         "total_training_steps": run.steps, "total_epochs": math.ceil(run.trainer.epochs),
         "critic_warmup": 0, "save_freq": 1, "test_freq": -1, "val_before_train": False,
-        "default_local_dir": str(RunFolder(folder).checkpoints(run_fingerprint(run))),
-        # The two last are kept by `redraft.train.verl.progress`, which knows which of them are whole.
-        "max_actor_ckpt_to_keep": None, "max_critic_ckpt_to_keep": None,
-        "resume_mode": "resume_path" if resume else "disable", "resume_from_path": str(resume) if resume else None,
+        # Which checkpoints are kept and resumed from, `redraft.train.checkpoint` decides.
+        "max_actor_ckpt_to_keep": None, "max_critic_ckpt_to_keep": None, "resume_mode": "disable",
         "use_v1": True,
-        "v1": {"trainer_mode": "redraft", "sampler": _sampler(run)},
-    }  # fmt: skip
-
-
-def _sampler(run: Run) -> Table:
-    """Which groups are trained on; verl leaves it to a custom buffer to learn of filter and refill."""
-    dapo = isinstance(run.algorithm, DAPO)
-    return {
-        # A group that fails ends the run: replaced by another prompt, the data would no longer be in its order.
-        "sync_refill_failed_groups": False,
-        "custom_sampler": {"path": "pkg://redraft.train.verl.sampler", "name": "OrderedReplayBuffer"},
-        "sampler_kwargs": {
-            "filter_groups_metric": "acc" if dapo else None, "train_batch_size": run.trainer.prompts_per_step,
-            "gen_batch_size": 1 if dapo else run.trainer.prompts_per_step,
-        },
+        "v1": {"trainer_mode": "redraft"},
     }  # fmt: skip

@@ -1,166 +1,135 @@
-"""Where groups are rolled out: verl's agent-loop worker, running this project's group strategies.
+"""Processes that roll out under verl: each runs group strategies over vLLM, through verl's server client.
 
-verl starts a prompt's rollouts as independent sessions. Here a prompt is one coroutine, the strategy of the run's
-method, over an engine that speaks to vLLM through verl's server client; verification of one response overlaps the
-decoding of another, since every request is awaited by itself. Prompts, answers and the run come from the
-configuration, so that nothing but a prompt's index travels with a batch.
+A prompt is one coroutine, the strategy of the run's method; verification of one response overlaps the decoding of
+another, since every request is awaited by itself. Prompts, answers and the run come from the configuration, so that
+only tasks travel. verl's own agent loops are not used: they start a prompt's rollouts as independent sessions.
 """
 
 import asyncio
-import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
-import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
-from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
-from verl.trainer.ppo.v1 import AgentLoopWorkerTQ
 
 from redraft.config.experiment import Run
 from redraft.engines.vllm_engine import VLLMEngine
-from redraft.rollout.drafts import DraftStore, unpack
-from redraft.rollout.strategies import Context, strategy, vanilla
-from redraft.rollout.types import Rollout
+from redraft.rollout.memory import Memory
+from redraft.rollout.storage import pack_groups
+from redraft.rollout.strategies import strategy, vanilla
+from redraft.rollout.strategies.tools import Meter, Streams, Tools
+from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.prompts import encode
-from redraft.train.losses import shaped
-from redraft.train.models import stop_tokens
+from redraft.train import models
 from redraft.train.verl.data import read_problems
-from redraft.train.verl.shard import Group, epochs_kept, name_of
+from redraft.train.verl.shard import name_of
 
-log = logging.getLogger(__name__)
-PARTITION = "train"
+GENERATION_STAGES = ("verification", "rollout", "assembly", "reward")
+"""Stages of a step that groups go through by themselves, at the same time."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Groups of some of a step's tasks, as processes exchange them.
+
+    Attributes:
+        groups: packed, in the order of the tasks.
+        seconds: waited for each of `GENERATION_STAGES`, over all groups; waits of groups overlap.
+        cached: tokens of prompts and kept prefixes that the engine did not compute again.
+        grading_seconds: processor seconds of the grader.
+    """
+
+    groups: bytes
+    seconds: dict[str, float]
+    cached: int
+    grading_seconds: float
 
 
 class Grader:
     """Grades responses in the main thread of a process of its own, where the grader's time limits work."""
 
-    def grade(self, texts: list[str], answers: list[str]) -> list[float]:
-        """1.0 for each text that holds its answer, else 0.0."""
+    def grade(self, texts: list[str], answer: str) -> tuple[list[float], float]:
+        """1.0 for each text that holds the answer, else 0.0; and the processor seconds that it took."""
         from redraft.tasks.grading import is_correct
 
-        return [float(is_correct(text, answer)) for text, answer in zip(texts, answers, strict=True)]
+        began = time.process_time()
+        rewards = [float(is_correct(text, answer)) for text in texts]
+        return rewards, time.process_time() - began
 
 
-class GroupWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """Rolls out prompts with the run's strategy and hands the groups to verl and to the draft store.
+class RolloutWorker:
+    """Rolls out tasks and remembers their groups.
 
     Args:
         config: complete, with the run under `redraft`.
+        llm_client: reaches vLLM's servers.
     """
 
-    def __init__(self, config: DictConfig, *args: Any) -> None:
-        super().__init__(config, *args)
+    def __init__(self, config: DictConfig, llm_client: Any, *_: Any) -> None:
         self.run = Run.model_validate(OmegaConf.to_container(config.redraft.run))
-        self.strategy = strategy(self.run.reuse)
+        self.strategy, self.llm_client = strategy(self.run.reuse), llm_client
+        self.max_length = config.actor_rollout_ref.rollout.max_model_len
+        path = config.actor_rollout_ref.model.path
+        self.tokenizer = models.load_tokenizer(path)
+        self.stops = models.stop_tokens(models.load_generation(path), self.tokenizer)
         problems = read_problems(Path(config.data.train_files[0]))
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in problems])
         self.answers = [problem.answer for problem in problems]
-        self.stops = stop_tokens(self.model_config, self.tokenizer)
         # A handle keeps its actor alive; one that is looked up anew for each call would not.
         self.shards = [ray.get_actor(name_of(i)) for i in range(config.redraft.shards)]
         self.grader: Any = ray.remote(Grader).options(max_restarts=-1, max_task_retries=2).remote()
 
-    async def _run_prompt(
-        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
-    ) -> None:
-        """Roll out one prompt. A group is handed over whole; one that fails is noted, and ends the run."""
-        uid, index = prompt["uid"], int(prompt["extra_info"]["index"])
-        try:
-            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"})
-            group = await self._group(index, int(prompt["generation_step"]), int(prompt["epoch"]))
-            await self._hand_over(prompt, group)
-            await tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "finished"})
-        except Exception as error:
-            log.exception("prompt %s could not be rolled out", index)
-            await self._shard(index).fail.remote(f"prompt {index}: {type(error).__name__}: {error}")
+    async def roll_out(self, tasks: Sequence[Task], step: int) -> Part:
+        """Groups of tasks under the current policy; what the method retains of them is remembered."""
+        made = await asyncio.gather(*(self._group(task, step) for task in tasks))
+        seconds = {stage: sum(costs[stage] for _, costs, _, _ in made) for stage in GENERATION_STAGES}
+        groups = pack_groups([group for group, _, _, _ in made])
+        return Part(groups, seconds, sum(cached for _, _, cached, _ in made), sum(graded for *_, graded in made))
 
-    def _shard(self, index: int) -> Any:
-        return self.shards[index % len(self.shards)]
-
-    async def _group(self, index: int, step: int, epoch: int) -> Group:
-        """The finished group of a prompt."""
-        context = await self._context(index, step, epoch)
-        engine = self._engine()
-        rollouts = await self.strategy(index, self.prompts[index], engine, context)
-        began = time.perf_counter()
-        rewards = await self._rewards(rollouts)
-        usage = engine.usage
+    async def _group(self, task: Task, step: int) -> tuple[Group, dict[str, float], int, float]:
+        """Group of a task, seconds waited by stage, tokens found in the cache, and seconds of grading."""
+        shard, retention = self.shards[task.prompt % len(self.shards)], self.run.reuse.retention
+        keeps = retention.visits > 0 or retention.correct > 0
+        memory = Memory.unpacked(await shard.find.remote(task.prompt), retention) if keeps else Memory(retention)
+        tools, waited = self._tools(memory, Streams(self.run.seed, step))
+        group = await self.strategy(task, tools)
+        if keeps:
+            await shard.put.remote(pack_groups([group]))
+        usage = tools.engine.usage
         seconds = {
             "verification": usage.verification_seconds, "rollout": usage.decoding_seconds,
-            "assembly": context.assembly_seconds, "reward": time.perf_counter() - began,
+            "assembly": tools.meter.assembly_seconds, "reward": waited.seconds,
         }  # fmt: skip
-        return Group(step, epoch, rollouts, rewards, seconds, context.cached_tokens)
+        return group, seconds, tools.meter.cached_tokens, waited.grading_seconds
 
-    def _engine(self) -> VLLMEngine:
-        return VLLMEngine(self.llm_client, self.stops, max_length=self.rollout_config.max_model_len)
+    def _tools(self, memory: Memory, streams: Streams) -> tuple[Any, "Waited"]:
+        waited = Waited()
 
-    async def _context(self, index: int, step: int, epoch: int) -> Context:
-        """What the strategy needs to know, with the drafts that it may use."""
-        trainer, drafts = self.run.trainer, DraftStore()
-        earlier = list(range(max(epoch - epochs_kept(self.run.reuse), 0), epoch))
-        kept = await self._shard(index).find.remote(index, trainer.group_size, earlier) if earlier else []
-        for found, arrays in kept:
-            for draft in unpack(arrays):
-                drafts.put(draft, found)
-        return Context(self.run.seed, step, epoch, trainer.group_size, trainer.max_response_tokens, drafts)
+        async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+            texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
+            began = time.perf_counter()
+            rewards, seconds = await self.grader.grade.remote(texts, self.answers[prompt])
+            waited.seconds += time.perf_counter() - began
+            waited.grading_seconds += seconds
+            return np.array(rewards, dtype=np.float32)
 
-    async def _rewards(self, rollouts: list[Rollout]) -> np.ndarray:
-        """Rewards of rollouts, float32 (rollouts,), before any shaping."""
-        texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
-        answers = [self.answers[r.prompt] for r in rollouts]
-        return np.array(await self.grader.grade.remote(texts, answers), dtype=np.float32)
+        engine, limit = VLLMEngine(self.llm_client, self.stops, self.max_length), self.run.trainer.max_response_tokens
+        return Tools(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
-    async def _hand_over(self, prompt: dict[str, Any], group: Group) -> None:
-        """Give verl a group to train on, and the store its drafts."""
-        lengths = np.array([rollout.length for rollout in group.rollouts])
-        final = shaped(self.run.algorithm, group.rewards, lengths, self.run.trainer.max_response_tokens)
-        for rollout, reward, accuracy in zip(group.rollouts, final, group.rewards, strict=True):
-            output = self._output(rollout, float(reward), float(accuracy), int(prompt["global_steps"]))
-            await self._agent_loop_postprocess(output, False, session_id=rollout.sample, **prompt)
-        index = group.rollouts[0].prompt
-        await self._shard(index).finish.remote(group.packed())
-
-    def _output(self, rollout: Rollout, reward: float, accuracy: float, global_step: int) -> AgentLoopOutput:
-        """A rollout as verl trains on it.
-
-        `response_logprobs` are those of the policy that sampled each token, which for a reused one is an older policy.
-        """
-        fields = {
-            "reward_extra_info": {"acc": accuracy}, "prefix_length": rollout.prefix_length, "turn_scores": [],
-            "tool_rewards": [], "min_global_steps": global_step - 1, "max_global_steps": global_step - 1,
-        }  # fmt: skip
-        return AgentLoopOutput(
-            prompt_ids=self.prompts[rollout.prompt], response_ids=rollout.tokens.tolist(),
-            response_mask=[1] * rollout.length, response_logprobs=rollout.log_probs.tolist(), reward_score=reward,
-            num_turns=2, metrics=AgentLoopMetrics(), extra_fields=fields,
-        )  # fmt: skip
-
-    async def fresh_rewards(self, prompts: list[int], step: int) -> list[float]:
-        """Rewards of new samples of the current policy on these prompts, not trained on."""
-        trainer = self.run.trainer
-        context = Context(self.run.seed, step, 0, trainer.fresh_samples, trainer.max_response_tokens, purpose="fresh")
-        engine = self._engine()
-        groups = await asyncio.gather(*(vanilla(i, self.prompts[i], engine, context) for i in prompts))
-        return (await self._rewards([rollout for group in groups for rollout in group])).tolist()
+    async def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
+        """Rewards of new samples of the current policy, which nothing is trained on."""
+        tools, _ = self._tools(Memory(self.run.reuse.retention), Streams(self.run.seed, step, "fresh"))
+        groups = await asyncio.gather(*(vanilla(task, tools) for task in tasks))
+        return [reward for group in groups for reward in group.rewards.tolist()]
 
 
-@ray.remote
-class WorkerProcess:
-    """The process of a `GroupWorker`; Ray cannot make one of a class that derives from a remote one."""
+@dataclass
+class Waited:
+    """Wall seconds that a group waited for its rewards, and processor seconds of grading them."""
 
-    def __init__(self, *args: Any) -> None:
-        self.worker = GroupWorker(*args)
-
-    async def generate_sequences(self, batch: Any) -> None:
-        """Start rolling out a batch of prompts."""
-        await self.worker.generate_sequences(batch)
-
-    async def fresh_rewards(self, prompts: list[int], step: int) -> list[float]:
-        """See `GroupWorker.fresh_rewards`."""
-        return await self.worker.fresh_rewards(prompts, step)
-
-    async def check(self) -> None:
-        """Answer, if there is someone to."""
+    seconds: float = 0.0
+    grading_seconds: float = 0.0

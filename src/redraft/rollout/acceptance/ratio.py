@@ -1,4 +1,4 @@
-"""Where a draft is cut: SPEC-RL's acceptance under the current policy (arXiv 2509.23232, equation 3), or at random.
+"""SPEC-RL's acceptance of a draft under the current policy (arXiv 2509.23232, equation 3).
 
 Token i of the draft is accepted with probability min(1, l * p_new(i) / p_old(i)), where l is the lenience; the
 draft is kept up to the first token that is not. Everything happens in logarithms, so that no ratio overflows.
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 def first_rejection(
     new_log_probs: ArrayLike, old_log_probs: ArrayLike, uniforms: ArrayLike, lengths: ArrayLike, lenience: float
 ) -> np.ndarray:
-    """Where each draft is cut: the index of its first rejected token, or its length if none is rejected.
+    """Index of each draft's first rejected token, or the draft's length if none is rejected.
 
     A token whose new probability is zero is rejected, one whose old probability alone is zero accepted, as the
     limit of the ratio demands. A lenience of infinity is full reuse: it accepts every token, also an impossible one.
@@ -44,27 +44,6 @@ def first_rejection(
     return cut.astype(np.int64)
 
 
-def random_rejection(uniforms: ArrayLike, lengths: ArrayLike) -> np.ndarray:
-    """Where Random Reuse cuts each draft: at a token drawn uniformly, so that about half of it stays (SPEC-RL, §4.3).
-
-    Args:
-        uniforms: one on (0, 1] a draft, (drafts,).
-        lengths: tokens of each draft, integer, (drafts,).
-
-    Returns:
-        int64, (drafts,), each between 0 and the draft's length less one; 0 for an empty draft.
-
-    Raises:
-        ValueError: for a uniform outside (0, 1], a negative length, or shapes that do not fit.
-    """
-    u, length = np.asarray(uniforms, dtype=np.float64), np.asarray(lengths, dtype=np.int64)
-    if u.ndim != 1 or u.shape != length.shape:
-        raise ValueError(f"shapes do not fit: {u.shape}, {length.shape}")
-    if not ((u > 0) & (u <= 1)).all() or (length < 0).any():
-        raise ValueError("uniforms must lie in (0, 1] and lengths must not be negative")
-    return np.maximum(np.ceil(u * length).astype(np.int64) - 1, 0)
-
-
 def _accepted(new: np.ndarray, old: np.ndarray, u: np.ndarray, lenience: float) -> np.ndarray:
     if lenience == 0:
         return np.zeros_like(new, dtype=bool)
@@ -73,7 +52,7 @@ def _accepted(new: np.ndarray, old: np.ndarray, u: np.ndarray, lenience: float) 
 
 
 def _checked(new: np.ndarray, old: np.ndarray, u: np.ndarray, length: np.ndarray, lenience: float) -> np.ndarray:
-    """The mask of valid tokens, after everything that can be wrong was looked at."""
+    """Mask of valid tokens, bool (drafts, tokens), of inputs that are consistent."""
     if math.isnan(lenience) or lenience < 0:
         raise ValueError(f"lenience must be >= 0, got {lenience}")
     if new.ndim != 2 or new.shape != old.shape or new.shape != u.shape or length.shape != new.shape[:1]:

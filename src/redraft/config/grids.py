@@ -1,0 +1,78 @@
+"""Expansion of grids into cells."""
+
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+from redraft.config.cell import Cell, CellFile, Exclusion, Grid
+from redraft.config.read import merge, parse
+from redraft.errors import UserError
+
+
+class Expanded(NamedTuple):
+    """Cells of a paper.
+
+    Attributes:
+        cells: cells by name, in the order of the file.
+        excluded: exclusions by the name that the cell would have.
+        grids: names of cells by grid.
+    """
+
+    cells: dict[str, Cell]
+    excluded: dict[str, Exclusion]
+    grids: dict[str, list[str]]
+
+
+def expand(paper: str, content: CellFile, file: Path) -> Expanded:
+    """Expand all grids of a paper.
+
+    Args:
+        paper: folder under experiments/.
+        content: parsed `cells.yaml`.
+        file: that file, for messages.
+
+    Raises:
+        UserError: if a combination is no cell, an exclusion matches no axis or label, or two grids define one cell
+            differently.
+    """
+    found = Expanded({}, {}, {})
+    for grid in content.grids:
+        _check_exclusions(grid, file)
+        for labels in itertools.product(*grid.axes.values()):
+            name = "-".join(label for label in labels if label)
+            if exclusion := _exclusion(grid, dict(zip(grid.axes, labels, strict=True))):
+                found.excluded[name] = exclusion
+                continue
+            cell = _cell(paper, name, grid, labels, file)
+            if found.cells.setdefault(name, cell) != cell:
+                raise UserError("two grids define this cell differently", file=file, key="grids", value=name)
+            found.grids.setdefault(grid.name, []).append(name)
+    return found
+
+
+def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path) -> Cell:
+    content: dict = {"paper": paper, "name": name, **grid.cell}
+    for fragments, label in zip(grid.axes.values(), labels, strict=True):
+        content = merge(content, fragments[label])
+    try:
+        return parse(Cell, content, file)
+    except UserError as error:
+        error.message = f"cell {name}: {error.message}"
+        raise UserError(error.message, file=file, key=error.key, value=error.value, allowed=error.allowed) from None
+
+
+def _exclusion(grid: Grid, labels: dict[str, str]) -> Exclusion | None:
+    matching = (e for e in grid.exclude if all(labels[axis] in values for axis, values in e.when.items()))
+    return next(matching, None)
+
+
+def _check_exclusions(grid: Grid, file: Path) -> None:
+    for exclusion in grid.exclude:
+        for axis, labels in exclusion.when.items():
+            if axis not in grid.axes:
+                raise UserError("no such axis", file=file, key="exclude.when", value=axis, allowed=grid.axes)
+            for label in labels:
+                if label not in grid.axes[axis]:
+                    raise UserError(
+                        "no such label", file=file, key=f"exclude.when.{axis}", value=label, allowed=grid.axes[axis]
+                    )

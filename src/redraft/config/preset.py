@@ -1,0 +1,62 @@
+"""Presets: the scale at which the cells of all papers are run."""
+
+from pydantic import Field, field_validator, model_validator
+
+from redraft.config.base import Config, Name, PaperName, WordyName, refuse_twice
+from redraft.config.cell import Factor
+from redraft.config.data import Benchmark, Data
+from redraft.config.hyperparameters import TrainerFields
+from redraft.config.model import Model
+from redraft.config.trainer import Engine, Evaluation, InProcessEngine
+
+
+class Preset(Config):
+    """`experiments/presets/<name>.yaml`: settings that change with scale. The method never does."""
+
+    name: Name
+    """Name of the file and of the folder under results/."""
+    description: str
+    """Description in one sentence, for the report."""
+    paper_scale: bool = False
+    """Models and benchmarks are the papers' own, so that absolute values compare with reported ones."""
+    seeds: list[int] = Field(min_length=1)
+    """Seeds; each cell is run once with each."""
+    models: dict[Name, Model]
+    """Models that stand for the papers', by the papers' names."""
+    data: dict[Name, Data]
+    """Training data that stand for the papers', by the papers' names."""
+    trainer: TrainerFields = {}
+    """Fields of `Trainer` that this scale replaces, for every paper."""
+    trainer_factors: dict[str, Factor] = {}
+    """Factors of fields of `Trainer` at this scale, such as the prompts of a step and of an update."""
+    engine: Engine = InProcessEngine()
+    """Execution of runs."""
+    evaluation: Evaluation = Evaluation()
+    """Sampling of policies on benchmarks."""
+    protocol: str = ""
+    """Protocol of experiments/benchmarks.yaml that policies are evaluated by; excludes `benchmarks`."""
+    benchmarks: dict[WordyName, Benchmark] = {}
+    """Benchmarks that policies are evaluated on; those of the protocol once that is read."""
+    default: dict[PaperName, list[str]]
+    """Paper to the grids that `snakemake` runs without a target."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: list[int]) -> list[int]:
+        refuse_twice("seed", seeds)
+        if min(seeds) < 0:
+            raise ValueError("seeds must be >= 0")
+        return seeds
+
+    @model_validator(mode="after")
+    def _evaluated_once(self) -> "Preset":
+        if bool(self.protocol) == bool(self.benchmarks):
+            raise ValueError("either protocol or benchmarks must be given, and not both")
+        return self
+
+    @model_validator(mode="after")
+    def _models_of_the_papers(self) -> "Preset":
+        made_here = [role for role, model in self.models.items() if model.kind != "pretrained"]
+        if self.paper_scale and made_here:
+            raise ValueError(f"paper_scale needs the papers' own models; {', '.join(made_here)} is made here")
+        return self

@@ -1,0 +1,87 @@
+"""Slurm's queue: state of a job, jobs of a folder, their cancellation, and the cluster's name."""
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from redraft.errors import UserError
+
+ANSWER_SECONDS = 10
+"""Longest wait for the state of a job."""
+CANCEL_SECONDS = 60
+"""Longest wait for the queue of a user, and for the end of cancelled jobs."""
+UNCONFIGURED = "Could not establish a configuration source"
+"""Error of Slurm's commands where they are installed and know of no cluster."""
+
+
+def job_state(job: str) -> str | None:
+    """State of a job by `squeue`; empty if the job has left the queue, None if Slurm does not answer."""
+    command = ["squeue", "--noheader", "--format=%T", "--jobs", job]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if answer.returncode:
+        return "" if "Invalid job id" in answer.stderr else None
+    return answer.stdout.strip()
+
+
+@cache
+def cluster_name() -> str | None:
+    """Name of the cluster that Slurm's commands ask here; None without Slurm or its answer."""
+    if named := os.environ.get("SLURM_CLUSTER_NAME"):
+        return named  # only jobs have it
+    try:
+        answer = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=ANSWER_SECONDS,
+                                check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", answer.stdout, flags=re.MULTILINE)
+    return found[1] if found else None
+
+
+def jobs_of(folder: Path) -> list[str]:
+    """Numbers of this user's jobs whose working directory is a folder, but for this job; none without Slurm.
+
+    Raises:
+        UserError: if Slurm does not answer.
+    """
+    if not shutil.which("squeue"):
+        return []
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i|%Z"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError("Slurm does not answer", key="squeue", allowed="after it does") from None
+    if UNCONFIGURED in answer.stderr:
+        return []
+    if answer.returncode:
+        raise UserError("Slurm does not answer", key="squeue", value=answer.stderr.strip(), allowed="after it does")
+    lines = [line.partition("|") for line in answer.stdout.splitlines()]
+    return [job for job, _, where in lines if Path(where).resolve() == folder and job != os.environ.get("SLURM_JOB_ID")]
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """Cancel jobs and wait until they have left the queue.
+
+    Raises:
+        UserError: if they do not leave it.
+    """
+    subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while left := _in_queue(jobs):
+        if time.monotonic() > deadline:
+            raise UserError("cancelled jobs do not end", key="job", value=", ".join(left), allowed="after they have")
+        time.sleep(0.5)
+
+
+def _in_queue(jobs: Sequence[str]) -> list[str]:
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=True)
+    return sorted(set(jobs) & set(answer.stdout.split()))

@@ -1,0 +1,188 @@
+"""Groups as Arrow record batches, a row for each sample. A function for each direction; `storage.py` does the I/O.
+
+A token, its log-probability and its step are one struct, so that no lengths can disagree. Encoding the step by
+runs was left out, for the reason in docs/choices.md.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, TopLaw, Use
+
+PIECE = 2**20
+"""Tokens of a record batch, those of top laws included; the last response of a batch may exceed it."""
+
+
+def _required(*fields: tuple[str, pa.DataType]) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name, kind in fields]
+
+
+def _list_of(struct: pa.DataType) -> pa.DataType:
+    return pa.large_list(pa.field("item", struct, nullable=False))
+
+
+_COUNTS = ("group", "prompt", "visit", "sample", "prefix_length", "draft_length", "verified")
+_TOKEN = pa.struct(_required(("token", pa.int32()), ("log_prob", pa.float32()), ("sampled_at", pa.int32())))
+_TOP = pa.struct(_required(("token", pa.int32()), ("log_prob", pa.float32())))
+SCHEMA = pa.schema(
+    [
+        *_required(*((name, pa.int64()) for name in _COUNTS)),
+        *_required(("finish", pa.string()), ("reward", pa.float64()), ("use", pa.string())),
+        *_required(("old_log_probs", pa.string()), ("carried", pa.bool_())),
+        *_required(("response", _list_of(_TOKEN)), ("top", _list_of(_TOP))),
+        pa.field("top_k", pa.int64()),  # null where the rollout has no top law
+    ]
+)
+"""Columns of the format. `group` counts groups from 0; `top` holds the positions' top laws one after the other."""
+
+_Located = tuple[int, tuple[int, int], Sample]
+"""A sample that was read: the number of its group, that group's prompt and visit, and the sample."""
+
+
+class _Row(NamedTuple):
+    """A sample and the group that it belongs to."""
+
+    number: int
+    group: Group
+    sample: Sample
+
+
+def batches(groups: Iterable[Group]) -> Iterator[pa.RecordBatch]:
+    """Record batches of groups, of about `PIECE` tokens each; the inverse is `groups_of`.
+
+    Raises:
+        ValueError: if the arrays of a rollout differ in length, or a rollout is of another prompt than its group.
+    """
+    piece: list[_Row] = []
+    tokens = 0
+    for number, group in enumerate(groups):
+        for sample in group.samples:
+            _check_shapes(group, sample.rollout)
+            piece.append(_Row(number, group, sample))
+            tokens += sample.rollout.length * (1 + (_top_k(sample.rollout) or 0))
+            if tokens >= PIECE:
+                yield _batch(piece)
+                piece, tokens = [], 0
+    if piece:
+        yield _batch(piece)
+
+
+def _check_shapes(group: Group, r: Rollout) -> None:
+    where = f"prompt {r.prompt}, sample {r.sample}"
+    if r.prompt != group.prompt:
+        raise ValueError(f"{where} stands in a group of prompt {group.prompt}")
+    names = ("tokens", "log_probs", "sampled_at")
+    shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {name: (getattr(r, name), (r.length,)) for name in names}
+    if r.top is not None:
+        whole = (r.length, r.top.tokens.shape[-1])
+        shapes |= {"top tokens": (r.top.tokens, whole), "top log_probs": (r.top.log_probs, whole)}
+    for name, (array, shape) in shapes.items():
+        if array.shape != shape:
+            raise ValueError(f"{name} of {where} do not fit its {r.length} tokens")
+
+
+def _top_k(rollout: Rollout) -> int | None:
+    return None if rollout.top is None else rollout.top.tokens.shape[1]
+
+
+def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
+    rollouts = [row.sample.rollout for row in rows]
+    tops = [r.top for r in rollouts if r.top is not None]
+    columns = {
+        "group": [row.number for row in rows],
+        "prompt": [row.group.prompt for row in rows],
+        "visit": [row.group.visit for row in rows],
+        **{name: [getattr(r, name) for r in rollouts] for name in ("sample", "prefix_length", "draft_length")},
+        **{name: [getattr(r, name) for r in rollouts] for name in ("verified", "finish")},
+        **{name: [getattr(row.sample, name) for row in rows] for name in ("reward", "use", "old_log_probs", "carried")},
+        "response": _lists(
+            _TOKEN,
+            [r.length for r in rollouts],
+            *([getattr(r, name) for r in rollouts] for name in ("tokens", "log_probs", "sampled_at")),
+        ),
+        "top": _lists(
+            _TOP,
+            [r.length * (_top_k(r) or 0) for r in rollouts],
+            *([getattr(top, name).reshape(-1) for top in tops] for name in ("tokens", "log_probs")),
+        ),
+        "top_k": [_top_k(r) for r in rollouts],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def _lists(struct: pa.StructType, lengths: list[int], *parts: list[np.ndarray]) -> pa.Array:
+    """A list of structs for each row, from the rows' arrays for each of the struct's fields."""
+    kinds = [field.type.to_pandas_dtype() for field in struct]
+    arrays = [
+        pa.array(np.concatenate([np.zeros(0, kind), *part]).astype(kind, copy=False))
+        for kind, part in zip(kinds, parts, strict=True)
+    ]
+    items = pa.StructArray.from_arrays(arrays, fields=list(struct))
+    return pa.LargeListArray.from_arrays([0, *accumulate(lengths)], items, type=_list_of(struct))
+
+
+def groups_of(pieces: Iterable[pa.RecordBatch]) -> Iterator[Group]:
+    """Groups from the record batches of `batches`, in order. Each rollout owns its arrays.
+
+    Raises:
+        ValueError: if a batch is not of this format or says what no group can be.
+    """
+    rows = (row for piece in pieces for row in _rows(piece))
+    for expected, (number, found) in enumerate(groupby(rows, key=lambda row: row[0])):
+        if number != expected:
+            raise ValueError("groups are not in order")
+        heads, samples = zip(*(row[1:] for row in found), strict=True)
+        if len(set(heads)) > 1:
+            raise ValueError("a group has two prompts or visits")
+        (prompt, visit), *_ = heads
+        yield Group(prompt, visit, samples)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[_Located]:
+    """Samples of a batch, in order."""
+    columns = _checked(batch)
+    values = zip(*columns.values(), strict=True)
+    for row, response, top in zip(values, _parts(batch["response"]), _parts(batch["top"]), strict=True):
+        yield _row(dict(zip(columns, row, strict=True)), response, top)
+
+
+def _row(of: Mapping[str, Any], response: Sequence[np.ndarray], top: Sequence[np.ndarray]) -> _Located:
+    tokens, log_probs, sampled_at = (part.copy() for part in response)
+    rollout = Rollout(
+        of["prompt"], of["sample"], tokens, log_probs, sampled_at, Finish(of["finish"]),
+        of["prefix_length"], of["draft_length"], of["verified"], _top(top, len(tokens), of["top_k"]),
+    )  # fmt: skip
+    use, old = Use(of["use"]), OldLogProbs(of["old_log_probs"])
+    return of["group"], (of["prompt"], of["visit"]), Sample(rollout, of["reward"], use, old, of["carried"])
+
+
+def _checked(batch: pa.RecordBatch) -> dict[str, list]:
+    """Columns of a consistent batch as Python's values, without those of tokens."""
+    if not batch.schema.equals(SCHEMA):
+        raise ValueError("its columns are not those of this version")
+    batch.validate(full=True)
+    nulls = [field.name for field in SCHEMA if not field.nullable and batch[field.name].null_count]
+    if nulls:
+        raise ValueError(f"{nulls[0]} is null")
+    columns = {name: batch[name].to_pylist() for name in SCHEMA.names if name not in ("response", "top")}
+    for name in (*_COUNTS, "top_k"):
+        if min((value for value in columns[name] if value is not None), default=0) < 0:
+            raise ValueError(f"{name} is negative")
+    return columns
+
+
+def _parts(lists: pa.LargeListArray) -> Iterator[list[np.ndarray]]:
+    """Views of each row's items, one for each field of the struct."""
+    fields = [lists.values.field(number).to_numpy() for number in range(lists.values.type.num_fields)]
+    for begin, end in pairwise(lists.offsets.to_numpy().tolist()):
+        yield [field[begin:end] for field in fields]
+
+
+def _top(parts: Sequence[np.ndarray], length: int, k: int | None) -> TopLaw | None:
+    if len(parts[0]) != length * (k or 0):
+        raise ValueError("a top law does not fit its response")
+    return None if k is None else TopLaw(*(part.reshape(length, k).copy() for part in parts))

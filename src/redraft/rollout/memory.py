@@ -1,0 +1,183 @@
+"""Memory: what a method's retention says of each prompt's earlier rollouts, and nothing else.
+
+Rollouts are found by the prompt's visit, not by an epoch's number, so that a prompt which was skipped keeps its
+drafts. Content is bounded by the retention: `put` drops what it no longer covers. A token takes 12 bytes and 8
+more for each token of its top law; a rollout takes about two kilobytes (`benchmarks/memory.py` measures it).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from redraft.config.reuse import Retention
+from redraft.rollout.storage import described, load_groups, pack_groups, save_groups, unpack_groups
+from redraft.rollout.types import Group, Rollout, Sample, TopLaw
+
+CORRECT = 0.5
+"""A response is correct if its reward is above this, half of what a grader gives at most."""
+
+
+class Memory:
+    """Earlier rollouts by prompt and visit.
+
+    Visits count the groups that were put for a prompt. The latest `retention.visits` are kept whole, as drafts; of
+    earlier ones only what is among the latest `retention.correct` correct responses. A correct response that repeats
+    one of an earlier visit, token by token and with the same steps, is no new one: a reused response enters once.
+
+    Args:
+        retention: bound on what is kept of each prompt.
+    """
+
+    def __init__(self, retention: Retention) -> None:
+        self.retention = retention
+        # Groups by visit, earlier ones cut down to correct samples. A sample that repeats a response is `carried` here.
+        self._groups: dict[int, list[Group]] = {}
+
+    def __len__(self) -> int:
+        """Rollouts that are kept."""
+        return sum(len(group.samples) for group in self._all())
+
+    def prompts(self) -> list[int]:
+        """Prompts of which anything is kept, in ascending order."""
+        return sorted(self._groups)
+
+    def put(self, group: Group) -> None:
+        """Keep what the retention says of a group; one of the same prompt and visit is replaced.
+
+        Raises:
+            ValueError: if a sample stands in the group twice.
+        """
+        earlier = (g for g in self._groups.get(group.prompt, []) if g.visit < group.visit)
+        known = [s.rollout for g in earlier for s in _correct(g)] if self.retention.correct else []
+        samples = (replace(s, carried=any(_same(s.rollout, old) for old in known)) for s in group.samples)
+        self._add(replace(group, samples=tuple(samples)))
+
+    def drafts(self, prompt: int, visits_ago: int = 1) -> dict[int, Rollout]:
+        """Rollouts of a prompt by sample, of so many visits ago or, if there were fewer, of the oldest that is kept.
+
+        Returns:
+            Nothing before the prompt's first visit, and where the retention keeps no visits.
+
+        Raises:
+            ValueError: if the visit is not an earlier one.
+        """
+        if visits_ago < 1:
+            raise ValueError(f"drafts are of an earlier visit, not of {visits_ago} visits ago")
+        kept = self._latest(self._groups.get(prompt, []))
+        return {r.sample: r for r in kept[-min(visits_ago, len(kept))].rollouts} if kept else {}
+
+    def correct(self, prompt: int) -> list[Rollout]:
+        """Latest correct responses to a prompt, at most `retention.correct`, the oldest first."""
+        return [sample.rollout for sample in self._latest_correct(self._groups.get(prompt, []))]
+
+    def part(self, prompt: int) -> "Memory":
+        """Content of one prompt, as whoever rolls it out needs it; the rollouts are shared."""
+        part = Memory(self.retention)
+        if prompt in self._groups:
+            part._groups[prompt] = list(self._groups[prompt])
+        return part
+
+    def take(self, other: "Memory", keep: Callable[[int], bool]) -> None:
+        """Add another memory's content of the prompts for which `keep` is true; its visits replace the same here."""
+        for group in other._all():
+            if keep(group.prompt):
+                self._add(group)
+
+    def save(self, file: Path) -> None:
+        """Write everything to one file, atomically.
+
+        Raises:
+            UserError: if there is no space left.
+        """
+        save_groups(file, self._all())
+
+    @classmethod
+    def load(cls, file: Path, retention: Retention) -> "Memory":
+        """Read a memory that `save` wrote.
+
+        Raises:
+            UserError: if the file is missing, damaged or in the format of an earlier version.
+        """
+        groups = load_groups(file)
+        with described(file):
+            return cls(retention)._filled(groups)
+
+    def packed(self) -> bytes:
+        """Everything as bytes, which processes exchange without pickling every rollout."""
+        return pack_groups(self._all())
+
+    @classmethod
+    def unpacked(cls, content: bytes, retention: Retention) -> "Memory":
+        """Read the bytes of `packed`.
+
+        Raises:
+            ValueError: if they are damaged.
+        """
+        return cls(retention)._filled(unpack_groups(content))
+
+    def _all(self) -> list[Group]:
+        """Everything, by prompt and visit."""
+        return [group for prompt in self.prompts() for group in self._groups[prompt]]
+
+    def _filled(self, groups: Sequence[Group]) -> "Memory":
+        if len({(group.prompt, group.visit) for group in groups}) < len(groups):
+            raise ValueError("a visit stands there twice")
+        for group in groups:
+            self._add(group)
+        return self
+
+    def _add(self, group: Group) -> None:
+        if len({r.sample for r in group.rollouts}) < len(group.samples):
+            raise ValueError(f"a sample stands twice in visit {group.visit} of prompt {group.prompt}")
+        samples = (replace(s, rollout=self._retained(s.rollout)) for s in group.samples)
+        others = (g for g in self._groups.get(group.prompt, []) if g.visit != group.visit)
+        groups = sorted([*others, replace(group, samples=tuple(samples))], key=lambda g: g.visit)
+        self._groups[group.prompt] = self._bounded(groups)
+        if not self._groups[group.prompt]:
+            del self._groups[group.prompt]
+
+    def _retained(self, rollout: Rollout) -> Rollout:
+        """The rollout with as much of its top law as is kept, and with arrays of its own."""
+        k, top = self.retention.top, rollout.top
+        return replace(
+            rollout,
+            tokens=_owned(rollout.tokens),
+            log_probs=_owned(rollout.log_probs),
+            sampled_at=_owned(rollout.sampled_at),
+            top=TopLaw(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
+        )
+
+    def _bounded(self, groups: list[Group]) -> list[Group]:
+        """The groups without what the retention does not cover."""
+        whole, correct = self._latest(groups), self._latest_correct(groups)
+        kept = [replace(g, samples=tuple(s for s in g.samples if g in whole or s in correct)) for g in groups]
+        return [group for group in kept if group.samples]
+
+    def _latest(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """Visits that are kept whole."""
+        return groups[max(0, len(groups) - self.retention.visits) :]
+
+    def _latest_correct(self, groups: Iterable[Group]) -> list[Sample]:
+        """Correct responses that are kept."""
+        found = [sample for group in groups for sample in _correct(group)]
+        return found[max(0, len(found) - self.retention.correct) :]
+
+
+def _correct(group: Group) -> list[Sample]:
+    """Correct responses of a group that repeat none of an earlier visit."""
+    return [sample for sample in group.samples if sample.reward > CORRECT and not sample.carried]
+
+
+def _same(one: Rollout, other: Rollout) -> bool:
+    return np.array_equal(one.tokens, other.tokens) and np.array_equal(one.sampled_at, other.sampled_at)
+
+
+def _columns(array: np.ndarray, k: int) -> np.ndarray:
+    return array if array.shape[1] <= k else array[:, :k]
+
+
+def _owned(array: np.ndarray) -> np.ndarray:
+    """The array, copied if it is a part of another, which would stay alive with it."""
+    return array if array.base is None else array.copy()

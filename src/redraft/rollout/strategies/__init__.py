@@ -1,0 +1,23 @@
+"""Group strategies: the rollouts of one prompt. Each method is written here, once, for every engine and trainer."""
+
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Vanilla
+from redraft.rollout.strategies.groups import vanilla
+from redraft.rollout.strategies.reuse import at_random, reuse_drafts, verified
+from redraft.rollout.strategies.tools import Strategy
+
+__all__ = ["strategy", "vanilla"]
+
+
+def strategy(method: Reuse) -> Strategy:
+    """The strategy of a configured method."""
+    match method:
+        case Vanilla():
+            return vanilla
+        case Speculative(lenience=lenience):
+            return reuse_drafts(verified(lenience))
+        case RandomReuse():
+            return reuse_drafts(at_random)
+        case DelayedReuse(lenience=lenience):
+            return reuse_drafts(verified(lenience), visits_ago=2)
+        case ReleaseVariant(lenience=lenience, fixed_uniforms=fixed, refreshed_log_probs=refreshed):
+            return reuse_drafts(verified(lenience, fixed, refreshed))

@@ -1,0 +1,58 @@
+"""Strategies that go on from drafts: SPEC-RL (arXiv 2509.23232, Algorithm 1) and its variants."""
+
+import asyncio
+import time
+
+import numpy as np
+
+from redraft.rollout.acceptance.random_cut import random_rejection
+from redraft.rollout.acceptance.ratio import first_rejection
+from redraft.rollout.engine import Session
+from redraft.rollout.strategies.groups import graded, indices
+from redraft.rollout.strategies.response import Cut, Kept, complete, no_draft
+from redraft.rollout.strategies.tools import Strategy, Tools
+from redraft.rollout.types import Group, Rollout, Task
+
+
+def reuse_drafts(cut: Cut, visits_ago: int = 1) -> Strategy:
+    """Take each sample's rollout of so many visits ago, or the oldest, as a draft; keep what `cut` says and go on."""
+
+    async def run(task: Task, tools: Tools) -> Group:
+        drafts = tools.memory.drafts(task.prompt, visits_ago)
+        samples = (
+            complete(drafts.get(sample) or no_draft(task.prompt, sample), task, tools, cut) for sample in indices(task)
+        )
+        return await graded(task, await asyncio.gather(*samples), tools)
+
+    return run
+
+
+def verified(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs: bool = False) -> Cut:
+    """Cut at the first token that equation (3) rejects.
+
+    Args:
+        lenience: of equation (3); a task's own takes its place.
+        fixed_uniforms: decide by the same numbers at every step.
+        refreshed_log_probs: store the current policy's log-probability of a kept token; else that of the policy which
+            sampled it stays.
+    """
+
+    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+        known = tools.scores.get((draft.prompt, draft.sample))
+        new = (await session.score(draft.tokens)).log_probs if known is None else known
+        began = time.process_time()
+        draw = tools.streams.fixed_uniforms if fixed_uniforms else tools.streams.uniforms
+        u = draw("acceptance", draft.prompt, draft.sample, draft.length)
+        ell = lenience if task.lenience is None else task.lenience
+        prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], ell)[0])
+        tools.meter.assembly_seconds += time.process_time() - began
+        return Kept(prefix, (new if refreshed_log_probs else draft.log_probs)[:prefix], verified=draft.length)
+
+    return cut
+
+
+async def at_random(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+    """Cut at a random token; nothing is scored."""
+    u = tools.streams.uniforms("acceptance", draft.prompt, draft.sample, 1)
+    prefix = int(random_rejection(u, np.array([draft.length]))[0])
+    return Kept(prefix, draft.log_probs[:prefix])

@@ -1,0 +1,90 @@
+"""What a group strategy works with: engine, reward, memory, meter, and the random streams of its step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from redraft.rollout.engine import Engine
+from redraft.rollout.memory import Memory
+from redraft.rollout.streams import uniforms
+from redraft.rollout.types import Group, Rollout, Task
+
+
+class Reward(Protocol):
+    """A coroutine function that grades responses; an engine decodes others meanwhile."""
+
+    async def __call__(self, prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+        """Rewards of responses to a prompt, float32 (rollouts,), before any shaping."""
+        ...
+
+
+@dataclass
+class Meter:
+    """Costs that no engine sees.
+
+    Attributes:
+        assembly_seconds: processor time of acceptance and of joining prefix and continuation.
+        cached_tokens: tokens of prompt and prefix that the engine did not compute again, behind kept prefixes.
+    """
+
+    assembly_seconds: float = 0.0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Random streams of one step of a run.
+
+    Attributes:
+        seed: the run's.
+        step: from 0.
+        purpose: keeps rollouts that are trained on apart from those that are only measured.
+    """
+
+    seed: int
+    step: int
+    purpose: str = "rollout"
+
+    def uniforms(self, use: str, prompt: int, sample: int, count: int) -> np.ndarray:
+        """Numbers for one use in one sample at this step, float64 (count,) on (0, 1]."""
+        return uniforms(self.seed, f"{self.purpose}/{use}", self.step, prompt, sample, count=count)
+
+    def fixed_uniforms(self, use: str, prompt: int, sample: int, count: int) -> np.ndarray:
+        """The same numbers at every step, as from a generator that is seeded anew at every call."""
+        return uniforms(self.seed, f"{self.purpose}/{use}/fixed", prompt, sample, count=count)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Everything that a strategy may use.
+
+    Attributes:
+        engine: holds the current policy.
+        reward: grades responses.
+        memory: earlier rollouts, to be read.
+        meter: takes the costs.
+        streams: random numbers of the step.
+        prompts: tokens of every prompt by its index.
+        limit: longest response, tokens.
+        scores: log-probabilities of drafts under the current policy, float32, by (prompt, sample), where the training
+            engine has scored them; the rollout engine scores the others.
+    """
+
+    engine: Engine
+    reward: Reward
+    memory: Memory
+    meter: Meter
+    streams: Streams
+    prompts: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
+    limit: int
+    scores: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
+
+    async def __call__(self, task: Task, tools: Tools) -> Group:
+        """Make the graded group of a task."""
+        ...

@@ -1,0 +1,82 @@
+"""A trainer's part of a step. The campaign loop (`redraft.train.campaign`) does the rest, for every trainer alike."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from redraft.rollout.types import Group, Task
+
+Metrics = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class RolledOut:
+    """Groups of a step, and what they cost.
+
+    Attributes:
+        groups: in the order of their tasks.
+        seconds: by stage.
+        cached: tokens of prompts and kept prefixes that engines did not compute again.
+        grading_seconds: processor seconds that graders worked, mostly beside the engine.
+        unseen: seconds of `seconds` in which the trainer's clock stood still.
+    """
+
+    groups: list[Group]
+    seconds: Mapping[str, float]
+    cached: int
+    grading_seconds: float
+    unseen: float = 0.0
+
+
+@dataclass(frozen=True)
+class Updated:
+    """Measurements of an update, and its seconds by stage."""
+
+    metrics: Metrics
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Trainer(Protocol):
+    """Computes steps. A trainer keeps models, optimizers and memory; it knows neither schedule nor records."""
+
+    @property
+    def no_update(self) -> Metrics:
+        """Metrics of a step that only rolls out: those of an update, all None."""
+        ...
+
+    def now(self) -> float:
+        """Clock that steps are timed by, seconds."""
+        ...
+
+    def roll_out(self, tasks: Sequence[Task], step: int) -> RolledOut:
+        """Roll tasks out under the current policy and remember what the method retains."""
+        ...
+
+    def update(self, groups: Sequence[Group]) -> Updated:
+        """Update the policy from graded groups.
+
+        Raises:
+            UserError: if the policy has diverged.
+        """
+        ...
+
+    def publish(self) -> None:
+        """Let the engine sample from the updated policy."""
+        ...
+
+    def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
+        """Rewards of new samples of the current policy, which nothing is trained on."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write models, optimizers, random state and memory into a checkpoint's folder."""
+        ...
+
+    def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        ...
+
+    def save_policy(self, checkpoint: Path, folder: Path) -> None:
+        """Write the policy in transformers' format, whole or not at all; `checkpoint` holds this step's `save`."""
+        ...

@@ -1,0 +1,154 @@
+"""Graded groups as the rows that verl trains on, and back from them what the record says of log-probabilities.
+
+verl cuts mini-batches by numbers of rows. Groups may differ in size, so each is filled with masked rows to the size of
+the largest that there can be: a mini-batch then holds whole groups, as many as in the local trainer. A masked row
+belongs to no group and adds nothing to a token-mean loss; a sequence-mean loss would count it, and is refused.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from redraft.config.experiment import Run
+from redraft.errors import UserError
+from redraft.rollout.types import Group, OldLogProbs, Sample, Use
+from redraft.train.losses import shaped
+
+PARTITION = "train"
+Row = tuple[str, dict[str, Any], dict[str, Any]]
+"""verl's key, fields and tag."""
+
+
+class HandedOver:
+    """Takes the place of verl's replay buffer, which would look for finished groups, filter and refill by itself.
+
+    Attributes:
+        batch: what verl's next step trains on.
+    """
+
+    def __init__(self) -> None:
+        self.batch: KVBatchMeta | None = None
+
+    def sample(self, **_: Any) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """The batch that was handed over, once, and no metrics."""
+        batch, self.batch = self.batch, None
+        assert batch is not None, "verl asks for a batch that nobody handed over"
+        return batch, {}
+
+
+class Rows:
+    """Puts groups into verl's TransferQueue.
+
+    Args:
+        run: whose algorithm shapes rewards; its group size is the largest that there can be.
+        prompts: tokens of every prompt by its index.
+        pad: token of masked rows.
+    """
+
+    def __init__(self, run: Run, prompts: Sequence[Sequence[int]], pad: int) -> None:
+        self.run, self.prompts, self.pad = run, prompts, pad
+
+    def put(self, groups: Sequence[Group], global_step: int) -> KVBatchMeta:
+        """Hand groups over; mini-batches are cut in their order.
+
+        Raises:
+            UserError: for groups of different sizes under a loss that would count masked rows.
+        """
+        self._refuse_masked_sequences(groups)
+        keys, tags = [], []
+        for number, group in enumerate(groups):
+            rows = [*self._samples(group, number, global_step), *self._masked(group, number, global_step)]
+            some = [key for key, _, _ in rows], [tag for _, _, tag in rows]
+            fields = list_of_dict_to_tensordict([field for _, field, _ in rows])
+            tq.kv_batch_put(keys=some[0], partition_id=PARTITION, fields=fields, tags=some[1])
+            keys += some[0]
+            tags += some[1]
+        return KVBatchMeta(partition_id=PARTITION, keys=keys, tags=tags)
+
+    def _refuse_masked_sequences(self, groups: Sequence[Group]) -> None:
+        mode, size = self.run.algorithm.loss_agg_mode, self.run.trainer.group_size
+        sizes = {len(group.samples) for group in groups}
+        if max(sizes) > size:
+            raise RuntimeError(f"a group of {max(sizes)} samples exceeds the run's group size of {size}")
+        stopped = any(sample.use is Use.STOPPED for group in groups for sample in group.samples)
+        if mode != "token-mean" and (sizes != {size} or stopped):
+            raise UserError("under verl a loss over sequences would count the masked rows of smaller groups",
+                            key="algorithm.loss_agg_mode", value=mode, allowed="token-mean")  # fmt: skip
+
+    def _samples(self, group: Group, number: int, global_step: int) -> Iterator[Row]:
+        rollouts = group.rollouts
+        lengths = np.array([rollout.length for rollout in rollouts])
+        rewards = shaped(self.run.algorithm, group.rewards, lengths, self.run.trainer.max_response_tokens)
+        for place, (sample, reward) in enumerate(zip(group.samples, rewards.tolist(), strict=True)):
+            rollout = sample.rollout
+            fresh_from = rollout.length if sample.carried else rollout.prefix_length
+            mask = [int(sample.use is Use.TRAINED)] * rollout.length
+            yield self._row(
+                f"{number:09d}", place, group.prompt, rollout.tokens.tolist(), rollout.log_probs.tolist(), mask, reward,
+                global_step, {"prefix_length": fresh_from},
+            )  # fmt: skip
+
+    def _masked(self, group: Group, number: int, global_step: int) -> Iterator[Row]:
+        """Rows without a response token that counts, up to the run's group size."""
+        for place in range(len(group.samples), self.run.trainer.group_size):
+            key, field, tag = self._row(
+                f"pad{number:09d}", place, group.prompt, [self.pad], [0.0], [0], 0.0, global_step, {"prefix_length": 1}
+            )
+            yield key, field, tag | {"is_padding": True}
+
+    def _row(
+        self, uid: str, place: int, prompt: int, tokens: list[int], log_probs: list[float], mask: list[int],
+        reward: float, global_step: int, extra: dict[str, Any],
+    ) -> Row:  # fmt: skip
+        """One row; `rollout_log_probs` are those of the policy that sampled each token."""
+        output = AgentLoopOutput(
+            prompt_ids=list(self.prompts[prompt]), response_ids=tokens, response_mask=mask, response_logprobs=log_probs,
+            reward_score=reward, num_turns=2, metrics=AgentLoopMetrics(),
+            extra_fields={"reward_extra_info": {}, "turn_scores": [], "tool_rewards": [], **extra},
+        )  # fmt: skip
+        field = output.as_dict()
+        whole = torch.cat([field["prompts"], field["responses"]])
+        field |= {
+            "uid": uid, "session_id": place, "loss_mask": field["response_mask"], "input_ids": whole,
+            "position_ids": torch.arange(len(whole)), "multi_modal_inputs": {}, "global_steps": global_step,
+        }  # fmt: skip
+        sizes = {"prompt_len": len(field["prompts"]), "response_len": len(tokens), "seq_len": len(whole)}
+        steps = {"global_steps": global_step, "min_global_steps": global_step - 1, "max_global_steps": global_step - 1}
+        return f"{uid}_{place}_0", field, {"status": "success", **sizes, **steps}
+
+
+def stored_keys(groups: Sequence[Group]) -> list[str]:
+    """Keys of rows whose old log-probabilities are those of the policy that sampled them."""
+    samples: Iterator[tuple[int, int, Sample]] = (
+        (number, place, sample) for number, group in enumerate(groups) for place, sample in enumerate(group.samples)
+    )
+    return [f"{n:09d}_{place}_0" for n, place, sample in samples if sample.old_log_probs is OldLogProbs.STORED]
+
+
+def put_stored_log_probs(keys: Sequence[str]) -> None:
+    """Put stored log-probabilities in place of recomputed ones."""
+    if keys:
+        data = tq.kv_batch_get(keys=list(keys), partition_id=PARTITION, select_fields=["rollout_log_probs"])
+        data["old_log_probs"] = data.pop("rollout_log_probs")
+        tq.kv_batch_put(keys=list(keys), partition_id=PARTITION, fields=data)
+
+
+def log_prob_gap(batch: KVBatchMeta) -> tuple[float, float]:
+    """Mean and largest difference between the engine's and the trainer's log-probability of a token sampled now.
+
+    The mean is rounding while both hold the same weights, and grows when the engine keeps old ones. Reused tokens are
+    left out: theirs are of older policies.
+    """
+    chosen = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    fields = ["old_log_probs", "rollout_log_probs", "extra_fields"]
+    data = tq.kv_batch_get(keys=chosen, partition_id=batch.partition_id, select_fields=fields)
+    prefixes = [getattr(extra, "data", extra)["prefix_length"] for extra in data["extra_fields"]]
+    rows = zip(data["old_log_probs"].unbind(), data["rollout_log_probs"].unbind(), prefixes, strict=True)
+    gaps = torch.cat([(trainer - engine)[prefix:].abs() for trainer, engine, prefix in rows])
+    return (float(gaps.mean()), float(gaps.max())) if len(gaps) else (0.0, 0.0)

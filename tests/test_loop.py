@@ -1,0 +1,149 @@
+"""The loop of an engine in this process: sessions that wait for something outside neither stop it nor spin."""
+
+import asyncio
+import time
+
+import pytest
+
+from redraft.engines.loop import IDLE_TURNS, Outside, run_to_end
+
+
+class Engine:
+    """Answers one request a pass, and counts how often it was called."""
+
+    def __init__(self, seconds=0.0):
+        self.queue, self.events, self.turns, self.seconds = [], [], 0, seconds
+
+    async def ask(self, name):
+        answer = asyncio.get_running_loop().create_future()
+        self.queue.append((name, answer))
+        await answer
+
+    def work(self):
+        self.turns += 1
+        if not self.queue:
+            return False
+        time.sleep(self.seconds)
+        name, answer = self.queue.pop(0)
+        self.events.append(name)
+        answer.set_result(None)
+        return True
+
+    def run(self, *coroutines, outside=None):
+        return asyncio.run(run_to_end(coroutines, self.work, lambda: "nothing is asked for", outside))
+
+
+async def rewarded(engine, outside, seconds, reward=1.0):
+    """A session that decodes, waits for a reward and decodes again."""
+
+    async def grade():
+        engine.events.append("graded from")
+        await asyncio.sleep(seconds)
+        engine.events.append("graded to")
+        return reward
+
+    await engine.ask("before")
+    found = await outside.wait(grade())
+    await engine.ask("after")
+    return found
+
+
+async def decoding(engine, passes):
+    for _ in range(passes):
+        await engine.ask("decoded")
+
+
+def test_the_engine_decodes_for_others_while_a_reward_is_awaited():
+    engine, outside = Engine(seconds=0.002), Outside()
+    results = engine.run(rewarded(engine, outside, 0.05, reward=3.0), decoding(engine, 60), outside=outside)
+    assert results == [3.0, None]
+    events = engine.events
+    during = events[events.index("graded from") : events.index("graded to")]
+    assert during.count("decoded") >= 5
+    assert events.index("graded to") < events.index("after")
+    assert "decoded" in events[events.index("after") :], "nobody waits for a session that waited"
+    assert outside.seconds == 0, "the engine always had something to do"
+
+
+def test_an_idle_wait_is_measured_and_does_not_spin():
+    engine, outside = Engine(), Outside()
+    began = time.perf_counter()
+    assert engine.run(rewarded(engine, outside, 0.3), outside=outside) == [1.0]
+    assert 0.25 < outside.seconds <= time.perf_counter() - began
+    assert engine.turns < 3 * IDLE_TURNS
+    assert not outside
+
+
+def test_idle_waits_add_up_and_a_second_wait_beside_the_first_counts_once():
+    engine, outside = Engine(), Outside()
+    engine.run(*(rewarded(engine, outside, seconds) for seconds in (0.1, 0.2, 0.2)), outside=outside)
+    assert 0.15 < outside.seconds < 0.3
+    engine.run(rewarded(engine, outside, 0.1), outside=outside)
+    assert outside.seconds > 0.24
+
+
+def test_a_wait_is_measured_by_the_clock_of_the_stage():
+    engine, outside = Engine(), Outside(clock=time.process_time)
+    engine.run(rewarded(engine, outside, 0.3), outside=outside)
+    assert outside.seconds < 0.1, "a sleeping process does not compute"
+
+
+def test_work_in_a_thread_or_a_process_is_awaited_as_anything_else():
+    engine, outside = Engine(), Outside()
+
+    async def session():
+        await engine.ask("before")
+        loop = asyncio.get_running_loop()
+        return await outside.wait(loop.run_in_executor(None, lambda: time.sleep(0.1) or "graded"))
+
+    assert engine.run(session(), outside=outside) == ["graded"]
+    assert outside.seconds > 0.05
+
+
+def test_nothing_pending_outside_is_a_standstill_as_before():
+    engine, outside = Engine(), Outside()
+
+    async def forever():
+        await rewarded(engine, outside, 0.01)
+        await asyncio.Event().wait()
+
+    for given in (outside, None):
+        with pytest.raises(RuntimeError, match="nothing is asked for"):
+            engine.run(forever(), outside=given) if given else engine.run(asyncio.Event().wait())
+
+
+def test_a_wait_that_the_loop_was_not_told_of_is_a_standstill():
+    engine = Engine()
+    with pytest.raises(RuntimeError, match="nothing is asked for"):
+        engine.run(rewarded(engine, Outside(), 5.0))
+
+
+def test_an_error_outside_reaches_the_session_and_ends_the_run():
+    engine, outside = Engine(), Outside()
+
+    async def fail():
+        await asyncio.sleep(0.05)
+        raise ValueError("the grader died")
+
+    async def session():
+        await engine.ask("before")
+        await outside.wait(fail())
+
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="the grader died"):
+        engine.run(session(), rewarded(engine, outside, 30.0), outside=outside)
+    assert time.perf_counter() - began < 5
+    assert not outside
+
+
+def test_an_error_elsewhere_does_not_wait_for_what_is_outside():
+    engine, outside = Engine(), Outside()
+
+    async def session():
+        await outside.wait(asyncio.sleep(0.1))
+        raise ValueError("a test")
+
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match="a test"):
+        engine.run(rewarded(engine, outside, 30.0), session(), outside=outside)
+    assert time.perf_counter() - began < 5
