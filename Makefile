@@ -9,6 +9,8 @@ LIGHTEVAL := .venv-lighteval
 # Snakemake with its Slurm plugin: what submits jobs on a cluster, beside the environment that they run in.
 LAUNCHER := .venv-launcher
 PRESET ?= tiny
+# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files.
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: reproduce test test-all check bench mlflow docs lock clean lighteval launcher
@@ -19,11 +21,11 @@ reproduce: $(READY)
 
 # Tests that start no server.
 test: $(READY) check
-	pytest -n 2 --dist loadfile -m "not servers"
+	$(PYTEST) -m "not servers"
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval. The first run before the other environments exist.
 test-all: test lighteval launcher
-	pytest -n 2 --dist loadfile -m servers
+	$(PYTEST) -m servers
 
 check: $(READY)
 	ruff check

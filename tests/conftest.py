@@ -3,18 +3,42 @@
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
+os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
 
 import pytest
 from hypothesis import settings
 
+from redraft.cli import main
 from tests.tiers import check_marks, tier_of
 
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
 settings.load_profile("redraft")
 
 
+@pytest.fixture
+def mistake(monkeypatch, capsys):
+    """Call `redraft` with a mistake, in this process and a folder; the message that it ends in."""
+
+    def call(folder, *arguments):
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        assert end.value.code == 2
+        text = capsys.readouterr().err
+        assert "error:" in text
+        assert "Traceback" not in text
+        return text
+
+    return call
+
+
+LONGEST = ("test_slurm", "test_verl", "test_workflow", "test_trainer", "test_workstation")
+"""Test files that start first, so that no worker waits for them at the end."""
+
+
 def pytest_collection_modifyitems(items):
     check_marks(items)
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @pytest.hookimpl(wrapper=True)

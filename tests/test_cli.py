@@ -99,11 +99,16 @@ def test_a_stage_is_imported_when_it_is_called():
         ),
     ],
 )
-def test_a_mistake_is_one_message(folder, arguments, words):
-    result = redraft(folder, *arguments)
-    assert result.returncode == 2
+def test_a_mistake_is_one_message(folder, mistake, arguments, words):
+    text = mistake(folder, *arguments)
+    assert all(word in text for word in words), text
+
+
+def test_the_installed_command_ends_a_mistake_in_one_message(folder):
+    result = redraft(folder, "status", "nothing")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
-    assert all(word in result.stderr for word in ["error:", *words]), result.stderr
 
 
 CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
@@ -162,10 +167,11 @@ def test_compare_prints_the_quantities_of_the_tables_side_by_side(folder):
         ),
     ],
 )
-def test_compare_refuses_what_is_not_a_finished_run_of_today(folder, damage, words):
+def test_compare_refuses_what_is_not_a_finished_run_of_today(folder, mistake, damage, words):
     runs = [finish(folder, cell) for cell in CELLS]
     damage(runs[1])
-    test_a_mistake_is_one_message(folder, ["compare", *CELLS], words)
+    text = mistake(folder, "compare", *CELLS)
+    assert all(word in text for word in words), text
 
 
 def tracked(layout):

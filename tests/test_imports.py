@@ -31,8 +31,10 @@ ALLOWED = {
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
         "redraft.config", "redraft.engines.torch_engine", "redraft.engines.vllm_local", "redraft.errors",
-        "redraft.files", "redraft.layout", "redraft.ops.devices", "redraft.ops.lease", "redraft.ops.provenance",
-        "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks", "redraft.train.models",
+        "redraft.files", "redraft.layout", "redraft.ops.devices", "redraft.ops.gpus", "redraft.ops.lease",
+        "redraft.ops.provenance",
+        "redraft.rollout.engine", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks",
+        "redraft.train.models",
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",

@@ -21,7 +21,8 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from redraft.config import ArithmeticProblems, Experiments, InProcessEngine, ProblemFile, TinyModel
 from redraft.config.data import Benchmark, Sampling
 from redraft.errors import UserError
-from redraft.evaluate.backends import Request, Response, open_backend
+from redraft.evaluate.backend import Request, Response
+from redraft.evaluate.backends import open_backend
 from redraft.evaluate.lm_eval import harness, scoring
 from redraft.evaluate.lm_eval.harness import evaluate
 from redraft.evaluate.lm_eval.model import RedraftModel, number, sampling

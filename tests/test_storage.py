@@ -1,5 +1,6 @@
 """Files of groups: what comes back from them, what is said of damaged ones, and the memory they take."""
 
+import errno
 import pickle
 import struct
 from contextlib import suppress
@@ -290,9 +291,16 @@ def test_a_missing_file_is_named(tmp_path):
     assert error.value.file == tmp_path / "groups.arrow"
 
 
-def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path):
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, saved, monkeypatch):
     with pytest.raises(IsADirectoryError):
         load_groups(tmp_path)
+
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pa, "memory_map", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        load_groups(saved)
 
 
 def test_a_file_of_an_earlier_version_is_named_as_such(tmp_path):

@@ -1,6 +1,7 @@
 """The in-process engine against plain forward passes of transformers, for all that it does to save work."""
 
 import asyncio
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,9 +20,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from redraft.engines.loop import Outside
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
-from redraft.rollout.engine import Inversion
+from redraft.rollout.engine import Gumbel, Inversion, Residual
+from redraft.rollout.noise import gumbel
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 
@@ -402,6 +405,235 @@ def test_results_come_in_the_order_of_the_coroutines(qwen3):
         return i
 
     assert make_engine(qwen3).run(*(number(i) for i in range(5))) == list(range(5))
+
+
+def law_of(model, prompt, response):
+    """Log-probabilities, (tokens, vocabulary), of what may stand in place of each token of a response."""
+    tokens = torch.tensor([[*prompt, *map(int, response)]])
+    with torch.no_grad():
+        law = model(input_ids=tokens).logits[0].float().log_softmax(-1)
+    return law[len(prompt) - 1 : -1].numpy()
+
+
+@pytest.mark.parametrize("at_once", [1 << 26, 0], ids=["together", "row by row"])
+def test_other_tokens_are_scored_in_the_same_pass(qwen3, monkeypatch, at_once):
+    monkeypatch.setattr("redraft.engines.scoring.LOGITS_AT_ONCE", at_once)
+    jobs, engine = [job for job in make_jobs(20) if job.scores], make_engine(qwen3, max_rows=4)
+    wanted = [stream(1, "at", job.name).integers(0, VOCABULARY, (len(job.draft), 5)) for job in jobs]
+
+    async def one(job, at):
+        async with engine.session(job.prompt) as session:
+            return await session.score(job.draft, at if job.name % 3 else None)
+
+    for job, at, scores in zip(jobs, wanted, engine.run(*map(one, jobs, wanted)), strict=True):
+        np.testing.assert_allclose(scores.log_probs, plain_log_probs(qwen3, job.prompt, job.draft), atol=1e-4)
+        if job.name % 3:
+            expected = np.take_along_axis(law_of(qwen3, job.prompt, job.draft), at, 1)
+            np.testing.assert_allclose(scores.others, expected, atol=1e-4)
+        else:
+            assert scores.others is None
+
+
+def special(engine, job):
+    """Decode in one of several ways, behind a prefix or not."""
+    first = Residual(np.array([3, 5]), np.array([0.01, 1.0])) if job.name % 3 == 0 else None
+    draws = Gumbel(job.name) if job.name % 2 else Inversion(uniforms(0, "special", job.name, count=LIMIT))
+
+    async def one():
+        async with engine.session(job.prompt) as session:
+            if job.scores:
+                await session.score(job.draft)
+            return await session.decode(job.prefix, LIMIT - job.keep, draws, first, top=job.name % 4)
+
+    return one()
+
+
+@pytest.mark.parametrize("max_rows", [2, 5, 16])
+def test_rows_that_draw_in_their_own_way_do_not_disturb_others(qwen3, max_rows):
+    """All ways at once, in rows that move, against each alone, where nothing moves."""
+    jobs = make_jobs(24)
+    engine = make_engine(qwen3, max_rows=max_rows)
+    together = engine.run(*(special(engine, job) for job in jobs))
+    for job, continuation in zip(jobs, together, strict=True):
+        (alone,) = (other := make_engine(qwen3)).run(special(other, job))
+        assert continuation.tokens.tolist() == alone.tokens.tolist()
+        response = [*job.prefix, *continuation.tokens]
+        expected = plain_log_probs(qwen3, job.prompt, response)[job.keep :]
+        np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
+        if job.name % 3 == 0:
+            assert continuation.tokens[0] != 5, "all of it was accepted"
+        if job.name % 4:
+            law = law_of(qwen3, job.prompt, response)[job.keep :]
+            best = -np.sort(-law, axis=1)[:, : job.name % 4]
+            np.testing.assert_allclose(continuation.top.log_probs, best, atol=1e-4)
+            found = np.take_along_axis(law, continuation.top.tokens, 1)
+            np.testing.assert_allclose(found, best, atol=1e-4)
+
+
+def test_gumbel_draws_are_the_noise_added_to_the_plain_forwards_law(qwen3):
+    engine, jobs = make_engine(qwen3, stops=()), [job for job in make_jobs(24) if job.name % 2 and job.name % 3]
+    assert len(jobs) > 5
+    for job, continuation in zip(jobs, engine.run(*(special(engine, job) for job in jobs)), strict=True):
+        response = [*job.prefix, *continuation.tokens]
+        noise = gumbel(job.name, np.arange(len(response))[:, None], np.arange(VOCABULARY))
+        drawn = (law_of(qwen3, job.prompt, response) + noise).argmax(1)
+        assert drawn[job.keep :].tolist() == continuation.tokens.tolist()
+
+
+def count_prefilled(engine, monkeypatch):
+    filled, prefill = [], engine._prefill
+    monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
+    return filled
+
+
+@pytest.mark.parametrize("max_rows", [3, 5, 16])
+@pytest.mark.parametrize("patience", [0, 6], ids=["at once", "after others"])
+def test_a_second_decode_prefills_nothing(qwen3, monkeypatch, max_rows, patience):
+    """Sessions decode three times, beside others that come and go, so that rows are swapped."""
+    jobs, engine = make_jobs(3), make_engine(qwen3, max_rows=max_rows, stops=())
+    filled = count_prefilled(engine, monkeypatch)
+
+    async def thrice(job):
+        async with engine.session(job.prompt) as session:
+            found, prefix = [], NOTHING
+            for number in range(3):
+                continuation = await session.decode(
+                    prefix, 5, Inversion(uniforms(0, "thrice", job.name, number, count=5))
+                )
+                found.append((prefix, continuation))
+                prefix = np.concatenate([prefix, continuation.tokens])[: (4, 9)[number % 2]]
+                for _ in range(patience):
+                    await asyncio.sleep(0)
+            return found
+
+    others = make_jobs(20)[3:] if max_rows > len(jobs) else []
+    results = engine.run(*map(thrice, jobs), *(serve(engine, job) for job in others))
+    for job, found in zip(jobs, results, strict=False):
+        assert [c.cached for _, c in found] == [0, *(len(job.prompt) + len(prefix) - 1 for prefix, _ in found[1:])]
+        for prefix, continuation in found:
+            expected = plain_log_probs(qwen3, job.prompt, [*prefix, *continuation.tokens])[len(prefix) :]
+            np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
+    behind = sum(len(job.draft) if job.scores else job.keep for job in others)
+    assert sum(filled) == sum(len(job.prompt) for job in [*jobs, *others]) + behind
+    check_against_plain_forward(qwen3, others, results[len(jobs) :])
+
+
+def test_idle_sessions_give_up_their_rows_when_nothing_else_can_be_done(qwen3):
+    """More sessions than rows decode, wait for each other and decode again."""
+
+    async def one(engine, job, barrier):
+        async with engine.session(job.prompt) as session:
+            first = await session.decode(NOTHING, 4, Inversion(uniforms(0, "idle", job.name, count=4)))
+            await barrier.wait()
+            return await session.decode(first.tokens, 4, Inversion(uniforms(1, "idle", job.name, count=4)))
+
+    async def all_together(engine, jobs):
+        barrier = asyncio.Barrier(len(jobs))
+        return await asyncio.gather(*(one(engine, job, barrier) for job in jobs))
+
+    jobs, found = make_jobs(7), []
+    for max_rows in (3, 7):
+        engine = make_engine(qwen3, max_rows=max_rows, stops=())
+        (continuations,) = engine.run(all_together(engine, jobs))
+        found.append([c.tokens.tolist() for c in continuations])
+        assert {c.cached > 0 for c in continuations} == ({True} if max_rows == 7 else {True, False})
+    assert found[0] == found[1]
+
+
+def test_a_request_that_is_given_up_leaves_the_engine_to_others(qwen3):
+    jobs, engine = make_jobs(), make_engine(qwen3, max_rows=4)
+
+    async def impatient(job, turns):
+        async with engine.session(job.prompt) as session:
+            task = asyncio.ensure_future(session.decode(NOTHING, 20, Inversion(uniforms(0, "x", count=20))))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return None, await session.decode(NOTHING, 6, Inversion(uniforms(0, "decode", job.name, count=6)))
+
+    results = engine.run(*(impatient(job, 3 * i) for i, job in enumerate(jobs[:4])), *(serve(engine, j) for j in jobs))
+    check_against_plain_forward(qwen3, jobs, results[4:])
+    for job, (_, continuation) in zip(jobs, results[:4], strict=False):
+        expected = plain_log_probs(qwen3, job.prompt, continuation.tokens)
+        np.testing.assert_allclose(continuation.log_probs, expected, atol=1e-4)
+
+
+def test_a_session_asks_for_one_thing_at_a_time(qwen3):
+    async def twice(engine):
+        async with engine.session([3]) as session:
+            draft = np.array([4], dtype=np.int32)
+            return await asyncio.gather(session.score(draft), session.score(draft), return_exceptions=True)
+
+    ((first, second),) = (engine := make_engine(qwen3)).run(twice(engine))
+    assert first.log_probs.shape == (1,)
+    assert isinstance(second, ValueError)
+
+
+def test_rewards_are_awaited_beside_decoding(qwen3, monkeypatch):
+    """A session that waits for its reward keeps its row; the others decode meanwhile."""
+    engine, outside, events = make_engine(qwen3, stops=()), Outside(), []
+    filled = count_prefilled(engine, monkeypatch)
+    decode = engine._decode
+    monkeypatch.setattr(engine, "_decode", lambda: [events.append("pass"), decode()])
+
+    def grade():
+        events.append("graded from")
+        time.sleep(0.05)
+        events.append("graded to")
+        return 1.0
+
+    async def graded(job):
+        async with engine.session(job.prompt) as session:
+            first = await session.decode(NOTHING, 3, Inversion(np.full(3, 0.5)))
+            reward = await outside.wait(asyncio.get_running_loop().run_in_executor(None, grade))
+            return reward, await session.decode(first.tokens, 3, Inversion(np.full(3, 0.5)))
+
+    async def long():
+        while "graded to" not in events:
+            async with engine.session([2]) as session:
+                await session.decode(NOTHING, 5, Inversion(np.full(5, 0.5)))
+
+    job = make_jobs()[2]
+    ((reward, continuation), _) = engine.run(graded(job), long(), outside=outside)
+    assert (reward, continuation.cached) == (1.0, len(job.prompt) + 2)
+    assert events[events.index("graded from") : events.index("graded to")].count("pass") > 3
+    assert outside.seconds < 0.04
+    filled.clear()
+    engine.run(graded(job), graded(job), outside=outside)
+    assert outside.seconds > 0.04
+    assert filled == [len(job.prompt)] * 2
+
+
+def test_an_engine_that_truncates_the_policy_has_no_capabilities(qwen3):
+    assert make_engine(qwen3, temperature=0.5).capabilities == TorchEngine.capabilities
+    for settings in ({"top_p": 0.9}, {"temperature": 0}):
+        engine = make_engine(qwen3, **settings)
+        assert not engine.capabilities
+
+        async def noisy(engine):
+            async with engine.session([2]) as session:
+                await session.decode(NOTHING, 3, Gumbel(1))
+
+        with pytest.raises(UserError, match="Gumbel"):
+            engine.run(noisy(engine))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda s: s.score(np.array([2, 3]), np.array([[2]])), "shapes"),
+        (lambda s: s.score(np.array([2, 3]), np.array([2, 3])), "shapes"),
+        (lambda s: s.decode(NOTHING, 1, Gumbel(1), Residual(np.array([2, 3]), np.array([0.1]))), "shapes"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(qwen3, ask, message):
+    async def one(engine):
+        async with engine.session([2]) as session:
+            await ask(session)
+
+    with pytest.raises(ValueError, match=message):
+        (engine := make_engine(qwen3)).run(one(engine))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; the same is tested above on the CPU")

@@ -1,4 +1,4 @@
-"""Configuration of everything, as Pydantic models. Imports without torch."""
+"""Configuration as Pydantic models. It imports without torch, so that commands and the workflow start at once."""
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Algorithm, Overlong
 from redraft.config.base import Config, format_lenience, parse_lenience

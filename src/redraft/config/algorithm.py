@@ -1,4 +1,7 @@
-"""Policy-gradient algorithms. The defaults of each class are SPEC-RL's published settings (its Appendix A.1)."""
+"""Policy-gradient algorithms. Each class defaults to the settings of SPEC-RL (arXiv 2509.23232, Appendix A.1).
+
+The losses themselves are verl's (`redraft.train.losses`).
+"""
 
 from typing import Annotated, Literal
 
@@ -9,7 +12,7 @@ from redraft.config.schedule import DynamicSampling, Epochs, Schedule
 
 
 class PolicyGradient(Config):
-    """What all algorithms share: verl's clipped policy loss and, where it has a weight, a KL loss."""
+    """verl's clipped policy loss, with a KL loss if that has a weight."""
 
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip range of the importance ratio."""
@@ -18,54 +21,54 @@ class PolicyGradient(Config):
     clip_ratio_c: float = Field(default=3.0, gt=1)
     """Bound of the dual clip for negative advantages."""
     kl_loss_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL loss against the reference policy; without one there is no reference pass."""
+    """Weight of the KL loss against the reference policy; at 0 there is no reference pass."""
     kl_loss_type: Literal["low_var_kl"] = "low_var_kl"
-    """The estimator of that KL divergence, by verl's name."""
+    """Estimator of that KL divergence, by verl's name."""
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    """How the token losses become one number, by verl's name."""
+    """Reduction of token losses to one number, by verl's name."""
 
     @property
     def usual_schedule(self) -> Schedule:
-        """What a cell that names no schedule takes."""
+        """Schedule of cells that name none."""
         return Epochs()
 
 
 class GRPO(PolicyGradient):
-    """Group-relative policy optimisation with a KL loss against the reference policy, as verl defines it."""
+    """Group-relative policy optimisation (GRPO) with a KL loss against the reference policy, as in verl."""
 
     kind: Literal["grpo"] = "grpo"
     kl_loss_coef: float = Field(default=1e-4, ge=0)
-    """Weight of the KL loss against the reference policy; without one there is no reference pass."""
+    """Weight of the KL loss against the reference policy; at 0 there is no reference pass."""
 
 
 class PPO(PolicyGradient):
-    """Proximal policy optimisation: a critic learns values, generalised advantage estimation uses them."""
+    """Proximal policy optimisation (PPO) with a critic and generalised advantage estimation."""
 
     kind: Literal["ppo"] = "ppo"
     gamma: float = Field(default=1.0, ge=0, le=1)
-    """Discount of rewards, verl's default."""
+    """Discount factor of rewards; verl's default."""
     lam: float = Field(default=1.0, ge=0, le=1)
-    """Lambda of generalised advantage estimation, verl's default."""
+    """λ of generalised advantage estimation; verl's default."""
     critic_learning_rate_ratio: float = Field(default=20.0, gt=0)
-    """The critic's learning rate over the actor's: 1e-5 over 5e-7 in the paper."""
+    """Ratio of the critic's learning rate to the actor's; 1e-5 to 5e-7 in SPEC-RL (Appendix A.1)."""
     value_clip: float = Field(default=0.5, gt=0)
-    """Range to which values are clipped about the old ones, verl's default."""
+    """Clip range of values around the old ones; verl's default."""
 
 
 class Overlong(Config):
-    """DAPO's soft punishment of long responses (arXiv 2503.14476, equation 13)."""
+    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13)."""
 
     buffer: int = Field(ge=1)
-    """Tokens before the limit over which the penalty grows."""
+    """Tokens before the length limit over which the penalty grows."""
     penalty: float = Field(default=1.0, gt=0)
-    """Taken from the reward at the limit."""
+    """Penalty at the length limit, subtracted from the reward."""
 
 
 class DAPO(PolicyGradient):
-    """Clip-higher, token-level loss and, unless a cell names another schedule, dynamic sampling.
+    """DAPO (arXiv 2503.14476): clip-higher, token-level loss and, unless a cell names a schedule, dynamic sampling.
 
-    A step of a run is a generation step; the policy is updated when as many informative prompts have been gathered
-    as a batch holds. So the rollout budget equals the other algorithms' (SPEC-RL, Appendix A.1).
+    A step of a run is a generation step. The policy is updated once a full batch of informative prompts is gathered.
+    The rollout budget therefore equals that of the other algorithms (SPEC-RL, Appendix A.1).
     """
 
     kind: Literal["dapo"] = "dapo"
@@ -74,13 +77,13 @@ class DAPO(PolicyGradient):
     clip_ratio_c: float = Field(default=10.0, gt=1)
     """Bound of the dual clip for negative advantages."""
     loss_agg_mode: Literal["token-mean"] = "token-mean"
-    """How the token losses become one number, by verl's name."""
+    """Reduction of token losses to one number, by verl's name."""
     overlong: Overlong | None = None
-    """Shaping of the reward by length; none in SPEC-RL, which shapes no rewards."""
+    """Shaping of the reward by length; none in SPEC-RL."""
 
     @property
     def usual_schedule(self) -> Schedule:
-        """Dynamic sampling, a part of the algorithm."""
+        """Dynamic sampling, which is part of the algorithm."""
         return DynamicSampling()
 
     @model_validator(mode="after")
@@ -91,7 +94,7 @@ class DAPO(PolicyGradient):
 
 
 class RLOO(PolicyGradient):
-    """REINFORCE with a leave-one-out baseline; not in SPEC-RL's experiments."""
+    """REINFORCE with a leave-one-out baseline. SPEC-RL does not run it."""
 
     kind: Literal["rloo"] = "rloo"
 

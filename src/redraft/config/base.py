@@ -1,4 +1,4 @@
-"""The base of every configuration model, and the scalar types they share."""
+"""Base class of all configuration models, and scalar types that several of them use."""
 
 import difflib
 import math
@@ -19,14 +19,14 @@ from pydantic import (
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
 Name = Annotated[str, StringConstraints(pattern=f"^{_WORD}$")]
-"""What becomes part of a path: letters, digits, `_`, `-` and single dots."""
+"""Part of a path: letters, digits, `_`, `-` and single dots."""
 
 Label = Annotated[str, StringConstraints(pattern=f"^({_WORD})?$")]
-"""A name or nothing."""
+"""Name or empty text."""
 
 PAPER = "[a-z0-9_]+"
 PaperName = Annotated[str, StringConstraints(pattern=f"^{PAPER}$")]
-"""A folder under experiments/."""
+"""Folder under experiments/."""
 
 
 def _no_number(name: str) -> str:
@@ -38,11 +38,11 @@ def _no_number(name: str) -> str:
 
 
 WordyName = Annotated[Name, AfterValidator(_no_number)]
-"""A name that no reader of a table takes for a number."""
+"""Name that is not a number, so that readers of a table cannot mistake it for one."""
 
 
 HubId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
-"""A repository on the hub: a name, mostly with an owner."""
+"""Repository on the hub: a name, usually with an owner."""
 
 
 def _stays_inside(path: str) -> str:
@@ -52,42 +52,42 @@ def _stays_inside(path: str) -> str:
 
 
 InnerPath = Annotated[str, AfterValidator(_stays_inside)]
-"""A path inside some folder, perhaps with `*`; it cannot leave it."""
+"""Relative path, perhaps with `*`, that stays inside its folder."""
 
 
 class Config(BaseModel):
-    """A configuration model: unknown keys are errors, values do not change after parsing."""
+    """Configuration model. Unknown keys are errors, and values do not change after parsing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def defining(model: Config, exclude: Set[str] = frozenset()) -> dict[str, Any]:
-    """What a model defines: fields that differ from their defaults, and its `kind`, which is one and would vanish."""
+    """Fields of a model that differ from their defaults, and its `kind`, although that is a default."""
     kind = {"kind": model.kind} if hasattr(model, "kind") else {}
     return model.model_dump(mode="json", exclude_defaults=True, exclude=set(exclude)) | kind
 
 
 def refuse_twice(what: str, values: Iterable[object]) -> None:
-    """Raise a ValueError if a value stands twice."""
+    """Raise a ValueError if a value occurs twice."""
     for value, count in Counter(values).items():
         if count > 1:
             raise ValueError(f"{what} {value!r} stands twice")
 
 
 def near(name: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` that may have been meant, or all."""
+    """Names that resemble `name`, or all if none does."""
     known = list(names)
     return difflib.get_close_matches(name, known, n=5, cutoff=0.3) or known
 
 
 def parse_lenience(value: Any) -> float:
-    """Read a lenience: a number, `e^x` or `inf`, as the papers write it.
+    """Parse a lenience ℓ as the papers write it: a number, `e^x` or `inf`.
 
     Returns:
-        The lenience, at least 0; infinity means that every draft token is accepted.
+        ℓ >= 0. Infinity accepts every draft token.
 
     Raises:
-        ValueError: if it is negative, not a number, or not written in one of these ways.
+        ValueError: if the value is negative, not a number, or written in another way.
     """
     try:
         text = value.strip().lower() if isinstance(value, str) else value
@@ -103,7 +103,7 @@ def parse_lenience(value: Any) -> float:
 
 
 def format_lenience(lenience: float) -> str:
-    """Write a lenience as the papers do: `0`, `1`, `e^0.5`, `inf`; the inverse of `parse_lenience`."""
+    """Format a lenience as the papers write it: `0`, `1`, `e^0.5`, `inf`. The inverse of `parse_lenience`."""
     if math.isinf(lenience):
         return "inf"
     if lenience in (0.0, 1.0):

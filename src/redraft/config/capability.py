@@ -1,10 +1,13 @@
-"""What an engine or a trainer can do exactly. A run that needs more is refused when it is read, with the reason."""
+"""Capabilities: operations that an engine or a trainer performs exactly, and that some methods need.
+
+A run that needs a capability which its engine lacks is refused when it is read, with the reason.
+"""
 
 from enum import StrEnum
 
 
 class Capability(StrEnum):
-    """Something beyond sampling a response and scoring a draft's own tokens."""
+    """Operation beyond sampling a response and scoring the tokens of a draft."""
 
     OTHER_SCORES = "log-probabilities of other tokens than the draft's"
     RESIDUAL = "a first token drawn from a residual law"

@@ -1,4 +1,4 @@
-"""Cells: a paper's experiments, and the grids that list them."""
+"""Cells: experiments of a paper without scale and seed, and the grids that list them."""
 
 from fractions import Fraction
 from typing import Annotated, Any
@@ -29,61 +29,61 @@ Factor = Annotated[
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
 ]
-"""A positive number, or a fraction as text."""
+"""Positive number, or a fraction as text such as 5/6."""
 
 
 class Cell(Config):
-    """One experiment of a paper, at no particular scale and without a seed."""
+    """Experiment of a paper. The scale is the preset's, and seeds come last."""
 
     paper: PaperName
     """Folder under experiments/."""
     name: Name
-    """Readable name, the labels of its grid joined by `-`."""
+    """Readable name: the labels of its grid, joined by `-`."""
     model: Name
-    """The paper's model; the preset says what stands for it."""
+    """Model of the paper; the preset says which model stands for it."""
     data: Name
-    """The paper's training data; the preset says what stands for it."""
+    """Training data of the paper; the preset says which data stand for them."""
     algorithm: Algorithm
-    """How the policy is updated."""
+    """Algorithm that updates the policy."""
     reuse: Reuse
-    """What rollouts take over from earlier ones."""
+    """Reuse of earlier rollouts."""
     schedule: Schedule | None = None
-    """Which prompts are rolled out and which groups are trained on; the algorithm's usual one if empty."""
+    """Selection of prompts and groups; the algorithm's usual schedule if empty."""
     decoding: Decoding = Plain()
-    """How the engine makes tokens."""
+    """Generation of tokens by the engine."""
     trainer: TrainerFields = {}
-    """Fields of `Trainer` that are other for this cell, at every scale."""
+    """Fields of `Trainer` that this cell replaces, at every scale."""
     trainer_factors: dict[str, Factor] = {}
-    """Numbers that fields of `Trainer` are multiplied by, so that a cell changes them at any scale."""
+    """Factors of fields of `Trainer`, for changes that hold at every scale."""
 
     @property
     def id(self) -> str:
-        """`paper/name`, as every command takes it."""
+        """`paper/name`, the form in which commands take a cell."""
         return f"{self.paper}/{self.name}"
 
 
 class Exclusion(Config):
-    """Combinations of a grid that are not cells, and why."""
+    """Combinations of a grid that are not cells, with the reason."""
 
     when: dict[str, list[str]]
-    """Axis to labels; excluded where all axes match."""
+    """Axis to labels; a combination is excluded if all axes match."""
     reason: str = Field(min_length=10)
-    """Said to whoever asks for such a cell."""
+    """Reason, which is the message to anyone who asks for such a cell."""
 
 
 class Grid(Config):
-    """Cells as the product of axes. A label stands in the cell's name, its fragment in the cell's definition."""
+    """Product of axes. A label becomes part of the cell's name, and its fields part of the cell's definition."""
 
     name: str
-    """What the grid is for; presets and targets select by it."""
+    """Name by which presets and targets select the grid."""
     cell: dict[str, Any]
-    """Fields that all cells share."""
+    """Fields of all cells of the grid."""
     axes: dict[str, dict[Label, dict[str, Any]]]
     """Axis to label to the fields that the label sets. An empty label adds nothing to the name."""
     exclude: list[Exclusion] = []
-    """Combinations left out."""
+    """Combinations that are left out."""
     beyond_paper: bool = False
-    """Whether the paper has no such experiment: `snakemake extras` runs it, `snakemake reproduction` does not."""
+    """Mark experiments that the paper does not have; `snakemake extras` runs them, `reproduction` does not."""
 
     @model_validator(mode="after")
     def _names_nothing(self) -> "Grid":
@@ -98,8 +98,8 @@ class CellFile(Config):
     """`experiments/<paper>/cells.yaml`."""
 
     title: str
-    """The paper's title."""
+    """Title of the paper."""
     source: str
-    """Where it is published."""
+    """Publication of the paper."""
     grids: list[Grid]
-    """All cells of the paper."""
+    """Grids of all cells of the paper."""

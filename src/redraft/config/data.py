@@ -8,19 +8,19 @@ from redraft.config.base import Config, HubId, InnerPath, Name, WordyName
 
 
 class ArithmeticProblems(Config):
-    """Problems of the tiny arithmetic task (`redraft.tasks.arithmetic`), drawn from a seed."""
+    """Problems of the tiny arithmetic task, drawn from a seed (`redraft.tasks.arithmetic`)."""
 
     kind: Literal["arithmetic"] = "arithmetic"
     size: int = Field(default=256, ge=1)
-    """Number of different problems."""
+    """Number of distinct problems."""
     min_terms: int = Field(default=4, ge=2)
-    """Fewest terms in a problem."""
+    """Minimum number of terms in a problem."""
     max_terms: int = Field(default=7, ge=2)
-    """Most terms in a problem."""
+    """Maximum number of terms in a problem."""
     signs: Literal["both", "minus"] = "both"
-    """Whether terms are added and subtracted, or only subtracted."""
+    """Operators: `both` adds and subtracts terms, `minus` only subtracts."""
     split: Literal["train", "held-out"] = "train"
-    """Problems of the two splits never coincide."""
+    """Split; the two have no problem in common."""
     seed: int = Field(default=0, ge=0)
     """Seed of the draw."""
 
@@ -32,53 +32,53 @@ class ArithmeticProblems(Config):
 
 
 class ProblemFile(Config):
-    """Problems in a JSON Lines file with the keys `problem` and `answer`."""
+    """JSON Lines file of problems with the keys `problem` and `answer`."""
 
     kind: Literal["file"] = "file"
     path: str
-    """The file, relative to the repository's root or absolute."""
+    """Path, absolute or relative to the repository's root."""
     size: int = Field(ge=1)
-    """Number of problems it must hold."""
+    """Number of problems that the file must hold."""
 
 
 class HubProblems(Config):
-    """Problems of a data set on the hub, or of a local copy of it, in JSON Lines or Parquet files.
+    """Problems of a data set on the hub or of its local copy, in JSON Lines or Parquet files.
 
     A column is named by its path: `prompt.-1.content` is the key `content` of the last entry of the column `prompt`.
-    Where the files come from is no part of a run's identity: see `redraft.tasks.problems`.
+    The origin of the files is not part of a run's identity (`redraft.tasks.problems`).
     """
 
     kind: Literal["hub"] = "hub"
     id: HubId
     """Hub id of the data set."""
     revision: str | None = None
-    """Commit of the hub repository; the latest one if it is not known."""
+    """Commit of the hub repository; the latest if empty."""
     split: str = ""
-    """The split that the files are of, for people."""
+    """Split that the files belong to; documentation only."""
     files: list[InnerPath] = Field(min_length=1)
-    """Files inside the repository, read one after the other. A name may hold `*` and must then match one file."""
+    """Files in the repository, read in this order. A name with `*` must match exactly one file."""
     local: InnerPath | None = None
-    """One file with the same columns that is read instead, if the folder of local copies has it."""
+    """File with the same columns that is read instead if the folder of local copies has it."""
     sha256: dict[str, str] = {}
-    """Hashes that files must have, by name; others may hold anything that fits."""
+    """Required SHA-256 hashes by file name; other files are not checked."""
     size: int = Field(ge=1)
-    """Number of problems taken, the first ones behind those that are skipped."""
+    """Number of problems that are used, from the first one after `skip`."""
     of: int | None = Field(default=None, ge=1)
-    """Number of problems that the files must hold; as many as are skipped and taken if empty."""
+    """Number of problems that the files must hold; `skip` + `size` if empty."""
     skip: int = Field(default=0, ge=0)
-    """Number of problems left out at the front."""
+    """Number of problems that are left out at the front."""
     incomplete: dict[int, str] = {}
-    """Smaller sizes of copies that lack problems, and what to say of them; they are taken whole."""
+    """Sizes of known incomplete copies, each with a note on what it lacks; such a copy is used whole."""
     problem: str = "problem"
-    """Column of the problem's text."""
+    """Column of the problem text."""
     choices: str | None = None
-    """Column of a list of options, which get the letters A, B, C and so on; the answer is a letter."""
+    """Column with a list of options. They are lettered A, B, C and so on, and the answer is a letter."""
     template: str = "{problem}"
-    """How a problem is put: `{problem}` stands for its text, `{choices}` for the options, a line each."""
+    """Prompt template: `{problem}` stands for the text, `{choices}` for the options, one a line."""
     answer: str | list[str] = "answer"
-    """Column of the answer; of several columns a JSON object is made."""
+    """Column of the answer; several columns become one JSON object."""
     answer_from: Literal["text", "box", "####"] = "text"
-    """Where in that column the answer is: the whole text, its last `\\boxed{}`, or what stands behind `####`."""
+    """Part of that column that is the answer: all text, its last `\\boxed{}`, or the text after `####`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "HubProblems":
@@ -99,7 +99,7 @@ Data = Annotated[ArithmeticProblems | ProblemFile | HubProblems, Field(discrimin
 
 
 def known_sizes(data: Data) -> set[int]:
-    """How many problems a set may have: its size, and those of copies that are known to lack some."""
+    """Permitted numbers of problems of a set: its size and the sizes of known incomplete copies."""
     return {data.size, *(data.incomplete if isinstance(data, HubProblems) else ())}
 
 
@@ -107,63 +107,63 @@ Role = Literal["in-distribution", "out-of-distribution"]
 
 
 class ProblemSet(Config):
-    """What a benchmark asks, and how responses are graded, by whatever protocol it is sampled."""
+    """Problems of a benchmark and the grading of responses, under every protocol."""
 
     data: Data
     """The problems."""
     grading: Literal["math", "choice", "instructions"] = "math"
-    """What is compared: the last box by math-verify, the letter in it, or instructions checked (IFEval)."""
+    """Grader: the last box by math-verify, the letter in it, or checkers of instructions (IFEval)."""
     role: Role = "in-distribution"
-    """Whether it asks for what was trained."""
+    """Relation of the problems to the training data."""
     description: str = ""
     """One line for the report."""
 
 
 class Sampling(Config):
-    """How a problem is put to the model and sampled."""
+    """Prompt format and sampling of a benchmark."""
 
     chat: Literal["auto", "required", "never"] = "auto"
-    """Whether prompts are messages of the tokenizer's chat template; `auto` takes it where there is one."""
+    """Use of the tokenizer's chat template; `auto` applies it if there is one."""
 
     samples: int = Field(default=1, ge=1)
-    """Samples a problem; accuracy is correct of size x samples (avg@samples)."""
+    """Samples a problem; accuracy is the correct share of size × samples (avg@samples)."""
     temperature: float = Field(default=1.0, ge=0)
-    """Sampling temperature; 0 takes the most probable token."""
+    """Sampling temperature; 0 selects the most probable token."""
     top_p: float = Field(default=0.95, gt=0, le=1)
-    """Nucleus sampling."""
+    """Probability mass of nucleus sampling."""
     max_new_tokens: int = Field(default=96, ge=1)
-    """Longest response, tokens."""
+    """Maximum response length, tokens."""
 
 
 class Benchmark(ProblemSet, Sampling):
-    """A set of problems, how it is sampled, and what it stands for."""
+    """Problem set with its sampling."""
 
     @property
     def denominator(self) -> int:
-        """What accuracy counts correct responses of."""
+        """Number of responses that accuracy is a share of: problems × samples."""
         return self.data.size * self.samples
 
     @property
     def metric(self) -> str:
-        """What accuracy counts."""
+        """Name of what accuracy counts."""
         return "prompts with all instructions followed (strict)" if self.grading == "instructions" else "right answers"
 
 
 class Protocol(Config):
-    """How a paper evaluates: benchmarks, and how each is sampled."""
+    """Evaluation protocol of a paper: its benchmarks and their sampling."""
 
     description: str
-    """Whose protocol, and what of it is not known."""
+    """Origin of the protocol, and what the source leaves unknown."""
     sampling: Sampling
-    """Of all its benchmarks."""
+    """Sampling of all benchmarks, unless one says otherwise."""
     benchmarks: dict[WordyName, dict[str, Any]] = Field(min_length=1)
-    """Benchmarks in the order of the paper's tables, each with the fields of `sampling` that differ."""
+    """Benchmarks in the order of the paper's tables, each with its fields that differ from `sampling`."""
 
 
 class BenchmarkFile(Config):
     """`experiments/benchmarks.yaml`."""
 
     sets: dict[WordyName, ProblemSet]
-    """All problem sets, by the names that tables, claims and commands use."""
+    """Problem sets by the names that tables, claims and commands use."""
     protocols: dict[Name, Protocol]
-    """All protocols."""
+    """Protocols by name."""

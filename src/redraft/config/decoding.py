@@ -1,4 +1,4 @@
-"""Decoding: how the engine makes tokens. A decoding that is faster draws from the same law."""
+"""Decoding: generation of tokens by the engine. Every decoding draws from the same law; some are faster."""
 
 from typing import Literal
 
@@ -6,10 +6,10 @@ from redraft.config.base import Config
 
 
 class Plain(Config):
-    """One token of every response in each pass over the policy."""
+    """Autoregressive decoding: one token of every response in each forward pass."""
 
     kind: Literal["plain"] = "plain"
 
 
 Decoding = Plain
-"""Of every decoding; self-speculation will be another."""
+"""Union of all decodings, of which there is one; self-speculation will be another."""

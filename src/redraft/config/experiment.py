@@ -20,10 +20,10 @@ FIRST_DEFAULTS = {
 
 
 class Run(Config):
-    """A cell at a preset's scale with one seed: everything that defines one training run."""
+    """Training run: a cell at a preset's scale with one seed."""
 
     preset: str
-    """Name of the preset it was resolved with."""
+    """Name of the preset."""
     paper: str
     """Folder under experiments/."""
     cell: str
@@ -31,47 +31,48 @@ class Run(Config):
     seed: int
     """Seed of every random stream of the run."""
     model_role: str
-    """The paper's model."""
+    """Model of the paper."""
     data_role: str
-    """The paper's training data."""
+    """Training data of the paper."""
     model: Model
-    """What is trained."""
+    """Initial policy."""
     data: Data
-    """What it is trained on."""
+    """Training data."""
     algorithm: Algorithm
-    """How the policy is updated."""
+    """Algorithm that updates the policy."""
     reuse: Reuse
-    """What rollouts take over from earlier ones."""
+    """Reuse of earlier rollouts."""
     schedule: Schedule
-    """Which prompts are rolled out and which groups are trained on."""
+    """Selection of prompts and groups."""
     decoding: Decoding = Plain()
-    """How the engine makes tokens."""
+    """Generation of tokens by the engine."""
     trainer: Trainer
-    """How much is trained."""
+    """Batch, length and duration of training, as the paper, the preset and the cell have them."""
     engine: Engine
-    """How it executes; not part of the identity."""
+    """Execution; not part of the identity."""
 
     @property
     def steps(self) -> int:
-        """Training steps in all."""
+        """Total number of training steps."""
         return self.trainer.steps(self.data.size)
 
     @property
     def evaluated_steps(self) -> list[int]:
-        """Steps done by the policies that are evaluated."""
+        """Steps after which a policy is evaluated."""
         return self.trainer.evaluated_steps(self.data.size)
 
     @property
     def unsupported(self) -> str:
-        """Why what trains at this preset cannot train this exactly, or nothing."""
+        """Reason why the preset's engine cannot train this run exactly; empty if it can."""
         lacking = sorted(self.reuse.needs - self.engine.capabilities)
         return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}" if lacking else ""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What defines the experiment, defaults left out, so that a new field with a default changes nothing.
+        """Fields that define the experiment, without defaults, so that a new field with a default changes nothing.
 
-        `reuse` keeps the name that it had first, so that runs of then are those of now.
+        `reuse` is called `method`, its first name, and the trainer leaves out `FIRST_DEFAULTS`. Otherwise finished
+        runs would be run again.
         """
         trainer = self.trainer.model_dump(mode="json", exclude_defaults=True)
         schedule = {} if self.schedule == self.algorithm.usual_schedule else {"schedule": defining(self.schedule)}

@@ -1,7 +1,7 @@
 """Hyperparameters: a paper's own values of the trainer's fields, each with its source.
 
-What belongs to an algorithm (clipping, KL loss) stands in `redraft.config.algorithm` and in a paper's cells, and what a
-method adds in `redraft.config.reuse`; neither changes with scale.
+Values of an algorithm (clipping, KL loss) are left out: they do not change with scale, and stand in
+`redraft.config.algorithm` and in a paper's cells. The same holds for values of a method (`redraft.config.reuse`).
 """
 
 from collections.abc import Callable
@@ -14,25 +14,29 @@ from pydantic_core import CoreSchema, core_schema
 from redraft.config.base import Config, Name
 from redraft.config.trainer import Trainer
 
+Source = Annotated[str, Field(min_length=4)]
+
 
 class Stated(Config):
-    """Value of a hyperparameter, and where it is stated."""
+    """Value of a hyperparameter with its source."""
 
     value: Any
     """Value of the trainer's field."""
-    source: str = Field(min_length=4)
-    """Quotation, table or section of the paper, or the file of its release; `ours` and why, where no source has it."""
+    source: Source
+    """Quotation, table or section of the paper, or file of its release; `ours` with the reason if there is none."""
 
 
 Wrap = Callable[[CoreSchema], CoreSchema]
 
 
 class _Fields:
-    """Schema of a mapping whose keys are fields of `Trainer`, each value with that field's type and range.
+    """Schema of a mapping from fields of `Trainer` to values of the field's type and range.
+
+    A mapping has no defaults, so that a preset or a cell holds only what it replaces.
 
     Args:
-        wrap: makes the schema of a value from that of its field.
-        complete: whether fields without a default must be there.
+        wrap: maker of a value's schema from the field's.
+        complete: fields without a default are required.
     """
 
     def __init__(self, wrap: Wrap = lambda schema: schema, complete: bool = False) -> None:
@@ -49,7 +53,7 @@ class _Fields:
 
 
 def _with_source(value: CoreSchema) -> CoreSchema:
-    source = TypeAdapter(Annotated[str, Field(min_length=4)]).core_schema
+    source = TypeAdapter(Source).core_schema
     fields = {"value": core_schema.typed_dict_field(value), "source": core_schema.typed_dict_field(source)}
     pair = core_schema.typed_dict_schema(fields, extra_behavior="forbid")
     return core_schema.no_info_after_validator_function(lambda content: Stated(**content), pair)
@@ -68,6 +72,6 @@ class HyperparameterFile(Config):
     """
 
     trainer: Annotated[dict[str, Stated], _Fields(_with_source, complete=True)]
-    """Fields of `Trainer` as the paper has them; all that have no default."""
+    """Fields of `Trainer` at the paper's scale; those without a default are required."""
     at: dict[Name, Annotated[dict[str, Stated], _Fields(_with_source)]] = {}
-    """Preset to fields of `Trainer` that this paper needs there, such as a batch that cannot be scaled down."""
+    """Preset to fields of `Trainer` that this paper replaces there, such as a batch that cannot be scaled down."""

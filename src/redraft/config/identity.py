@@ -1,4 +1,4 @@
-"""Fingerprints: a recorded hash of what defines an experiment, stable over Python versions and key order."""
+"""Fingerprints: hashes of the fields that define an experiment, stable over Python versions and key order."""
 
 import hashlib
 import json
@@ -13,10 +13,10 @@ from redraft.config.preset import Preset
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value made of mappings, lists, strings, finite numbers, booleans and None.
+    """Canonical JSON text of a value made of mappings, lists, strings, finite numbers, booleans and None.
 
     Raises:
-        TypeError: for anything that has no single text (sets, NaN, objects).
+        TypeError: for values that have no single text (sets, NaN, objects).
     """
     _refuse_ambiguous(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -39,19 +39,19 @@ def _refuse_ambiguous(value: Any) -> None:
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of the canonical text, first 16 hexadecimal digits."""
+    """First 16 hexadecimal digits of the SHA-256 of the canonical text."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
 
 
 def run_fingerprint(run: Run) -> str:
-    """The fingerprint of a run's identity; where and how it executes does not enter."""
+    """Fingerprint of a run's identity, which leaves out its execution."""
     return fingerprint(run.identity)
 
 
 def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) -> str:
-    """The fingerprint of what benchmarks sample, or with `graded` of what scores say.
+    """Fingerprint of the generations on benchmarks, or with `graded` of their scores.
 
-    How problems are found, described and graded decides nothing that is sampled.
+    Generations do not depend on where problems are found or how they are described and graded.
     """
     left_out = {"description"} if graded else {"description", "role", "grading"}
     found = set() if graded else {"split", "local", "sha256", "incomplete"}
@@ -61,6 +61,6 @@ def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) ->
 
 
 def sampling_fingerprint(preset: Preset) -> str:
-    """The fingerprint of what a preset's evaluation samples, and by what."""
+    """Fingerprint of the generations of a preset's evaluation, with backend and harness."""
     asked = benchmarks_fingerprint(preset.benchmarks, graded=False)
     return fingerprint([asked, preset.evaluation.backend, preset.evaluation.harness])

@@ -1,4 +1,4 @@
-"""Reading experiment files and resolving cells to runs. Errors name file, key, value and what is allowed."""
+"""Experiment files of a repository, and the resolution of cells to runs."""
 
 import re
 from functools import cache
@@ -25,11 +25,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Experiments:
-    """The experiment files under one root, read on demand.
+    """Experiment files under one root, read on demand.
 
     Args:
-        root: the repository's root, or any folder with an `experiments` folder of the same layout; where this code
-            runs from if none is given.
+        root: root of the repository, or a folder with an `experiments` folder of the same layout; the root that
+            this code runs from if None.
     """
 
     def __init__(self, root: Path | str | None = None) -> None:
@@ -43,7 +43,7 @@ class Experiments:
 
     @cache  # noqa: B019 - one instance lives as long as the process
     def cell_file(self, paper: str) -> CellFile:
-        """The parsed `cells.yaml` of a paper."""
+        """Parsed `cells.yaml` of a paper."""
         file = self._cells(paper)
         if not file.exists():
             raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
@@ -54,7 +54,7 @@ class Experiments:
 
     @cache  # noqa: B019
     def preset(self, name: str) -> Preset:
-        """The preset of that name."""
+        """Preset of that name, with the benchmarks of its protocol."""
         file = self._preset(name)
         preset = parse(Preset, read_yaml(file), file)
         if preset.name != name:
@@ -65,10 +65,10 @@ class Experiments:
 
     @cache  # noqa: B019
     def hyperparameters(self, paper: str) -> HyperparameterFile:
-        """The parsed `hyperparameters.yaml` of a paper.
+        """Parsed `hyperparameters.yaml` of a paper.
 
         Raises:
-            UserError: if it is missing, lacks a field of `Trainer`, or names a preset that is not there.
+            UserError: if the file is missing, lacks a field of `Trainer`, or names an unknown preset.
         """
         file = self._hyperparameters(paper)
         if not file.exists():
@@ -84,7 +84,7 @@ class Experiments:
 
     @cache  # noqa: B019
     def benchmark_file(self) -> BenchmarkFile:
-        """The parsed `benchmarks.yaml`."""
+        """Parsed `benchmarks.yaml`."""
         return parse(BenchmarkFile, read_yaml(self._benchmarks), self._benchmarks)
 
     @property
@@ -101,7 +101,11 @@ class Experiments:
         return self.folder / paper / "hyperparameters.yaml"
 
     def protocol(self, name: str, asking: Path | None = None) -> dict[str, Benchmark]:
-        """The benchmarks of a protocol, as they are sampled there, for a preset's file or nobody.
+        """Benchmarks of a protocol with its sampling.
+
+        Args:
+            name: name of the protocol.
+            asking: file of the preset that names it, for messages.
 
         Raises:
             UserError: for an unknown protocol, benchmark or key.
@@ -123,19 +127,19 @@ class Experiments:
         return benchmarks
 
     def tables(self, paper: str) -> TableFile:
-        """The parsed `tables.yaml` of a paper."""
+        """Parsed `tables.yaml` of a paper."""
         return self._about_cells(TableFile, paper, "tables.yaml")
 
     def figures(self, paper: str) -> FigureFile:
-        """The parsed `figures.yaml` of a paper."""
+        """Parsed `figures.yaml` of a paper."""
         return self._about_cells(FigureFile, paper, "figures.yaml")
 
     def claims(self, paper: str) -> ClaimFile:
-        """The parsed `claims.yaml` of a paper."""
+        """Parsed `claims.yaml` of a paper."""
         return self._about_cells(ClaimFile, paper, "claims.yaml")
 
     def _about_cells(self, model: type[M], paper: str, name: str) -> M:
-        """A parsed file that names cells, all of which the paper must have."""
+        """Parsed file that names cells; the paper must have all of them."""
         cells, _, _ = self._expanded(paper)
         file = self.folder / paper / name
         return parse(model, read_yaml(file), file, {"cells": cells})
@@ -145,7 +149,7 @@ class Experiments:
         return expand(paper, self.cell_file(paper), self._cells(paper))
 
     def cells(self, paper: str, grids: list[str] | None = None) -> list[Cell]:
-        """Cells of a paper in the order of the file, those of some grids or all."""
+        """Cells of some or all grids of a paper, in the order of the file."""
         cells, _, by_grid = self._expanded(paper)
         if grids is None:
             return list(cells.values())
@@ -155,15 +159,15 @@ class Experiments:
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
 
     def grids(self, paper: str, beyond_paper: bool) -> list[str]:
-        """Names of the paper's grids of experiments that it reports, or of those that go beyond it."""
+        """Names of the grids that the paper reports, or of those beyond the paper."""
         grids = self.cell_file(paper).grids
         return list(dict.fromkeys(grid.name for grid in grids if grid.beyond_paper == beyond_paper))
 
     def cell(self, cell_id: str) -> Cell:
-        """The cell called `paper/name`.
+        """Cell with the id `paper/name`.
 
         Raises:
-            UserError: if there is none, with near names; or if it is excluded, with the reason.
+            UserError: if there is no such cell, with similar names, or if it is excluded, with the reason.
         """
         paper, _, name = cell_id.partition("/")
         file = self._cells(paper)
@@ -176,10 +180,10 @@ class Experiments:
         raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
 
     def trainer_settings(self, cell: Cell, preset: Preset) -> resolve.Settings:
-        """Fields of a cell's trainer at a preset, and where each comes from.
+        """Settings of a cell's trainer at a preset, each with its origin.
 
         Raises:
-            UserError: if a factor's field is no number.
+            UserError: if the field of a factor has no number.
         """
         paper, own = self.hyperparameters(cell.paper), self._hyperparameters(cell.paper)
         scale, cells, named = self._preset(preset.name), self._cells(cell.paper), f"preset {preset.name}"
@@ -192,7 +196,7 @@ class Experiments:
         return settings
 
     def run(self, cell_id: str, seed: int, preset_name: str) -> Run:
-        """Resolve a cell with a preset and a seed to a complete run.
+        """Resolve a cell, a preset and a seed to a complete run.
 
         Raises:
             UserError: for an unknown cell or preset, a seed below 0, a model or data that the preset lacks, or a

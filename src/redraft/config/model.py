@@ -9,20 +9,20 @@ from redraft.config.data import ArithmeticProblems
 
 
 class WarmStart(Config):
-    """Supervised training on the task's own solutions, so that reinforcement learning has something to reinforce."""
+    """Supervised training on the task's solutions, so that reinforcement learning has something to reinforce."""
 
     steps: int = Field(default=900, ge=0)
-    """Optimiser steps on mostly worked solutions."""
+    """Optimiser steps on solutions most of which are worked."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Peak learning rate of those steps."""
     guess_share: float = Field(default=0.2, ge=0, le=1)
-    """Share of solutions that box a guess without working."""
+    """Share of solutions that box a guess without any working."""
     error_share: float = Field(default=0.05, ge=0, le=1)
-    """Share of worked steps that are wrong (the working goes on from the wrong value)."""
+    """Share of worked steps that are wrong; the working continues from the wrong value."""
     final_steps: int = Field(default=150, ge=0)
-    """Further steps that teach the model to guess, so that it starts low."""
+    """Further steps that teach the model to guess, so that its initial accuracy is low."""
     final_learning_rate: float = Field(default=1e-3, gt=0)
-    """Learning rate of the further steps."""
+    """Learning rate of the further steps, constant."""
     final_guess_share: float = Field(default=0.65, ge=0, le=1)
     """Share of guesses in the further steps."""
     batch_size: int = Field(default=64, ge=1)
@@ -30,31 +30,31 @@ class WarmStart(Config):
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights and the data."""
     data: ArithmeticProblems = ArithmeticProblems()
-    """What problems it learns on: their lengths; they are drawn anew at every step."""
+    """Lengths of the problems; the problems are drawn anew at every step."""
 
 
 class TinyModel(Config):
-    """A transformers model with random weights, made here and warm-started on the arithmetic task."""
+    """Transformers model that is initialised at random and warm-started on the arithmetic task."""
 
     kind: Literal["tiny"] = "tiny"
     architecture: Literal["qwen3", "llama"] = "qwen3"
-    """Which transformers architecture."""
+    """Architecture in transformers."""
     hidden_size: int = Field(default=96, ge=8)
     """Width of the residual stream."""
     layers: int = Field(default=2, ge=1)
     """Number of decoder layers."""
     heads: int = Field(default=3, ge=1)
-    """Attention heads, as many for keys and values."""
+    """Attention heads; keys and values have as many."""
     head_dim: int = Field(default=32, ge=2)
-    """Width of a head."""
+    """Width of an attention head."""
     intermediate_size: int = Field(default=288, ge=8)
     """Width of the feed-forward layers."""
     warm_start: WarmStart = WarmStart()
-    """How it is trained before reinforcement learning."""
+    """Supervised training before reinforcement learning."""
 
 
 class PretrainedModel(Config):
-    """A checkpoint in transformers' format."""
+    """Checkpoint in transformers' format."""
 
     kind: Literal["pretrained"] = "pretrained"
     path: str

@@ -1,4 +1,4 @@
-"""Presets: the scale at which a paper's cells are run."""
+"""Presets: the scale at which the cells of all papers are run."""
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,34 +11,34 @@ from redraft.config.trainer import Engine, Evaluation, InProcessEngine
 
 
 class Preset(Config):
-    """`experiments/presets/<name>.yaml`: what changes with scale, never the method."""
+    """`experiments/presets/<name>.yaml`: settings that change with scale. The method never does."""
 
     name: Name
-    """The file's name, and the folder under results/."""
+    """Name of the file and of the folder under results/."""
     description: str
-    """One sentence."""
+    """Description in one sentence, for the report."""
     paper_scale: bool = False
-    """Whether models and benchmarks are the papers' own, so that absolute values may be compared with reported ones."""
+    """Models and benchmarks are the papers' own, so that absolute values compare with reported ones."""
     seeds: list[int] = Field(min_length=1)
-    """Each cell is run once a seed."""
+    """Seeds; each cell is run once with each."""
     models: dict[Name, Model]
-    """What stands for the papers' models."""
+    """Models that stand for the papers', by the papers' names."""
     data: dict[Name, Data]
-    """What stands for the papers' training data."""
+    """Training data that stand for the papers', by the papers' names."""
     trainer: TrainerFields = {}
-    """Fields of `Trainer` that are other than the papers' at this scale, for every paper."""
+    """Fields of `Trainer` that this scale replaces, for every paper."""
     trainer_factors: dict[str, Factor] = {}
-    """Numbers that fields of `Trainer` are multiplied by at this scale, such as the prompts of a step and an update."""
+    """Factors of fields of `Trainer` at this scale, such as the prompts of a step and of an update."""
     engine: Engine = InProcessEngine()
-    """How runs execute."""
+    """Execution of runs."""
     evaluation: Evaluation = Evaluation()
-    """How policies are sampled on benchmarks."""
+    """Sampling of policies on benchmarks."""
     protocol: str = ""
-    """What policies are evaluated on: a protocol of experiments/benchmarks.yaml, instead of `benchmarks`."""
+    """Protocol of experiments/benchmarks.yaml that policies are evaluated by; excludes `benchmarks`."""
     benchmarks: dict[WordyName, Benchmark] = {}
-    """What policies are evaluated on, if it is no protocol; the benchmarks of the protocol once it is read."""
+    """Benchmarks that policies are evaluated on; those of the protocol once that is read."""
     default: dict[PaperName, list[str]]
-    """Paper to the grids that a bare `snakemake` runs."""
+    """Paper to the grids that `snakemake` runs without a target."""
 
     @field_validator("seeds")
     @classmethod
@@ -51,7 +51,7 @@ class Preset(Config):
     @model_validator(mode="after")
     def _evaluated_once(self) -> "Preset":
         if bool(self.protocol) == bool(self.benchmarks):
-            raise ValueError("either protocol or benchmarks must be given")
+            raise ValueError("either protocol or benchmarks must be given, and not both")
         return self
 
     @model_validator(mode="after")

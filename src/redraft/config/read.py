@@ -12,7 +12,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class _UniqueKeys(yaml.CSafeLoader):
-    """YAML in which a key that stands twice is an error instead of silently the last one."""
+    """YAML loader that refuses a repeated key, of which YAML would silently take the last."""
 
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict:
@@ -27,7 +27,13 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any] | None = None) -> M:
-    """Validate `content` as `model`; what else its validators must know is `context`.
+    """Validate `content` as `model`.
+
+    Args:
+        model: model of the content.
+        content: parsed YAML.
+        file: file that the content is from, for messages.
+        context: further input of the model's validators.
 
     Raises:
         UserError: with the first offending key, its value and what is allowed.
@@ -47,7 +53,7 @@ def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any
 
 
 def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
-    """The fields of the model that holds the unknown key, found by walking the schema along the error's location."""
+    """Fields of the model that holds the unknown key, found by a walk of the schema along the error's location."""
     schema = model.model_json_schema()
     node: dict = schema
     for part in location[:-1]:
@@ -65,7 +71,7 @@ def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
 
 
 def mapping_values(schema: dict) -> dict:
-    """The JSON schema of a mapping's values, whether or not its keys have a pattern."""
+    """JSON schema of a mapping's values; keys may have a pattern."""
     values: Any = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), {})
     return values if isinstance(values, dict) else {}
 
@@ -93,7 +99,7 @@ def read_yaml(file: Path) -> Any:
 
 
 def merge(base: dict, change: dict) -> dict:
-    """`base` with `change` laid over it, mapping by mapping. Neither is changed."""
+    """Merge `change` into a copy of `base`, mapping by mapping. Neither argument is changed."""
     merged = dict(base)
     for key, value in change.items():
         nested = isinstance(value, dict) and isinstance(merged.get(key), dict)

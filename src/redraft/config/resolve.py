@@ -1,4 +1,4 @@
-"""Resolution of a run's trainer: each value, and which file it comes from."""
+"""Resolution of a run's trainer. Each value keeps its origin, for messages and for `redraft show`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Setting:
     """Value of a trainer's field.
 
     Attributes:
-        value: the value, in the field's type once a run is resolved.
-        origin: who set it and why, for people.
-        file: file that it stands in; None for a default.
+        value: value as its file has it.
+        origin: part that sets the value, with the source or the factor; text for people.
+        file: file that sets the value; None for a default.
         key: dotted key in that file.
     """
 
@@ -30,7 +30,7 @@ class Setting:
 
 
 Settings = dict[str, Setting]
-"""Trainer's fields by name."""
+"""Settings by field of `Trainer`."""
 
 
 def defaults() -> Settings:
@@ -40,20 +40,20 @@ def defaults() -> Settings:
 
 
 def stated(values: Mapping[str, Stated], origin: str, file: Path, key: str) -> Settings:
-    """Settings of a paper, with their sources."""
+    """Settings that a paper states."""
     return {name: Setting(s.value, f"{origin}: {s.source}", file, f"{key}.{name}.value") for name, s in values.items()}
 
 
 def given(values: Mapping[str, Any], origin: str, file: Path, key: str) -> Settings:
-    """Settings of a preset or a cell."""
+    """Settings that a preset or a cell replaces."""
     return {name: Setting(value, origin, file, f"{key}.{name}") for name, value in values.items()}
 
 
 def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, file: Path, key: str) -> Settings:
-    """Settings that factors change; a product that is whole is an integer.
+    """Settings that factors change. The product is exact for decimals, and an integer if it is whole.
 
     Raises:
-        UserError: if a factor's field is no number.
+        UserError: if the field of a factor has no number.
     """
     products = {}
     for name, factor in factors.items():
@@ -70,7 +70,7 @@ def trainer_of(settings: Settings) -> Trainer:
     """Trainer with these settings.
 
     Raises:
-        UserError: for the first value that is out of range or does not fit another, with the file and key of it.
+        UserError: for the first value that is out of range or does not fit another, with its file and key.
     """
     try:
         return parse(Trainer, {name: setting.value for name, setting in settings.items()}, "")

@@ -1,4 +1,4 @@
-"""Reuse: what a group takes over from earlier rollouts. The defaults of each class are its paper's vetted setting."""
+"""Reuse: parts of earlier rollouts that a group takes over. The defaults of each class are its paper's settings."""
 
 from typing import Annotated, Literal
 
@@ -9,62 +9,62 @@ from redraft.config.capability import Capability
 
 
 class Retention(Config):
-    """What of earlier rollouts is kept for each prompt; both trainers keep exactly that, also nothing."""
+    """Retention of earlier rollouts for each prompt. Both trainers keep exactly this much, and by default nothing."""
 
     visits: int = Field(default=0, ge=0)
-    """Latest visits of the prompt whose rollouts are kept, as drafts."""
+    """Number of latest visits of the prompt whose rollouts are kept as drafts."""
     correct: int = Field(default=0, ge=0)
-    """Latest correct responses that are kept, of whatever visit."""
+    """Number of latest correct responses that are kept, from any visit."""
     top: int = Field(default=0, ge=0)
-    """Most probable tokens of the sampling law that are kept with each token of a draft."""
+    """Number of most probable tokens of the sampling law that are kept with each draft token."""
 
 
 class RolloutMethod(Config):
-    """What every kind of reuse declares of itself."""
+    """Declarations that every kind of reuse makes."""
 
     @property
     def retention(self) -> Retention:
-        """What the method finds in memory."""
+        """Earlier rollouts that the method reads."""
         return Retention()
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """What the method asks of engine and trainer beyond sampling and scoring drafts."""
+        """Capabilities of engine and trainer that the method needs."""
         return frozenset()
 
 
 class Vanilla(RolloutMethod):
-    """Every rollout is sampled from the first token on: the papers' baseline."""
+    """No reuse: every rollout is sampled from its first token. The papers' baseline."""
 
     kind: Literal["vanilla"] = "vanilla"
 
 
 class Speculative(RolloutMethod):
-    """SPEC-RL: the previous epoch's rollout is verified as a draft and continued (arXiv 2509.23232, equation 3)."""
+    """SPEC-RL: the rollout of the last visit is verified as a draft and continued (arXiv 2509.23232, equation 3)."""
 
     kind: Literal["speculative"] = "speculative"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
-    """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. e^0.5 is the paper's for GRPO."""
+    """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. The paper has e^0.5 for GRPO."""
 
     @property
     def retention(self) -> Retention:
-        """The drafts of the last visit."""
+        """Drafts of the last visit."""
         return Retention(visits=1)
 
 
 class RandomReuse(RolloutMethod):
-    """SPEC-RL's first variant (its §4.3): drafts are cut at a uniformly random token, without verification."""
+    """SPEC-RL's Random Reuse (§4.3): drafts are cut at a uniformly random token, without verification."""
 
     kind: Literal["random"] = "random"
 
     @property
     def retention(self) -> Retention:
-        """The drafts of the last visit."""
+        """Drafts of the last visit."""
         return Retention(visits=1)
 
 
 class DelayedReuse(RolloutMethod):
-    """SPEC-RL's second variant (its §4.3): the draft is the rollout of two visits ago; in the second visit, of one."""
+    """SPEC-RL's Delayed Reuse (§4.3): the draft is the rollout of two visits ago, in the second visit that of one."""
 
     kind: Literal["delayed"] = "delayed"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
@@ -72,31 +72,31 @@ class DelayedReuse(RolloutMethod):
 
     @property
     def retention(self) -> Retention:
-        """The drafts of the last two visits."""
+        """Drafts of the last two visits."""
         return Retention(visits=2)
 
 
 class ReleaseVariant(RolloutMethod):
-    """What SPEC-RL's published code does otherwise than its paper, each by itself or all together; for comparison."""
+    """Deviations of SPEC-RL's published code from its paper, singly or together; for comparison only."""
 
     kind: Literal["release"] = "release"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3)."""
     fixed_uniforms: bool = True
-    """Acceptance uniforms are the same at every epoch, as from a generator seeded anew at every call."""
+    """Acceptance uniforms are the same in every epoch, as from a generator that is seeded at every call."""
     refreshed_log_probs: bool = True
-    """The stored log-probabilities of a reused prefix become the current policy's at every epoch."""
+    """Stored log-probabilities of a reused prefix are replaced by the current policy's in every epoch."""
     trainer_verification: bool = True
-    """Drafts are scored by the training engine; the rollout engine prefills what is kept a second time."""
+    """The training engine scores drafts, and the rollout engine prefills the accepted prefix once more."""
 
     @property
     def retention(self) -> Retention:
-        """The drafts of the last visit."""
+        """Drafts of the last visit."""
         return Retention(visits=1)
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """Scores by the training engine, if these verify."""
+        """Scores by the training engine, if it verifies."""
         return frozenset({Capability.TRAINER_SCORES} if self.trainer_verification else ())
 
 

@@ -1,4 +1,4 @@
-"""Schedules: which prompts are rolled out in a step, and which groups the policy is updated from."""
+"""Schedules: selection of the prompts that a step rolls out, and of the groups that the policy is updated from."""
 
 from typing import Annotated, Literal
 
@@ -8,13 +8,13 @@ from redraft.config.base import Config
 
 
 class Epochs(Config):
-    """Every pass takes each prompt once, in an order of its own; all groups of a step are trained on."""
+    """Epochs: each prompt once a pass, in a new order every pass. All groups of a step are trained on."""
 
     kind: Literal["epochs"] = "epochs"
 
 
 class DynamicSampling(Config):
-    """DAPO: groups whose rewards are all equal are left out and refilled by the next step (arXiv 2503.14476, §3.2)."""
+    """DAPO's dynamic sampling (arXiv 2503.14476, §3.2): groups of equal rewards are dropped, the next step refills."""
 
     kind: Literal["dynamic"] = "dynamic"
 

@@ -1,4 +1,4 @@
-"""JSON schemas and the reference page, generated from the configuration models so that they cannot drift."""
+"""JSON schemas and the reference page, generated from the configuration models. A test fails if they drift."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,11 @@ FILES: dict[str, tuple[type[BaseModel], str]] = {
 
 
 def write_schemas(folder: Path, check: bool) -> list[Path]:
-    """Write what has changed under `folder`, or with `check` only find it; returns those files."""
+    """Write the generated files that differ from those under `folder`; with `check`, only list them.
+
+    Returns:
+        Files that differ.
+    """
     contents = {folder / "schemas" / f"{name}.json": _schema(model) for name, (model, _) in FILES.items()}
     contents[folder / "configuration.md"] = _reference()
     changed = [file for file, text in contents.items() if not file.exists() or file.read_text() != text]
@@ -43,7 +47,7 @@ def _schema(model: type[BaseModel]) -> str:
 
 
 def _reference() -> str:
-    """One section a model, one line a field."""
+    """Reference page: a section for each model, a line for each field."""
     definitions: dict[str, dict[str, Any]] = {}
     for model, _ in FILES.values():
         schema = model.model_json_schema()

@@ -1,4 +1,4 @@
-"""What a Slurm site wants of jobs: partition, account, limits (profiles/slurm/site.yaml, docs/slurm.md)."""
+"""Slurm site: partition, account and limits of jobs (profiles/slurm/site.yaml, docs/slurm.md)."""
 
 import os
 from pathlib import Path
@@ -11,41 +11,41 @@ from redraft.config.read import parse, read_yaml
 from redraft.errors import UserError
 
 VARIABLE = "REDRAFT_SLURM_SITE"
-"""Environment variable that names another site file."""
+"""Environment variable with the path of another site file."""
 FILE = Path("profiles/slurm/site.yaml")
-"""The site file unless the variable names one; without either the defaults hold."""
+"""Site file if the variable is not set; without it `DEFAULTS` hold."""
 
 Stage = Literal["train", "evaluate", "grade"]
 SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:+-]*$")]
-"""The name of a partition, account or the like; nothing that a shell would read otherwise."""
+"""Name of a partition, account or the like, without characters that a shell interprets."""
 Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9\[(][A-Za-z0-9_.,:*&|()\[\]-]*$")]
-"""What sbatch's `--constraint` takes."""
+"""Argument of sbatch's `--constraint`."""
 GpuModel = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
-"""As the executor plugin allows."""
+"""GPU type, in the characters that the executor plugin allows."""
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[mhd]$")]
 """Minutes, hours or days: `90m`, `12h`, `3d`."""
 Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_.,:/@+-]+)?$")]
-"""One option of sbatch; it stands unquoted in a command, so no character of it may mean anything to a shell."""
+"""Option of sbatch. Commands hold it unquoted, so it has no character that a shell interprets."""
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
 
 
 class Request(Config):
-    """What is asked of Slurm for one job; what is not set is as the site's or this project's defaults have it."""
+    """Slurm settings of one job. Empty ones are the site's, then this project's defaults."""
 
     partition: SlurmName | None = None
-    """Partition, or several with commas; else the cluster's default one."""
+    """Partition, or several with commas; the cluster's default if empty."""
     account: SlurmName | None = None
-    """Account that is charged; else the user's default one."""
+    """Account that is charged; the user's default if empty."""
     qos: SlurmName | None = None
     """Quality of service."""
     constraint: Constraint | None = None
     """Features that nodes must have, such as `h100&ib`."""
     gpu_model: GpuModel | None = None
-    """GPU type as `scontrol show node` names it under Gres; else any."""
+    """GPU type as `scontrol show node` lists it under Gres; any if empty."""
     runtime: Duration | None = None
-    """Longest time of one attempt: `90m`, `12h`, `3d`."""
+    """Time limit of one attempt: `90m`, `12h`, `3d`."""
     memory_gb: float | None = Field(default=None, gt=0)
-    """Memory of a node that a job may use, GiB."""
+    """Memory of the job on each node, GiB."""
     cpus: int | None = Field(default=None, ge=1)
     """Processors on each of the job's nodes."""
     options: list[Option] | None = None
@@ -63,17 +63,17 @@ DEFAULTS: dict[str, Request] = {
     # One process, which may take 4 GiB (docs/grading.md), beside the one that reads the generations.
     "grade": Request(runtime="6h", memory_gb=16, cpus=1),
 }
-"""What the stages ask for unless the site file says otherwise."""
+"""Settings of each stage before the site file's."""
 
 
 class Site(Request):
-    """A site file: what all jobs ask for, and what those of one stage do."""
+    """Site file: settings of all jobs, and of the jobs of single stages."""
 
     stages: dict[Stage, Request] = {}
-    """Settings of the jobs of one stage, before those of all."""
+    """Settings of the jobs of one stage; they override those of all jobs."""
 
     def request(self, stage: Stage) -> Request:
-        """What a stage asks for: the site's setting for it, the site's for all, the default."""
+        """Settings of a stage: the site's for the stage, then the site's for all jobs, then the defaults."""
         whole: dict[str, Any] = {}
         for part in (DEFAULTS[stage], self, self.stages.get(stage, Request())):
             settings = {name: getattr(part, name) for name in Request.model_fields}
@@ -81,12 +81,12 @@ class Site(Request):
         return Request(**whole)
 
     def resources(self, stage: Stage, gpus: int = 0, nodes: int = 1) -> dict[str, int | str]:
-        """Resources of a Snakemake rule, by the names that its Slurm plugin knows.
+        """Resources of a Snakemake rule, by the names of its Slurm plugin.
 
         Args:
-            stage: whose settings.
-            gpus: on each node.
-            nodes: of the job. More than one make it a job whose own command starts what runs on the others.
+            stage: stage that the rule belongs to.
+            gpus: GPUs on each node.
+            nodes: nodes of the job. With more than one, the job's own command starts processes on the others.
         """
         asked = self.request(stage)
         named = {"slurm_partition": asked.partition, "slurm_account": asked.account, "qos": asked.qos,
@@ -104,15 +104,15 @@ class Site(Request):
 
 
 def minutes(duration: str) -> int:
-    """Minutes of a `Duration`."""
+    """Length of a `Duration` in minutes."""
     return int(duration[:-1]) * MINUTES[duration[-1]]
 
 
 def load_site() -> Site:
-    """The settings of the site: of the file that the variable names, of the usual one, or the defaults.
+    """Read the site file: the one that the variable names, else the usual one, else none (the defaults).
 
     Raises:
-        UserError: if the named file is missing, or one has an unknown key or a wrong value.
+        UserError: if the named file is missing, or the file has an unknown key or a wrong value.
     """
     named = os.environ.get(VARIABLE)
     file = Path(named) if named else FILE

@@ -1,4 +1,4 @@
-"""How much is trained (part of a cell's identity), how it is run and what evaluates it (not part of it)."""
+"""Trainer (part of a run's identity), and engine and evaluation backend (not part of it)."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,35 +11,35 @@ from redraft.config.verl_keys import checked_site_keys
 
 
 class Trainer(Config):
-    """Training loop, as far as it changes what is learned.
+    """Settings of the training loop that change what is learned.
 
-    A field without a default is one that every paper states (`experiments/<paper>/hyperparameters.yaml`).
+    Every paper states the fields that have no default (`experiments/<paper>/hyperparameters.yaml`).
     """
 
     epochs: int | float = Field(gt=0)
-    """Passes over the training data; the last may be cut short."""
+    """Passes over the training data; the last one may be partial."""
     prompts_per_step: int = Field(ge=1)
-    """Prompts in one rollout batch; divides the data's size."""
+    """Prompts in one rollout batch; divides the number of problems."""
     prompts_per_batch: int | None = Field(default=None, ge=1)
-    """Prompts that are trained on at once, gathered over as many steps as it takes; `prompts_per_step` if empty."""
+    """Prompts in one update batch, gathered over as many steps as needed; `prompts_per_step` if empty."""
     group_size: int = Field(ge=2)
-    """Rollouts a prompt (n)."""
+    """Rollouts for each prompt (n)."""
     prompts_per_update: int = Field(ge=1)
-    """Prompts in one optimiser update (the mini-batch); divides `prompts_per_batch`."""
+    """Prompts in one optimiser update (the mini-batch); divides the update batch."""
     learning_rate: float = Field(gt=0)
-    """Actor learning rate, constant."""
+    """Learning rate of the actor, constant."""
     weight_decay: float = Field(ge=0)
-    """AdamW weight decay."""
+    """Weight decay of AdamW."""
     gradient_clip: float = Field(gt=0)
-    """Norm to which gradients are clipped."""
+    """Maximum norm of the gradient."""
     max_prompt_tokens: int = Field(ge=1)
-    """Longest prompt, tokens; verl refuses a longer one."""
+    """Maximum prompt length, tokens; a longer prompt is an error under verl."""
     max_response_tokens: int = Field(ge=1)
-    """Longest response, tokens, the end-of-sequence token included."""
+    """Maximum response length, tokens, with the end-of-sequence token."""
     fresh_samples: int = Field(default=1, ge=0)
-    """New samples a prompt and step whose mean reward is logged as `fresh_reward` (docs/metrics.md); not trained on."""
+    """New samples for each prompt of a step, logged as `fresh_reward` (docs/metrics.md) and not trained on."""
     evaluate_every: int = Field(ge=1)
-    """Steps between the policies that are kept and evaluated; the last one always is."""
+    """Steps between policies that are kept and evaluated; the last policy always is."""
 
     @field_validator("prompts_per_update")
     @classmethod
@@ -55,93 +55,93 @@ class Trainer(Config):
 
     @property
     def batch_prompts(self) -> int:
-        """Prompts that are trained on at once."""
+        """Prompts in one update batch."""
         return self.prompts_per_batch or self.prompts_per_step
 
     def steps_per_epoch(self, problems: int) -> int:
-        """Steps of one pass over so many problems."""
+        """Steps of one pass over `problems` problems."""
         return problems // self.prompts_per_step
 
     def steps(self, problems: int) -> int:
-        """Steps in all."""
+        """Total number of steps."""
         return max(round(self.epochs * self.steps_per_epoch(problems)), 1)
 
     def evaluated_steps(self, problems: int) -> list[int]:
-        """Steps done by the policies that are evaluated, the last one included, the initial policy not."""
+        """Steps after which a policy is evaluated, with the last step and without the initial policy."""
         total = self.steps(problems)
         return [*range(self.evaluate_every, total, self.evaluate_every), total]
 
 
 class EngineSettings(Config):
-    """Where and how a run executes. Nothing here may change its result beyond floating-point noise.
+    """Execution of a run. These settings change results by no more than floating-point noise, with two exceptions.
 
-    Two things do: transformers as evaluation's backend draws by batches, which `max_rows` cuts, and over several GPUs
-    or nodes verl spreads sequences by their length, which puts other ones into a mini-batch together.
+    The transformers backend of evaluation draws by batches, whose size is `max_rows`. Over several GPUs or nodes verl
+    distributes sequences by length, so mini-batches are composed differently.
     """
 
     gpus: int = Field(default=0, ge=0)
-    """GPUs that a training run takes, on each of its nodes."""
+    """GPUs of a training run on each of its nodes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU where there is one."""
+    """Device; `auto` selects a GPU if there is one."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads; one thread in two processes beats two threads in one."""
+    """CPU threads; two processes of one thread are faster than one process of two."""
     max_rows: int = Field(default=256, ge=1)
-    """Sequences in the KV cache at once."""
+    """Maximum number of sequences in the KV cache."""
     max_batched_tokens: int = Field(default=16384, ge=1)
-    """Tokens in one prefill or scoring pass."""
+    """Maximum number of tokens in one prefill or scoring pass."""
     rows_per_micro_batch: int = Field(default=256, ge=1)
     """Sequences in one forward and backward pass of the actor."""
     grading_workers: int = Field(default=1, ge=1)
-    """Processes that grade responses beside generation; under verl as many as its rollout workers."""
+    """Processes that grade responses during generation; under verl as many as its rollout workers."""
     checkpoint_every: int = Field(default=8, ge=1)
     """Steps between checkpoints."""
     gpu_memory_utilization: float = Field(default=0.8, gt=0, le=1)
-    """Share of a GPU's memory that vLLM may fill, in training and in evaluation; SPEC-RL's scripts have 0.8."""
+    """Share of GPU memory for vLLM, in training and evaluation; 0.8 in SPEC-RL's scripts."""
     eager: bool = True
-    """Whether vLLM runs without CUDA graphs, in training and in evaluation, as in SPEC-RL's release."""
+    """Run vLLM without CUDA graphs, in training and evaluation; true in SPEC-RL's release."""
 
 
 class InProcessEngine(EngineSettings):
-    """This project's trainer over an in-process engine, on one device."""
+    """In-process PyTorch engine under this project's trainer, on one device."""
 
     kind: Literal["torch"] = "torch"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
-    """What it can do exactly."""
+    """Capabilities of this engine and its trainer."""
 
     @property
     def nodes(self) -> int:
-        """Nodes that a training run takes."""
+        """Nodes of a training run."""
         return 1
 
 
 class VerlEngine(EngineSettings):
-    """verl with vLLM."""
+    """vLLM under verl's trainer."""
 
     kind: Literal["verl"] = "verl"
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.STORED_LOG_PROBS})
-    """What it can do exactly: vLLM, asked through verl, scores a draft's own tokens and samples the policy."""
+    """Capabilities of vLLM behind verl, which scores a draft's own tokens and samples the policy."""
     nodes: int = Field(default=1, ge=1)
-    """Nodes that a training run takes (in a Slurm job; docs/slurm.md)."""
+    """Nodes of a training run, in a Slurm job (docs/slurm.md)."""
     tensor_parallel: int = Field(default=1, ge=1)
-    """GPUs that one replica of vLLM spans in training; evaluation takes one. Divides `gpus`."""
+    """GPUs of one vLLM replica in training; evaluation uses one GPU. Divides `gpus`."""
     max_tokens_per_gpu: int = Field(default=16384, ge=1)
-    """Tokens in one forward and backward pass on one GPU (verl's dynamic batch size); verl's default."""
+    """Maximum number of tokens in one forward and backward pass on a GPU (dynamic batch size); verl's default."""
     offload: bool = False
-    """Whether weights and optimiser wait in the machine's memory while vLLM decodes."""
+    """Move weights and optimiser state to host memory while vLLM decodes."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
-    """Further dotted keys of verl's configuration and their values; none that decides what is learned."""
+    """Further dotted keys of verl's configuration and their values, except those that decide what is learned."""
 
 
 Engine = Annotated[InProcessEngine | VerlEngine, Field(discriminator="kind")]
-"""What trains, and where."""
+"""Training engine with its trainer."""
 
 
 class Evaluation(Config):
-    """What samples policies on benchmarks. Each backend draws in its own way, so results differ as samples do."""
+    """Sampling of policies on benchmarks. Backends draw from different random streams, so samples differ."""
 
     backend: Literal["torch", "transformers", "vllm"] = "torch"
-    """The in-process engine, transformers' `generate`, or vLLM in this process."""
+    """Backend: the in-process engine, transformers' `generate`, or vLLM in this process."""
     harness: Literal["redraft", "lm-eval"] = "redraft"
-    """What puts the problems to the backend: this project, or lm-eval with the task files made for it."""
+    """Harness that sends problems to the backend: this project, or lm-eval with generated task files."""
     lighteval: bool = False
-    """Whether IFEval is graded by lighteval too, in its own environment."""
+    """Grade IFEval by lighteval as well, in lighteval's own environment."""

@@ -1,4 +1,4 @@
-"""Which keys of verl's configuration a site may set, and what sets the others. Knows their names only, not verl."""
+"""Keys of verl's configuration: those that a site may set, and where the others are set. Imports no verl."""
 
 from typing import Any
 
@@ -53,9 +53,9 @@ SITE_KEYS = (
     "trainer.ray_wait_register_center_timeout",
     "transfer_queue",
 )
-"""What says where and how a run executes; each with all that is below it."""
+"""Keys that concern execution only, each with all keys below it."""
 
-SAMPLING = "nothing: rollouts are sampled as the policy says, at temperature 1 without cuts"
+SAMPLING = "nothing: rollouts are sampled at temperature 1, without top-p or top-k"
 SET_BY = {
     "actor_rollout_ref.rollout.temperature": f"{SAMPLING}; vLLM's log-probabilities of drafts know no temperature",
     "actor_rollout_ref.rollout.top_p": SAMPLING,
@@ -70,10 +70,10 @@ SET_BY = {
     "actor_rollout_ref.actor.optim": "trainer.learning_rate, trainer.weight_decay, trainer.gradient_clip",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "trainer.prompts_per_update",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "engine.max_tokens_per_gpu",
-    "actor_rollout_ref.actor": "the cell's algorithm and trainer",
+    "actor_rollout_ref.actor": "the cell's algorithm and the run's trainer",
     "actor_rollout_ref.model.path": "the preset's models",
     "algorithm": "the cell's algorithm",
-    "critic": "the cell's algorithm and trainer",
+    "critic": "the cell's algorithm and the run's trainer",
     "data.train_batch_size": "trainer.prompts_per_step",
     "data.max_prompt_length": "trainer.max_prompt_tokens",
     "data.max_response_length": "trainer.max_response_tokens",
@@ -82,21 +82,21 @@ SET_BY = {
     "reward": "nothing: redraft.tasks.grading rewards",
     "trainer.n_gpus_per_node": "engine.gpus",
     "trainer.device": "engine.device",
-    "trainer": "the preset's trainer and engine",
+    "trainer": "the paper's hyperparameters, the preset's trainer and engine",
 }
-"""Where else a key is set; the longest that fits says it."""
+"""Place where a key is set instead; the longest matching prefix counts."""
 
 
 def under(key: str, prefix: str) -> bool:
-    """Whether a dotted key is `prefix` or below it."""
+    """True if a dotted key is `prefix` or below it."""
     return key == prefix or key.startswith(prefix + ".")
 
 
 def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
-    """The keys of `engine.verl`, if a site may set all of them.
+    """Return the keys of `engine.verl` if a site may set all of them.
 
     Raises:
-        PydanticCustomError: for the first that it may not, with what is to be set instead.
+        PydanticCustomError: for the first key that a site may not set, with the place where it is set.
     """
     for key in keys:
         if any(under(key, allowed) for allowed in SITE_KEYS):
@@ -105,11 +105,11 @@ def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
         if setters:
             raise PydanticCustomError(
                 "not_a_site_s",
-                "{verl_key} is not for a site to set, since it decides what is learned or is set elsewhere",
+                "a site may not set {verl_key}: it decides what is learned, or is set elsewhere",
                 {"verl_key": key, "expected": SET_BY[max(setters, key=len)]},
             )
         raise PydanticCustomError(
-            "not_a_site_s", "{verl_key} is no key of verl's that a site may set",
+            "not_a_site_s", "a site may not set {verl_key}, a key that is not known to concern execution only",
             {"verl_key": key, "expected": "below " + ", ".join(SITE_KEYS)},
         )  # fmt: skip
     return keys

@@ -1,7 +1,7 @@
 """Groups as Arrow record batches, a row for each sample. A function for each direction; `storage.py` does the I/O.
 
-A token, its log-probability and its step are one struct, so that no lengths can disagree. Steps are constant over long
-stretches, and encoding their runs would save almost four bytes a token; it was left out for the sake of a plain schema.
+A token, its log-probability and its step are one struct, so that no lengths can disagree. Encoding the step by
+runs was left out, for the reason in docs/choices.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Memory: what a method's retention says of each prompt's earlier rollouts, and nothing else.
 
 Rollouts are found by the prompt's visit, not by an epoch's number, so that a prompt which was skipped keeps its
-drafts. Content is bounded by the retention: `put` drops what it no longer covers. A token takes 12 bytes, its
-top law 8 more for each token of that; a rollout takes about a kilobyte (`benchmarks/memory.py` measures it).
+drafts. Content is bounded by the retention: `put` drops what it no longer covers. A token takes 12 bytes and 8
+more for each token of its top law; a rollout takes about two kilobytes (`benchmarks/memory.py` measures it).
 """
 
 from collections.abc import Callable, Iterable, Sequence
