@@ -147,3 +147,23 @@ def test_an_error_elsewhere_does_not_wait_for_what_is_outside():
     with pytest.raises(ValueError, match="a test"):
         engine.run(rewarded(engine, outside, 30.0), session(), outside=outside)
     assert time.perf_counter() - began < 5
+
+
+def test_a_wait_that_ends_just_before_a_standstill_would_be_called_is_none():
+    """The engine was idle for as many turns as there may be; what follows the wait needs a few more."""
+
+    async def session(outside, turns):
+        async def elsewhere():
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        await outside.wait(elsewhere())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return turns
+
+    for turns in range(IDLE_TURNS - 8, IDLE_TURNS + 3):
+        outside = Outside()
+        assert asyncio.run(run_to_end([session(outside, turns)], lambda: False, lambda: "standstill", outside)) == [
+            turns
+        ]
