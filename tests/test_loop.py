@@ -112,7 +112,7 @@ def test_nothing_pending_outside_is_a_standstill_as_before():
 
     for given in (outside, None):
         with pytest.raises(RuntimeError, match="nothing is asked for"):
-            engine.run(forever(), outside=given) if given else engine.run(asyncio.Event().wait())
+            engine.run(forever(), outside=given) if given is not None else engine.run(asyncio.Event().wait())
 
 
 def test_a_wait_that_the_loop_was_not_told_of_is_a_standstill():
@@ -152,21 +152,38 @@ def test_an_error_elsewhere_does_not_wait_for_what_is_outside():
     assert time.perf_counter() - began < 5
 
 
-def test_a_wait_that_ends_just_before_a_standstill_would_be_called_is_none():
-    """The engine was idle for as many turns as there may be; what follows the wait needs a few more."""
+async def turns(count):
+    """An answer after so many turns of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
-    async def session(outside, turns):
-        async def elsewhere():
-            for _ in range(turns):
-                await asyncio.sleep(0)
 
-        await outside.wait(elsewhere())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return turns
+@pytest.mark.parametrize("count", range(IDLE_TURNS - 10, IDLE_TURNS + 10))
+def test_an_answer_that_comes_when_the_loop_s_patience_ends_is_no_standstill(count):
+    """Behind its answer a session needs a few turns more, however many it waited for it."""
+    engine, outside = Engine(), Outside()
 
-    for turns in range(IDLE_TURNS - 8, IDLE_TURNS + 3):
-        outside = Outside()
-        assert asyncio.run(run_to_end([session(outside, turns)], lambda: False, lambda: "standstill", outside)) == [
-            turns
-        ]
+    async def session():
+        await outside.wait(turns(count))
+        await turns(5)
+        return "done"
+
+    assert engine.run(session(), outside=outside) == ["done"]
+
+
+@pytest.mark.parametrize("count", range(IDLE_TURNS - 10, IDLE_TURNS + 10))
+def test_the_engine_works_for_who_got_an_answer_while_another_waits(count):
+    """The other's answer comes only behind the engine's work here: a loop that slept until then would never end."""
+    engine, outside, worked = Engine(), Outside(), asyncio.Event()
+
+    async def first():
+        await outside.wait(turns(count))
+        await turns(5)
+        await asyncio.wait_for(engine.ask("after"), 5)
+        worked.set()
+
+    async def second():
+        await outside.wait(worked.wait())
+
+    engine.run(first(), second(), outside=outside)
+    assert engine.events == ["after"]

@@ -22,7 +22,7 @@ class Outside:
 
     Attributes:
         seconds: time in which the engine had nothing to do because of these waits.
-        ended: number of waits that are over.
+        ended: waits that have ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -69,7 +69,7 @@ async def run_to_end(
     """
     everything = asyncio.gather(*coroutines)
     outside = Outside() if outside is None else outside
-    idle = ended = 0
+    idle = 0
     try:
         while not everything.done():
             if idle > IDLE_TURNS:
@@ -77,10 +77,9 @@ async def run_to_end(
                     raise RuntimeError(standstill())
                 await outside.sleep(everything)
                 idle = 0
-            await asyncio.sleep(0)  # whoever got an answer asks for the next thing
-            # Whoever's wait has just ended has turns of its own until it asks, or until everything is done.
-            idle = 0 if work() or outside.ended != ended else idle + 1
             ended = outside.ended
+            await asyncio.sleep(0)  # whoever got an answer asks for the next thing
+            idle = 0 if work() or outside.ended > ended else idle + 1
         return await everything
     finally:
         if not everything.done():
