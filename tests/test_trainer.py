@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from redraft.rollout.drafts import load_rollouts
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -38,7 +39,6 @@ from redraft.config import (
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
-from redraft.rollout.drafts import load_rollouts
 from redraft.train import models
 from redraft.train.checkpoint import PENDING
 from redraft.train.local import LocalTrainer

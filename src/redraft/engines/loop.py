@@ -22,10 +22,11 @@ class Outside:
 
     Attributes:
         seconds: time in which the engine had nothing to do because of these waits.
+        ended: number of waits that are over.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds, self._clock = 0.0, clock
+        self.seconds, self.ended, self._clock = 0.0, 0, clock
         self._pending: set[asyncio.Future] = set()
 
     def __bool__(self) -> bool:
@@ -40,6 +41,7 @@ class Outside:
             return await pending
         finally:
             self._pending.discard(pending)
+            self.ended += 1
 
     async def sleep(self, everything: asyncio.Future) -> None:
         """Sleep until one of the waits has ended, or everything has."""
@@ -66,7 +68,8 @@ async def run_to_end(
         RuntimeError: if they wait for something that neither the engine nor `outside` knows of.
     """
     everything = asyncio.gather(*coroutines)
-    idle = 0
+    outside = Outside() if outside is None else outside
+    idle = ended = 0
     try:
         while not everything.done():
             if idle > IDLE_TURNS:
@@ -75,7 +78,9 @@ async def run_to_end(
                 await outside.sleep(everything)
                 idle = 0
             await asyncio.sleep(0)  # whoever got an answer asks for the next thing
-            idle = 0 if work() else idle + 1
+            # Whoever's wait has just ended has turns of its own until it asks, or until everything is done.
+            idle = 0 if work() or outside.ended != ended else idle + 1
+            ended = outside.ended
         return await everything
     finally:
         if not everything.done():
