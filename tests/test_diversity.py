@@ -15,7 +15,8 @@ from redraft.evaluate.ragged import Ragged
 from redraft.files import atomic
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Rollout
-from redraft.train.records import describe, save_rollouts_of_step
+from redraft.train.records import describe, save_groups_of_step
+from tests.groups import group_of
 
 COLUMNS = [
     "step", "epoch", "distinct_1", "distinct_2", "self_bleu", "rouge_1", "rouge_1_precision", "rouge_1_recall",
@@ -136,9 +137,15 @@ def rollout(prompt, sample, tokens, sampled_at):
     return Rollout(prompt, sample, *arrays, Finish.EOS)
 
 
+def groups_of(rollouts):
+    """A group without rewards for each prompt."""
+    prompts = dict.fromkeys(r.prompt for r in rollouts)
+    return [group_of([r for r in rollouts if r.prompt == prompt]) for prompt in prompts]
+
+
 def save(folder, step, epoch, rollouts):
     file = folder / "rollouts" / f"step-{step:04d}.parquet"
-    save_rollouts_of_step(file, epoch, rollouts, np.zeros(len(rollouts), dtype=np.float32))
+    save_groups_of_step(file, epoch, groups_of(rollouts))
 
 
 def measured(folder, seed=0):
@@ -178,7 +185,7 @@ def test_a_run_by_hand(folder):
 
 def test_age_agrees_with_the_record(folder):
     for step, (_, rollouts) in enumerate(STEPS):
-        record = describe(rollouts, np.zeros(len(rollouts)), step, steps_per_epoch=2, group_size=2)
+        record = describe(groups_of(rollouts), step, steps_per_epoch=2)
         assert measured(folder).loc[step, "token_age_steps"] == pytest.approx(2 * record["token_age_epochs"])
         assert not set(record) & set(COLUMNS)
 

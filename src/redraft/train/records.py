@@ -44,8 +44,8 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
 
 
 def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None:
-    """Write a step's samples as Parquet, one line each, for diversity and case studies."""
-    samples = [(group, sample) for group in groups for sample in group.samples]
+    """Write the rollouts that a step made as Parquet, one line each, for diversity and case studies."""
+    samples = [(group, sample) for group in groups for sample in group.samples if not sample.carried]
     rollouts = [sample.rollout for _, sample in samples]
     frame = pd.DataFrame(
         {
@@ -59,7 +59,6 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
             "finish": [str(r.finish) for r in rollouts],
             "reward": np.array([sample.reward for _, sample in samples], dtype=np.float32),
             "visit": [group.visit for group, _ in samples],
-            "carried": [sample.carried for _, sample in samples],
         }
     )
     with atomic(file) as temporary:
