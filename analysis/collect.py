@@ -80,7 +80,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
 
 
 DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
-"""What of a run's configuration says what is learned."""
+"""Parts of a run's configuration that say what is learned."""
 
 Scores = dict[str, dict[str, dict[str, Any]]]
 """`scores.json`: steps done to benchmark to counts."""
@@ -98,7 +98,7 @@ def _scores(by_step: Scores) -> list[dict[str, Any]]:
 def _outdated(
     manifest: dict[str, Any], scored: Scores, first: Scores, sampled: set[str], preset: str, experiments: Experiments
 ) -> str | None:
-    """What about a run, or the scores of its initial policy, is not as it would be today.
+    """Difference of a run, or of the scores of its initial policy, from those of today; None without one.
 
     `sampled` are the fingerprints of what its policies and the initial one were sampled on.
     """
@@ -127,7 +127,7 @@ def _outdated(
 
 
 def _of_benchmarks(scores: dict[str, dict[str, Any]], benchmarks: dict[str, Benchmark]) -> bool:
-    """Whether these are scores of today's benchmarks, whole or of copies that are known to lack problems."""
+    """Test for scores of today's benchmarks, whole or of copies that are known to lack problems."""
     totals = {name: {size * b.samples for size in known_sizes(b.data)} for name, b in benchmarks.items()}
     return scores.keys() == totals.keys() and all(score["total"] in totals[name] for name, score in scores.items())
 
@@ -139,7 +139,7 @@ def _sampled(folder: Path) -> str:
 
 
 def _differ(then: Any, today: Any) -> bool:
-    """Whether two dumps differ in a key that both have."""
+    """Test for a key that both dumps have with different values."""
     if isinstance(then, dict) and isinstance(today, dict):
         return any(_differ(then[key], today[key]) for key in then.keys() & today.keys())
     return then is not None and then != today

@@ -20,7 +20,7 @@ CHECKPOINTS = 2
 
 @dataclass(frozen=True)
 class CellCost:
-    """What all runs of a cell take; None is unknown.
+    """Costs of all runs of a cell; None is unknown.
 
     Attributes:
         cell: name.
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class PartCost:
-    """What a table or figure needs: its cells' hours, those that nothing before it needs, and the sum so far."""
+    """Costs of a table or figure: its cells' hours, those that nothing before it needs, and the sum so far."""
 
     part: str
     cells: int
@@ -142,12 +142,12 @@ def _stored(
 
 
 def unit(preset: Preset) -> str:
-    """What the hours are of."""
+    """Name of the unit of hours."""
     return "GPU-hours" if preset.engine.gpus else "core-hours"
 
 
 def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> Measured | None:
-    """What a finished run took, if it is configured as it would be run today; its GPUs are those that it had."""
+    """Costs of a finished run, if it is configured as it would be run today; its GPUs are those that it had."""
     folder = layout.run(cell.id, run.seed)
     if not (folder / "manifest.json").exists():
         return None

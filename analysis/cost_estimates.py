@@ -161,7 +161,7 @@ class _Rules:
         return self.breakdown.select(match | {self.column("model"): model})
 
     def setting(self, cell: Cell, model: str) -> tuple[dict[str, str], str]:
-        """What a cell shares with its baseline, values that the paper lacks replaced; and what to say about these."""
+        """Key columns that a cell shares with its baseline, with replaced values; and a note on these."""
         plain = self._plain(cell) | {self.column("model"): model}
         found = self._with_stand_ins(plain)
         notes = [f", {plain[name]} as {found[name]}" for name in found if found[name] != plain[name]]

@@ -64,7 +64,7 @@ def _reason(
 
 
 def _about(key: Key, line: Line, source: Source, spec: Reported) -> bool:
-    """Whether a reported row is about a line's cell, at whatever step."""
+    """Test for a reported row of a line's cell, at any step."""
     match = match_of(lookup(source, line.row.cell), spec)
     named = dict(zip(spec.row, key, strict=True))
     return line.at != 0 and match is not None and (match | line.row.reported).items() <= named.items()

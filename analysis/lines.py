@@ -41,7 +41,7 @@ class Line:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether relative columns compare the line with itself."""
+        """True if relative columns compare the line with itself."""
         return self.row.cell == self.baseline and self.at != 0
 
 

@@ -34,6 +34,8 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
     run = len(cells[["row", "cell"]].drop_duplicates())
     sheet = Sheet(whole.model_copy(update={"note": ""}), relative, cells)
+    if not relative:
+        return "", {"run": 0, "of": 0, "heading": table.heading}
     text = html(sheet, layout.main_result(paper).parent, f"{paper}-main-result") if run else ""
     return text, {"run": run, "of": len(compared), "heading": table.heading}
 

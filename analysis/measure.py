@@ -20,7 +20,7 @@ class Measured:
         values: by seed, in the column's unit.
         cells: whose runs they come from.
         noise: standard error that sampling alone causes, NaN where that is unknown.
-        applicable: whether there is such a value at all.
+        applicable: false if there can be no such value.
     """
 
     line: Line
@@ -33,12 +33,12 @@ class Measured:
 
     @property
     def compared(self) -> bool:
-        """Whether the cell has an effect to be tested."""
+        """True if the cell has an effect to be tested."""
         return bool(relation(self.column)) and self.applicable and not self.line.is_baseline
 
 
 def relation(column: Column) -> str | None:
-    """How a column's values relate to the baseline's; a speedup does by itself."""
+    """Relation of a column's values to the baseline's; a speedup has one by itself."""
     return "speedup" if column.quantity.startswith(SPEEDUP) else column.relative
 
 
@@ -60,7 +60,7 @@ def measure(line: Line, column: Column, table: RunTable, source: Source) -> Meas
 
 
 def _applicable(line: Line, column: Column, values: Mapping[int, float], source: Source) -> bool:
-    """Whether there can be such a value.
+    """True if there can be such a value.
 
     The initial policy has accuracies only. A stage without a second in any step is none of the algorithm's. What no
     run could measure, such as the prefix of a method without drafts, is not there to be missed; nor is a benchmark
@@ -77,7 +77,7 @@ def _applicable(line: Line, column: Column, values: Mapping[int, float], source:
 
 
 def _lacks(quantity: str, source: Source) -> bool:
-    """Whether a quantity is of a benchmark that the suite has and the preset does not."""
+    """Test for a benchmark that the suite has and the preset does not."""
     _, found, name = quantity.rpartition(ACCURACY)
     scores = source.runs.scores
     if not found or name == "all" or name in {*scores["benchmark"], *scores["role"]}:

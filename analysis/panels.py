@@ -135,6 +135,6 @@ def _surface(axis: Axes, panel: Panel, data: pd.DataFrame, _colours: Colours, _:
 DRAWN: dict[str, Callable[[Axes, Panel, pd.DataFrame, Colours, str], None]] = {
     "step": _lines, "epoch": _lines, "hours": _lines, "cell": _bars, "bins": _bins, "surface": _surface,
 }  # fmt: skip
-"""What a figure's horizontal axis is to how a diagram is drawn."""
+"""Horizontal axis of a figure to the function that draws its diagrams."""
 
 __all__ = ["BARS", "DISTINCT", "DRAWN", "GREY", "LINES", "NOT_RUN", "Colours", "plt"]

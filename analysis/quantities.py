@@ -6,6 +6,7 @@ another name than its record.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -21,7 +22,7 @@ STAGES = (
     "verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic",
     "update_actor", "others",
 )  # fmt: skip
-"""Where a step's time goes; the stages sum to `total`."""
+"""Stages of a step, in seconds; they sum to `total`."""
 
 SECONDS = "seconds:"
 """Prefix of the mean seconds a step of a stage, or `total`."""
@@ -81,6 +82,9 @@ REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
 }
 """Prefix of a quantity of a run to how it is made of a column of the step's records; epochs are means of their steps.
 `reuse_epochs` are all but the first, which has no drafts."""
+WINDOW = re.compile(r"(sum|mean|max)@(\d+)-(\d+)")
+WINDOWED = "mean@<first step>-<last step>:<number of a step>"
+"""The same of some steps, which count from 1: `mean@2-101:tokens_decoded` leaves the first one out."""
 
 RUN_QUANTITIES: dict[str, Reduce] = {
     "tokens_decoded": _sum("tokens_decoded"),
@@ -178,15 +182,23 @@ def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
 
 
 def _reduction(runs: Runs, quantity: str) -> Reduce:
-    """How a quantity of a run is made of its steps."""
+    """Reduction of a run's steps to a quantity."""
     if quantity in RUN_QUANTITIES:
         return RUN_QUANTITIES[quantity]
     name, _, column = quantity.partition(":")
-    if name in REDUCTIONS and column in numbers(runs):
-        return REDUCTIONS[name](column)
-    general = [*(f"{name}:<number of a step>" for name in REDUCTIONS), *FIRST_REACHED.values()]
+    if column in numbers(runs):
+        if name in REDUCTIONS:
+            return REDUCTIONS[name](column)
+        if window := WINDOW.fullmatch(name):
+            return _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
+    general = [*(f"{name}:<number of a step>" for name in REDUCTIONS), WINDOWED, *FIRST_REACHED.values()]
     raise UserError("no such quantity of a run", key="quantity", value=quantity,
                     allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
+
+
+def _within(reduce: Reduce, first: int, last: int) -> Reduce:
+    """The reduction of the steps from the first to the last, which count from 1."""
+    return lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)])
 
 
 def numbers(runs: Runs) -> list[str]:

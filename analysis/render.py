@@ -21,7 +21,7 @@ TEMPLATES = Environment(
 
 
 NEVER = "†"
-"""What a target says that was never reached."""
+"""Text of a target that was never reached."""
 
 
 @dataclass(frozen=True)

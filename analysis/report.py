@@ -72,7 +72,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
 
 
 def _counts(claims: list[dict[str, Any]], key: str) -> dict[str, int]:
-    """How many claims have each verdict, the most frequent first."""
+    """Number of claims with each verdict, the most frequent first."""
     return dict(Counter(claim[key] for claim in claims if key in claim).most_common())
 
 

@@ -1,4 +1,4 @@
-"""What a paper reports, transcribed: `experiments/<paper>/reported/table<NN>.csv`, one value a line.
+"""A paper's reported values, transcribed: `experiments/<paper>/reported/table<NN>.csv`, one value a line.
 
 `reported.yaml` beside them declares the columns and how a cell's row is found (`redraft.config.Reported`). A value that
 the paper marks as never reached is `inf`.
@@ -56,7 +56,7 @@ class ReportedTable:
         return {} if key is None else self.rows[key]
 
     def key(self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None) -> Key | None:
-        """Which row `row` takes; None if there is none. A row at another share of the run never stands in."""
+        """Key of the row that `row` takes; None if there is none. A row at another share of the run never stands in."""
         selected = match_of(cell, self.spec)
         if selected is None:
             return None
@@ -81,7 +81,7 @@ class ReportedTable:
         return {} if key is None else self.rows[key]
 
     def steps_done(self, key: Key) -> float | None:
-        """How far the run of a row was, by its clock; None if the table does not say."""
+        """Steps that the run of a row has done, by its clock; None if the table does not say."""
         named = dict(zip(self.spec.row, key, strict=True))
         clocks = [clock.column for clock in self.spec.clocks if _fits(clock.when, named)]
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)

@@ -20,7 +20,7 @@ from redraft.config.reported import ReportedQuantity
 SUPPORTED, NOT_SUPPORTED, NOT_IN_TABLES = "supported", "not supported", "not in the tables"
 
 ROUNDING = 1e-9
-"""What floating-point numbers add to a tolerance."""
+"""Relative tolerance for floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _show(parts: list[Part]) -> str:
 
 
 def _printed(printed: Printed, parts: list[Part], tables: ReportedTables) -> tuple[bool, str] | None:
-    """Whether the tables give a printed number, and what they give; nothing if they have no such value."""
+    """Agreement of the tables with a printed number, and their value; nothing if they have none."""
     values = [_value(part) for part in parts] if printed.cell is None else _own_values(printed, tables)
     if not values:
         return None

@@ -37,27 +37,27 @@ def _over(baseline: float, method: float) -> float:
 
 
 def printed(baseline: Times, method: Times) -> float:
-    """As the paper prints it: rollout time alone."""
+    """Speedup of rollout time alone, as papers print it."""
     return _over(baseline.rollout, method.rollout)
 
 
 def honest(baseline: Times, method: Times) -> float:
-    """With the verification and assembly that the method adds."""
+    """Speedup with the verification and assembly that the method adds."""
     return _over(baseline.generation, method.generation)
 
 
 def step(baseline: Times, method: Times) -> float:
-    """Of a whole step."""
+    """Speedup of a whole step."""
     return _over(baseline.total, method.total)
 
 
 def end_to_end(baseline: Times, method: Times) -> float:
-    """Of the whole run, which may differ in its number of steps too."""
+    """Speedup of the whole run, which may differ in its number of steps too."""
     return _over(baseline.hours, method.hours)
 
 
 def controlled(baseline: Times, method: Times) -> float:
-    """Of a step whose other stages take as long as the baseline's, since the method does not change them."""
+    """Speedup of a step whose other stages take as long as the baseline's, since the method does not change them."""
     return _over(baseline.total, baseline.total - baseline.generation + method.generation)
 
 

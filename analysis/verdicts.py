@@ -15,7 +15,7 @@ SIGNIFICANT = 0.05
 def verdict(
     found: Estimate, reported: float, relative: str | None, is_baseline: bool = False, p_corrected: float = math.nan
 ) -> str:
-    """How a reproduced value stands to the reported one, by the tested interval.
+    """Verdict on a reproduced value beside the reported one, by the tested interval.
 
     Args:
         p_corrected: p-value of "no effect" after correction over the table's comparisons.

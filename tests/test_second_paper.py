@@ -88,9 +88,9 @@ CLAIMS = {"claims": [
 HYPERPARAMETERS = {
     "trainer": {
         name: {"value": value, "source": "ours: made up"}
-        for name, value in {"epochs": 3, "prompts_per_step": 16, "group_size": 2, "prompts_per_update": 4,
+        for name, value in {"epochs": 15, "prompts_per_step": 1024, "group_size": 8, "prompts_per_update": 256,
                             "learning_rate": 1e-4, "weight_decay": 0.01, "gradient_clip": 1.0,
-                            "max_prompt_tokens": 64, "max_response_tokens": 32, "evaluate_every": 2}.items()
+                            "max_prompt_tokens": 1024, "max_response_tokens": 4096, "evaluate_every": 10}.items()
     }
 }  # fmt: skip
 BARE = {

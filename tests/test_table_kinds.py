@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -264,7 +265,9 @@ def test_whatever_steps_record_is_a_quantity_by_its_own_name():
     )
     assert by_seed(RUNS, "reuse_epochs:responses", SLOW)[0] == 4.5
     assert list(over_time(RUNS, "responses", SLOW, "epoch")[0]) == [7.5, 5.5, 3.5]
-    for unknown in ("mean:luck", "median:responses"):
+    assert by_seed(RUNS, "mean@2-4:responses", SLOW)[0] == 6.0, "7, 6 and 5"
+    assert (by_seed(RUNS, "max@3-9:responses", SLOW)[0], by_seed(RUNS, "sum@1-2:responses", SLOW)[0]) == (6.0, 15.0)
+    for unknown in ("mean:luck", "median:responses", "mean@2:responses"):
         with pytest.raises(UserError, match="no such quantity of a run(.|\n)*mean:<number of a step>"):
             by_seed(RUNS, unknown, SLOW)
 
@@ -323,6 +326,15 @@ def test_a_cell_s_row_follows_from_the_declared_key_columns():
 def test_a_vocabulary_that_cannot_be_meant_is_refused(change, words):
     with pytest.raises(ValidationError, match=words):
         Reported.model_validate({"key": {"method": {"of": "reuse.kind"}}} | change)
+
+
+def test_transcribed_tables_without_a_vocabulary_are_refused(tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    (tmp_path / "experiments/spec_rl/reported.yaml").unlink()
+    with pytest.raises(UserError, match=r"reported\.yaml: no such file"):
+        Experiments(tmp_path).reported("spec_rl")
+    shutil.rmtree(tmp_path / "experiments/spec_rl/reported")
+    assert Experiments(tmp_path).reported("spec_rl") is None
 
 
 def test_a_reported_value_of_never_is_infinite_and_never_reaches_a_reproduced_one():

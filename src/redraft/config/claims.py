@@ -1,4 +1,4 @@
-"""What a paper asserts: each claim is a quotation, a test on runs, and the numbers that the sentence prints."""
+"""Claims of a paper: each is a quotation, a test on runs, and the numbers that the sentence prints."""
 
 from typing import Annotated, Literal
 
@@ -19,13 +19,13 @@ class Compare(Config):
 
     kind: Literal["compare"] = "compare"
     quantity: Quantity
-    """What is compared."""
+    """Quantity that is compared."""
     over: Quantity | None = None
     """The baseline's quantity, if it is another one; so two quantities of one cell are compared."""
     cell: CellName
     """The cell the claim is about."""
     baseline: CellName
-    """What it is compared with."""
+    """Cell that it is compared with."""
     relative: Relative = "difference"
     """cell/baseline or cell-baseline, by seed."""
     expected: Literal["above", "below", "within"]
@@ -39,7 +39,7 @@ class Pairs(Config):
 
     kind: Literal["pairs"] = "pairs"
     quantity: Quantity
-    """What is compared."""
+    """Quantity that is compared."""
     over: Quantity | None = None
     """The baselines' quantity, if it is another one."""
     pairs: list[Pair] = Field(min_length=2)
@@ -49,7 +49,7 @@ class Pairs(Config):
     statistic: Literal["mean", "each"] = "each"
     """The mean over the pairs, taken in each seed, or every pair by itself."""
     at_least: int | None = Field(default=None, ge=1)
-    """How many pairs must hold, if not each."""
+    """Number of pairs that must hold, if not each."""
     expected: Literal["above", "below", "within"]
     """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
     threshold: float
@@ -67,7 +67,7 @@ class Monotone(Config):
 
     kind: Literal["monotone"] = "monotone"
     quantity: Quantity
-    """What is compared."""
+    """Quantity that is compared."""
     cells: list[CellName] = Field(min_length=2)
     """In the order in which the quantity should rise or fall."""
     expected: Literal["rises", "falls"]
@@ -79,7 +79,7 @@ class Bound(Config):
 
     kind: Literal["bound"] = "bound"
     quantity: Quantity
-    """What is bounded."""
+    """Quantity that is bounded."""
     cell: CellName
     """The cell."""
     expected: Literal["above", "below"]
@@ -93,7 +93,7 @@ class Range(Config):
 
     kind: Literal["range"] = "range"
     quantity: Quantity
-    """What is bounded."""
+    """Quantity that is bounded."""
     cells: list[CellName] = Field(min_length=1)
     """The cells."""
     low: float
@@ -113,7 +113,7 @@ class Peak(Config):
 
     kind: Literal["peak"] = "peak"
     quantity: Quantity
-    """What is compared."""
+    """Quantity that is compared."""
     cell: CellName
     """The cell that should be highest."""
     others: list[CellName] = Field(min_length=1)
@@ -125,7 +125,7 @@ class Extreme(Config):
 
     kind: Literal["extreme"] = "extreme"
     quantity: Quantity
-    """What is compared within each pair."""
+    """Quantity that is compared within each pair."""
     over: Quantity | None = None
     """The baselines' quantity, if it is another one."""
     pair: Pair
@@ -155,7 +155,7 @@ class Correlation(Config):
     expected: Literal["above", "below"] = "above"
     """Which side of the threshold."""
     threshold: float = Field(ge=-1, le=1)
-    """Of Spearman's coefficient, computed in each seed."""
+    """Threshold of Spearman's coefficient, which is computed in each seed."""
 
 
 class Trend(Config):
@@ -185,7 +185,7 @@ class Fluctuation(Config):
     cell: CellName
     """The cell that should be less stable."""
     baseline: CellName
-    """What it is compared with."""
+    """Cell that it is compared with."""
 
 
 Test = Annotated[
@@ -204,15 +204,15 @@ class Printed(Config):
     tolerance: float | None = Field(default=None, ge=0)
     """In the printed unit; half a unit of the last digit if empty."""
     quantity: Quantity | None = None
-    """What the number is; if empty, each value that the claim's test compares."""
+    """Quantity of the number; if empty, each value that the claim's test compares."""
     cell: CellName | None = None
-    """Of which cell."""
+    """Cell of the number."""
     baseline: CellName | None = None
-    """What it is relative to, if it is."""
+    """Cell that the number is relative to, if it is."""
     relative: Literal["ratio", "speedup", "difference"] = "ratio"
-    """How it is relative to the baseline."""
+    """Relation to the baseline."""
     ends: bool = False
-    """Whether the ends of a range must be the lowest and the highest value, not only lie around them."""
+    """The ends of a range must be the lowest and the highest value, not only lie around them."""
 
     @model_validator(mode="after")
     def _whole(self) -> "Printed":
@@ -237,16 +237,16 @@ class Claim(Config):
     quotation: str
     """The paper's words, shortened to the assertion."""
     section: str
-    """Where they stand."""
+    """Section of the quotation."""
     test: Test
     """The statistic and its threshold."""
     printed: list[Printed] = []
     """The numbers in the quotation."""
     scale: Literal["any", "paper"] = "any"
-    """Where the test can decide: `paper` if it is about an absolute value, or about something that another model or
-    task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
+    """Scale at which the test can decide: `paper` if it is about an absolute value, or about something that another
+    model or task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
     note: str = ""
-    """What the test leaves out, or why its threshold is what it is."""
+    """Omissions of the test, or the reason for its threshold."""
 
 
 class ClaimFile(Config):

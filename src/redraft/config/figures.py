@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 
 
 class ReportedColumn(Config):
-    """Where the paper prints what a figure shows as bars."""
+    """Place of a figure's bars in the paper's tables."""
 
     table: int = Field(ge=1, lt=BEYOND)
     """Number of the reported table."""
@@ -59,11 +59,11 @@ class Panel(Config):
     cells: list[CellName] = []
     """One line a cell, or one bar, or one point of a surface."""
     labels: list[str] = []
-    """What the legend calls the cells, in their order; their names if empty. The same label has one colour."""
+    """Names of the cells in the legend, in their order; the cells' own if empty. The same label has one colour."""
     log: bool = False
-    """Whether the vertical axis is logarithmic."""
+    """Logarithmic vertical axis."""
     mark_first_reuse: bool = False
-    """Whether the first step of each line's second epoch is marked, where reuse begins."""
+    """Mark at the first step of each line's second epoch, where reuse begins."""
     smoothing: float | None = Field(default=None, gt=0, lt=1)
     """Weight of the past in an exponential moving average that is drawn over a line; none if empty."""
     reported: dict[Literal["first", "last"], float] = {}
@@ -104,7 +104,7 @@ class Figure(Config):
     number: int = Field(ge=1, le=199)
     """The paper's number."""
     title: str
-    """What it shows."""
+    """Title of the figure."""
     x: Axis
     """The horizontal axis: `cell` and `bins` draw bars, `surface` colours over two axes, the others lines."""
     panels: list[Panel]
@@ -114,11 +114,11 @@ class Figure(Config):
     baselines: list[CellName] = []
     """Cells that are drawn in grey: bars, and lines of a sweep."""
     note: str = ""
-    """What a reader must know."""
+    """Note for readers."""
 
     @property
     def beyond_paper(self) -> bool:
-        """Whether the paper has no such figure."""
+        """True if the paper has no such figure."""
         return self.number > BEYOND
 
     @property

@@ -151,7 +151,8 @@ class Experiments:
     def reported(self, paper: str) -> Reported | None:
         """The parsed `reported.yaml` of a paper; None if nothing of it is transcribed."""
         file = self.folder / paper / "reported.yaml"
-        return parse(Reported, read_yaml(file), file) if file.exists() else None
+        transcribed = file.with_suffix("").is_dir()
+        return parse(Reported, read_yaml(file), file) if file.exists() or transcribed else None
 
     @cache  # noqa: B019
     def _expanded(self, paper: str) -> Expanded:

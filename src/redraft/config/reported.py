@@ -21,7 +21,7 @@ class KeyColumn(Config):
     """A column of the reported tables that tells rows apart."""
 
     of: str
-    """Where a cell has the value: a field of cells, or a key in it such as `reuse.kind`; empty if a cell lacks it."""
+    """Field of a cell that has the value, or a key in it such as `reuse.kind`; empty if a cell lacks it."""
     names: dict[str, str] = {}
     """A cell's value to the transcription's. If any is given, nothing is reported of cells with other values."""
 
@@ -35,7 +35,7 @@ class KeyColumn(Config):
 
 
 def _known(path: list[str]) -> bool:
-    """Whether some cell can have a value at this path, by the schema of cells."""
+    """True if some cell can have a value at this path, by the schema of cells."""
     schema = Cell.model_json_schema()
     nodes = [schema]
     for part in path:
@@ -58,7 +58,7 @@ def _variants(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, An
 
 
 class ClockColumn(Config):
-    """How far a run was, by a column of the tables, and the whole run on that clock."""
+    """Clock of a run: a column of the tables, and its value at the end of a whole run."""
 
     column: str
     """One of `positions`."""
@@ -76,7 +76,7 @@ class ReportedQuantity(Config):
     optional: list[str] = []
     """Columns that are added where a row has them, as a stage that did not run has no cell."""
     mean: bool = False
-    """Whether it is the mean of the columns instead."""
+    """The quantity is the mean of the columns instead."""
     scale: float = 1.0
     """Factor from the columns' unit to the quantity's."""
 
@@ -105,11 +105,11 @@ class CostRules(Config):
     """Rules by which `redraft cost` estimates the hours and the storage of cells that the paper prints nothing of."""
 
     hardware: str
-    """What the reported hours are of."""
+    """Hardware of the reported hours."""
     reference: Match = Field(min_length=1)
     """Key columns that select the rows whose overheads, and whose step, other cells with reuse take."""
     reference_name: str
-    """What the source of an estimate calls these rows."""
+    """Name of these rows in the source of an estimate."""
     without_verification: list[Match] = []
     """Rows that pay no verification."""
     speedups: list[int] = []

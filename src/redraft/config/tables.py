@@ -23,26 +23,26 @@ class Column(Config):
     title: str
     """Header for people."""
     quantity: Quantity
-    """What is measured in each run."""
+    """Quantity that is measured in each run."""
     relative: Literal["ratio", "speedup", "difference"] | None = None
-    """How the value relates to the table's baseline: x/baseline, baseline/x, x-baseline; absolute if empty."""
+    """Relation to the table's baseline: x/baseline, baseline/x, x-baseline; absolute if empty."""
     reported: list[str] = []
     """Columns of the reported table whose mean is the paper's value."""
     printed_relative: bool = False
-    """Whether the paper prints these columns relative to its baseline already, as it does speedups."""
+    """The paper prints these columns relative to its baseline already, as it does speedups."""
     decimals: int = Field(default=2, ge=0)
     """Decimals shown to people."""
     scale: float = 1.0
     """Factor from the quantity's unit to the column's."""
     in_brackets: bool = False
-    """Whether the value stands in brackets behind the column before this one."""
+    """The value stands in brackets behind the column before this one."""
 
 
 class Row(Config):
     """One row of a table."""
 
     label: str
-    """As the paper names it."""
+    """The paper's name of the row."""
     cell: CellName
     """Name of the cell."""
     group: str = ""
@@ -61,17 +61,17 @@ class AnyTable(Config):
     number: int = Field(ge=1, le=199)
     """The paper's number."""
     title: str
-    """What it shows."""
+    """Title of the table."""
     mean_row: bool = False
-    """Whether a last row shows each column's mean over the rows that are not compared with themselves."""
+    """A last row shows each column's mean over the rows that are not compared with themselves."""
     note: str = ""
-    """What a reader must know to compare the values."""
+    """Note for readers who compare the values."""
     transcription: int | None = Field(default=None, ge=1, le=BEYOND)
     """Number of the reported table that stands beside this one, if not its own."""
 
     @property
     def beyond_paper(self) -> bool:
-        """Whether the paper has no such table."""
+        """True if the paper has no such table."""
         return self.number > BEYOND
 
     @property
@@ -164,11 +164,11 @@ class TargetTable(TableOfCells):
 
     kind: Literal["targets"] = "targets"
     clock: Clock = "hours"
-    """What is counted."""
+    """Unit of the columns."""
     targets: list[RunTarget] = Field(min_length=1)
     """A column a target, behind `columns`."""
     average: bool = True
-    """Whether a last column shows the arithmetic mean of the row's speedups."""
+    """A last column shows the arithmetic mean of the row's speedups."""
     decimals: int = Field(default=1, ge=0)
     """Decimals of hours and speedups."""
 
@@ -182,7 +182,7 @@ class Curve(Config):
     """A row of published data: a training curve, one JSON object a validation and line."""
 
     label: str
-    """As the paper names it; also the name that `baseline` refers to."""
+    """The paper's name of the row, which `baseline` refers to."""
     file: InnerPath
     """In the table's folder."""
     group: str = ""
@@ -216,7 +216,7 @@ class PublishedTable(AnyTable):
     targets: list[CurveTarget] = Field(min_length=1)
     """A column a target."""
     average: bool = True
-    """Whether a last column shows the arithmetic mean of the row's speedups."""
+    """A last column shows the arithmetic mean of the row's speedups."""
     decimals: int = Field(default=1, ge=0)
     """Decimals of times and speedups."""
     rows: list[Curve] = Field(min_length=1)
