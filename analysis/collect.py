@@ -14,12 +14,6 @@ from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
 from redraft.layout import Layout
 
-NULLABLE = (
-    "prefix_length", "full_reuse_ratio", "fresh_reward", "entropy", "kl", "clip_fraction", "gradient_norm",
-    "critic_loss", "critic_gradient_norm", "log_prob_gap", "log_prob_gap_max",
-)  # fmt: skip
-"""What a step's record may hold as null: a float in the frame of steps, whatever else the runs have."""
-
 
 @dataclass(frozen=True, eq=False)
 class Runs:
@@ -85,7 +79,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
-DEFINING = ("model", "data", "algorithm", "method", "trainer")
+DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
 """What of a run's configuration says what is learned."""
 
 Scores = dict[str, dict[str, dict[str, Any]]]
@@ -160,7 +154,7 @@ def _steps(folder: Path, digest: str) -> pd.DataFrame:
                         value=sha256(file), allowed=digest)  # fmt: skip
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = pd.json_normalize(records).apply(pd.to_numeric)
-    frame = frame.astype({name: float for name in NULLABLE if name in frame})
+    frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
     measured = read_parquet(folder / "diversity.parquet", ("step", "epoch"))
     if list(measured["step"]) != list(frame["step"]):
         raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",

@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from redraft.config.capability import Capability
 from redraft.config.reuse import Speculative
 from redraft.engines.vllm_engine import VLLMEngine, seed_of
 from redraft.errors import UserError
-from redraft.rollout.engine import Inversion
+from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from tests.groups import EOS, GROUP, PROMPTS, Setting, memory_of, roll_out
 
 LONGEST = 20
 PROMPT, DRAFT = [3, 4], np.array([1, 2, 5, EOS], dtype=np.int32)
+HALF = Inversion(np.array([0.5]))
 
 
 @dataclass
@@ -192,6 +194,29 @@ def test_what_the_servers_would_cut_short_is_refused():
         assert (error.value.key, error.value.value) == ("max_model_len", LONGEST)
         assert str(LONGEST + 1) in error.value.allowed
         assert not engine.client.requests
+
+
+@pytest.mark.parametrize(
+    ("ask", "capability"),
+    [
+        (lambda s: s.score(DRAFT, DRAFT[:, None]), Capability.OTHER_SCORES),
+        (lambda s: s.decode(DRAFT[:2], 1, Gumbel(3)), Capability.GUMBEL),
+        (lambda s: s.decode(DRAFT[:2], 1, HALF, Residual(DRAFT[:1], np.array([0.1]))), Capability.RESIDUAL),
+        (lambda s: s.decode(DRAFT[:2], 1, HALF, top=1), Capability.TOP_LAW),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_verls_client_does_not_offer_is_refused_before_anything_is_asked(ask, capability):
+    engine = make_engine()
+
+    async def one():
+        async with engine.session(PROMPT) as session:
+            await ask(session)
+
+    with pytest.raises(UserError, match="cannot do exactly") as error:
+        asyncio.run(one())
+    assert error.value.value == str(capability)
+    assert not engine.client.requests
 
 
 def test_an_empty_prompt_and_an_empty_continuation_are_refused():
