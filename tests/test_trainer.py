@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from redraft.rollout.drafts import load_rollouts
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
