@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Rete
 from redraft.errors import UserError
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups, unpack_groups
-from redraft.rollout.types import Finish, Group, Rollout, Sample, Task
+from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
@@ -214,6 +215,7 @@ def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers,
 
 
 TIMERS = {"gen": 8.0, "old_log_prob": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0, "step": 20.0}
+BATCH = KVBatchMeta(keys=["a", "b"], tags=[{}, {}], partition_id="train")
 METRICS = {"actor/entropy": 0.5, "actor/kl_loss": 0.1, "actor/pg_clipfrac": 0.01, "actor/grad_norm": 2.0}
 
 
@@ -260,6 +262,32 @@ def test_an_update_is_one_step_of_verl_s_on_the_groups_that_it_gets(steps):
         "old_log_probs": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0,
     }  # fmt: skip
     assert set(updated.seconds) < set(STAGES)
+
+
+def stopped(group):
+    return replace(group, samples=tuple(replace(sample, use=Use.STOPPED) for sample in group.samples))
+
+
+def test_mini_batches_whose_gradient_is_stopped_everywhere_are_kept_from_verl(steps):
+    """verl would divide by their number of tokens, which is zero."""
+    per_update = steps.run.trainer.prompts_per_update
+    trained = [a_group(0), *(stopped(a_group(prompt)) for prompt in range(1, per_update))]
+    idle = [stopped(a_group(prompt)) for prompt in range(per_update)]
+    steps.rows.put = lambda groups, global_step: steps.called.append(groups) or BATCH
+    updated = steps.update([*idle, *trained, *idle])
+    assert [steps.called[0], updated.metrics["gradient_norm"]] == [trained, 2.0]
+    steps.called.clear()
+    updated = steps.update(idle)
+    assert (steps.called, updated.metrics, dict(updated.seconds)) == ([], steps.no_update, {})
+    assert steps.global_steps == 8
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_diverged_update_of_verl_s_is_an_error_of_the_user_s(value, steps, monkeypatch):
+    monkeypatch.setitem(METRICS, "actor/grad_norm", value)
+    with pytest.raises(UserError, match=r"diverged: verl's actor/grad_norm") as error:
+        steps.update([a_group(3)])
+    assert (error.value.key, error.value.value) == ("trainer.learning_rate", steps.run.trainer.learning_rate)
 
 
 @pytest.mark.parametrize("algorithm", [None, PPO()], ids=["grpo", "ppo"])
