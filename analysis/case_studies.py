@@ -5,15 +5,16 @@ from typing import Any
 from analysis.render import TEMPLATES
 
 
-def html(content: dict[str, Any], numbers: list[int]) -> str:
+def html(content: dict[str, Any], numbers: list[int], paper: str) -> str:
     """An HTML fragment with one article a case.
 
     Args:
         content: as `redraft.evaluate.cases.cases` writes it.
         numbers: the paper's figure numbers, one a kind.
+        paper: its folder, which identifiers on the page begin with.
     """
     cases = [case | {"number": number} for number, case in zip(numbers, content["cases"], strict=True)]
-    return TEMPLATES.get_template("cases.html.j2").render(cases=cases, run=content["run"])
+    return TEMPLATES.get_template("cases.html.j2").render(cases=cases, run=content["run"], paper=paper)
 
 
 def markdown(content: dict[str, Any], numbers: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""What each kind of claim compares: a test and where its values come from become parts, each a number by seed and a
+"""Comparisons of each kind of claim: a test and a source of values become parts, each a number by seed and a
 threshold. Runs and reported tables go through the same functions; a reported table is one seed."""
 
 import itertools
@@ -31,7 +31,7 @@ BySeed = Mapping[int, float]
 
 
 class Source(Protocol):
-    """Where values come from."""
+    """A source of values."""
 
     def values(self, quantity: str, cell: str) -> BySeed:
         """A quantity of a cell by seed, no NaN; empty if there is none."""
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Question:
-    """What a test asks.
+    """The question of a test.
 
     Attributes:
         parts: its comparisons.
@@ -72,7 +72,7 @@ class Question:
 
     @property
     def answerable(self) -> bool:
-        """Whether enough of the cells have values."""
+        """True if enough of the cells have values."""
         return bool(self.parts) and all(part.values for part in self.parts)
 
 

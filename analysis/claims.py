@@ -19,7 +19,7 @@ from redraft.config import Claim
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 
 LEVEL = 0.05
-"""Of significance, before and after the correction."""
+"""Level of significance, before and after the correction."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _undecidable(claim: Claim, paper_scale: bool, timing: Agreement | None) -> s
 
 
 def _is_timed(content: Any) -> bool:
-    """Whether a test's dump names a quantity of seconds or hours."""
+    """Test for a quantity of seconds or hours in a test's dump."""
     if isinstance(content, dict):
         return any(_is_timed(value) for value in content.values())
     if isinstance(content, list):
@@ -203,7 +203,7 @@ def show(found: Estimate) -> str:
 
 
 def _describe(claim: Claim, manifests: Mapping[str, list[str]], here: bool) -> dict[str, Any]:
-    """What does not depend on how the claim came out."""
+    """Fields that do not depend on the verdict."""
     return {
         "id": claim.id,
         "quotation": claim.quotation,

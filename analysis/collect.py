@@ -14,12 +14,6 @@ from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
 from redraft.layout import Layout
 
-NULLABLE = (
-    "prefix_length", "full_reuse_ratio", "fresh_reward", "entropy", "kl", "clip_fraction", "gradient_norm",
-    "critic_loss", "critic_gradient_norm", "log_prob_gap", "log_prob_gap_max",
-)  # fmt: skip
-"""What a step's record may hold as null: a float in the frame of steps, whatever else the runs have."""
-
 
 @dataclass(frozen=True, eq=False)
 class Runs:
@@ -85,8 +79,8 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
-DEFINING = ("model", "data", "algorithm", "method", "trainer")
-"""What of a run's configuration says what is learned."""
+DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
+"""Parts of a run's configuration that say what is learned."""
 
 Scores = dict[str, dict[str, dict[str, Any]]]
 """`scores.json`: steps done to benchmark to counts."""
@@ -104,7 +98,7 @@ def _scores(by_step: Scores) -> list[dict[str, Any]]:
 def _outdated(
     manifest: dict[str, Any], scored: Scores, first: Scores, sampled: set[str], preset: str, experiments: Experiments
 ) -> str | None:
-    """What about a run, or the scores of its initial policy, is not as it would be today.
+    """Difference of a run, or of the scores of its initial policy, from those of today; None without one.
 
     `sampled` are the fingerprints of what its policies and the initial one were sampled on.
     """
@@ -133,7 +127,7 @@ def _outdated(
 
 
 def _of_benchmarks(scores: dict[str, dict[str, Any]], benchmarks: dict[str, Benchmark]) -> bool:
-    """Whether these are scores of today's benchmarks, whole or of copies that are known to lack problems."""
+    """Test for scores of today's benchmarks, whole or of copies that are known to lack problems."""
     totals = {name: {size * b.samples for size in known_sizes(b.data)} for name, b in benchmarks.items()}
     return scores.keys() == totals.keys() and all(score["total"] in totals[name] for name, score in scores.items())
 
@@ -145,7 +139,7 @@ def _sampled(folder: Path) -> str:
 
 
 def _differ(then: Any, today: Any) -> bool:
-    """Whether two dumps differ in a key that both have."""
+    """Test for a key that both dumps have with different values."""
     if isinstance(then, dict) and isinstance(today, dict):
         return any(_differ(then[key], today[key]) for key in then.keys() & today.keys())
     return then is not None and then != today
@@ -160,7 +154,7 @@ def _steps(folder: Path, digest: str) -> pd.DataFrame:
                         value=sha256(file), allowed=digest)  # fmt: skip
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = pd.json_normalize(records).apply(pd.to_numeric)
-    frame = frame.astype({name: float for name in NULLABLE if name in frame})
+    frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
     measured = read_parquet(folder / "diversity.parquet", ("step", "epoch"))
     if list(measured["step"]) != list(frame["step"]):
         raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",

@@ -2,7 +2,8 @@
 
 import pandas as pd
 
-from analysis.cost import CellCost, PartCost, devices, total, unit, wall_hours
+from analysis.cost import CellCost, PartCost, total, unit, wall_hours
+from analysis.cost_estimates import devices
 from redraft.config import Preset
 
 
@@ -24,8 +25,18 @@ def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.Da
     return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
 
 
-def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available: int) -> str:
-    """Both tables, the totals and what is not in them, for a terminal."""
+def text(
+    costs: list[CellCost], lines: list[PartCost], preset: Preset, available: int, hardware: str | None = None
+) -> str:
+    """Both tables, the totals and what is not in them, for a terminal.
+
+    Args:
+        costs: a line a cell.
+        lines: a line a table or figure.
+        preset: whose runs these are.
+        available: GPUs, or cores, at hand.
+        hardware: what estimated hours are of; None if none is estimated.
+    """
     per_cell = [
         [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
          _gigabytes(c.rollouts), _gigabytes(c.drafts), _gigabytes(c.stored), _sources(c)]
@@ -49,7 +60,7 @@ def text(costs: list[CellCost], lines: list[PartCost], preset: Preset, available
     ]
     of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
     return "\n".join([*_aligned(header, per_cell), "", *_aligned(of_parts, per_part), "",
-                      *_totals(costs, preset, available), "", *_left_out(costs, preset)])  # fmt: skip
+                      *_totals(costs, preset, available), "", *_left_out(costs, preset, hardware)])  # fmt: skip
 
 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
@@ -72,14 +83,15 @@ def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
     ]
 
 
-def _left_out(costs: list[CellCost], preset: Preset) -> list[str]:
-    if not preset.paper_scale:
+def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> list[str]:
+    if not preset.paper_scale or hardware is None:
         return ["Evaluation is not counted. Hours are those of finished runs."]
     shares = " or ".join(f"{share:.1%}" for share in sorted({cost.fresh_share for cost in costs}))
     return [
         "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where",
         f"nothing is measured; and {shares} more rollouts, sampled to log the reward of the policy itself.",
-        "Hours are of the paper's GPUs (H100). Policies: two bytes a parameter at every evaluated step. Rollouts, and",
+        f"Hours are of the paper's GPUs ({hardware}). Policies: two bytes a parameter at every evaluated step. "
+        "Rollouts, and",
         "drafts of one run in memory: of the mean length that the paper's token counts give, before compression.",
     ]
 

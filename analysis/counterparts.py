@@ -1,21 +1,24 @@
-"""Which reported rows no regenerated row stands beside, and why: what a preset leaves of the paper's tables."""
+"""Reported rows that no regenerated row stands beside, and why: what a preset leaves of the paper's tables."""
 
 from collections.abc import Mapping
 
 import pandas as pd
 
-from analysis.reported import KEY, reported_key
-from analysis.tables import Line, Source, lines_of, lookup
-from redraft.config import Experiments, Table
+from analysis.lines import Line, Source, lines_of, lookup
+from analysis.reported import Key, ReportedTable, match_of
+from redraft.config import Reported, RunTable
 from redraft.errors import UserError
-
-COLUMNS = ["table", *KEY, "cell", "reason"]
 
 NO_ROW = "no row of the regenerated table refers to it"
 
 
+def columns(spec: Reported) -> list[str]:
+    """Columns of the list of rows without a counterpart."""
+    return ["table", *spec.row, "cell", "reason"]
+
+
 def without_counterpart(
-    tables: Mapping[int, Table], source: Source, reported: Mapping[int, pd.DataFrame]
+    tables: Mapping[int, RunTable], source: Source, reported: Mapping[int, ReportedTable], spec: Reported
 ) -> pd.DataFrame:
     """Every reported row that no line of the regenerated tables with finished runs refers to, with the reason.
 
@@ -23,50 +26,48 @@ def without_counterpart(
         tables: the paper's tables by number.
         source: its `reported` is not looked at.
         reported: the reported tables by number.
+        spec: their columns.
 
     Returns:
-        One line a reported row, columns as in `COLUMNS`.
+        One line a reported row, columns as in `columns`.
     """
     finished = set(source.runs.runs["cell"])
     lines = []
-    for number, frame in reported.items():
-        table = tables.get(number)
-        candidates = lines_of(table, source) if table else []
-        taken = {key: line for line in candidates if (key := _key(frame, line, source))}
-        for key in frame[KEY].drop_duplicates().itertuples(index=False, name=None):
-            cell, reason = _reason(key, taken, candidates, source, finished)
+    for number, table in reported.items():
+        candidates = lines_of(tables[number], source) if number in tables else []
+        taken = {key: line for line in candidates if (key := _key(table, line, source))}
+        for key in table.rows:
+            cell, reason = _reason(key, taken, candidates, source, finished, spec)
             if reason:
                 lines.append((number, *key, cell, reason))
-    return pd.DataFrame(lines, columns=COLUMNS)
+    return pd.DataFrame(lines, columns=columns(spec))
 
 
-def _key(frame: pd.DataFrame, line: Line, source: Source) -> tuple[str, ...] | None:
-    return reported_key(frame, lookup(source, line.row.cell), line.row.reported, line.share) if line.known else None
+def _key(table: ReportedTable, line: Line, source: Source) -> Key | None:
+    return table.key(lookup(source, line.row.cell), line.row.reported, line.share) if line.known else None
 
 
 def _reason(
-    key: tuple[str, ...], taken: Mapping[tuple[str, ...], Line], lines: list[Line], source: Source, finished: set[str]
+    key: Key, taken: Mapping[Key, Line], lines: list[Line], source: Source, finished: set[str], spec: Reported
 ) -> tuple[str, str | None]:
     """The cell that a reported row is about, and why it has no counterpart; None if it has one."""
     if key in taken:
         cell = taken[key].row.cell
-        if cell in finished:
-            return cell, None
-        return cell, _missing(cell, source)
+        return cell, None if cell in finished else _missing(cell, source)
     for line in lines:
-        if not _about(key, line, source):
+        if not _about(key, line, source, spec):
             continue
         if line.row.cell not in finished:
             return line.row.cell, _missing(line.row.cell, source)
-        steps = _steps(source.experiments, source, line.row.cell)
-        return line.row.cell, f"no policy at that share of the run ({steps})"
+        return line.row.cell, f"no policy at that share of the run ({_steps(source, line.row.cell)})"
     return "", NO_ROW
 
 
-def _about(key: tuple[str, ...], line: Line, source: Source) -> bool:
-    """Whether a reported row is about a line's cell, at whatever step."""
-    frame = pd.DataFrame([key], columns=KEY)
-    return line.at != 0 and reported_key(frame, lookup(source, line.row.cell), line.row.reported) is not None
+def _about(key: Key, line: Line, source: Source, spec: Reported) -> bool:
+    """Test for a reported row of a line's cell, at any step."""
+    match = match_of(lookup(source, line.row.cell), spec)
+    named = dict(zip(spec.row, key, strict=True))
+    return line.at != 0 and match is not None and (match | line.row.reported).items() <= named.items()
 
 
 def _missing(cell: str, source: Source) -> str:
@@ -77,14 +78,14 @@ def _missing(cell: str, source: Source) -> str:
     return "its cell was not run"
 
 
-def _steps(experiments: Experiments, source: Source, cell: str) -> str:
-    run = experiments.run(f"{source.paper}/{cell}", 0, source.preset)
+def _steps(source: Source, cell: str) -> str:
+    run = source.experiments.run(f"{source.paper}/{cell}", 0, source.preset)
     return f"evaluated after {', '.join(map(str, run.evaluated_steps))} of {run.steps} steps"
 
 
-def summary(missing: pd.DataFrame, reported: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """How many reported rows of each table have a counterpart and how many have none, by reason."""
-    rows = [(n, len(frame[KEY].drop_duplicates()), int((missing["table"] == n).sum())) for n, frame in reported.items()]
+def summary(missing: pd.DataFrame, reported: Mapping[int, ReportedTable]) -> pd.DataFrame:
+    """Count of reported rows of each table that have a counterpart and how many have none."""
+    rows = [(n, len(table.rows), int((missing["table"] == n).sum())) for n, table in reported.items()]
     return pd.DataFrame(
         [(number, total, total - without, without) for number, total, without in rows],
         columns=["table", "reported rows", "with counterpart", "without"],

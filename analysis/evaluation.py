@@ -1,4 +1,4 @@
-"""How generations were graded: for each cell's last policies, by benchmark, what accuracy does not say."""
+"""Grading of generations beyond accuracy: counts and lengths of each cell's last policies, by benchmark."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ COUNTS = ("correct", "total", "truncated", "without_answer", "empty", "timeouts"
 """Summed over seeds."""
 MEANS = ("pass_at_most", "majority", "mean_tokens", "tokens_p50", "tokens_p90")
 """Averaged over seeds."""
-TROUBLE = ("timeouts", "errors")
-"""What no response should be."""
 
 
 def summary(runs: Runs) -> dict[str, Any]:

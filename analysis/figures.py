@@ -1,117 +1,18 @@
-"""A regenerated figure: its data as CSV, and a drawing of the same data."""
+"""Drawing of a whole figure from the points of `analysis.figure_data`; `analysis.panels` draws its diagrams."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib as mpl
 import pandas as pd
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
 
-mpl.use("Agg")
-mpl.rcParams["svg.hashsalt"] = "redraft"
-from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import Figure as Drawing  # noqa: E402
-from matplotlib.lines import Line2D  # noqa: E402
-from matplotlib.ticker import MaxNLocator  # noqa: E402
+from analysis.panels import BARS, DISTINCT, DRAWN, GREY, LINES, NOT_RUN, Colours, plt
+from redraft.config import Figure
+from redraft.files import atomic
 
-from analysis.collect import Runs  # noqa: E402
-from analysis.quantities import by_seed, over_time  # noqa: E402
-from analysis.reported import read_reported, reported_row  # noqa: E402
-from analysis.statistics import Estimate, estimate  # noqa: E402
-from redraft.config import Experiments, Figure, Panel  # noqa: E402
-from redraft.files import atomic  # noqa: E402
-
-COLUMNS = [
-    *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
-    *("first_reuse", "seeds", "manifests"),
-]
-DISTINCT = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
-"""Colours for a few lines, told apart by colour-blind people too (Okabe and Ito); more lines get a scale."""
-NOT_RUN = "not run"
 PANEL_WIDTH, PANEL_HEIGHT = 3.7, 2.6
 """Inches."""
-
-Bars = Mapping[str, Mapping[str, float]]
-"""Title of a panel to cell to the paper's value."""
-
-
-def figure_data(figure: Figure, runs: Runs, paper_scale: bool, reported: Bars | None = None) -> pd.DataFrame:
-    """All points of a figure, a line each; a panel's cells without runs have no points.
-
-    Papers print few numbers of a figure, so `reported` is mostly NaN; off the paper's scale it is so everywhere.
-
-    Args:
-        figure: what to show; `x` is a step or an epoch from 0, or the position of a bar.
-        runs: finished runs.
-        paper_scale: whether reported values apply.
-        reported: those of the bars, from `reported_bars`.
-    """
-    points: list[dict] = []
-    for panel in figure.panels:
-        for position, cell in enumerate(panel.cells):
-            if figure.x == "cell":
-                points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
-            else:
-                points += _line(figure.x, panel, cell, runs)
-    data = pd.DataFrame(points, columns=COLUMNS)
-    if not paper_scale:
-        data["reported"] = math.nan
-    data["deviation"] = data["reproduced"] - data["reported"]
-    return data
-
-
-def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
-    """The paper's values of a figure's bars, from its tables."""
-    found: dict[str, dict[str, float]] = {}
-    for panel in figure.panels:
-        if panel.reported_in:
-            table = read_reported(experiments.folder / paper, panel.reported_in.table)
-            rows = {cell: reported_row(table, experiments.cell(f"{paper}/{cell}")) for cell in panel.cells}
-            column = panel.reported_in.column
-            found[panel.title] = {cell: row[column] for cell, row in rows.items() if column in row}
-    return found
-
-
-def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict]:
-    """The points of one cell in one panel.
-
-    Steps at which a quantity is null have none, unless all are: that a cell was run and measures nothing is no gap.
-    """
-    table = over_time(runs, panel.quantity, cell, x)
-    if table.empty:
-        positions = sorted(runs.steps.loc[runs.steps["cell"] == cell, x].unique())
-        return [_point(panel, cell, int(position), estimate({}), math.nan, runs) for position in positions]
-    ends = {"first": 0, "last": len(table) - 1}
-    reported = {ends[end]: value for end, value in panel.reported.items()}
-    marked = _first_reuse(runs, cell, x) if panel.mark_first_reuse else None
-    points = []
-    for i, (position, values) in enumerate(table.iterrows()):
-        found = estimate({int(seed): float(value) for seed, value in values.items()})
-        point = _point(panel, cell, int(position), found, reported.get(i, math.nan), runs)
-        points.append(point | {"first_reuse": int(position) == marked})
-    return points
-
-
-def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
-    """The first step (or the epoch) of a cell's second epoch, None if it has no second one."""
-    steps = runs.steps[(runs.steps["cell"] == cell) & (runs.steps["epoch"] == 1)]
-    return None if steps.empty else int(steps[x].min())
-
-
-def _bar(panel: Panel, position: int, cell: str, runs: Runs, reported: Mapping[str, float]) -> list[dict]:
-    """The bar of one cell in one panel, none if it was not run."""
-    found = estimate(by_seed(runs, panel.quantity, cell))
-    return [_point(panel, cell, position, found, reported.get(cell, math.nan), runs)] if found.seeds else []
-
-
-def _point(panel: Panel, cell: str, x: int, found: Estimate, reported: float, runs: Runs) -> dict:
-    return {
-        "panel": panel.title, "quantity": panel.quantity, "cell": cell, "label": panel.label(cell), "x": x,
-        "reproduced": found.mean, "low": found.shown.low, "high": found.shown.high, "n_seeds": len(found.seeds),
-        "reported": reported, "first_reuse": False, "seeds": " ".join(map(str, found.seeds)),
-        "manifests": " ".join(runs.manifests(cell, found.seeds)),
-    }  # fmt: skip
 
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
@@ -137,15 +38,16 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
     colours = _colours(figure)
     for axis, panel in zip(axes.flat, figure.panels, strict=False):
         part = data[data["panel"] == panel.title]
-        (_draw_bars if figure.x == "cell" else _draw_lines)(axis, panel, part, colours)
+        DRAWN[figure.x](axis, panel, part, colours, figure.x)
         axis.set_title(panel.title, fontsize=9)
         axis.tick_params(labelsize=8)
-        axis.grid(alpha=0.25, linewidth=0.6, axis="y" if figure.x == "cell" else "both")
+        axis.grid(alpha=0.25, linewidth=0.6, axis="y" if figure.x in BARS else "both")
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes.flat[len(figure.panels) :]:
         axis.set_visible(False)
-    for axis in axes[-1] if figure.x != "cell" else ():
-        axis.set_xlabel(figure.x, fontsize=8)
+    if figure.x in LINES:
+        for axis in axes[-1]:
+            axis.set_xlabel(figure.x, fontsize=8)
     if handles := _legend(figure, data, colours):
         fig.legend(
             handles=handles, loc="outside lower center", ncols=min(len(handles), 4 + 2 * columns), fontsize=8,
@@ -154,66 +56,26 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
     return fig
 
 
-def _colours(figure: Figure) -> dict[str, object]:
-    """A colour for each label; as many lines as a sweep has get a scale, from dark to light, beside grey vanilla."""
-    labels = list(dict.fromkeys(panel.label(cell) for panel in figure.panels for cell in panel.cells))
-    if len(labels) <= len(DISTINCT) or figure.x == "cell":
-        return {label: DISTINCT[i % len(DISTINCT)] for i, label in enumerate(labels)}
-    scale, swept = plt.get_cmap("plasma"), [label for label in labels if label != "vanilla"]
-    vanilla = {"vanilla": DISTINCT[0]} if len(swept) < len(labels) else {}
-    return vanilla | {label: scale(0.9 * i / (len(swept) - 1)) for i, label in enumerate(swept)}
+def _colours(figure: Figure) -> Colours:
+    """A colour for each label; as many lines as a sweep has get a scale, from dark to light, beside grey baselines.
+
+    Bars of cells are told apart by their names, so that their colour says only whether they are baselines.
+    """
+    cells = {panel.label(cell): cell for panel in figure.panels for cell in panel.cells}
+    baselines = [label for label, cell in cells.items() if cell in figure.baselines]
+    if figure.x == "cell":
+        return {label: GREY if label in baselines else DISTINCT[1] for label in cells}
+    if len(cells) <= len(DISTINCT):
+        return {label: DISTINCT[i % len(DISTINCT)] for i, label in enumerate(cells)}
+    scale, swept = plt.get_cmap("plasma"), [label for label in cells if label not in baselines]
+    grey = dict.fromkeys(baselines, DISTINCT[0])
+    return grey | {label: scale(0.9 * i / (len(swept) - 1)) for i, label in enumerate(swept)}
 
 
-def _draw_lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Mapping) -> None:
-    """Means as thin lines, intervals as bands; where a quantity is null, the line has a gap."""
-    for cell in panel.cells:
-        line = data[data["cell"] == cell].set_index("x").sort_index()
-        if line.empty:
-            continue
-        line, colour = line.reindex(range(line.index[0], line.index[-1] + 1)), colours[panel.label(cell)]
-        at = line.index + 1
-        axis.plot(at, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
-        axis.fill_between(at, line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
-        axis.plot(at, line["reported"], color="grey", marker="x", linestyle="none")
-        marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
-        axis.plot(marked.index + 1, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
-    absent = [panel.label(cell) for cell in panel.cells if cell not in set(data["cell"])]
-    if len(absent) == len(panel.cells):
-        axis.text(0.5, 0.5, NOT_RUN, transform=axis.transAxes, ha="center", va="center", fontsize=9, color="grey")
-        axis.set(xticks=[], yticks=[])
-    elif absent:
-        axis.text(0.98, 0.97, f"{NOT_RUN}: {', '.join(absent)}", transform=axis.transAxes, ha="right", va="top",
-                  fontsize=7, color="grey", bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0})  # fmt: skip
-    if panel.log and (data["reproduced"] > 0).any():
-        axis.set_yscale("log", nonpositive="mask")
-    if not data.empty:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _draw_bars(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Mapping) -> None:
-    """Means with intervals; the paper's value, where it applies, is a cross beside the bar's middle."""
-    del colours  # a bar stands above its name; its colour says whether it reuses rollouts
-    bars = data.set_index("cell")
-    for position, cell in enumerate(panel.cells):
-        if cell not in bars.index:
-            axis.text(position, 0.02, NOT_RUN, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
-                      va="bottom", fontsize=8, color="grey")  # fmt: skip
-            continue
-        bar = bars.loc[cell]
-        mean, error = bar["reproduced"], None
-        if not math.isnan(bar["low"]):
-            error = [[mean - bar["low"]], [bar["high"] - mean]]
-        colour = "#9aa5b1" if "vanilla" in cell else DISTINCT[1]
-        axis.bar(position, mean, width=0.65, color=colour, yerr=error, error_kw={"linewidth": 1, "capsize": 3})
-        axis.plot(position + 0.22, bar["reported"], color="#d55e00", marker="x", linestyle="none")
-    axis.set_xticks(range(len(panel.cells)), [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells])
-    axis.set_xlim(-0.6, len(panel.cells) - 0.4)
-
-
-def _legend(figure: Figure, data: pd.DataFrame, colours: Mapping) -> list[Line2D]:
+def _legend(figure: Figure, data: pd.DataFrame, colours: Colours) -> list[Line2D]:
     """One entry a label; dotted if no panel has a run of it."""
     handles = []
-    if figure.x != "cell":
+    if figure.x not in ("cell", "surface"):
         run = set(data["label"])
         for label, colour in colours.items():
             style, text = ("-", label) if label in run else (":", f"{label} ({NOT_RUN})")

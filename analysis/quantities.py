@@ -1,7 +1,13 @@
-"""What can be said about a run, a step or an epoch: every number that a table, figure or claim names, defined once."""
+"""Quantities of a run, a step or an epoch: every number that a table, figure or claim names, defined once.
+
+Whatever a step's record holds is a quantity of the step by its own name, and `<reduction>:<name>` one of the run, so
+that a paper's new records need nothing here. What is listed by name is what needs more than one column, or has
+another name than its record.
+"""
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -16,7 +22,7 @@ STAGES = (
     "verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic",
     "update_actor", "others",
 )  # fmt: skip
-"""Where a step's time goes, by the columns of SPEC-RL's Table 4; they sum to `total`."""
+"""Stages of a step, in seconds; they sum to `total`."""
 
 SECONDS = "seconds:"
 """Prefix of the mean seconds a step of a stage, or `total`."""
@@ -61,30 +67,24 @@ def _sum(*columns: str) -> Reduce:
 
 
 STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
-    "tokens_decoded": lambda s: s["tokens_decoded"],
     "rollout_seconds": lambda s: s["seconds.rollout"],
     "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
-    "prefix_length": lambda s: s["prefix_length"],
-    "full_reuse_ratio": lambda s: s["full_reuse_ratio"],
-    "response_length": lambda s: s["response_length"],
-    "reward": lambda s: s["reward"],
-    "fresh_reward": lambda s: s["fresh_reward"],
-    "informative": lambda s: s["informative"],
-    "entropy": lambda s: s["entropy"],
-    "kl": lambda s: s["kl"],
-    "clip_fraction": lambda s: s["clip_fraction"],
-    "token_age_epochs": lambda s: s["token_age_epochs"],
-    "distinct_1": lambda s: s["distinct_1"],
-    "self_bleu": lambda s: s["self_bleu"],
-    "rouge_1": lambda s: s["rouge_1"],
-    "distinct_2": lambda s: s["distinct_2"],
-    "rouge_1_precision": lambda s: s["rouge_1_precision"],
-    "rouge_1_recall": lambda s: s["rouge_1_recall"],
-    "distinct_trajectories": lambda s: s["distinct_trajectories"],
-    "trajectories_share": lambda s: s["trajectories_share"],
-    "token_age_steps": lambda s: s["token_age_steps"],
 }
-"""Quantities of a step, for figures."""
+"""Quantities of a step that are not a column of its record, for figures and targets."""
+
+REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "max": lambda column: lambda steps: float(steps[column].max()),
+    "first_epoch": _first_epoch,
+    "last_epoch": _last_epoch,
+    "reuse_epochs": _reuse_epochs,
+}
+"""Prefix of a quantity of a run to how it is made of a column of the step's records; epochs are means of their steps.
+`reuse_epochs` are all but the first, which has no drafts."""
+WINDOW = re.compile(r"(sum|mean|max)@(\d+)-(\d+)")
+WINDOWED = "mean@<first step>-<last step>:<number of a step>"
+"""The same of some steps, which count from 1: `mean@2-101:tokens_decoded` leaves the first one out."""
 
 RUN_QUANTITIES: dict[str, Reduce] = {
     "tokens_decoded": _sum("tokens_decoded"),
@@ -144,10 +144,9 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
         chosen = _of(_scores(runs, cell, at), quantity)
         percent = 100 * chosen["correct"] / chosen["total"]
         return {int(seed): float(part.mean()) for seed, part in percent.groupby(chosen["seed"])}  # type: ignore[call-overload]
-    if quantity not in RUN_QUANTITIES:
-        raise UserError("no such quantity of a run", key="quantity", value=quantity,
-                        allowed=[*RUN_QUANTITIES, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
-    reduce = RUN_QUANTITIES[quantity]
+    if quantity.startswith(tuple(FIRST_REACHED)):
+        return first_reached(runs, quantity, cell, at)
+    reduce = _reduction(runs, quantity)
     steps = runs.steps[runs.steps["cell"] == cell]
     if at is not None:
         steps = steps[steps["step"] < at]
@@ -182,15 +181,125 @@ def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
     return chosen
 
 
-def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
-    """A quantity by step or epoch: index x, one column a seed.
+def _reduction(runs: Runs, quantity: str) -> Reduce:
+    """Reduction of a run's steps to a quantity."""
+    if quantity in RUN_QUANTITIES:
+        return RUN_QUANTITIES[quantity]
+    name, _, column = quantity.partition(":")
+    if column in numbers(runs):
+        if name in REDUCTIONS:
+            return REDUCTIONS[name](column)
+        if window := WINDOW.fullmatch(name):
+            return _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
+    general = [*(f"{name}:<number of a step>" for name in REDUCTIONS), WINDOWED, *FIRST_REACHED.values()]
+    raise UserError("no such quantity of a run", key="quantity", value=quantity,
+                    allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
+
+
+def _within(reduce: Reduce, first: int, last: int) -> Reduce:
+    """The reduction of the steps from the first to the last, which count from 1."""
+    return lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)])
+
+
+def numbers(runs: Runs) -> list[str]:
+    """Names of what the records of steps hold."""
+    return [name for name in runs.steps.select_dtypes(["number", "bool"]) if name not in ("cell", "seed", "step")]
+
+
+def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
+    """A quantity of each step of a cell: columns seed, step, epoch, value.
 
     Raises:
         UserError: if there is no such quantity.
     """
-    if quantity not in STEP_QUANTITIES:
-        raise UserError("no such quantity of a step", key="quantity", value=quantity, allowed=STEP_QUANTITIES)
+    known = numbers(runs)
+    if quantity not in STEP_QUANTITIES and quantity not in known:
+        raise UserError("no such quantity of a step", key="quantity", value=quantity,
+                        allowed=[*STEP_QUANTITIES, *known])  # fmt: skip
     steps = runs.steps[runs.steps["cell"] == cell]
-    values = STEP_QUANTITIES[quantity](steps).rename("value")
-    frame = pd.concat([steps[[x, "seed"]], values], axis=1).groupby([x, "seed"])["value"].mean().unstack("seed")
-    return frame.dropna(how="all")
+    values = STEP_QUANTITIES[quantity](steps) if quantity in STEP_QUANTITIES else steps[quantity]
+    return steps[["seed", "step", "epoch"]].assign(value=values)
+
+
+def of_policies(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
+    """An accuracy of each evaluated policy of a cell: columns seed, step (done by the policy), value."""
+    done = sorted(runs.scores.loc[runs.scores["cell"] == cell, "step"].unique())
+    lines = [
+        (seed, int(step), value) for step in done for seed, value in by_seed(runs, quantity, cell, int(step)).items()
+    ]
+    return pd.DataFrame(lines, columns=["seed", "step", "value"])
+
+
+FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
+"""Prefixes of the first hour, or number of steps, at which a quantity is not below a value; `inf` if it never is.
+
+An accuracy is looked at in every evaluated policy, the initial one at hour 0 included; another quantity in every step,
+at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds.
+"""
+
+
+def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
+    """The first hour or step at which each finished run of a cell reaches a value.
+
+    Args:
+        runs: finished runs.
+        quantity: as in `FIRST_REACHED`.
+        cell: name of the cell.
+        at: steps that are looked at; all if None.
+    """
+    clock, value, measured = quantity.split(":", 2)
+    try:
+        target = float(value)
+    except ValueError:
+        raise UserError("this is no value to reach", key="quantity", value=quantity,
+                        allowed=FIRST_REACHED.values()) from None  # fmt: skip
+    if measured.startswith(ACCURACY):
+        points = of_policies(runs, measured, cell)
+    else:
+        points = of_steps(runs, measured, cell).assign(step=lambda steps: steps["step"] + 1)
+    points = points if at is None else points[points["step"] <= at]
+    times = hours_at(runs, cell) if clock == "hours_to" else None
+    found = {}
+    for seed, part in points.sort_values("step").groupby("seed"):
+        reached = part.loc[part["value"] >= target, "step"]
+        done = int(reached.iloc[0]) if len(reached) else None
+        found[int(seed)] = math.inf if done is None else float(done) if times is None else times[int(seed), done]  # type: ignore[call-overload]
+    return found
+
+
+def hours_at(runs: Runs, cell: str) -> dict[tuple[int, int], float]:
+    """Hours of training of a cell's runs, by seed and steps done."""
+    steps = runs.steps[runs.steps["cell"] == cell].sort_values("step")
+    hours = steps.groupby("seed")["seconds.total"].cumsum() / 3600
+    found = {(int(s), int(i) + 1): float(h) for s, i, h in zip(steps["seed"], steps["step"], hours, strict=True)}
+    return found | {(int(seed), 0): 0.0 for seed in steps["seed"].unique()}
+
+
+def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
+    """A quantity over steps or epochs from 0, or hours: index x, one column a seed.
+
+    An accuracy is one of the policies after so many steps, so that of the initial policy stands at step -1. Over hours
+    x is the mean over seeds of the hours at the end of a step.
+
+    Raises:
+        UserError: if there is no such quantity, or no epochs of it.
+    """
+    if quantity.startswith(ACCURACY):
+        if x == "epoch":
+            raise UserError("an accuracy is measured after steps, not by epoch", key="quantity", value=quantity,
+                            allowed="x: step or hours")  # fmt: skip
+        points = of_policies(runs, quantity, cell).assign(step=lambda policies: policies["step"] - 1)
+    else:
+        points = of_steps(runs, quantity, cell)
+    by = "epoch" if x == "epoch" else "step"
+    frame = points.groupby([by, "seed"])["value"].mean().unstack("seed").dropna(how="all")
+    if x != "hours" or frame.empty:
+        return frame
+    times = hours_at(runs, cell)
+    index = [_mean_hours(times, int(step) + 1, frame.columns) for step in frame.index]
+    return frame.set_axis(pd.Index(index, name="hours"), axis=0)
+
+
+def _mean_hours(times: Mapping[tuple[int, int], float], done: int, seeds: Iterable[int]) -> float:
+    """Mean over the seeds that did so many steps."""
+    return float(np.mean([times[int(seed), done] for seed in seeds if (int(seed), done) in times]))

@@ -4,41 +4,94 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from analysis.speedups import KINDS, TITLES
-from analysis.tables import BASELINE, MISSING, NOT_APPLICABLE
-from redraft.config import Column, Table
+from analysis.verdicts import BASELINE, MISSING, NO_DATA, NOT_APPLICABLE
+from redraft.config import Column
+from redraft.config.tables import AnyTable
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(("html.j2",)),
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
 
-FROM_REPORTED = "computed from the numbers that the paper reports, nothing reproduced"
+
+NEVER = "†"
+"""Text of a target that was never reached."""
 
 
-def name(table: Table) -> str:
-    """`Table 3`, or `Extra 1` for a table that the paper does not have."""
-    return f"Extra {table.number - 100}" if table.beyond_paper else f"Table {table.number}"
+@dataclass(frozen=True)
+class Sheet:
+    """A made table: what its declaration says of it, its columns at one preset, and its cells."""
+
+    table: AnyTable
+    columns: list[Column]
+    cells: pd.DataFrame
+
+    @property
+    def headers(self) -> list[str]:
+        """Titles of the columns that stand by themselves."""
+        return [column.title for column in self.columns if not column.in_brackets]
+
+    def rows(self) -> Iterator[tuple[str | None, str, list[list[tuple[pd.Series, Column]]]]]:
+        """The lines in order: the group that begins there, the label, and for each header its cells.
+
+        The first of a header's cells is its own; those behind it stand in brackets.
+        """
+        before = ""
+        for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
+            indexed = part.set_index("column")
+            heading = str(group) if group and group != before else None
+            slots: list[list[tuple[pd.Series, Column]]] = []
+            for column in self.columns:
+                cell = (indexed.loc[column.name], column)
+                slots[-1].append(cell) if column.in_brackets else slots.append([cell])
+            yield heading, str(label), slots
+            before = group
 
 
 def number(value: float, decimals: int) -> str:
-    """A number with so many decimals, `–` for NaN."""
-    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
+    """A number with so many decimals, `–` for NaN, † for infinity."""
+    return "–" if math.isnan(value) else NEVER if math.isinf(value) else f"{value:.{decimals}f}"
 
 
 def cell_text(cell: pd.Series, column: Column) -> str:
     """`0.31 [0.28, 0.34] (paper 0.33)`; what is missing says so, what cannot be is `–`."""
-    text = MISSING if cell["verdict"] == MISSING else number(cell["reproduced"], column.decimals)
+    text = value_text(cell, column)
     if interval := _interval(cell, column):
         text += f" {interval}"
     if not math.isnan(cell["reported"]):
         text += f" (paper {number(cell['reported'], column.decimals)})"
     return text
+
+
+def value_text(cell: pd.Series, column: Column) -> str:
+    """The value alone; what was not run or has no data says so."""
+    if cell["verdict"] in (MISSING, NO_DATA):
+        return str(cell["verdict"])
+    return number(cell["reproduced"], column.decimals)
+
+
+def slot_text(slot: list[tuple[pd.Series, Column]]) -> str:
+    """A cell's text, and behind it in brackets those that belong to it: `7.6 (3.4 ×) (paper 7.6)`."""
+    (cell, column), *behind = slot
+    brackets = "".join(f" ({bracket_text(*other)})" for other in behind if _has_bracket(other[0]))
+    text = cell_text(cell, column)
+    return text.replace(" (paper", f"{brackets} (paper", 1) if " (paper" in text else text + brackets
+
+
+def bracket_text(cell: pd.Series, column: Column) -> str:
+    """`3.4 ×`, and the paper's if there is one; † where one of the two compared never reached the target."""
+    text = NEVER if cell["verdict"] == NOT_APPLICABLE else f"{number(cell['reproduced'], column.decimals)} ×"
+    return text if math.isnan(cell["reported"]) else f"{text}, paper {number(cell['reported'], column.decimals)} ×"
+
+
+def _has_bracket(cell: pd.Series) -> bool:
+    return cell["verdict"] not in (MISSING, NO_DATA, BASELINE)
 
 
 def _interval(cell: pd.Series, column: Column) -> str:
@@ -47,54 +100,55 @@ def _interval(cell: pd.Series, column: Column) -> str:
     return f"[{number(cell['low'], column.decimals)}, {number(cell['high'], column.decimals)}]"
 
 
-def _rows(table: Table, cells: pd.DataFrame) -> Iterator[tuple[str | None, str, list[pd.Series]]]:
-    """The lines of a table in order: the group that begins there, the label, a cell a column."""
-    before = ""
-    for (group, label), part in cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
-        indexed = part.set_index("column")
-        heading = str(group) if group and group != before else None
-        yield heading, str(label), [indexed.loc[column.name] for column in table.columns]
-        before = group
-
-
-def wide(table: Table, cells: pd.DataFrame, heading: str = "{}") -> pd.DataFrame:
+def wide(sheet: Sheet, heading: str = "{}") -> pd.DataFrame:
     """Rows and columns as the paper prints them, each cell as text; a group's heading is a row of empty cells."""
     labels, rows = [], []
-    for group, label, row in _rows(table, cells):
+    for group, label, slots in sheet.rows():
         if group:
             labels.append(heading.format(group))
-            rows.append([""] * len(row))
+            rows.append([""] * len(slots))
         labels.append(label)
-        rows.append([cell_text(cell, column) for cell, column in zip(row, table.columns, strict=True)])
-    return pd.DataFrame(rows, index=labels, columns=[column.title for column in table.columns])
+        rows.append([slot_text(slot) for slot in slots])
+    return pd.DataFrame(rows, index=labels, columns=sheet.headers)
 
 
-def markdown(table: Table, cells: pd.DataFrame) -> str:
+def markdown(sheet: Sheet) -> str:
     """The table in GitHub's Markdown."""
-    note = f"\n{table.note}\n" if table.note else ""
-    return f"**{name(table)}.** {table.title}\n\n{wide(table, cells, '**{}**').to_markdown()}\n{note}"
+    note = f"\n{sheet.table.note}\n" if sheet.table.note else ""
+    return f"**{sheet.table.heading}.** {sheet.table.title}\n\n{wide(sheet, '**{}**').to_markdown()}\n{note}"
 
 
-def latex(table: Table, cells: pd.DataFrame) -> str:
+def latex(sheet: Sheet) -> str:
     """The table for `\\input`, with booktabs."""
-    caption = f"{table.title}. Mean over seeds [95\\,\\% bootstrap interval] (reported value)."
-    text = wide(table, cells).to_latex(escape=True, caption=caption, label=f"tab:{table.number}", position="ht")
+    caption = f"{sheet.table.title}. Mean over seeds [95\\,\\% bootstrap interval] (reported value)."
+    text = wide(sheet).to_latex(escape=True, caption=caption, label=f"tab:{sheet.table.number}", position="ht")
     text = re.sub(r"^([^&\n]+?)((?: & ?)+ *\\\\)$", r"\\midrule \\emph{\1}\2", text, flags=re.MULTILINE)
-    for symbol, command in {"–": "--", "∞": "$\\infty$", "ℓ": "$\\ell$", "Δ": "$\\Delta$", "×": "$\\times$"}.items():
+    for symbol, command in LATEX.items():
         text = text.replace(symbol, command)
     return text
 
 
-def html(table: Table, cells: pd.DataFrame, base: Path) -> str:
-    """The table as an HTML fragment; each number links to the manifests of its runs, relative to `base`."""
-    rows = [
-        (group, label, [_html_cell(cell, column, base) for cell, column in zip(row, table.columns, strict=True)])
-        for group, label, row in _rows(table, cells)
-    ]
-    return TEMPLATES.get_template("table.html.j2").render(table=table, name=name(table), rows=rows)
+LATEX = {
+    "–": "--", "∞": "$\\infty$", "ℓ": "$\\ell$", "Δ": "$\\Delta$", "×": "$\\times$", "†": "$\\dagger$",
+}  # fmt: skip
 
 
-def _html_cell(cell: pd.Series, column: Column, base: Path) -> dict:
+def html(sheet: Sheet, base: Path, name: str = "") -> str:
+    """The table as an HTML fragment; each number links to the manifests of its runs, relative to `base`.
+
+    Args:
+        sheet: the table.
+        base: folder of the page or fragment.
+        name: identifier of the fragment, `table<number>` by default.
+    """
+    rows = [(group, label, [_html_slot(slot, base) for slot in slots]) for group, label, slots in sheet.rows()]
+    return TEMPLATES.get_template("table.html.j2").render(
+        table=sheet.table, headers=sheet.headers, rows=rows, name=name or f"table{sheet.table.number}"
+    )
+
+
+def _html_slot(slot: list[tuple[pd.Series, Column]], base: Path) -> dict:
+    (cell, column), *behind = slot
     links = [(path, _relative(Path(path), base)) for path in str(cell["manifests"]).split()]
     return {
         "verdict": cell["verdict"],
@@ -103,45 +157,13 @@ def _html_cell(cell: pd.Series, column: Column, base: Path) -> dict:
         "noise": "" if math.isnan(cell["noise"]) else number(cell["noise"], max(column.decimals, 1)),
         "p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
         "reported": "" if math.isnan(cell["reported"]) else number(cell["reported"], column.decimals),
-        "deviation": "" if math.isnan(cell["deviation"]) else f"{cell['deviation']:+.{column.decimals}f}",
+        "deviation": f"{cell['deviation']:+.{column.decimals}f}" if math.isfinite(cell["deviation"]) else "",
         "links": links,
+        "brackets": [
+            {"text": bracket_text(*other), "verdict": other[0]["verdict"]} for other in behind if _has_bracket(other[0])
+        ],
     }
 
 
 def _relative(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path, base)).as_posix()
-
-
-def speedups_markdown(speedups: pd.DataFrame, table: int) -> str:
-    """`analysis.speedups.reported_speedups` in Markdown."""
-    body = _speedups(speedups).to_markdown(disable_numparse=True)
-    return f"**Table {table}'s reported numbers, honest** ({FROM_REPORTED})\n\n{body}\n"
-
-
-def speedups_html(speedups: pd.DataFrame, table: int) -> str:
-    """The same as an HTML fragment."""
-    body = _speedups(speedups).to_html(border=0)
-    caption = f"<b>Table {table}'s reported numbers, honest</b> ({FROM_REPORTED})."
-    return f'<figure class="table" id="table{table}-reported">\n<figcaption>{caption}</figcaption>\n{body}\n</figure>\n'
-
-
-def _speedups(speedups: pd.DataFrame) -> pd.DataFrame:
-    labels = [" ".join(filter(None, row)) for row in speedups[["model", "algorithm"]].itertuples(index=False)]
-    texts = {TITLES[kind]: [number(value, 2) for value in speedups[kind]] for kind in KINDS}
-    return pd.DataFrame(texts, index=labels)
-
-
-def counterparts_markdown(missing: pd.DataFrame, summary: pd.DataFrame, preset: str) -> str:
-    """Which reported rows have no counterpart at a preset: how many of each table, then every reason with its rows."""
-    total, without = int(summary["reported rows"].sum()), int(summary["without"].sum())
-    reasons = missing.assign(point=missing["gen_step"].where(missing["gen_step"] != "", missing["step"]))
-    names = ["table", "cell", "model", "algorithm", "method", "lenience", "reason"]
-    grouped = reasons.groupby(names, sort=False)["point"].agg(lambda points: ", ".join(filter(None, points)))
-    parts = [
-        "**Reported rows without a reproduced counterpart**", "",
-        f"At the preset `{preset}`, {without} of the {total} reported rows have none. A reported row at another share "
-        "of the run never stands in for one that is missing, and nothing is interpolated.", "",
-        summary.to_markdown(index=False), "",
-        grouped.rename("steps").reset_index().to_markdown(index=False, disable_numparse=True), "",
-    ]  # fmt: skip
-    return "\n".join(parts)

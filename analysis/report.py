@@ -12,24 +12,21 @@ import pandas as pd
 
 from analysis import evaluation
 from analysis.collect import Runs
+from analysis.main_result import read_table
 from analysis.quantities import by_seed
-from analysis.render import TEMPLATES, html, name, number
-from analysis.speedups import SPEEDUP
-from analysis.tables import MISSING
+from analysis.render import TEMPLATES, number
 from analysis.timing import first_epoch_agreement
-from redraft.config import Experiments, Figure, Preset, Table
+from analysis.verdicts import MISSING
+from redraft.config import Experiments, Figure, Preset, StepTable, Table
 from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
-
-OPEN_TABLES = 6
-"""Tables up to this number are shown open: the main text's, and those of Appendix B. The rest are trajectories."""
 
 
 def write_report(layout: Layout, papers: list[str], experiments: Experiments) -> None:
     """Join tables, figures, case studies and claims of some papers into `report.html`.
 
-    What was not made (case studies, the list of reported rows without a counterpart, the honest speedups of reported
-    times) is said to be missing or left out.
+    What a paper does not have (tables, figures, claims, case studies, transcribed tables) has no heading. Case studies
+    that were declared and not made are said to be missing.
     """
     preset = experiments.preset(layout.preset)
     runs = [run for paper in papers for run in _runs(layout, paper)]
@@ -50,7 +47,7 @@ def _commit(git: dict[str, Any]) -> str:
 
 
 def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset) -> dict[str, Any]:
-    claims = read_json(layout.claims(paper))
+    claims = read_json(layout.claims(paper)) if experiments.claims(paper).claims else []
     for claim in claims:
         claim["manifests"] = {c: [_link(layout, p) for p in paths] for c, paths in claim["manifests"].items()}
     cells, figures = experiments.cell_file(paper), experiments.figures(paper)
@@ -64,7 +61,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         "claims": claims,
         "counts": _counts(claims, "verdict"),
         "reported_counts": _counts(claims, "reported_verdict"),
-        "main": _main_result(layout, paper, tables[0]),
+        "main": read_main_result(layout, paper) if tables else None,
         "tables": [_table(layout, paper, table) for table in tables],
         "figures": [_figure(layout, paper, figure) for figure in figures.figures],
         "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
@@ -75,26 +72,15 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
 
 
 def _counts(claims: list[dict[str, Any]], key: str) -> dict[str, int]:
-    """How many claims have each verdict, the most frequent first."""
+    """Number of claims with each verdict, the most frequent first."""
     return dict(Counter(claim[key] for claim in claims if key in claim).most_common())
 
 
-def _main_result(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
-    """The relative columns of the first table, for the rows that were run: all that compares at any scale."""
-    relative = [column for column in table.columns if column.relative or column.quantity.startswith(SPEEDUP)]
-    compared = [row for row in table.rows if row.at == "end" and row.cell != (row.baseline or table.baseline)]
-    cells = read_table(layout.table(paper, table.number))
-    cells = cells[cells["column"].isin([column.name for column in relative]) & (cells["verdict"] != MISSING)]
-    keys = pd.MultiIndex.from_tuples([(row.label, f"{paper}/{row.cell}") for row in compared], names=["row", "cell"])
-    cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
-    run = cells[["row", "cell"]].drop_duplicates()
-    fragment = html(table.model_copy(update={"columns": relative, "note": ""}), cells, layout.folder)
-    return {
-        "html": fragment.replace(f'id="table{table.number}"', 'id="main-result"'),
-        "name": name(table),
-        "of": len(compared),
-        "run": len(run),
-    }
+def read_main_result(layout: Layout, paper: str) -> dict[str, Any] | None:
+    """The fragment and counts that `analysis.main_result` made; None where there is nothing to compare."""
+    stem = layout.main_result(paper)
+    counts: dict[str, Any] = read_json(stem.with_suffix(".json"))
+    return counts | {"html": _fragment(layout, stem.with_suffix(".html"))} if counts["of"] else None
 
 
 def _table(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
@@ -104,9 +90,9 @@ def _table(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
     honest = stem.with_name(f"{stem.name}_reported.html")
     return {
         "number": table.number,
-        "name": name(table),
+        "name": table.heading,
         "title": table.title,
-        "open": table.number <= OPEN_TABLES,
+        "open": not table.beyond_paper and not isinstance(table, StepTable),
         "missing": float((verdicts == MISSING).mean()),
         "html": _fragment(layout, stem.with_suffix(".html"))
         + (_fragment(layout, honest) if honest.exists() else ""),
@@ -160,13 +146,6 @@ def _without_counterpart(layout: Layout, paper: str) -> dict[str, Any] | None:
         "reasons": [(reason, int(count), tables) for reason, count, tables in reasons.itertuples()],
         "file": _link(layout, str(file)),
     }
-
-
-def read_table(stem: Path) -> pd.DataFrame:
-    """A rendered table's cells."""
-    frame = pd.read_csv(stem.with_suffix(".csv"))
-    texts = [column for column in ("group", "seeds", "manifests") if column in frame]
-    return frame.astype(dict.fromkeys(texts, str)).replace({column: {"nan": ""} for column in texts})
 
 
 def _link(layout: Layout, path: str) -> str:

@@ -1,27 +1,125 @@
-"""What the papers report, transcribed: `experiments/<paper>/reported/table<NN>.csv`, long format."""
+"""A paper's reported values, transcribed: `experiments/<paper>/reported/table<NN>.csv`, one value a line.
+
+`reported.yaml` beside them declares the columns and how a cell's row is found (`redraft.config.Reported`). A value that
+the paper marks as never reached is `inf`.
+"""
 
 import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from redraft.config import Cell, format_lenience
+from redraft.config import Cell, Reported
 from redraft.errors import UserError
 
-HEADER = ["model", "dataset", "algorithm", "method", "lenience", "step", "gen_step", "column", "value"]
-KEY = HEADER[:-2]
-"""What names a row of a reported table."""
-METHODS = {"vanilla": "vanilla", "speculative": "spec-rl", "random": "random-reuse", "delayed": "delayed-reuse"}
-"""A method's kind, and what the transcriptions call it; of others the paper reports nothing."""
-BASE = {"algorithm": "", "method": "base", "lenience": ""}
-"""How the transcriptions name the initial policy of a model."""
-STEPS = {"deepmath-6k": 90, "simplerl-8k": 100}
-"""Steps, or generation steps, of a whole run on each data set (Appendix A.1): the reported rows' share of a run."""
+Key = tuple[str, ...]
+"""Values of the columns that name a row, `Reported.row`."""
 
 
-def read_reported(folder: Path, number: int) -> pd.DataFrame:
-    """A reported table, `value` as float, everything else as text.
+@dataclass(frozen=True, eq=False)
+class ReportedTable:
+    """One reported table.
+
+    Attributes:
+        frame: a line a value, columns `spec.header`; `value` is a float, everything else text.
+        spec: the meaning of the columns.
+    """
+
+    frame: pd.DataFrame
+    spec: Reported
+
+    @cached_property
+    def rows(self) -> dict[Key, dict[str, float]]:
+        """Values by column of every row, in the order of the file."""
+        found: dict[Key, dict[str, float]] = {}
+        names = [*self.spec.row, "column", "value"]
+        for *key, column, value in zip(*(self.frame[name].tolist() for name in names), strict=True):
+            found.setdefault(tuple(key), {})[column] = value
+        return found
+
+    def row(
+        self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None
+    ) -> dict[str, float]:
+        """The reported values of a cell, by column; empty if the table has no such row.
+
+        Args:
+            cell: whose row it is.
+            override: key columns that select the row where they differ from the cell's own.
+            at: share of the run that is done, 0 being the initial policy. By default the last row of the cell.
+        """
+        key = self.key(cell, override, at)
+        return {} if key is None else self.rows[key]
+
+    def key(self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None) -> Key | None:
+        """Key of the row that `row` takes; None if there is none. A row at another share of the run never stands in."""
+        selected = match_of(cell, self.spec)
+        if selected is None:
+            return None
+        selected |= (self.spec.base if at == 0 else {}) | dict(override or {})
+        return self.last(selected, at)
+
+    def last(self, selected: Mapping[str, str], at: Fraction | None = None) -> Key | None:
+        """The last row with these values, or the one at this share of a run; None if there is none."""
+        places = {self.spec.row.index(name): value for name, value in selected.items()}
+        keys = [key for key in self.rows if all(key[i] == value for i, value in places.items())]
+        if at:
+            wanted = _position(self.spec, selected, at)
+            keys = [key for key in keys if wanted and key[self.spec.row.index(wanted[0])] == wanted[1]]
+        if not self.spec.positions:
+            return keys[0] if keys else None
+        first = self.spec.row.index(self.spec.positions[0])
+        return max(keys, key=lambda key: int(key[first] or 0), default=None)
+
+    def select(self, selected: Mapping[str, str]) -> dict[str, float]:
+        """The values of the last row with these values, by column; empty if there is none."""
+        key = self.last(selected)
+        return {} if key is None else self.rows[key]
+
+    def steps_done(self, key: Key) -> float | None:
+        """Steps that the run of a row has done, by its clock; None if the table does not say."""
+        named = dict(zip(self.spec.row, key, strict=True))
+        clocks = [clock.column for clock in self.spec.clocks if _fits(clock.when, named)]
+        return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
+
+
+def _position(spec: Reported, selected: Mapping[str, str], at: Fraction) -> tuple[str, str] | None:
+    """Column and value of a row at a share of its run; None if no clock is declared for it."""
+    clock = next((clock for clock in spec.clocks if _fits(clock.when, selected)), None)
+    return (clock.column, str(at * clock.total)) if clock else None
+
+
+def _fits(when: Mapping[str, list[str]], selected: Mapping[str, str]) -> bool:
+    return all(selected.get(name) in values for name, values in when.items())
+
+
+def match_of(cell: Cell, spec: Reported) -> dict[str, str] | None:
+    """Key columns of a cell's reported rows; None if the paper reports nothing of such cells."""
+    content = cell.model_dump(mode="json") | {
+        "schedule": (cell.schedule or cell.algorithm.usual_schedule).model_dump(mode="json")
+    }
+    found = {name: _at(content, column.of) for name, column in spec.key.items()}
+    for name, column in spec.key.items():
+        if column.names:
+            if found[name] not in column.names:
+                return None
+            found[name] = column.names[found[name]]
+    return found
+
+
+def _at(content: Any, path: str) -> str:
+    """The value at a dotted path, empty if there is none."""
+    for part in path.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return "" if content is None else str(content)
+
+
+def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
+    """A reported table of the paper whose files are in `folder`.
 
     Raises:
         UserError: if the file is missing or cut off, has another header, or a value is not a number.
@@ -34,8 +132,8 @@ def read_reported(folder: Path, number: int) -> pd.DataFrame:
         raise UserError("this reported table is missing", file=file) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise UserError(f"this reported table is damaged ({error})", file=file) from None
-    if list(frame.columns) != HEADER:
-        raise UserError("wrong header", file=file, value=",".join(frame.columns), allowed=",".join(HEADER))
+    if list(frame.columns) != spec.header:
+        raise UserError("wrong header", file=file, value=",".join(frame.columns), allowed=",".join(spec.header))
     values = pd.to_numeric(frame["value"], errors="coerce")
     if values.isna().any():
         line = int(values.isna().to_numpy().argmax()) + 2
@@ -43,59 +141,23 @@ def read_reported(folder: Path, number: int) -> pd.DataFrame:
             f"the value in line {line} is not a number", file=file, key="value", value=frame["value"][line - 2]
         )
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
-    last = frame.groupby(KEY, sort=False)["column"].last()
+    last = frame.groupby(spec.row, sort=False)["column"].last()
     if not text.endswith("\n") or last.nunique() > 1:
         raise UserError("this reported table is cut off", file=file, key="line", value=len(frame) + 1)
-    return frame.assign(value=values)
+    return ReportedTable(frame.assign(value=values), spec)
 
 
-def no_reported() -> pd.DataFrame:
-    """What the paper reports in a table that it does not have."""
-    return pd.DataFrame(columns=HEADER).astype({"value": float})
+NOTHING = Reported.model_validate({"key": {"model": {"of": "model"}}})
+"""Vocabulary of a paper of which nothing is transcribed."""
 
 
-def reported_row(
-    frame: pd.DataFrame, cell: Cell, override: dict[str, str] | None = None, at: Fraction | None = None
-) -> dict[str, float]:
-    """The reported values of a cell, by column; empty if the table has no such row.
-
-    Args:
-        override: fields that select the row where they differ from the cell's own.
-        at: share of the run that is done, 0 being the initial policy. By default the table's last row of the cell.
-    """
-    key = reported_key(frame, cell, override, at)
-    if key is None:
-        return {}
-    values = zip(_keys(frame), frame["column"].tolist(), frame["value"].tolist(), strict=True)
-    return {column: value for of, column, value in values if of == key}
+def no_reported() -> ReportedTable:
+    """A table that the paper does not have."""
+    frame = pd.DataFrame(columns=NOTHING.header).astype({"value": float})
+    return ReportedTable(frame, NOTHING)
 
 
-def reported_key(
-    frame: pd.DataFrame, cell: Cell, override: dict[str, str] | None = None, at: Fraction | None = None
-) -> tuple[str, ...] | None:
-    """Which row of the table `reported_row` takes, as values of `KEY`; None if there is none.
-
-    A row at another share of the run never stands in.
-    """
-    if cell.reuse.kind not in METHODS:
-        return None
-    selected = {
-        "model": cell.model,
-        "dataset": cell.data,
-        "algorithm": cell.algorithm.kind,
-        "method": METHODS[cell.reuse.kind],
-        "lenience": format_lenience(cell.reuse.lenience) if hasattr(cell.reuse, "lenience") else "",
-    }
-    selected |= (BASE if at == 0 else {}) | (override or {})
-    places = {KEY.index(name): value for name, value in selected.items()}
-    rows = [key for key in dict.fromkeys(_keys(frame)) if all(key[i] == value for i, value in places.items())]
-    if at:
-        # DAPO's budget is one of generation steps, so that they say how much of a run is done.
-        clock = KEY.index("gen_step" if selected["algorithm"] == "dapo" else "step")
-        rows = [key for key in rows if key[clock] == str(at * STEPS.get(selected["dataset"], 0))]
-    return max(rows, key=lambda key: int(key[KEY.index("step")] or 0), default=None)
-
-
-def _keys(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The row that each line belongs to."""
-    return list(zip(*(frame[name].tolist() for name in KEY), strict=True))
+def mean_of(row: Mapping[str, float], columns: Iterable[str]) -> float:
+    """The mean of some columns of a row, NaN unless it has all of them."""
+    values = [row[name] for name in columns if name in row]
+    return sum(values) / len(values) if values and len(values) == len(list(columns)) else float("nan")

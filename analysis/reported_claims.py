@@ -1,47 +1,26 @@
-"""Whether a paper's own tables support what it says: the claims' tests on the reported values.
+"""Claims put to the paper's own tables: the same tests, on the reported values.
 
 This says nothing of any run. A reported table is one value a cell, so there is no interval; a claim is `supported`
 if its test holds for the values as printed (on the threshold is not beyond it) and the numbers that it quotes are
 those of the tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.claim_tests import Part, cells_of, question
 from analysis.quantities import ACCURACY
-from analysis.reported import read_reported, reported_row
+from analysis.reported import ReportedTable, match_of, read_reported
 from analysis.statistics import PAIRINGS
-from redraft.config import Claim, Experiments, Printed
+from redraft.config import Cell, Claim, Experiments, Printed, Reported
+from redraft.config.reported import ReportedQuantity
 
 SUPPORTED, NOT_SUPPORTED, NOT_IN_TABLES = "supported", "not supported", "not in the tables"
 
-ROLES = {
-    "all": ["avg"],
-    "in-distribution": ["amc23", "aime24", "math500", "minerva", "olympiad"],
-    "out-of-distribution": ["mmlu_stem", "ifeval"],
-}
-"""Roles of benchmarks to the columns whose mean is theirs."""
-
-STAGE = "seconds:"
-"""Prefix of the mean seconds a step of a stage."""
-
-SUMS: dict[str, tuple[list[str], float]] = {
-    "tokens_decoded": (["tokens_m"], 1e6),
-    "hours": (["end_to_end_h"], 1.0),
-    "rollout_seconds": (["rollout_s"], 1.0),
-    "generation_seconds": (["rollout_s", "verification_s", "assembly_s"], 1.0),
-    "step_seconds": (["total_s"], 1.0),
-}
-"""Quantities to the columns that add up to them and the columns' unit; the first column must be there. Seconds are a
-step's, which compares runs of the same number of steps."""
-
 ROUNDING = 1e-9
-"""What floating-point numbers add to a tolerance."""
+"""Relative tolerance for floating-point numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +29,20 @@ class ReportedTables:
 
     Attributes:
         folder: `experiments/<paper>`.
+        spec: the meaning of their columns.
         experiments: where cells are looked up.
     """
 
     folder: Path
+    spec: Reported
     experiments: Experiments
     _rows: dict[str, list[dict[str, float]]] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def tables(self) -> dict[int, pd.DataFrame]:
+    def tables(self) -> dict[int, ReportedTable]:
         """Every table by its number."""
         numbers = sorted(int(file.stem.removeprefix("table")) for file in (self.folder / "reported").glob("table*.csv"))
-        return {number: read_reported(self.folder, number) for number in numbers}
+        return {number: read_reported(self.folder, number, self.spec) for number in numbers}
 
     def row(self, cell: str, column: str) -> Mapping[str, float]:
         """The last row of a cell in the first table that has that column of it; empty if none has."""
@@ -70,20 +51,24 @@ class ReportedTables:
     def rows(self, cell: str) -> list[dict[str, float]]:
         """The last row of a cell in every table, empty where a table has none; read once."""
         if cell not in self._rows:
-            key = self.experiments.cell(f"{self.folder.name}/{cell}")
-            self._rows[cell] = [reported_row(frame, key) for frame in self.tables.values()]
+            self._rows[cell] = [table.row(self._cell(cell)) for table in self.tables.values()]
         return self._rows[cell]
 
     def steps(self, cell: str, column: str) -> list[float]:
         """A column over the steps of a cell, from the first table with more than one."""
-        key = self.experiments.cell(f"{self.folder.name}/{cell}")
-        for frame in self.tables.values():
-            steps = sorted({int(step) for step in frame["step"] if step})
-            rows = [reported_row(frame[frame["step"] == str(step)], key) for step in steps]
-            values = [row[column] for row in rows if column in row]
-            if len(values) > 1:
-                return values
+        match = match_of(self._cell(cell), self.spec)
+        if match is None or not self.spec.positions:
+            return []
+        for table in self.tables.values():
+            named = [(dict(zip(self.spec.row, key, strict=True)), row) for key, row in table.rows.items()]
+            found = [(int(name[self.spec.positions[0]]), row[column]) for name, row in named
+                     if name[self.spec.positions[0]] and match.items() <= name.items() and column in row]  # fmt: skip
+            if len(found) > 1:
+                return [value for _, value in sorted(found, key=lambda point: point[0])]
         return []
+
+    def _cell(self, cell: str) -> Cell:
+        return self.experiments.cell(f"{self.folder.name}/{cell}")
 
 
 @dataclass(frozen=True)
@@ -92,8 +77,8 @@ class ReportedValues:
 
     Attributes:
         tables: where they stand.
-        as_speedup: whether rollout time is one over the printed speedup; so where seconds are not printed for every
-            cell. That is a time in units of the baseline's, good for comparing only.
+        as_speedup: whether seconds are one over the printed speedup; so where they are not printed for every cell.
+            That is a time in units of the baseline's, good for comparing only.
     """
 
     tables: ReportedTables
@@ -101,31 +86,36 @@ class ReportedValues:
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
         """The value by seed, or nothing."""
-        if quantity == "rollout_seconds" and self.as_speedup:
-            row = self.tables.row(cell, "speedup")
-            return {0: 1 / row["speedup"]} if row else {}
-        columns, scale = columns_of(quantity)
-        row = self.tables.row(cell, columns[0]) if columns else {}
-        needed = columns[:1] if quantity in SUMS else columns
-        if not row or not set(needed) <= set(row):
+        speedup = self.tables.spec.speedup
+        if speedup and quantity == speedup.quantity and self.as_speedup:
+            row = self.tables.row(cell, speedup.column)
+            return {0: 1 / row[speedup.column]} if row else {}
+        of = columns_of(quantity, self.tables.spec)
+        row = self.tables.row(cell, of.columns[0]) if of else {}
+        if not of or not set(of.columns) <= set(row):
             return {}
-        return {0: scale * sum(row[column] for column in columns if column in row)}
+        return {0: _total(of, [row[column] for column in (*of.columns, *of.optional) if column in row])}
 
     def trajectory(self, quantity: str, cell: str) -> dict[int, list[float]]:
         """The value at each reported step."""
-        columns, scale = columns_of(quantity)
-        series = [self.tables.steps(cell, column) for column in columns]
-        return {0: [scale * sum(values) for values in zip(*series, strict=True)]} if series and all(series) else {}
+        of = columns_of(quantity, self.tables.spec)
+        series = [self.tables.steps(cell, column) for column in (*of.columns, *of.optional)] if of else []
+        if not of or not all(series):
+            return {}
+        return {0: [_total(of, values) for values in zip(*series, strict=True)]}
 
 
-def columns_of(quantity: str) -> tuple[list[str], float]:
-    """The reported columns whose sum times the factor is a quantity; no columns if none has been reported."""
+def columns_of(quantity: str, spec: Reported) -> ReportedQuantity | None:
+    """The reported columns that give a quantity, None if none do; an accuracy is by default the column of its name."""
+    if quantity in spec.quantities:
+        return spec.quantities[quantity]
     if quantity.startswith(ACCURACY):
-        columns = ROLES.get(name := quantity.removeprefix(ACCURACY), [name])
-        return columns, 1 / len(columns)
-    if quantity.startswith(STAGE):
-        return [f"{quantity.removeprefix(STAGE)}_s"], 1.0
-    return SUMS.get(quantity, ([], 1.0))
+        return ReportedQuantity(columns=[quantity.removeprefix(ACCURACY)])
+    return None
+
+
+def _total(of: ReportedQuantity, values: Sequence[float]) -> float:
+    return of.scale * sum(values) / (len(values) if of.mean else 1)
 
 
 def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
@@ -146,8 +136,12 @@ def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
 
 def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
     """Seconds where they are printed for every cell that has any row, else speedups."""
-    reported = [cell for cell in cells if tables.row(cell, "speedup")]
-    return ReportedValues(tables, as_speedup=not all(tables.row(cell, "rollout_s") for cell in reported))
+    speedup = tables.spec.speedup
+    if not speedup:
+        return ReportedValues(tables)
+    seconds = tables.spec.quantities[speedup.quantity].columns[0]
+    reported = [cell for cell in cells if tables.row(cell, speedup.column)]
+    return ReportedValues(tables, as_speedup=not all(tables.row(cell, seconds) for cell in reported))
 
 
 def _value(part: Part) -> float:
@@ -173,7 +167,7 @@ def _show(parts: list[Part]) -> str:
 
 
 def _printed(printed: Printed, parts: list[Part], tables: ReportedTables) -> tuple[bool, str] | None:
-    """Whether the tables give a printed number, and what they give; nothing if they have no such value."""
+    """Agreement of the tables with a printed number, and their value; nothing if they have none."""
     values = [_value(part) for part in parts] if printed.cell is None else _own_values(printed, tables)
     if not values:
         return None
@@ -193,7 +187,8 @@ def _own_values(printed: Printed, tables: ReportedTables) -> list[float]:
         return []
     cells = [printed.cell, printed.baseline] if printed.baseline else [printed.cell]
     source = _source(tables, cells)
-    if printed.quantity == "rollout_seconds" and not printed.baseline and source.as_speedup:
+    speedup = tables.spec.speedup
+    if speedup and printed.quantity == speedup.quantity and not printed.baseline and source.as_speedup:
         return []
     found = [source.values(printed.quantity, cell) for cell in cells]
     if not all(found):

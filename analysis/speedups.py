@@ -1,4 +1,4 @@
-"""What "speedup" can mean: the same functions for reproduced runs and for the reported times of SPEC-RL's Table 4."""
+"""Meanings of "speedup": the same functions for reproduced runs and for the times that a paper reports."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,9 @@ import pandas as pd
 
 from analysis.collect import Runs
 from analysis.quantities import SECONDS, by_seed
+from analysis.reported import ReportedTable
 from analysis.statistics import PAIRINGS
+from redraft.config import Reported, ReportedTimes
 from redraft.errors import UserError
 
 SPEEDUP = "speedup:"
@@ -35,27 +37,27 @@ def _over(baseline: float, method: float) -> float:
 
 
 def printed(baseline: Times, method: Times) -> float:
-    """As the paper prints it: rollout time alone."""
+    """Speedup of rollout time alone, as papers print it."""
     return _over(baseline.rollout, method.rollout)
 
 
 def honest(baseline: Times, method: Times) -> float:
-    """With the verification and assembly that the method adds."""
+    """Speedup with the verification and assembly that the method adds."""
     return _over(baseline.generation, method.generation)
 
 
 def step(baseline: Times, method: Times) -> float:
-    """Of a whole step."""
+    """Speedup of a whole step."""
     return _over(baseline.total, method.total)
 
 
 def end_to_end(baseline: Times, method: Times) -> float:
-    """Of the whole run, which may differ in its number of steps too."""
+    """Speedup of the whole run, which may differ in its number of steps too."""
     return _over(baseline.hours, method.hours)
 
 
 def controlled(baseline: Times, method: Times) -> float:
-    """Of a step whose other stages take as long as the baseline's, since the method does not change them."""
+    """Speedup of a step whose other stages take as long as the baseline's, since the method does not change them."""
     return _over(baseline.total, baseline.total - baseline.generation + method.generation)
 
 
@@ -92,14 +94,21 @@ def of_runs(runs: Runs, cell: str, at: int | None = None) -> dict[int, Times]:
     return {seed: Times(**{name: found[name][seed] for name in names}, hours=hours[seed]) for seed in hours}
 
 
-def of_reported(row: Mapping[str, float]) -> Times | None:
-    """The times of a row of Table 4; None if the row has none. A stage without a cell did not run."""
-    if not {"total_s", "rollout_s", "end_to_end_h"} <= set(row):
+def of_reported(row: Mapping[str, float], spec: Reported) -> Times | None:
+    """The times of a row of the reported times; None if it lacks any. A stage without a cell did not run."""
+    total, rollout, verification, assembly = (
+        _reported(row, spec, SECONDS + name) for name in ("total", "rollout", "verification", "assembly")
+    )
+    hours = _reported(row, spec, "hours")
+    if total is None or rollout is None or hours is None:
         return None
-    return Times(
-        total=row["total_s"], rollout=row["rollout_s"], verification=row.get("verification_s", 0.0),
-        assembly=row.get("assembly_s", 0.0), hours=row["end_to_end_h"],
-    )  # fmt: skip
+    return Times(total, rollout, verification or 0.0, assembly or 0.0, hours)
+
+
+def _reported(row: Mapping[str, float], spec: Reported, quantity: str) -> float | None:
+    """A quantity of one column from a reported row."""
+    declared = spec.quantities.get(quantity)
+    return row.get(declared.columns[0]) if declared else None
 
 
 def speedups_by_seed(runs: Runs, quantity: str, cell: str, baseline: str, at: int | None = None) -> dict[int, float]:
@@ -108,21 +117,25 @@ def speedups_by_seed(runs: Runs, quantity: str, cell: str, baseline: str, at: in
     return {seed: kind(baselines[seed], times) for seed, times in cells.items() if seed in baselines}
 
 
-def reported_speedups(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every kind of speedup from the reported times alone: a line a model and algorithm, the last one the mean.
+def reported_speedups(table: ReportedTable, times: ReportedTimes) -> pd.DataFrame:
+    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean.
 
     Args:
-        frame: the reported Table 4, in long format.
+        table: the reported times.
+        times: which rows are baselines, and what they share with their methods.
     """
-    lines = []
-    for (model, algorithm), part in frame.groupby(["model", "algorithm"], sort=False):
-        rows = {str(m): dict(zip(p["column"], p["value"], strict=True)) for m, p in part.groupby("method", sort=False)}
-        baseline = of_reported(rows.pop("vanilla", {}))
-        for method, row in rows.items():
-            times = of_reported(row)
-            if baseline and times:
-                values = {name: kind(baseline, times) for name, kind in KINDS.items()}
-                lines.append({"model": model, "algorithm": algorithm, "method": method} | values)
-    table = pd.DataFrame(lines, columns=["model", "algorithm", "method", *KINDS])
-    mean = {"model": "mean", "algorithm": "", "method": ""} | {name: table[name].mean() for name in KINDS}
-    return pd.concat([table, pd.DataFrame([mean])], ignore_index=True)
+    names = [*times.setting, *times.baseline]
+    lines, baselines = [], {}
+    for key, row in table.rows.items():
+        named, found = dict(zip(table.spec.row, key, strict=True)), of_reported(row, table.spec)
+        if found and times.baseline.items() <= named.items():
+            baselines[tuple(named[name] for name in times.setting)] = found
+    for key, row in table.rows.items():
+        named, found = dict(zip(table.spec.row, key, strict=True)), of_reported(row, table.spec)
+        baseline = baselines.get(tuple(named[name] for name in times.setting))
+        if found and baseline and not times.baseline.items() <= named.items():
+            speedups = {name: kind(baseline, found) for name, kind in KINDS.items()}
+            lines.append({name: named[name] for name in names} | speedups)
+    frame = pd.DataFrame(lines, columns=[*names, *KINDS])
+    mean = dict.fromkeys(names, "") | {names[0]: "mean"} | {name: frame[name].mean() for name in KINDS}
+    return pd.concat([frame, pd.DataFrame([mean])], ignore_index=True)

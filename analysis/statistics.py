@@ -14,7 +14,7 @@ PAIRINGS: dict[str, Callable[[float, float], float]] = {
     "difference": lambda value, baseline: value - baseline,
 }
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
-"""What a relative quantity is when a cell equals its baseline."""
+"""Value of a relative quantity when a cell equals its baseline."""
 
 
 @dataclass(frozen=True)

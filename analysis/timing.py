@@ -1,4 +1,4 @@
-"""Whether a campaign's seconds can be compared: in the first epoch nothing can be reused, so runs that decode the same
+"""Comparability of a campaign's seconds: in the first epoch nothing can be reused, so runs that decode the same
 tokens there do the same work, whatever their method, and should take the same time."""
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from analysis.collect import Runs
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far apart the seconds of equal work are.
+    """Spread of the seconds of equal work.
 
     Attributes:
         groups: sets of runs that did the same work.
@@ -24,7 +24,7 @@ class Agreement:
 
     @property
     def comparable(self) -> bool:
-        """Whether no set differs by more than a fifth."""
+        """True if no set differs by more than a fifth."""
         return self.largest <= 1.2
 
 

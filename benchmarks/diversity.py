@@ -19,8 +19,8 @@ from benchmarks.memory import GROUP, LIMIT, MEAN, PROMPTS, STEPS, VOCABULARY, re
 from benchmarks.side_by_side import line, seconds
 from redraft.evaluate.diversity import Measurement, StepRollouts, measure, read_step, self_bleu
 from redraft.rollout.streams import stream
-from redraft.rollout.types import Finish, Rollout
-from redraft.train.records import save_rollouts_of_step
+from redraft.rollout.types import Finish, Group, Rollout, Sample
+from redraft.train.records import save_groups_of_step
 
 EPOCHS = 2
 ROUNDS = 3
@@ -60,7 +60,8 @@ def save(folder: Path, prompts: int) -> None:
             rollouts = list(rolled_out(step, batch, drafts, rng))
             drafts |= {(r.prompt, r.sample): r for r in rollouts}
             file = folder / "rollouts" / f"step-{step:04d}.parquet"
-            save_rollouts_of_step(file, epoch, rollouts, np.zeros(len(rollouts), np.float32))
+            groups = [Group(r.prompt, epoch, (Sample(r, 0.0),)) for r in rollouts]
+            save_groups_of_step(file, epoch, groups)
 
 
 def whole_run(folder: Path) -> tuple[float, float]:

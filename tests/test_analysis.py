@@ -1,6 +1,7 @@
 """From runs to verdicts, on runs made up here: what is reported never turns into what is reproduced."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,30 @@ import pytest
 
 from analysis import render
 from analysis.collect import Runs
+from analysis.columns import expand
+from analysis.lines import Source
 from analysis.quantities import STAGES, by_seed
-from analysis.reported import read_reported, reported_row
+from analysis.reported import read_reported as read
 from analysis.statistics import NONE, Estimate, Interval, estimate, paired
-from analysis.tables import COLUMNS, Source, expand, make_table, verdict
+from analysis.tables import COLUMNS, make_table
+from analysis.verdicts import verdict
 from redraft.config import Experiments
 from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 TABLE_3 = next(table for table in EXPERIMENTS.tables("spec_rl").tables if table.number == 3)
+
+
+SPEC = EXPERIMENTS.reported("spec_rl")
+
+
+def read_reported(folder, number):
+    return read(folder, number, SPEC)
+
+
+def sheet(spec, cells):
+    return render.Sheet(spec, spec.columns, cells)
 
 
 def run_steps(cell, seed, tokens, seconds, **values):
@@ -108,17 +123,18 @@ def test_what_was_not_run_is_missing_and_never_zero_or_reported(table3):
     assert set(missing["verdict"]) == {"missing"}
     assert missing["reproduced"].isna().all()
     assert (missing["n_seeds"] == 0).all()
-    assert "missing (paper 0.33)" in render.markdown(spec, cells)
+    assert "missing (paper 0.33)" in render.markdown(sheet(spec, cells))
 
 
 def test_no_reported_value_can_become_a_reproduced_one(runs):
     """Every reported value is replaced by nonsense: not one reproduced value moves."""
     spec = expand(TABLE_3, EXPERIMENTS.preset("tiny").benchmarks)
     reported = read_reported(ROOT / "experiments/spec_rl", 3)
+    nonsense = replace(reported, frame=reported.frame.assign(value=reported.frame["value"] * 7 + 1))
     columns = ["reproduced", "low", "high", "n_seeds"]
     tables = [
-        make_table(spec, Source(runs, frame, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True))
-        for frame in (reported, reported.assign(value=reported["value"] * 7 + 1))
+        make_table(spec, Source(runs, table, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True))
+        for table in (reported, nonsense)
     ]
     pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
     assert not tables[0]["reported"].equals(tables[1]["reported"])
@@ -127,12 +143,12 @@ def test_no_reported_value_can_become_a_reproduced_one(runs):
 def test_a_table_is_rendered_as_it_was(table3):
     """The golden Markdown of Table 3 on the made-up runs; `tests/golden/table03.md` is changed only on purpose."""
     spec, cells = table3
-    assert render.markdown(spec, cells) == (ROOT / "tests/golden/table03.md").read_text()
+    assert render.markdown(sheet(spec, cells)) == (ROOT / "tests/golden/table03.md").read_text()
 
 
 def test_latex_and_html_hold_the_same_cells(table3):
     spec, cells = table3
-    tex, page = render.latex(spec, cells), render.html(spec, cells, Path("results/tiny"))
+    tex, page = render.latex(sheet(spec, cells)), render.html(sheet(spec, cells), Path("results/tiny"))
     assert tex.count("\\\\") == len(spec.rows) + 1
     assert "ℓ" not in tex
     assert 'href="runs/spec_rl/grpo-spec-l0/seed2/manifest.json"' in page
@@ -206,7 +222,5 @@ def test_reported_tables_that_are_missing_or_damaged_are_named(tmp_path):
 
 def test_the_reported_row_of_a_cell_is_that_of_its_lenience():
     reported = read_reported(ROOT / "experiments/spec_rl", 3)
-    speedups = [
-        reported_row(reported, EXPERIMENTS.cell(f"spec_rl/grpo-spec-l{x}"))["speedup"] for x in ("0", "0.5", "inf")
-    ]
+    speedups = [reported.row(EXPERIMENTS.cell(f"spec_rl/grpo-spec-l{x}"))["speedup"] for x in ("0", "0.5", "inf")]
     assert speedups == [1.22, 2.29, 14.86]

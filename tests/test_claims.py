@@ -2,7 +2,6 @@
 
 import math
 import re
-from fractions import Fraction
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +15,6 @@ from analysis.quantities import ACCURACY, RUN_QUANTITIES, STAGES
 from analysis.reported_claims import (
     NOT_IN_TABLES,
     NOT_SUPPORTED,
-    ROLES,
     SUPPORTED,
     ReportedTables,
     ReportedValues,
@@ -43,7 +41,8 @@ from redraft.errors import UserError
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 CLAIMS = EXPERIMENTS.claims("spec_rl").claims
-TABLES = ReportedTables(ROOT / "experiments/spec_rl", EXPERIMENTS)
+SPEC = EXPERIMENTS.reported("spec_rl")
+TABLES = ReportedTables(ROOT / "experiments/spec_rl", SPEC, EXPERIMENTS)
 PAPER = ROOT.parent / "shared/papers/spec-rl.txt"
 
 A, B, C, D, E = "grpo-vanilla", "grpo-spec-l0", "grpo-spec-l0.5", "grpo-spec-linf", "grpo-random"
@@ -362,7 +361,7 @@ def little(tmp_path):
         for column, value in zip(("tokens_m", "speedup", "avg"), row, strict=True)
     ]
     (folder / "reported/table03.csv").write_text(HEAD + "".join(lines))
-    return ReportedTables(folder, EXPERIMENTS)
+    return ReportedTables(folder, SPEC, EXPERIMENTS)
 
 
 def test_a_reported_check_takes_the_last_step_and_the_numbers_as_printed(little):
@@ -441,14 +440,14 @@ def test_reported_values_never_reach_a_verdict(runs):
 
 def test_every_claim_names_quantities_and_cells_that_exist(runs):
     cells = {cell.name for cell in EXPERIMENTS.cells("spec_rl")}
-    columns = {column for frame in TABLES.tables.values() for column in frame["column"]}
+    columns = {column for table in TABLES.tables.values() for column in table.frame["column"]}
     for item in CLAIMS:
         assert set(cells_of(item.test)) <= cells
         fields = item.test.model_dump()
         names = [fields.get(key) for key in ("quantity", "over", "other")] + fields.get("quantities", [])
         for name in [*names, *(printed.quantity for printed in item.printed)]:
             if name and name.startswith(ACCURACY):
-                assert name.removeprefix(ACCURACY) in {*ROLES, *columns}, item.id
+                assert name in SPEC.quantities or name.removeprefix(ACCURACY) in columns, item.id
             else:
                 assert name is None or name in RUN_QUANTITIES, item.id
     assert len({item.id for item in CLAIMS}) == len(CLAIMS)
@@ -472,10 +471,13 @@ def test_a_printed_number_says_how_finely_it_is_rounded():
 
 
 def test_columns_of_a_quantity_have_its_unit():
-    assert columns_of("seconds:old_log_probs") == (["old_log_probs_s"], 1.0)
-    assert columns_of("accuracy:out-of-distribution") == (["mmlu_stem", "ifeval"], float(Fraction(1, 2)))
-    assert columns_of("tokens_decoded") == (["tokens_m"], 1e6)
-    assert columns_of("kl") == ([], 1.0)
+    seconds, tokens = columns_of("seconds:old_log_probs", SPEC), columns_of("tokens_decoded", SPEC)
+    assert (seconds.columns, seconds.scale) == (["old_log_probs_s"], 1.0)
+    assert (tokens.columns, tokens.scale) == (["tokens_m"], 1e6)
+    role = columns_of("accuracy:out-of-distribution", SPEC)
+    assert (role.columns, role.mean, role.scale) == (["mmlu_stem", "ifeval"], True, 1.0)
+    assert columns_of("accuracy:amc23", SPEC).columns == ["amc23"]
+    assert columns_of("kl", SPEC) is None
 
 
 def letters(text):

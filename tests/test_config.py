@@ -439,12 +439,12 @@ WRONG_REPORT = {
     "a row of no cell": (
         "tables",
         lambda c: c["tables"][0]["rows"][3].update(cell="grpo-spec-0.5"),
-        ["tables.0.rows.3.cell", "no such cell", "grpo-spec-0.5", "grpo-spec-l0.5"],
+        ["tables.0.cells.rows.3.cell", "no such cell", "grpo-spec-0.5", "grpo-spec-l0.5"],
     ),
     "a baseline of no cell": (
         "tables",
         lambda c: c["tables"][0].update(baseline="grpo"),
-        ["tables.0.baseline", "grpo"],
+        ["tables.0.cells.baseline", "grpo"],
     ),
     "a line of no cell": (
         "figures",

@@ -16,6 +16,7 @@ from redraft.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 SEEDS, GPUS = 3, 8
+PARAMETERS = Experiments(ROOT).reported("spec_rl").cost.parameters
 
 
 def reported(number, column, **key):
@@ -34,10 +35,16 @@ def experiments():
     return Experiments(ROOT)
 
 
+def cell_costs(experiments, preset, layout, extras):
+    """Costs of what the paper reports, with `extras` of what goes beyond it too."""
+    grids = None if extras else experiments.grids("spec_rl", beyond_paper=False)
+    return cost.costs_of(experiments.cells("spec_rl", grids), experiments, preset, layout)
+
+
 @pytest.fixture(scope="module")
 def costs(experiments, tmp_path_factory):
     layout = Layout("paper", tmp_path_factory.mktemp("nothing"))
-    found = cost.cell_costs(experiments, "spec_rl", experiments.preset("paper"), layout, extras=True)
+    found = cell_costs(experiments, experiments.preset("paper"), layout, extras=True)
     return {line.cell: line for line in found}
 
 
@@ -79,7 +86,7 @@ def test_another_data_set_takes_its_own_steps_and_speedup(costs):
 
 
 def test_a_larger_model_is_scaled_from_the_largest_and_says_so(costs):
-    factor = cost.PARAMETERS["Qwen/Qwen3-14B-Base"] / cost.PARAMETERS["Qwen/Qwen3-8B-Base"]
+    factor = PARAMETERS["Qwen/Qwen3-14B-Base"] / PARAMETERS["Qwen/Qwen3-8B-Base"]
     line = costs["14b-ppo-spec-l0.3"]
     assert line.hours == pytest.approx(table4("end_to_end_h", "qwen3-8b-base", "ppo", "spec-rl") * factor)
     assert "scaled from qwen3-8b-base" in line.source
@@ -96,14 +103,14 @@ def test_what_the_paper_does_not_run_never_takes_a_speedup_of_the_paper(costs):
 def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
     length = reported(1, "tokens_m", model="qwen3-8b-base", algorithm="grpo", method="vanilla") * 1e6 / (90 * 8192)
     line = costs["8b-grpo-spec-l0.5"]
-    assert line.policies == pytest.approx(9 * 2 * cost.PARAMETERS["Qwen/Qwen3-8B-Base"] * SEEDS)
+    assert line.policies == pytest.approx(9 * 2 * PARAMETERS["Qwen/Qwen3-8B-Base"] * SEEDS)
     assert line.rollouts == pytest.approx(90 * 8192 * length * 8 * SEEDS)
     assert line.drafts == pytest.approx(6144 * 8 * length * 12 * 2)
     assert costs["8b-grpo-vanilla"].drafts == 0
 
 
 def test_extras_are_left_out_unless_asked_for(experiments, costs, tmp_path):
-    few = cost.cell_costs(experiments, "spec_rl", experiments.preset("paper"), Layout("paper", tmp_path), extras=False)
+    few = cell_costs(experiments, experiments.preset("paper"), Layout("paper", tmp_path), extras=False)
     beyond = set(costs) - {line.cell for line in few}
     assert {"rloo-vanilla", "grpo-vanilla-u16", "grpo-release-l0.5"} <= beyond
     assert not beyond & {"grpo-vanilla", "grpo-random", "simplerl-grpo-vanilla", "2k-grpo-spec-l0.5"}
@@ -143,7 +150,7 @@ def test_finished_runs_count_with_their_own_hours_unless_configured_otherwise(ex
         write_json(layout.run("spec_rl/grpo-vanilla", seed) / "manifest.json", manifest)
     stale = layout.run("spec_rl/grpo-spec-l0.5", 0) / "manifest.json"
     write_json(stale, {"fingerprint": "of another configuration", "seconds": 1.0})
-    found = {c.cell: c for c in cost.cell_costs(experiments, "spec_rl", preset, layout, extras=False)}
+    found = {c.cell: c for c in cell_costs(experiments, preset, layout, extras=False)}
     assert found["grpo-vanilla"].hours == 3.0
     assert found["grpo-vanilla"].device_hours == 3.0 * devices * 3
     assert found["grpo-vanilla"].source == "measured (2 of 3 runs)"
@@ -152,7 +159,7 @@ def test_finished_runs_count_with_their_own_hours_unless_configured_otherwise(ex
 
 
 def test_the_paper_s_hours_never_stand_for_another_scale(experiments, tmp_path):
-    lines = cost.cell_costs(experiments, "spec_rl", experiments.preset("tiny"), Layout("tiny", tmp_path), extras=True)
+    lines = cell_costs(experiments, experiments.preset("tiny"), Layout("tiny", tmp_path), extras=True)
     assert {(c.hours, c.device_hours, c.policies, c.rollouts) for c in lines} == {(None, None, None, None)}
     text = cost_text.text(lines, [], experiments.preset("tiny"), 1)
     assert "unknown until one run is finished" in text
@@ -239,8 +246,11 @@ def test_storage_and_devices_are_those_of_finished_runs_too(experiments, tmp_pat
     assert "Table 4; parameters and token counts" in text
 
 
-def test_a_model_of_unknown_size_is_unknown_and_not_refused(experiments, costs, monkeypatch, tmp_path):
-    monkeypatch.setattr(cost, "PARAMETERS", {k: v for k, v in cost.PARAMETERS.items() if "14B" not in k})
+def test_a_model_of_unknown_size_is_unknown_and_not_refused(costs, tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    file = tmp_path / "experiments/spec_rl/reported.yaml"
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "14B" not in line))
+    experiments = Experiments(tmp_path)
     preset = experiments.preset("paper")
     lines = cost.costs_of(experiments.cells("spec_rl"), experiments, preset, Layout("paper", tmp_path))
     unknown = {c.cell for c in lines if c.hours is None}

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from redraft.train.verl.progress import Progress, VerlCheckpoints
 
 from redraft import cli
 from redraft.config import run_fingerprint
@@ -22,6 +21,7 @@ from redraft.files import read_json, write_json
 from redraft.ops.entries import latest
 from redraft.ops.lease import lease, take, took_part
 from redraft.train import integrity
+from redraft.train.checkpoint import Checkpoints, State
 from redraft.train.local import LocalTrainer
 from redraft.train.verl.pickles import refuse_code
 from tests.test_lease import age, never, rewrite
@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_resumes(
 
 def test_a_damaged_checkpoint_stays_until_two_whole_ones_stand_again(copy, tiny_model):
     for step in (4, 6):
-        cut(copy / CHECKPOINTS / f"step-{step:06d}" / "drafts.safetensors")
+        cut(copy / CHECKPOINTS / f"step-{step:06d}" / "memory.arrow")
     seen = []
 
     def look(step, *_):
@@ -130,67 +130,85 @@ def test_a_truncated_file_is_found_without_reading_it(tmp_path, monkeypatch):
 
 # verl's checkpoints
 
-OWN = [
-    "data.pt", "actor/model_world_size_1_rank_0.pt", "actor/huggingface/model.safetensors",
-    "drafts/shard-0.safetensors",
-]  # fmt: skip
+OWN = ["actor/model_world_size_1_rank_0.pt", "actor/huggingface/model.safetensors", "memory/shard-0.arrow"]
 
 
 @pytest.fixture
 def verl(tmp_path):
-    return VerlCheckpoints(tmp_path / "checkpoints", "run", {"policy": "p"})
+    return Checkpoints(tmp_path / "checkpoints", "run", {"policy": "p"}, refuse_code)
 
 
-def a_checkpoint(checkpoints, updates):
-    for name in OWN:
-        file = checkpoints.path(updates) / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"x": torch.full((64,), float(updates)), "step": updates}, file)
-    progress = Progress(updates, fetched=8 * updates, records=updates, seconds=1.5, commits=["abc"])
-    checkpoints.finish(progress)
-    return progress
+def path_of(checkpoints, step):
+    return checkpoints.folder / f"step-{step:06d}"
+
+
+def a_checkpoint(checkpoints, step, content=None):
+    state = State(step, training_step=step - 1, seconds=1.5, commits=["abc"])
+    with checkpoints.written(step, state) as folder:
+        for name in OWN:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content or {"x": torch.full((64,), float(step)), "step": step}, folder / name)
+        checkpoints.save_groups(folder, {"waiting": []})
+    return state
 
 
 @pytest.mark.parametrize("how", [cut, flip, empty, Path.unlink], ids=lambda value: value.__name__)
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*OWN, "schedule/waiting.arrow"])
 def test_every_file_of_verls_is_checked_and_the_checkpoint_before_resumes(how, name, verl, capfd):
-    progress = a_checkpoint(verl, 2)
+    state = a_checkpoint(verl, 2)
     a_checkpoint(verl, 4)
-    how(verl.path(4) / name)
-    assert verl.latest(hashes=True) == (verl.path(2), progress)
+    how(path_of(verl, 4) / name)
+    assert verl.latest(hashes=True) == (path_of(verl, 2), state)
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
     assert name in said[0]
-    assert verl.latest() == (verl.path(2), progress), "whoever looks next need not read them all"
+    assert verl.latest(hashes=False) == (path_of(verl, 2), state), "whoever looks next need not read them all"
     a_checkpoint(verl, 6)
-    assert sorted(path.name for path in verl.folder.iterdir()) == ["global_step_2", "global_step_6"]
+    assert sorted(path.name for path in verl.folder.iterdir()) == ["step-000002", "step-000006"]
 
 
 @pytest.mark.parametrize("how", [cut, empty], ids=lambda value: value.__name__)
 def test_a_damaged_record_of_a_checkpoint_of_verls_is_no_traceback(how, verl):
-    progress = a_checkpoint(verl, 2)
+    state = a_checkpoint(verl, 2)
     a_checkpoint(verl, 4)
-    how(verl.path(4) / "redraft.json")
-    assert verl.latest() == (verl.path(2), progress)
+    how(path_of(verl, 4) / "state.json")
+    assert verl.latest(hashes=False) == (path_of(verl, 2), state)
 
 
 def test_without_an_undamaged_checkpoint_of_verls_the_run_is_at_its_start(verl, capfd):
-    for updates in (2, 4):
-        a_checkpoint(verl, updates)
-        flip(verl.path(updates) / OWN[1])
-    assert verl.latest(hashes=True) == (None, Progress())
+    for step in (2, 4):
+        a_checkpoint(verl, step)
+        flip(path_of(verl, step) / OWN[1])
+    assert verl.latest(hashes=True) == (None, State())
     assert "starts anew" in capfd.readouterr().err
 
 
-def test_a_checkpoint_is_not_declared_whole_by_who_lost_the_folder(tmp_path):
-    held = take(tmp_path, wait=never)
-    checkpoints = VerlCheckpoints(tmp_path / "checkpoints", "run", {}, held.check)
-    a_checkpoint(checkpoints, 2)
-    held.release()
-    take(tmp_path, wait=never)
-    with pytest.raises(UserError, match="another process has taken this folder"):
-        a_checkpoint(checkpoints, 4)
-    assert VerlCheckpoints(tmp_path / "checkpoints", "run", {}).latest()[0] == checkpoints.path(2)
+def test_the_last_whole_checkpoint_counts_and_two_are_kept(verl):
+    assert verl.latest(hashes=True) == (None, State())
+    for step in (2, 4, 10):
+        state = a_checkpoint(verl, step)
+    assert verl.latest(hashes=True) == (path_of(verl, 10), state)
+    assert sorted(path.name for path in verl.folder.iterdir()) == ["step-000004", "step-000010"]
+
+
+def test_a_checkpoint_that_a_kill_left_unfinished_does_not_count_and_is_written_anew(verl):
+    state = a_checkpoint(verl, 2)
+    unfinished = verl.folder / ".step-000004"
+    shutil.copytree(path_of(verl, 2), unfinished)
+    (unfinished / "half").write_text("half")
+    assert verl.latest(hashes=True) == (path_of(verl, 2), state)
+    state = a_checkpoint(verl, 4)
+    assert verl.latest(hashes=True) == (path_of(verl, 4), state)
+    assert not unfinished.exists()
+    assert not (path_of(verl, 4) / "half").exists()
+
+
+def test_a_checkpoint_of_another_experiment_is_refused_and_of_other_inputs_set_aside(verl):
+    a_checkpoint(verl, 2)
+    with pytest.raises(UserError, match="another experiment"):
+        Checkpoints(verl.folder, "other", {"policy": "p"}).latest(hashes=False)
+    assert Checkpoints(verl.folder, "run", {"policy": "q"}).latest(hashes=False) == (None, State())
+    assert not verl.folder.exists()
 
 
 class Code:
@@ -205,12 +223,12 @@ class Code:
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_that_would_execute_code_never_reaches_verl(protocol, verl, tmp_path):
-    a_checkpoint(verl, 2)
-    torch.save({"x": Code(tmp_path / "executed")}, verl.path(2) / OWN[1], pickle_protocol=protocol)
-    verl.finish(Progress(2))
+    with verl.written(2, State(2)) as folder:
+        (folder / OWN[0]).parent.mkdir()
+        torch.save({"x": Code(tmp_path / "executed")}, folder / OWN[0], pickle_protocol=protocol)
     with pytest.raises(UserError, match="execute code|cannot be checked") as error:
         verl.latest(hashes=True)
-    assert error.value.file == verl.path(2) / OWN[1]
+    assert error.value.file == path_of(verl, 2) / OWN[0]
     assert not (tmp_path / "executed").exists()
 
 
@@ -275,19 +293,23 @@ def test_a_disk_that_fills_up_ends_in_one_message_and_goes_on_when_there_is_spac
     assert results(folder) == results(undisturbed)
 
 
+def filled_up(checkpoints, disk, ballast):
+    """A checkpoint whose files fill the disk."""
+    with checkpoints.written(4, State(4)) as folder:
+        shutil.copytree(path_of(checkpoints, 2), folder, dirs_exist_ok=True)
+        (folder / "state.json").unlink()
+        ballast.append(fill(disk, 0))
+
+
 def test_a_disk_that_is_full_when_verl_has_written_leaves_the_checkpoint_before(disk):
-    checkpoints = VerlCheckpoints(disk / "checkpoints", "run", {})
-    progress = a_checkpoint(checkpoints, 2)
-    for name in OWN:
-        (checkpoints.path(4) / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(checkpoints.path(2) / name, checkpoints.path(4) / name)
-    ballast = fill(disk, 0)
+    checkpoints, ballast = Checkpoints(disk / "checkpoints", "run", {}, refuse_code), []
+    state = a_checkpoint(checkpoints, 2)
     with pytest.raises(UserError, match="no space left"):
-        checkpoints.finish(Progress(4))
-    assert checkpoints.latest(hashes=True) == (checkpoints.path(2), progress)
-    ballast.unlink()
-    a_checkpoint(checkpoints, 4)
-    assert checkpoints.latest(hashes=True)[0] == checkpoints.path(4)
+        filled_up(checkpoints, disk, ballast)
+    assert checkpoints.latest(hashes=True) == (path_of(checkpoints, 2), state)
+    ballast[0].unlink()
+    state = a_checkpoint(checkpoints, 4)
+    assert checkpoints.latest(hashes=True) == (path_of(checkpoints, 4), state)
 
 
 def test_a_full_disk_does_not_take_a_folder(disk):

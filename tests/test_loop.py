@@ -112,7 +112,7 @@ def test_nothing_pending_outside_is_a_standstill_as_before():
 
     for given in (outside, None):
         with pytest.raises(RuntimeError, match="nothing is asked for"):
-            engine.run(forever(), outside=given) if given else engine.run(asyncio.Event().wait())
+            engine.run(forever(), outside=given) if given is not None else engine.run(asyncio.Event().wait())
 
 
 def test_a_wait_that_the_loop_was_not_told_of_is_a_standstill():
@@ -151,3 +151,40 @@ def test_an_error_elsewhere_does_not_wait_for_what_is_outside(known):
     with pytest.raises(ValueError, match="a test"):
         engine.run(rewarded(engine, outside, 30.0), session(), outside=outside)
     assert time.perf_counter() - began < 5
+
+
+async def turns(count):
+    """An answer after so many turns of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("count", range(IDLE_TURNS - 10, IDLE_TURNS + 10))
+def test_an_answer_that_comes_when_the_loop_s_patience_ends_is_no_standstill(count):
+    """Behind its answer a session needs a few turns more, however many it waited for it."""
+    engine, outside = Engine(), Outside()
+
+    async def session():
+        await outside.wait(turns(count))
+        await turns(5)
+        return "done"
+
+    assert engine.run(session(), outside=outside) == ["done"]
+
+
+@pytest.mark.parametrize("count", range(IDLE_TURNS - 10, IDLE_TURNS + 10))
+def test_the_engine_works_for_who_got_an_answer_while_another_waits(count):
+    """The other's answer comes only behind the engine's work here: a loop that slept until then would never end."""
+    engine, outside, worked = Engine(), Outside(), asyncio.Event()
+
+    async def first():
+        await outside.wait(turns(count))
+        await turns(5)
+        await asyncio.wait_for(engine.ask("after"), 5)
+        worked.set()
+
+    async def second():
+        await outside.wait(worked.wait())
+
+    engine.run(first(), second(), outside=outside)
+    assert engine.events == ["after"]

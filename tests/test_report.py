@@ -95,6 +95,7 @@ def campaign(tmp_path_factory):
         for number in KEPT["figures"]:
             stages.figure("tiny", "spec_rl", number)
         stages.judge_claims("tiny", "spec_rl")
+        stages.main_result("tiny", "spec_rl")
         stages.report("tiny", ["spec_rl"])
         shutil.copy(layout.report, folder / "without_extras.html")
         stages.reported_speedups("tiny", "spec_rl")
@@ -133,9 +134,10 @@ def page(campaign):
 
 
 def test_every_table_figure_case_and_claim_is_in_the_report(campaign, page):
-    parts = [f"table{n}" for n in KEPT["tables"]] + [f"figure{n}" for n in (*KEPT["figures"], 12, 13, 14, 15)]
+    parts = [f"spec_rl-table{n}" for n in KEPT["tables"]]
+    parts += [f"spec_rl-figure{n}" for n in (*KEPT["figures"], 12, 13, 14, 15)]
     claims = read_json(campaign / "results/tiny/claims/spec_rl.json")
-    assert set(parts + [f"claim-{claim['id']}" for claim in claims]) <= set(page.ids)
+    assert set(parts + [f"spec_rl-claim-{claim['id']}" for claim in claims]) <= set(page.ids)
     assert len(page.ids) == len(set(page.ids)), "an identifier stands twice"
     assert all(re.sub(r"\s+", " ", claim["quotation"]) in page.text for claim in claims)
     assert all(re.sub(r"\s+", " ", claim["evidence"]) in page.text for claim in claims)
@@ -155,7 +157,7 @@ def test_the_report_stands_by_itself_and_every_link_leads_somewhere(campaign, pa
 
 def test_the_main_result_holds_what_compares_and_counts_what_was_not_run(campaign):
     text = (campaign / "results/tiny/report.html").read_text()
-    main = text[text.index('id="main-result"') : text.index('id="spec_rl-claims"')]
+    main = text[text.index('id="spec_rl-main-result"') : text.index('id="spec_rl-claims"')]
     assert re.findall(r'<th scope="row">([^<]*)', main) == ["GRPO + SPEC-RL"]
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert '<span class="value">0.70</span>' in main
@@ -183,15 +185,15 @@ def test_rows_without_counterpart_are_counted_by_reason(campaign, page):
 
 
 def test_the_honest_speedups_of_the_reported_times_stand_below_their_table(campaign, page):
-    assert "table4-reported" in page.ids
-    assert page.ids.index("table4") < page.ids.index("table4-reported") < page.ids.index("table10")
+    order = [page.ids.index(f"spec_rl-{name}") for name in ("table4", "table4-reported", "table10")]
+    assert order == sorted(order)
 
 
 def test_what_was_not_made_is_said_or_left_out(campaign):
     page = Page((campaign / "without_extras.html").read_text())
     assert "Not made: they are taken from grpo-spec-l0.5 seed 0, which was not run." in page.text
-    assert not {"spec_rl-without", "table4-reported", "figure12"} & set(page.ids)
-    assert {f"table{n}" for n in KEPT["tables"]} <= set(page.ids)
+    assert not {"spec_rl-without", "spec_rl-table4-reported", "spec_rl-figure12"} & set(page.ids)
+    assert {f"spec_rl-table{n}" for n in KEPT["tables"]} <= set(page.ids)
 
 
 def test_runs_are_listed_with_the_scores_of_their_last_policy(page):
@@ -203,14 +205,14 @@ def test_runs_are_listed_with_the_scores_of_their_last_policy(page):
 
 def test_a_case_is_shown_with_its_cut_and_nothing_in_it_is_markup(campaign):
     text = (campaign / "results/tiny/figures/spec_rl/cases.html").read_text()
-    first = text[text.index('id="figure12"') : text.index('id="figure13"')]
+    first = text[text.index('id="spec_rl-figure12"') : text.index('id="spec_rl-figure13"')]
     prefix = '<span class="prefix">1&amp;23</span>'
     assert first.count(prefix) == 2, "in the old rollout and in the new one"
     assert f'{prefix}<s class="rejected"><mark>&lt;4</mark>5</s>' in first
     assert f'{prefix}<span class="continuation">678</span>' in first
     assert "Kept: 3 of 5 tokens, cut before token 4" in first
-    assert "the whole draft" in text[text.index('id="figure13"') : text.index('id="figure14"')]
-    assert "Absent: none of the 9 rollouts." in text[text.index('id="figure15"') :]
+    assert "the whole draft" in text[text.index('id="spec_rl-figure13"') : text.index('id="spec_rl-figure14"')]
+    assert "Absent: none of the 9 rollouts." in text[text.index('id="spec_rl-figure15"') :]
 
 
 def test_cases_in_markdown_hold_the_same():

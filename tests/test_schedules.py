@@ -21,6 +21,7 @@ from redraft.config import (
 from redraft.errors import UserError
 from redraft.rollout.schedule import schedule
 from redraft.rollout.storage import pack_groups, unpack_groups
+from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 from tests.trainers import make_trainer
 
@@ -205,3 +206,11 @@ def test_sizes_that_do_not_fit_are_refused():
 def test_dynamic_sampling_is_dapo_s_usual_schedule_and_no_other_s():
     assert DAPO().usual_schedule == DynamicSampling()
     assert {a.usual_schedule.kind for a in (GRPO(), PPO(), RLOO())} == {"epochs"}
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 4, 5, 6, 9])
+def test_a_pass_s_order_is_that_of_its_stream_wherever_a_run_goes_on(done):
+    """The order of runs that were made before there were schedules, under both trainers."""
+    one = a_schedule(size=4, seed=5)
+    order = [p for epoch in range(5) for p in stream(5, "order", epoch).permutation(PROBLEMS).tolist()]
+    assert [p for step in range(done, done + 3) for p in prompts(one.next(step))] == order[4 * done : 4 * done + 12]

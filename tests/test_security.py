@@ -159,7 +159,8 @@ PLACES = {
     "collected": Layout("tiny").collected,
     "table": lambda name: Layout("tiny").table(name, 1),
     "figure": lambda name: Layout("tiny").figure(name, 1),
-    "speedups": Layout("tiny").reported_speedups,
+    "main result": Layout("tiny").main_result,
+    "speedups": lambda name: Layout("tiny").reported_speedups(name, 4),
     "counterparts": Layout("tiny").without_counterpart,
     "cases": Layout("tiny").cases,
     "claims": Layout("tiny").claims,
@@ -314,22 +315,37 @@ def test_a_model_s_own_code_is_never_run_even_if_the_user_agrees(tiny_model, tmp
     assert "load refused" in result.stderr
 
 
-def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_hashes(tmp_path, bomb, monkeypatch):
+@pytest.mark.parametrize("name", ["actor.safetensors", "random.safetensors", "memory.arrow", "schedule/waiting.arrow"])
+def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_hashes(name, tmp_path, bomb):
     import torch
 
-    from redraft.train import checkpoint
+    from redraft.config.reuse import Retention
+    from redraft.rollout.memory import Memory
     from redraft.train.checkpoint import Checkpoints, State
+    from redraft.train.tensors import save_parts
 
     content, harm = bomb
-    parts = {"actor": torch.nn.Linear(2, 2)}
-    for name in ("actor.safetensors", "random.safetensors", "drafts.safetensors", "pending.safetensors"):
-        folder = tmp_path / name
-        Checkpoints(folder, "run", {}).save(State(step=1), parts)
-        (folder / "step-000001" / name).write_bytes(content)
-        monkeypatch.setattr(checkpoint, "damage", lambda *_: None)  # as if hashes and sizes were right
-        with pytest.raises(Exception, match=r"(?i)header|damaged|safetensors"):
-            Checkpoints(folder, "run", {}).restore(parts)
-        assert not harm.exists()
+    parts, checkpoints = {"actor": torch.nn.Linear(2, 2)}, Checkpoints(tmp_path / "run", "run", {})
+    with checkpoints.written(1, State(step=1)) as folder:  # hashes are of the bombs
+        save_parts(folder, parts)
+        Memory(Retention(visits=1)).save(folder / "memory.arrow")
+        checkpoints.save_groups(folder, {"waiting": []})
+        (folder / name).write_bytes(content)
+    with pytest.raises(Exception, match=r"(?i)header|damaged|safetensors|earlier version"):
+        read(checkpoints, parts)
+    assert not harm.exists()
+
+
+def read(checkpoints, parts):
+    """All that a trainer and its schedule read of a checkpoint."""
+    from redraft.config.reuse import Retention
+    from redraft.rollout.memory import Memory
+    from redraft.train.tensors import restore_parts
+
+    folder, _ = checkpoints.latest(hashes=True)
+    restore_parts(folder, parts)
+    Memory.load(folder / "memory.arrow", Retention(visits=1))
+    checkpoints.groups(folder)
 
 
 # Servers.

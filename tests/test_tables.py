@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import render
+from analysis import render, render_reported
 from analysis.collect import Runs
+from analysis.columns import expand
 from analysis.counterparts import NO_ROW, without_counterpart
+from analysis.lines import Source, lines_of
 from analysis.quantities import RUN_QUANTITIES, STAGES, by_seed, noise_by_seed
-from analysis.reported import KEY, no_reported, read_reported, reported_key, reported_row
+from analysis.reported import no_reported
+from analysis.reported import read_reported as read
 from analysis.speedups import KINDS, Times, of_reported, reported_speedups
 from analysis.statistics import corrected, estimate, noise_floor
-from analysis.tables import Source, expand, lines_of, make_table
-from redraft.config import Column, Experiments, Row, Table
+from analysis.tables import make_table
+from redraft.config import CellTable, Column, Experiments, Row
 from redraft.errors import UserError
 from redraft.train.stages import STAGES as TRAINED_STAGES
 
@@ -25,12 +28,21 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 TABLES = {table.number: table for table in EXPERIMENTS.tables("spec_rl").tables}
 REPORTED = ROOT / "experiments/spec_rl"
+SPEC = EXPERIMENTS.reported("spec_rl")
 TINY = EXPERIMENTS.preset("tiny")
 STEPS = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").steps
 PER_EPOCH = 6
 DENOMINATOR = {
     "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541
 }  # fmt: skip
+
+
+def read_reported(folder, number):
+    return read(folder, number, SPEC)
+
+
+def sheet(spec, cells):
+    return render.Sheet(spec, spec.columns, cells)
 
 
 def steps_of(cell, seed, tokens, rollout, verification=0.0):
@@ -76,7 +88,7 @@ def source(runs, number=None, paper_scale=False):
 
 
 def made(runs, number, **arguments):
-    spec = expand(TABLES[number], TINY.benchmarks)
+    spec = expand(TABLES[number], TINY.benchmarks, SPEC)
     return spec, make_table(spec, source(runs, number, **arguments))
 
 
@@ -138,7 +150,9 @@ def test_the_stages_are_the_trainer_s():
 
 def test_every_quantity_of_every_table_exists(runs):
     assert all(len(by_seed(runs, quantity, "grpo-vanilla")) == 3 for quantity in RUN_QUANTITIES)
-    columns = {c.model_dump_json(): c for table in TABLES.values() for c in expand(table, TINY.benchmarks).columns}
+    columns = {
+        c.model_dump_json(): c for table in TABLES.values() for c in expand(table, TINY.benchmarks, SPEC).columns
+    }
     table = TABLES[3].model_copy(update={"columns": list(columns.values()), "rows": TABLES[3].rows[:1]})
     cells = make_table(table, source(runs, 3))
     assert set(cells["verdict"]) <= {"baseline", "not comparable", "not applicable"}
@@ -193,7 +207,7 @@ def test_the_noise_floor_is_binomial():
 
 
 def test_a_difference_of_two_of_the_paper_s_averages_is_noisy_by_most_of_a_point():
-    table = read_reported(REPORTED, 1)
+    table = read_reported(REPORTED, 1).frame
     noises = []
     for _, part in table[table["method"] != "base"].groupby(["model", "algorithm"]):
         rows = [dict(zip(row["column"], row["value"], strict=True)) for _, row in part.groupby("method")]
@@ -218,7 +232,7 @@ def test_noise_of_means_and_differences_by_hand(runs):
     label = "+ SPEC-RL, ℓ = e^0.5"
     assert cell_of(cells, label, "average_difference")["noise"] == pytest.approx(100 * both)
     assert math.isnan(cell_of(cells, label, "speedup")["noise"])
-    assert f"± noise {cell_of(cells, 'GRPO', name)['noise']:.1f}" in render.html(spec, cells, Path("results"))
+    assert f"± noise {cell_of(cells, 'GRPO', name)['noise']:.1f}" in render.html(sheet(spec, cells), Path("results"))
 
 
 # Speedups
@@ -232,14 +246,14 @@ def test_all_kinds_of_speedup_by_hand():
 
 
 def test_a_stage_without_a_reported_cell_took_no_time():
-    times = of_reported({"total_s": 9.0, "rollout_s": 4.0, "end_to_end_h": 1.0})
+    times = of_reported({"total_s": 9.0, "rollout_s": 4.0, "end_to_end_h": 1.0}, SPEC)
     assert times == Times(total=9, rollout=4, verification=0, assembly=0, hours=1)
-    assert of_reported({"speedup": 2.0}) is None
+    assert of_reported({"speedup": 2.0}, SPEC) is None
 
 
 def test_the_reported_table_4_is_worth_less_than_it_prints():
     """Three rows and the means, worked out by hand from the printed times."""
-    found = reported_speedups(read_reported(REPORTED, 4)).set_index(["model", "algorithm"])
+    found = reported_speedups(read_reported(REPORTED, 4), SPEC.times).set_index(["model", "algorithm"])
     mean = found.loc[("mean", "")]
     assert {kind: round(mean[kind], 2) for kind in KINDS} == {
         "printed": 2.31, "honest": 1.94, "step": 1.43, "end_to_end": 1.44, "controlled": 1.41
@@ -256,8 +270,8 @@ def test_the_reported_table_4_is_worth_less_than_it_prints():
 
 
 def test_reported_speedups_are_labelled_as_such():
-    found = reported_speedups(read_reported(REPORTED, 4))
-    for text in (render.speedups_markdown(found, 4), render.speedups_html(found, 4)):
+    found = reported_speedups(read_reported(REPORTED, 4), SPEC.times)
+    for text in (render_reported.speedups_markdown(found, 4), render_reported.speedups_html(found, 4, "id")):
         assert "computed from the numbers that the paper reports, nothing reproduced" in text
         assert "2.31" in text
 
@@ -277,7 +291,7 @@ def test_table_4_of_runs_by_hand(runs):
     assert (values["verdict"], values["n_seeds"]) == ("not applicable", 0)
     assert cell_of(cells, "GRPO", "verification_s", group)["verdict"] == "not applicable"
     assert cell_of(cells, "GRPO + SPEC-RL", "verification_s", group)["reproduced"] == 2
-    text = render.markdown(spec, cells)
+    text = render.markdown(sheet(spec, cells))
     line = next(line for line in text.splitlines() if line.startswith("| GRPO "))
     assert "–" in line
     assert "**LLaMA-3.2-1B-Instruct**" in text
@@ -290,7 +304,7 @@ def test_the_mean_row_needs_all_rows_and_leaves_the_baselines_out(runs):
     assert mean["reported"] == pytest.approx(2.3134, abs=1e-4)
     spec_rows = [row for row in TABLES[4].rows if row.cell in ("grpo-vanilla", "grpo-spec-l0.5")]
     other = spec_rows[1].model_copy(update={"label": "the other", "baseline": "grpo-vanilla", "cell": "grpo-spec-l0"})
-    table = TABLES[4].model_copy(update={"rows": [*spec_rows, other]})
+    table = expand(TABLES[4].model_copy(update={"rows": [*spec_rows, other]}), TINY.benchmarks, SPEC)
     three = make_runs(
         {"grpo-vanilla": (9, 8.0, 0.0, 9), "grpo-spec-l0.5": (9, 2.0, 2.0, 9), "grpo-spec-l0": (9, 4.0, 1.0, 9)}
     )
@@ -300,7 +314,7 @@ def test_the_mean_row_needs_all_rows_and_leaves_the_baselines_out(runs):
 
 def test_an_unknown_speedup_is_named(runs):
     column = Column(name="x", title="x", quantity="speedup:lucky")
-    table = Table(number=104, title="t", baseline="grpo-vanilla", columns=[column],
+    table = CellTable(number=104, title="t", baseline="grpo-vanilla", columns=[column],
                   rows=[Row(label="a", cell="grpo-vanilla")])  # fmt: skip
     with pytest.raises(UserError, match="no such speedup(.|\n)*lucky(.|\n)*speedup:honest"):
         make_table(table, source(runs))
@@ -321,31 +335,31 @@ def test_a_trajectory_has_a_row_a_policy_and_the_paper_s_at_the_same_share_of_a_
     assert cell_of(cells, "+ SPEC-RL @ 30", "speedup")["reported"] == 2.29
     assert cell_of(cells, "+ SPEC-RL @ 20", "tokens_m")["reproduced"] == pytest.approx(20 * 100e-6)
     assert cell_of(cells, "+ SPEC-RL @ 20", "average_difference")["reproduced"] == pytest.approx(2.5)
-    assert "+ SPEC-RL @ 20" in render.markdown(spec, cells)
+    assert "+ SPEC-RL @ 20" in render.markdown(sheet(spec, cells))
 
 
 def test_nothing_reported_stands_beside_a_share_that_the_paper_does_not_have():
     frame, cell = read_reported(REPORTED, 16), EXPERIMENTS.cell("spec_rl/grpo-spec-l0.5")
-    assert reported_row(frame, cell, at=Fraction(1, 9))["speedup"] == 1.41
-    assert reported_row(frame, cell, at=Fraction(1, 10)) == {}
-    assert reported_row(frame, cell, at=Fraction(1, 7)) == {}
-    assert reported_row(frame, cell)["speedup"] == reported_row(frame, cell, at=Fraction(1))["speedup"] == 2.29
+    assert frame.row(cell, at=Fraction(1, 9))["speedup"] == 1.41
+    assert frame.row(cell, at=Fraction(1, 10)) == {}
+    assert frame.row(cell, at=Fraction(1, 7)) == {}
+    assert frame.row(cell)["speedup"] == frame.row(cell, at=Fraction(1))["speedup"] == 2.29
 
 
 def test_dapo_is_compared_by_its_generation_steps():
     frame, cell = read_reported(REPORTED, 25), EXPERIMENTS.cell("spec_rl/8b-dapo-spec-l0.15")
-    key = dict(zip(KEY, reported_key(frame, cell, at=Fraction(2, 3)), strict=True))
+    key = dict(zip(SPEC.row, frame.key(cell, at=Fraction(2, 3)), strict=True))
     assert (key["step"], key["gen_step"]) == ("30", "60")
-    assert reported_key(frame, cell, at=Fraction(1)) is None, "it stands at 82 of 90"
-    assert dict(zip(KEY, reported_key(frame, cell), strict=True))["gen_step"] == "82"
+    assert frame.key(cell, at=Fraction(1)) is None, "it stands at 82 of 90"
+    assert dict(zip(SPEC.row, frame.key(cell), strict=True))["gen_step"] == "82"
 
 
 def test_speedups_along_training_are_the_paper_s_up_to_that_step():
     """Tokens of a trajectory grow and its last speedup is the whole run's in Table 1: both are cumulative."""
     last = EXPERIMENTS.cell("spec_rl/grpo-spec-l0.5")
-    whole, along = reported_row(read_reported(REPORTED, 1), last), read_reported(REPORTED, 16)
-    assert reported_row(along, last, at=Fraction(1)) == whole
-    tokens = [reported_row(along, last, at=Fraction(i, 9))["tokens_m"] for i in range(1, 10)]
+    whole, along = read_reported(REPORTED, 1).row(last), read_reported(REPORTED, 16)
+    assert along.row(last, at=Fraction(1)) == whole
+    tokens = [along.row(last, at=Fraction(i, 9))["tokens_m"] for i in range(1, 10)]
     assert tokens == sorted(tokens)
 
 
@@ -357,8 +371,8 @@ def test_base_rows_have_the_initial_policy_s_accuracies_and_nothing_else(runs):
     tokens = cell_of(cells, "Base Model", "tokens_m", group)
     assert (tokens["verdict"], math.isnan(tokens["reproduced"])) == ("not applicable", True)
     frame, cell = read_reported(REPORTED, 1), EXPERIMENTS.cell("spec_rl/grpo-vanilla")
-    assert reported_row(frame, cell, at=Fraction(0))["avg"] == 22.3
-    assert reported_row(read_reported(REPORTED, 24), cell, at=Fraction(0))["avg"] == 22.3
+    assert frame.row(cell, at=Fraction(0))["avg"] == 22.3
+    assert read_reported(REPORTED, 24).row(cell, at=Fraction(0))["avg"] == 22.3
 
 
 def test_rows_of_groups_are_compared_with_their_own_baseline(runs):
@@ -375,7 +389,8 @@ def test_rows_of_groups_are_compared_with_their_own_baseline(runs):
 
 def test_headings_stand_above_their_groups_in_every_format(runs):
     spec, cells = made(runs, 6)
-    text, tex, page = render.markdown(spec, cells), render.latex(spec, cells), render.html(spec, cells, Path("results"))
+    whole = sheet(spec, cells)
+    text, tex, page = render.markdown(whole), render.latex(whole), render.html(whole, Path("results"))
     assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
         "**DeepMath-6K**", "GRPO", "GRPO + SPEC-RL", "**SimpleRL-8K**", "GRPO", "GRPO + SPEC-RL"
     ]  # fmt: skip
@@ -387,7 +402,7 @@ def test_a_table_beyond_the_paper_says_so_and_has_nothing_reported(runs):
     for number in (101, 102, 103, 104):
         spec, cells = made(runs, number)
         assert cells["reported"].isna().all()
-        assert render.markdown(spec, cells).startswith(f"**Extra {number - 100}.**")
+        assert render.markdown(sheet(spec, cells)).startswith(f"**Extra {number - 100}.**")
     _, cells = made(runs, 104)
     assert cell_of(cells, "SPEC-RL, 6K", "first_reuse_step")["reproduced"] == PER_EPOCH + 1
     assert cell_of(cells, "GRPO, 6K", "first_reuse_step")["verdict"] == "not applicable", "there are no drafts"
@@ -401,7 +416,7 @@ def test_a_verdict_rests_on_the_p_value_corrected_over_the_table(runs):
     """Two comparisons of one column; p is 0.0353 in one and about 0.9 in the other, so the first becomes 0.07."""
     accuracy = {"name": "d", "title": "d", "quantity": "accuracy:all", "relative": "difference", "reported": ["avg"]}
     rows = [Row(label=label, cell=f"grpo-{label}") for label in ("vanilla", "spec-l0.5", "spec-l0")]
-    table = Table(number=3, title="t", baseline="grpo-vanilla", columns=[Column(**accuracy)], rows=rows)
+    table = CellTable(number=3, title="t", baseline="grpo-vanilla", columns=[Column(**accuracy)], rows=rows)
     both = make_runs(dict.fromkeys(("grpo-vanilla", "grpo-spec-l0.5", "grpo-spec-l0"), (9, 8.0, 0.0, 100)))
     gains = {"grpo-spec-l0.5": (4, 8, 6), "grpo-spec-l0": (-40, 42, 1)}
     for (cell, seed), part in both.scores.groupby(["cell", "seed"]):
@@ -435,14 +450,14 @@ def test_every_reported_row_has_a_row_of_the_file_at_the_paper_s_own_steps(numbe
         if row.at == "start":
             shares = [Fraction(0)]
         else:
-            shares = [Fraction(s, total) for s in range(1, total + 1)] if table.trajectory else [None]
-        met |= {reported_key(frame, cell, row.reported, share) for share in shares}
-    assert met - {None} == set(frame[KEY].itertuples(index=False, name=None))
+            shares = [Fraction(s, total) for s in range(1, total + 1)] if table.kind == "steps" else [None]
+        met |= {frame.key(cell, row.reported, share) for share in shares}
+    assert met - {None} == set(frame.rows)
 
 
 def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
     reported = {number: read_reported(REPORTED, number) for number in (3, 16, 17)}
-    missing = without_counterpart({n: TABLES[n] for n in (3, 16)}, source(runs), reported)
+    missing = without_counterpart({n: TABLES[n] for n in (3, 16)}, source(runs), reported, SPEC)
     third = missing[missing["table"] == 3]
     assert set(third["cell"]) == {f"grpo-spec-{x}" for x in ("l0", "l0.2", "l0.8", "l2", "linf")}
     assert set(third["reason"]) == {"its cell was not run"}
@@ -455,7 +470,7 @@ def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
 
 def test_a_preset_without_the_model_is_the_reason(runs):
     smoke = Source(runs, no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
-    missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)})
+    missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)}, SPEC)
     assert set(missing["cell"]) == {"grpo-random", "grpo-delayed-l0.5"}
     table = TABLES[7].model_copy(update={"rows": TABLES[7].rows[1:]})
     lines = lines_of(table, Source(runs, no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
@@ -466,7 +481,7 @@ def test_the_list_of_rows_without_a_counterpart_is_readable(runs):
     from analysis.counterparts import summary
 
     reported = {16: read_reported(REPORTED, 16)}
-    missing = without_counterpart({16: TABLES[16]}, source(runs), reported)
-    text = render.counterparts_markdown(missing, summary(missing, reported), "tiny")
+    missing = without_counterpart({16: TABLES[16]}, source(runs), reported, SPEC)
+    text = render_reported.counterparts_markdown(missing, summary(missing, reported), "tiny", SPEC)
     assert "12 of the 19 reported rows have none" in text
     assert "10, 20, 40, 50, 70, 80" in text

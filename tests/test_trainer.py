@@ -1,13 +1,16 @@
 """The local trainer: what a step records, and that a run stopped anywhere ends as if it had not been."""
 
 import errno
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +38,13 @@ from redraft.config import (
     Vanilla,
     run_fingerprint,
 )
+from redraft.engines.clock import now
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
-from redraft.rollout.drafts import load_rollouts
+from redraft.rollout import storage
 from redraft.train import models
-from redraft.train.checkpoint import PENDING
+from redraft.train.campaign import Campaign
 from redraft.train.local import LocalTrainer
 from redraft.train.stages import STAGES, StageClock
 from tests.trainers import make_trainer
@@ -70,11 +74,33 @@ def train(run, model, folder):
     return read_json_lines(folder / "steps.jsonl")
 
 
+class Stopped(Exception):
+    """In place of a kill."""
+
+
+def first_steps(trainer, count):
+    """The records of a trainer's first steps, behind which it is stopped."""
+    records = []
+
+    def progress(done, _, record):
+        records.append(record)
+        if done == count:
+            raise Stopped
+
+    with suppress(Stopped):
+        trainer.train(progress)
+    return records
+
+
+TIMES = {"seconds", "grading_seconds"}
+"""Keys of a record that depend on the machine and its load."""
+
+
 def results(folder):
     """All that must not depend on how often a run was stopped."""
     records = read_json_lines(folder / "steps.jsonl")
     return {
-        "records": [{key: value for key, value in record.items() if key != "seconds"} for record in records],
+        "records": [{key: value for key, value in record.items() if key not in TIMES} for record in records],
         "policies": {path.parent.name: sha256(path) for path in sorted(folder.glob("policies/*/model.safetensors"))},
         "rollouts": {file.name: sha256(file) for file in sorted((folder / "rollouts").glob("step-*.parquet"))},
     }
@@ -94,6 +120,7 @@ KEYS = {
     "step", "epoch", "rollouts", "tokens_decoded", "tokens_reused", "tokens_verified", "response_length", "truncated",
     "prefix_length", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "entropy", "kl",
     "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative", "tokens_cached",
+    "grading_seconds",
 }  # fmt: skip
 
 
@@ -136,24 +163,30 @@ def test_every_epoch_takes_every_problem_once_in_another_order(undisturbed):
 
 
 def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_path, monkeypatch):
+    """Graders work beside the engine: only their time in which the engine had to wait is a part of the step."""
     trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
-    measure, measuring = trainer._fresh_reward, []
+    measuring, elapsed = [], []
 
-    def timed(*arguments):
-        began = time.process_time()
-        reward = measure(*arguments)
-        measuring.append(time.process_time() - began)
-        return reward
+    def timed(function, times):
+        def wrapped(*arguments):
+            began = time.process_time()
+            result = function(*arguments)
+            times.append(time.process_time() - began)
+            return result
 
-    monkeypatch.setattr(trainer, "_fresh_reward", timed)
-    for step in range(STEPS_PER_EPOCH + 1):
-        began = time.process_time()
-        seconds = trainer.step(step)["seconds"]
-        elapsed = time.process_time() - began
+        return wrapped
+
+    monkeypatch.setattr(trainer.campaign, "_fresh_reward", timed(trainer.campaign._fresh_reward, measuring))
+    monkeypatch.setattr(trainer.campaign, "_step", timed(trainer.campaign._step, elapsed))
+    for step, record in enumerate(first_steps(trainer, STEPS_PER_EPOCH + 1)):
+        seconds = record["seconds"]
         assert seconds.keys() == {*STAGES, "total"}
         assert sum(seconds[stage] for stage in STAGES) == pytest.approx(seconds["total"], abs=1e-9)
-        assert 0 < seconds["total"] <= elapsed - measuring[step], "what only measures is not part of the step"
-        for stage in ("rollout", "reward", "old_log_probs", "ref", "adv", "update_actor"):
+        own = seconds["total"] - seconds["reward"]
+        assert 0 < own <= elapsed[step] - measuring[step], "what only measures is not part of the step"
+        assert 0 <= seconds["reward"] <= record["grading_seconds"]
+        assert record["grading_seconds"] > 0
+        for stage in ("rollout", "old_log_probs", "ref", "adv", "update_actor"):
             assert seconds[stage] > 0
         assert (seconds["verification"] > 0) == (step >= STEPS_PER_EPOCH), "the first epoch has no drafts"
         assert seconds["assembly"] > 0
@@ -161,28 +194,38 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
 
 
 def test_time_that_training_does_not_need_is_left_out(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("redraft.engines.clock.time.process_time", lambda: now[0])
-    clock = StageClock(torch.device("cpu"))
+    clocked = [0.0]
+    monkeypatch.setattr("redraft.engines.clock.time.process_time", lambda: clocked[0])
+    clock = StageClock(partial(now, torch.device("cpu")))
     for block, seconds in ((clock.stage("reward"), 1.0), (clock.excluded(), 5.0), (clock.stage("reward"), 2.0)):
         with block:
-            now[0] += seconds
-    now[0] += 0.5
+            clocked[0] += seconds
+    clocked[0] += 0.5
     finished = clock.finish()
     assert (finished["reward"], finished["others"], finished["total"]) == (3.0, 0.5, 3.5)
 
 
+def test_seconds_that_a_trainer_claims_are_in_its_step_also_those_that_its_clock_does_not_see():
+    clocked = [0.0]
+    clock = StageClock(lambda: clocked[0])
+    clocked[0] += 4.0
+    clock.add({"rollout": 3.0, "reward": 2.0}, unseen=1.5)
+    clock.add({"ref": 0.25})
+    finished = clock.finish()
+    assert [finished[name] for name in ("rollout", "reward", "ref", "others", "total")] == [3.0, 2.0, 0.25, 0.25, 5.5]
+
+
 def test_a_stage_ends_when_the_gpu_has_done_its_work(monkeypatch):
-    now, queued = [0.0], [0.0]
+    clocked, queued = [0.0], [0.0]
 
     def synchronize(device):
         assert device.type == "cuda"
-        now[0] += queued[0]
+        clocked[0] += queued[0]
         queued[0] = 0.0
 
-    monkeypatch.setattr("redraft.engines.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("redraft.engines.clock.time.perf_counter", lambda: clocked[0])
     monkeypatch.setattr("redraft.engines.clock.torch.cuda.synchronize", synchronize)
-    clock = StageClock(torch.device("cuda"))
+    clock = StageClock(partial(now, torch.device("cuda")))
     for name, seconds in (("ref", 2.0), ("update_actor", 3.0)):
         with clock.stage(name):
             queued[0] += seconds
@@ -198,8 +241,7 @@ def test_only_updates_see_the_policy_in_training_mode(tiny_model, tmp_path):
         modes.add((torch.is_grad_enabled(), model.training))
 
     trainer.learner.policy.register_forward_pre_hook(look)
-    for step in range(2):
-        trainer.step(step)
+    first_steps(trainer, 2)
     assert modes == {(True, True), (False, False)}
 
 
@@ -238,7 +280,7 @@ def test_the_policy_is_trained_and_another_seed_trains_another(undisturbed, tiny
 
 def test_how_a_run_executes_does_not_change_what_it_samples_first(undisturbed, tiny_model, tmp_path):
     trainer = LocalTrainer(make_run(max_rows=2, max_batched_tokens=40, rows_per_micro_batch=8), tiny_model, tmp_path)
-    trainer.step(0)
+    first_steps(trainer, 1)
     name = "step-0000.parquet"
     assert sha256(tmp_path / "rollouts" / name) == sha256(undisturbed / "rollouts" / name)
 
@@ -260,8 +302,8 @@ KILLED = """
 import json, os, signal, sys, traceback
 from pathlib import Path
 from redraft.config import Run
-from redraft.rollout import drafts
-from redraft.train import checkpoint, local
+from redraft.rollout import memory
+from redraft.train import campaign, checkpoint, local
 
 model, root = Path(sys.argv[1]), Path(sys.argv[2])
 
@@ -296,20 +338,23 @@ def half_removed(folder, **_):
         kill()
 
 PLACES = {
-    "after the first record": lambda: after(local, "append_record", lambda f, r: r["step"] == 0),
-    "after the fourth record": lambda: after(local, "append_record", lambda f, r: r["step"] == 3),
+    "after the first record": lambda: after(campaign, "append_record", lambda f, r: r["step"] == 0),
+    "after the fourth record": lambda: after(campaign, "append_record", lambda f, r: r["step"] == 3),
     "in the middle of a record": lambda: before(
-        local, "append_record", lambda f, r: r["step"] == 3 and half_a_record(f, r)),
+        campaign, "append_record", lambda f, r: r["step"] == 3 and half_a_record(f, r)),
     "before rollouts are moved into place": lambda: before(
         Path, "replace", lambda p, t: t.name == "step-0003.parquet"),
-    "in the middle of a checkpoint": lambda: before(drafts.DraftStore, "save", lambda s, f: "000004" in str(f)),
+    "in the middle of a checkpoint": lambda: before(memory.Memory, "save", lambda s, f: "000004" in str(f)),
+    "between a checkpoint's files and its record": lambda: before(
+        campaign, "append_record", lambda f, r: r["step"] == 3),
+    "between a checkpoint's record and its state": lambda: before(
+        checkpoint, "write_json", lambda f, c: "000004" in str(f)),
     "before a checkpoint is moved into place": lambda: before(Path, "rename", lambda p, t: t.name == "step-000004"),
     "after a checkpoint was moved into place": lambda: after(Path, "rename", lambda p, t: t.name == "step-000004"),
     "in the middle of removing an old checkpoint": lambda: setattr(checkpoint.shutil, "rmtree", half_removed),
     "before a policy is saved": lambda: before(local.models, "save", lambda m, t, f: f.name == "step-0004"),
     "after a policy was saved": lambda: after(local.models, "save", lambda m, t, f: f.name == "step-0004"),
-    "after the last checkpoint": lambda: after(
-        local.Checkpoints, "save", lambda s, state, *_: state.step == 6),
+    "after the last checkpoint": lambda: after(Path, "rename", lambda p, t: t.name == "step-000006"),
 }
 
 for name, run, places in json.loads(sys.argv[3]):
@@ -365,7 +410,7 @@ def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, kille
 
 def test_a_run_started_again_when_done_does_nothing(undisturbed, tiny_model, tmp_path, monkeypatch):
     folder = shutil.copytree(undisturbed, tmp_path / "run")
-    monkeypatch.setattr(LocalTrainer, "step", lambda *_: pytest.fail("a step was done again"))
+    monkeypatch.setattr(Campaign, "_step", lambda *_: pytest.fail("a step was done again"))
     train(make_run(), tiny_model, folder)
     assert results(folder) == results(undisturbed)
 
@@ -388,24 +433,9 @@ def test_two_checkpoints_are_kept(undisturbed):
 
 
 FILES = [
-    "model.safetensors", "optimizer.safetensors", "random.safetensors", "drafts.safetensors", PENDING, "state.json",
+    "model.safetensors", "optimizer.safetensors", "random.safetensors", "memory.arrow", "schedule/waiting.arrow",
+    "state.json",
 ]  # fmt: skip
-
-
-def cut(file):
-    file.write_bytes(file.read_bytes()[:-9])
-
-
-def flip(file):
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-# A flipped bit of state.json may be another number; the files it vouches for are what it must tell apart.
-DAMAGE = [
-    (damage, name) for name in FILES for damage in (cut, flip, Path.unlink) if (damage, name) != (flip, FILES[-1])
-]
 
 
 OTHER = make_run(Speculative(lenience="e^0.5"))
@@ -507,7 +537,7 @@ def test_the_manifest_counts_the_seconds_of_all_processes(stage, killed, tmp_pat
     began = time.perf_counter()
     stage(folder)
     assert 1000 < manifest_of(folder)["seconds"] < 1000 + time.perf_counter() - began
-    monkeypatch.setattr(LocalTrainer, "step", lambda *_: pytest.fail("a step was done again"))
+    monkeypatch.setattr(Campaign, "_step", lambda *_: pytest.fail("a step was done again"))
     first = manifest_of(folder)["seconds"]
     stage(folder)
     assert manifest_of(folder)["seconds"] == first
@@ -563,34 +593,38 @@ def test_missing_records_are_named(undisturbed, tiny_model, tmp_path):
 def test_without_space_left_the_earlier_checkpoint_stays_and_resumes(
     name, undisturbed, tiny_model, tmp_path, monkeypatch
 ):
-    opened = Path.open
+    opened, written = Path.open, storage.pa.OSFile
 
-    class Full:
+    class Full(io.RawIOBase):
         """A file on a disk that is full after half of what is written."""
 
-        def __init__(self, path, mode):
-            self.path, self.file = path, opened(path, mode)
+        def __init__(self, path):
+            super().__init__()
+            self.path, self.file = path, opened(path, "wb")
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
+        def writable(self):
+            return True
 
         def write(self, content):
-            self.file.write(content[: len(content) // 2])
+            self.file.write(bytes(content)[: len(content) // 2])
+            self.file.flush()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
+    def is_full(path, mode):
+        return Path(name).name in path.name and "step-000004" in str(path) and "w" in mode
+
     def full(path, mode="r", *others, **more):
-        if name in path.name and "step-000004" in path.parent.name and "w" in mode:
-            return Full(path, mode)
-        return opened(path, mode, *others, **more)
+        return Full(path) if is_full(path, mode) else opened(path, mode, *others, **more)
+
+    def full_for_arrow(path, mode="r"):
+        return Full(Path(path)) if is_full(Path(path), mode) else written(path, mode)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
+        patch.setattr(storage.pa, "OSFile", full_for_arrow)
         with pytest.raises(UserError, match="no space left") as error:
             train(make_run(), tiny_model, tmp_path)
-    assert error.value.file.name == name
+    assert error.value.file == tmp_path / CHECKPOINTS / ".step-000004" / name
     assert names(tmp_path / CHECKPOINTS) == ["step-000002"]
     train(make_run(), tiny_model, tmp_path)
     assert results(tmp_path) == results(undisturbed)
@@ -693,7 +727,7 @@ def test_an_algorithm_has_the_models_that_it_needs_and_records_what_they_do(algo
     """Full reuse makes every group of the second epoch as informative as in the first."""
     trainer = LocalTrainer(make_run(algorithm=algorithm), tiny_model, tmp_path)
     penalised, critic = algorithm.kl_loss_coef > 0, algorithm.kind == "ppo"
-    records = [trainer.step(step) for step in range(4)]
+    records = first_steps(trainer, 4)
     for record in records:
         assert record.keys() == KEYS | ({"critic_loss", "critic_gradient_norm"} if critic else set())
     updates = [record for record in records if record["updated"]]
@@ -741,10 +775,6 @@ def test_what_other_algorithms_and_methods_keep_survives_a_kill_too(name, killed
     assert results(folder) == results(finished(name))
 
 
-class Stopped(Exception):
-    """In place of a kill."""
-
-
 def test_groups_that_wait_survive_a_stop(finished, tiny_model, tmp_path):
     waiting = []
     for stop in (1, 2, 3):
@@ -756,10 +786,10 @@ def test_groups_that_wait_survive_a_stop(finished, tiny_model, tmp_path):
 
         with pytest.raises(Stopped):
             LocalTrainer(RESUMED["dapo"], tiny_model, folder).train(progress)
-        rollouts, more = load_rollouts(folder / "checkpoints" / run_fingerprint(RESUMED["dapo"])
-                                       / f"step-{stop:06d}" / PENDING)  # fmt: skip
-        waiting.append(len(rollouts))
-        assert len(more["rewards"]) == len(rollouts)
+        checkpoint = folder / "checkpoints" / run_fingerprint(RESUMED["dapo"]) / f"step-{stop:06d}"
+        groups = storage.load_groups(checkpoint / "schedule" / "waiting.arrow")
+        waiting.append(len(groups))
+        assert all(group.informative and len(group.samples) == 2 for group in groups)
         train(RESUMED["dapo"], tiny_model, folder)
         assert results(folder) == results(finished("dapo"))
     assert max(waiting) > 0, "else nothing of this was tested"
@@ -789,12 +819,16 @@ def test_dapo_updates_from_informative_groups_only_and_counts_generation_steps(f
 def test_a_step_that_only_gathers_leaves_the_policy_as_it_was(tiny_model, tmp_path, monkeypatch):
     trainer = LocalTrainer(make_run(algorithm=DAPO()), tiny_model, tmp_path)
     before = {name: tensor.clone() for name, tensor in trainer.learner.policy.state_dict().items()}
-    monkeypatch.setattr(trainer, "_rewards", lambda rollouts: np.ones(len(rollouts), dtype=np.float32))
-    record = trainer.step(0)
+
+    async def equal(prompt, rollouts):
+        return np.ones(len(rollouts), dtype=np.float32)
+
+    monkeypatch.setattr(trainer.graders, "grade", equal)
+    (record,) = first_steps(trainer, 1)
     assert (record["updated"], record["training_step"], record["informative"]) == (False, 0, 0)
     assert record["seconds"]["update_actor"] == record["seconds"]["old_log_probs"] == 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.learner.policy.state_dict().items())
-    assert not trainer.state.pending
+    assert not trainer.campaign.schedule.state()["waiting"]
 
 
 def rollouts_of(folder, step):
@@ -841,8 +875,7 @@ def test_drafts_may_be_verified_by_the_training_engine(undisturbed, tiny_model, 
     """In exact arithmetic that changes nothing but where the time goes; both numerics agree on so short responses."""
     trainer = LocalTrainer(make_run(ReleaseVariant(**RELEASE, trainer_verification=True)), tiny_model, tmp_path)
     ours = read_json_lines(undisturbed / "steps.jsonl")
-    for step in range(STEPS_PER_EPOCH + 1):
-        record = trainer.step(step)
+    for step, record in enumerate(first_steps(trainer, STEPS_PER_EPOCH + 1)):
         assert record["tokens_verified"] == ours[step]["tokens_verified"]
     assert trainer.engine.usage.scored_tokens == 0
     assert record["tokens_verified"] > 0

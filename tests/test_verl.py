@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from redraft.files import read_json, read_json_lines, sha256
+from tests.test_trainer import KEYS, TIMES
 from tests.test_workflow import copy_to, snakemake
 from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total, train
 
@@ -65,8 +66,6 @@ def test_reuse_begins_in_the_second_epoch_and_saves_tokens(vanilla, speculative)
 
 
 def test_records_have_the_keys_of_the_local_trainers_and_two_that_it_cannot_have(speculative):
-    from tests.test_trainer import KEYS
-
     assert speculative[0].keys() == KEYS | {"log_prob_gap", "log_prob_gap_max"}
 
 
@@ -106,14 +105,14 @@ def until(condition, seconds, process=None):
 
 def measured(record):
     """What a record says of the policy and its rollouts, which no machine's load changes."""
-    return {key: value for key, value in record.items() if key != "seconds"}
+    return {key: value for key, value in record.items() if key not in TIMES}
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(campaign, speculative, tmp_path):
     folder = tmp_path / "run"
     marked = os.environ | {"REDRAFT_TEST": str(folder)}
     process = subprocess.Popen(command(campaign, folder, SPEC), cwd=campaign, stderr=subprocess.PIPE, env=marked)
-    until(lambda: list(folder.glob("checkpoints/*/global_step_4/redraft.json")), LIMIT, process)
+    until(lambda: list(folder.glob("checkpoints/*/step-000004/state.json")), LIMIT, process)
     assert len(processes_of(str(folder))) > 5
     process.send_signal(signal.SIGKILL)
     process.wait()

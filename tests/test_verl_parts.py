@@ -1,27 +1,32 @@
-"""What stands around verl's steps, without verl: shards of the draft store, checkpoints, records."""
+"""What stands around verl's steps, without its processes: shards of the memory, workers, their manager, the steps."""
 
+import asyncio
 import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from transfer_queue import KVBatchMeta
 
-from redraft.config import Experiments
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Speculative, Vanilla
+from redraft.config import PPO, Experiments
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
 from redraft.errors import UserError
-from redraft.files import read_json_lines
-from redraft.rollout.types import Finish, Rollout
+from redraft.rollout.memory import Memory
+from redraft.rollout.storage import pack_groups, unpack_groups
+from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train.folders import linked_folder
-from redraft.train.run_folder import RunFolder
 from redraft.train.stages import STAGES
 from redraft.train.verl.data import write_problems
-from redraft.train.verl.progress import Progress, VerlCheckpoints
-from redraft.train.verl.shard import Group, Shard, epochs_kept
+from redraft.train.verl.shard import Shard
 
 GROUP = 4
+LAST = Retention(visits=1)
 
 
 def a_rollout(prompt, sample, *tokens, prefix=0, draft=0, step=0):
@@ -31,176 +36,319 @@ def a_rollout(prompt, sample, *tokens, prefix=0, draft=0, step=0):
     return Rollout(prompt, sample, tokens, log_probs, sampled_at, Finish.EOS, prefix, draft, draft)
 
 
-def a_group(prompt, step=0, epoch=0, seconds=(1.0, 2.0, 0.5, 0.5), **fields):
-    rollouts = [a_rollout(prompt, sample, 5, 6, sample, 1, step=step, **fields) for sample in range(GROUP)]
-    names = ("verification", "rollout", "assembly", "reward")
-    rewards = np.array([0, 1, 0, 1], dtype=np.float32)
-    return Group(step, epoch, rollouts, rewards, dict(zip(names, seconds, strict=True)), cached=7)
+def a_group(prompt, visit=0, size=GROUP, **fields):
+    rollouts = [a_rollout(prompt, sample, 5, 6, sample, 1, **fields) for sample in range(size)]
+    return Group(prompt, visit, tuple(Sample(r, float(r.sample % 2)) for r in rollouts))
 
 
-def found(shard, prompt, *epochs):
-    """Tokens of drafts by epoch and sample."""
-    from redraft.rollout.drafts import unpack
-
-    return {e: [r.tokens.tolist() for r in unpack(a)] for e, a in shard.find(prompt, GROUP, list(epochs))}
+def put(shard, group):
+    shard.put(pack_groups([group]))
 
 
-def test_a_group_survives_its_way_to_another_process():
-    group = a_group(3, step=5, epoch=1, prefix=2, draft=3)
-    other = Group.unpacked(group.packed())
-    assert (other.step, other.epoch, other.cached, dict(other.seconds)) == (5, 1, 7, dict(group.seconds))
-    np.testing.assert_array_equal(other.rewards, group.rewards)
-    for a, b in zip(group.rollouts, other.rollouts, strict=True):
-        for name, value in vars(a).items():
-            np.testing.assert_array_equal(value, getattr(b, name))
+def found(shard, prompt, visits_ago=1):
+    """Tokens of a prompt's drafts, as whoever asks the shard gets them."""
+    memory = Memory.unpacked(shard.find(prompt), shard.memory.retention)
+    return [r.tokens.tolist() for r in memory.drafts(prompt, visits_ago).values()]
 
 
-def test_a_shard_finds_the_drafts_of_an_epoch_and_gives_each_group_out_once():
-    shard = Shard(epochs=1)
-    shard.finish(a_group(3, epoch=0).packed())
-    assert found(shard, 3, 0) == {0: [[5, 6, s, 1] for s in range(GROUP)]}
-    assert found(shard, 3, 1) == {1: []}
-    assert found(shard, 4, 0) == {0: []}
-    assert len(shard.drain()) == 1
-    assert shard.drain() == []
-    assert found(shard, 3, 0)[0], "what was drained is still a draft"
+DRAFTS = [[5, 6, s, 1] for s in range(GROUP)]
+
+
+def test_a_shard_finds_the_drafts_of_a_prompt_s_last_visit_and_no_other_prompt_s():
+    shard = Shard(LAST)
+    put(shard, a_group(3))
+    assert found(shard, 3) == DRAFTS
+    assert found(shard, 4) == []
+    put(shard, a_group(3, visit=4, size=2))
+    assert found(shard, 3) == DRAFTS[:2]
+    put(shard, a_group(5))
+    assert Memory.unpacked(shard.find(3), LAST).prompts() == [3], "nothing of others travels"
 
 
 @pytest.mark.parametrize(
-    ("method", "epochs"),
+    ("method", "visits"),
     [(Vanilla(), 0), (Speculative(), 1), (RandomReuse(), 1), (DelayedReuse(), 2), (ReleaseVariant(), 1)],
     ids=lambda value: getattr(value, "kind", str(value)),
 )
-def test_a_shard_keeps_as_many_epochs_as_its_method_can_use_however_long_a_run_is(method, epochs):
-    assert epochs_kept(method) == epochs
-    shard = Shard(epochs_kept(method))
-    for epoch in range(5):
+def test_a_shard_keeps_as_many_visits_as_its_method_can_use_however_long_a_run_is(method, visits):
+    assert method.retention == Retention(visits=visits)
+    shard = Shard(method.retention)
+    for visit in range(5):
         for prompt in range(3):
-            shard.finish(a_group(prompt, epoch=epoch).packed())
-        shard.drain()
-        assert len(shard.drafts) == min(epoch + 1, epochs) * 3 * GROUP
-    kept = [epoch for epoch, drafts in found(shard, 0, *range(5)).items() if drafts]
-    assert kept == list(range(5))[5 - epochs :]
+            put(shard, a_group(prompt, visit, size=GROUP if visit % 2 else 2))
+        sizes = [GROUP if earlier % 2 else 2 for earlier in range(visit + 1)]
+        assert len(shard.memory) == 3 * sum(sizes[len(sizes) - visits :] if visits else [])
+    kept = [len(found(shard, 0, ago)) for ago in range(1, 6)]
+    assert kept == {0: [0] * 5, 1: [2] * 5, 2: [2, *[GROUP] * 4]}[visits]
 
 
-def test_a_restored_shard_has_the_drafts_of_the_checkpoint_and_no_group_in_progress(tmp_path):
-    shard = Shard(epochs=2)
-    shard.finish(a_group(0, epoch=0).packed())
-    shard.save(str(tmp_path / "shard"))
-    shard.finish(a_group(0, epoch=1).packed())
-    shard.load([str(tmp_path / "shard")], 0, 1)
-    assert found(shard, 0, 0, 1) == {0: [[5, 6, s, 1] for s in range(GROUP)], 1: []}
-    assert shard.drain() == []
+def test_a_restored_shard_has_the_memory_of_the_checkpoint(tmp_path):
+    shard = Shard(Retention(visits=2))
+    put(shard, a_group(0, visit=0, size=2))
+    shard.save(str(tmp_path / "shard.arrow"))
+    put(shard, a_group(0, visit=1))
+    put(shard, a_group(1, visit=0))
+    shard.load([str(tmp_path / "shard.arrow")], 0, 1)
+    assert found(shard, 0) == DRAFTS[:2]
+    assert found(shard, 1) == []
 
 
 def test_drafts_are_found_however_many_shards_saved_them(tmp_path):
-    before, after = [Shard(epochs=1) for _ in range(3)], [Shard(epochs=1) for _ in range(2)]
+    before, after = [Shard(LAST) for _ in range(3)], [Shard(LAST) for _ in range(2)]
     for prompt in range(7):
-        before[prompt % 3].finish(a_group(prompt).packed())
-    files = [str(tmp_path / str(i)) for i in range(3)]
+        put(before[prompt % 3], a_group(prompt))
+    files = [str(tmp_path / f"{i}.arrow") for i in range(3)]
     for shard, file in zip(before, files, strict=True):
         shard.save(file)
     for number, shard in enumerate(after):
         shard.load(files, number, 2)
     for prompt in range(7):
-        assert [bool(found(shard, prompt, 0)[0]) for shard in after] == [prompt % 2 == 0, prompt % 2 == 1]
+        assert [bool(found(shard, prompt)) for shard in after] == [prompt % 2 == 0, prompt % 2 == 1]
 
 
-def a_checkpoint(checkpoints, updates, complete=True, **fields):
-    """What verl and a shard leave of a step."""
-    checkpoints.path(updates).mkdir(parents=True)
-    (checkpoints.path(updates) / "data.pt").write_text("verl's")
-    Shard(1).save(str(checkpoints.drafts(updates, 0)))
-    progress = Progress(updates, fetched=8 * updates, records=updates, seconds=1.5, commits=["abc"], **fields)
-    if complete:
-        checkpoints.finish(progress)
-    return progress
+class Remote:
+    """A process of Ray's that is none: `remote` calls at once, and gives what can be awaited."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __getattr__(self, name):
+        async def answer(*args):
+            return getattr(self.target, name)(*args)
+
+        return SimpleNamespace(remote=answer)
 
 
 @pytest.fixture
-def checkpoints(tmp_path):
-    return VerlCheckpoints(tmp_path / "checkpoints", "run", {"policy": "p"})
+def worker(monkeypatch):
+    """A worker over two shards, whose engine and grader are scripted."""
+    from redraft.train.verl import worker as module
+
+    class Engine:
+        def __init__(self, *_):
+            self.usage = SimpleNamespace(verification_seconds=1.0, decoding_seconds=2.0)
+
+    class Grader:
+        def grade(self, texts, answer):
+            time.sleep(0.01)
+            return [float(answer in text) for text in texts], 0.5
+
+    async def strategy(task, tools):
+        drafts = tools.memory.drafts(task.prompt)
+        rollouts = [a_rollout(task.prompt, s, *drafts[s].tokens, 7) if s in drafts else a_rollout(task.prompt, s, 5)
+                    for s in range(task.samples)]  # fmt: skip
+        tools.meter.assembly_seconds += 0.25
+        tools.meter.cached_tokens += 3
+        rewards = await tools.reward(task.prompt, rollouts)
+        return Group(
+            task.prompt, task.visit, tuple(Sample(r, float(w)) for r, w in zip(rollouts, rewards, strict=True))
+        )
+
+    monkeypatch.setattr(module, "VLLMEngine", Engine)
+    monkeypatch.setattr(module, "vanilla", strategy)
+    one = object.__new__(module.RolloutWorker)
+    one.run = Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny")
+    one.strategy, one.llm_client, one.max_length, one.stops = strategy, None, 64, frozenset({1})
+    one.tokenizer = SimpleNamespace(
+        batch_decode=lambda rows, skip_special_tokens: [" ".join(map(str, row)) for row in rows]
+    )
+    one.prompts, one.answers = [[2]] * 4, ["5", "7", "5", "7"]
+    one.shards = [Remote(Shard(one.run.reuse.retention)) for _ in range(2)]
+    one.grader = Remote(Grader())
+    return one
 
 
-def test_the_last_whole_checkpoint_counts_and_two_are_kept(checkpoints):
-    assert checkpoints.latest() == (None, Progress())
-    for updates in (2, 4, 10):
-        progress = a_checkpoint(checkpoints, updates)
-    assert checkpoints.latest() == (checkpoints.path(10), progress)
-    assert sorted(p.name for p in checkpoints.folder.iterdir()) == ["global_step_10", "global_step_4"]
+TASKS = [Task(1, 0, 2), Task(2, 0, 3), Task(3, 0, 2)]
 
 
-def test_a_checkpoint_that_a_kill_left_unfinished_is_removed(checkpoints):
-    progress = a_checkpoint(checkpoints, 2)
-    a_checkpoint(checkpoints, 4, complete=False)
-    assert checkpoints.latest() == (checkpoints.path(2), progress)
-    assert not checkpoints.path(4).exists()
+def test_a_worker_s_groups_are_graded_remembered_and_costed(worker):
+    part = asyncio.run(worker.roll_out(TASKS, 0))
+    groups = unpack_groups(part.groups)
+    assert [(g.prompt, len(g.samples), g.rewards.tolist()) for g in groups] == [
+        (1, 2, [0, 0]), (2, 3, [1, 1, 1]), (3, 2, [0, 0]),
+    ]  # fmt: skip
+    assert [shard.target.memory.prompts() for shard in worker.shards] == [[2], [1, 3]]
+    assert (part.cached, part.grading_seconds) == (9, 1.5)
+    assert {name: part.seconds[name] for name in ("verification", "rollout", "assembly")} == {
+        "verification": 3.0, "rollout": 6.0, "assembly": 0.75,
+    }  # fmt: skip
+    assert part.seconds["reward"] >= 3 * 0.01
+    again = unpack_groups(asyncio.run(worker.roll_out([Task(1, 1, 2)], 1)).groups)
+    assert [r.tokens.tolist() for r in again[0].rollouts] == [[5, 7], [5, 7]]
+    assert again[0].rewards.tolist() == [1, 1]
 
 
-def test_a_checkpoint_of_another_experiment_is_refused_and_of_other_inputs_removed(checkpoints):
-    a_checkpoint(checkpoints, 2)
-    with pytest.raises(UserError, match="another experiment"):
-        VerlCheckpoints(checkpoints.folder, "other", {"policy": "p"}).latest()
-    assert VerlCheckpoints(checkpoints.folder, "run", {"policy": "q"}).latest() == (None, Progress())
-    assert not checkpoints.folder.exists()
+def test_what_is_only_measured_is_not_remembered(worker):
+    asyncio.run(worker.roll_out(TASKS[:1], 0))
+    assert asyncio.run(worker.fresh_rewards([Task(1, 1, 2), Task(2, 1, 1)], 0)) == [0, 0, 1]
+    assert [len(shard.target.memory) for shard in worker.shards] == [0, 2]
+    assert found(worker.shards[1].target, 1) == [[5], [5]]
 
 
-TIMERS = {"gen": 8.0, "old_log_prob": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0, "step": 20.0,
-          "save_checkpoint": 4.0}  # fmt: skip
+def test_a_worker_of_a_method_that_retains_nothing_asks_no_shard(worker):
+    worker.run = worker.run.model_copy(update={"reuse": Vanilla()})
+    worker.shards = [None, None]
+    assert len(unpack_groups(asyncio.run(worker.roll_out(TASKS, 0)).groups)) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers, monkeypatch):
+    from redraft.train.verl import manager as module
+    from redraft.train.verl.worker import GENERATION_STAGES, Part
+
+    class Worker:
+        def roll_out(self, tasks, step):
+            groups = [a_group(task.prompt, task.visit, step=step) for task in tasks]
+            return Part(pack_groups(groups), dict.fromkeys(GENERATION_STAGES, 2.0 * len(tasks)), len(tasks), 0.5)
+
+        def fresh_rewards(self, tasks, step):
+            return [float(task.prompt) for task in tasks]
+
+    monkeypatch.setattr(module.ray, "get", lambda calls: [asyncio.run(call) for call in calls])
+    manager = object.__new__(module.RolloutManager)
+    manager.agent_loop_workers = [Remote(Worker()) for _ in range(workers)]
+    tasks = [Task(prompt, 3, GROUP) for prompt in (5, 2, 9)]
+    groups, waited, cached, grading = manager.roll_out(tasks, 7)
+    assert [(g.prompt, g.visit, g.rollouts[0].sampled_at[0]) for g in groups] == [(5, 3, 7), (2, 3, 7), (9, 3, 7)]
+    assert (waited, cached, grading) == (dict.fromkeys(GENERATION_STAGES, 6.0), 3, 0.5 * min(workers, 3))
+    assert sorted(manager.fresh_rewards(tasks, 7)) == [2, 5, 9]
+
+
+TIMERS = {"gen": 8.0, "old_log_prob": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0, "step": 20.0}
+BATCH = KVBatchMeta(keys=["a", "b"], tags=[{}, {}], partition_id="train")
 METRICS = {"actor/entropy": 0.5, "actor/kl_loss": 0.1, "actor/pg_clipfrac": 0.01, "actor/grad_norm": 2.0}
 
 
 @pytest.fixture
-def records(tmp_path):
-    from redraft.train.verl.records import StepRecords
+def steps(monkeypatch):
+    """verl's trainer without verl: its own step only notes what it was handed over."""
+    from redraft.train.verl import trainer as module
 
-    return StepRecords(Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny"), RunFolder(tmp_path))
+    cleared, called = [], []
+    monkeypatch.setattr(module.tq, "kv_clear", lambda keys, partition_id: cleared.append((keys, partition_id)))
+    monkeypatch.setattr(module, "log_prob_gap", lambda batch: (1e-7, 1e-6))
+    one = object.__new__(module.VerlSteps)
+    one.run = Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny")
+    one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandedOver(), True, False
+    one.cleared, one.called = cleared, called
+    batch = KVBatchMeta(keys=["a", "b"], tags=[{}, {}], partition_id="train")
+    one.rows = SimpleNamespace(
+        put=lambda groups, global_step: called.append(("put", len(groups), global_step)) or batch
+    )
 
+    def step_once(metrics, timing_raw, sample_batch_size):
+        handed, _ = one.replay_buffer.sample()
+        called.append(("step", handed.keys, sample_batch_size))
+        metrics.update(METRICS)
+        timing_raw.update(TIMERS)
+        return handed
 
-def write(records, groups, first):
-    from redraft.train.verl.records import Update
-
-    seconds = records.write(groups, first, TIMERS, Update(METRICS, (1e-7, 1e-6), [0.0, 1.0]), training_step=7)
-    return seconds, read_json_lines(records.folder.records)
-
-
-def test_a_record_of_one_generation_step_says_what_the_local_trainer_says(records):
-    seconds, (record,) = write(records, [a_group(3, prefix=2, draft=3), a_group(1)], 0)
-    assert seconds == record["seconds"]["total"] == pytest.approx(20 - 4), "a checkpoint is no part of the step"
-    assert list(record["seconds"]) == [*STAGES, "total"]
-    assert sum(record["seconds"][stage] for stage in STAGES) == pytest.approx(record["seconds"]["total"])
-    assert record["seconds"]["verification"] == pytest.approx(8 * 1 / 4)
-    assert record["seconds"]["others"] == pytest.approx(16 - 8 - 1 - 2 - 0.25 - 3)
-    expected = {"step": 0, "epoch": 0, "training_step": 7, "updated": True, "rollouts": 8, "tokens_decoded": 24,
-                "tokens_reused": 8, "tokens_verified": 12, "prefix_length": 2.0, "full_reuse_ratio": 0.0,
-                "tokens_cached": 14, "reward": 0.5, "fresh_reward": 0.5, "entropy": 0.5, "kl": 0.1,
-                "clip_fraction": 0.01, "gradient_norm": 2.0, "informative": 1.0, "log_prob_gap": 1e-7,
-                "log_prob_gap_max": 1e-6}  # fmt: skip
-    assert expected.items() <= record.items()
-    frame = pd.read_parquet(records.folder.rollouts(0))
-    assert frame["prompt"].tolist() == [1] * GROUP + [3] * GROUP, "in the order of prompts, whoever ended first"
-
-
-def test_an_update_from_two_generation_steps_leaves_two_records(records):
-    seconds, lines = write(records, [a_group(3, step=4), a_group(1, step=5, seconds=(0.0, 4.0, 0.0, 0.0))], 4)
-    assert [(r["step"], r["updated"], r["training_step"]) for r in lines] == [(4, False, 6), (5, True, 7)]
-    assert [r["gradient_norm"] for r in lines] == [None, 2.0]
-    assert [r["fresh_reward"] for r in lines] == [None, 0.5]
-    assert [r["seconds"]["total"] for r in lines] == pytest.approx([4.0, 12.0])
-    assert seconds == pytest.approx(16.0)
-    assert json.loads(records.folder.records.read_text().splitlines()[0])["epoch"] == 4 // 3
+    one._step_once = step_once
+    one.checkpoint_manager = SimpleNamespace(sleep_replicas=lambda: called.append("sleep"))
+    monkeypatch.setattr(module.PPOTrainerSync, "on_sample_end", lambda self: called.append("sleep"))
+    monkeypatch.setattr(module.PPOTrainerSync, "on_step_end", lambda self: called.append("wake"))
+    return one
 
 
-def test_groups_without_an_update_leave_a_record_that_says_so(records):
-    records.write([a_group(3)], 0, {"gen": 2.0, "step": 3.0}, None, training_step=7)
-    (record,) = read_json_lines(records.folder.records)
-    assert (record["updated"], record["training_step"], record["kl"], record["log_prob_gap"]) == (False, 7, None, None)
-    assert record["seconds"]["total"] == pytest.approx(3.0)
+def test_an_update_is_one_step_of_verl_s_on_the_groups_that_it_gets(steps):
+    updated = steps.update([a_group(3), a_group(1, size=2)])
+    assert steps.called == [("put", 2, 7), ("step", ["a", "b"], 2)]
+    assert steps.cleared == [(["a", "b"], "train")]
+    assert updated.metrics == {
+        "entropy": 0.5, "kl": 0.1, "clip_fraction": 0.01, "gradient_norm": 2.0, "log_prob_gap": 1e-7,
+        "log_prob_gap_max": 1e-6,
+    }  # fmt: skip
+    assert {stage: seconds for stage, seconds in updated.seconds.items() if seconds} == {
+        "old_log_probs": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0,
+    }  # fmt: skip
+    assert set(updated.seconds) < set(STAGES)
 
 
-def test_groups_of_other_steps_than_those_in_turn_are_refused(records):
-    with pytest.raises(RuntimeError, match="not those from 3"):
-        write(records, [a_group(3, step=4)], 3)
+def stopped(group):
+    return replace(group, samples=tuple(replace(sample, use=Use.STOPPED) for sample in group.samples))
+
+
+def test_mini_batches_whose_gradient_is_stopped_everywhere_are_kept_from_verl(steps):
+    """verl would divide by their number of tokens, which is zero."""
+    per_update = steps.run.trainer.prompts_per_update
+    trained = [a_group(0), *(stopped(a_group(prompt)) for prompt in range(1, per_update))]
+    idle = [stopped(a_group(prompt)) for prompt in range(per_update)]
+    steps.rows.put = lambda groups, global_step: steps.called.append(groups) or BATCH
+    updated = steps.update([*idle, *trained, *idle])
+    assert [steps.called[0], updated.metrics["gradient_norm"]] == [trained, 2.0]
+    steps.called.clear()
+    updated = steps.update(idle)
+    assert (steps.called, updated.metrics, dict(updated.seconds)) == ([], steps.no_update, {})
+    assert steps.global_steps == 8
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_diverged_update_of_verl_s_is_an_error_of_the_user_s(value, steps, monkeypatch):
+    monkeypatch.setitem(METRICS, "actor/grad_norm", value)
+    with pytest.raises(UserError, match=r"diverged: verl's actor/grad_norm") as error:
+        steps.update([a_group(3)])
+    assert (error.value.key, error.value.value) == ("trainer.learning_rate", steps.run.trainer.learning_rate)
+
+
+@pytest.mark.parametrize("algorithm", [None, PPO()], ids=["grpo", "ppo"])
+def test_a_step_without_an_update_reports_the_same_keys_under_verl(algorithm, steps):
+    if algorithm:
+        steps.run = steps.run.model_copy(update={"algorithm": algorithm})
+    assert steps.no_update.keys() == steps.update([a_group(3)]).metrics.keys()
+    assert set(steps.no_update.values()) == {None}
+    assert ("critic_loss" in steps.no_update) == (algorithm is not None)
+
+
+def test_stages_that_overlap_share_the_wall_seconds_of_the_rollout(steps, monkeypatch):
+    clock = iter((10.0, 18.0))
+    monkeypatch.setattr(type(steps), "now", lambda self: next(clock))
+    waited = {"verification": 1.0, "rollout": 2.0, "assembly": 0.5, "reward": 0.5}
+    steps.agent_loop_manager = SimpleNamespace(roll_out=lambda tasks, step: (["group"], waited, 7, 0.125))
+    rolled = steps.roll_out(TASKS, 0)
+    assert rolled.seconds == {"verification": 2.0, "rollout": 4.0, "assembly": 1.0, "reward": 1.0}
+    assert (rolled.groups, rolled.cached, rolled.grading_seconds, rolled.unseen) == (["group"], 7, 0.125, 0.0)
+
+
+def test_engines_sleep_while_verl_updates_and_wake_once_with_the_new_weights(steps):
+    steps.publish()
+    assert steps.called == [], "they are awake"
+    steps.on_sample_end()
+    steps.on_sample_end()
+    steps._rest()
+    assert steps.called == ["sleep"]
+    steps.publish()
+    steps.publish()
+    assert steps.called == ["sleep", "wake"]
+    steps._rest()
+    steps._wake()
+    assert steps.called == ["sleep", "wake", "sleep", "wake"]
+
+
+def test_a_checkpoint_has_a_part_of_every_process_and_its_policy_is_linked(steps, tmp_path, monkeypatch):
+    from redraft.train.verl import trainer as module
+
+    def save(path, remote, step):
+        steps.called.append(("save", path, step))
+
+    monkeypatch.setattr(module.ray, "get", lambda calls: [asyncio.run(call) for call in calls])
+    steps.actor_rollout_wg = SimpleNamespace(save_checkpoint=save)
+    steps.shards = [Remote(Shard(LAST)) for _ in range(2)]
+    put(steps.shards[1].target, a_group(3))
+    steps.save(tmp_path)
+    assert steps.called == ["sleep", ("save", str(tmp_path / "actor"), 6)], "vLLM leaves its memory to those who save"
+    assert sorted(file.name for file in (tmp_path / "memory").iterdir()) == ["shard-0.arrow", "shard-1.arrow"]
+    loaded = []
+    steps.actor_rollout_wg.load_checkpoint = lambda **more: loaded.append(more)
+    steps.campaign = SimpleNamespace(state=SimpleNamespace(training_step=11))
+    steps.shards = [Remote(Shard(LAST)) for _ in range(3)]
+    steps.restore(tmp_path)
+    assert [more["local_path"] for more in loaded] == [str(tmp_path / "actor")]
+    assert steps.global_steps == 11
+    assert [found(shard.target, 3) for shard in steps.shards] == [DRAFTS, [], []]
+    (tmp_path / "actor/huggingface").mkdir(parents=True)
+    (tmp_path / "actor/huggingface/model.safetensors").write_bytes(b"weights")
+    steps.save_policy(tmp_path, tmp_path / "policies/step-0004")
+    assert (tmp_path / "policies/step-0004/model.safetensors").read_bytes() == b"weights"
 
 
 def test_a_linked_folder_holds_the_same_files_and_takes_no_space(tmp_path):

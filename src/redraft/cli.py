@@ -166,7 +166,9 @@ def cost(
     for name, wanted in costs.wanted(experiments, settings, asked).items():
         cells = costs.costs_of(wanted, experiments, settings, layout)
         parts = costs.part_costs(cells, costs.parts(experiments, name, "extras" in asked))
-        typer.echo(cost_text.text(cells, parts, settings, gpus or costs.devices(settings)))
+        rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
+        available = gpus or costs.devices(settings)
+        typer.echo(cost_text.text(cells, parts, settings, available, rules.hardware if rules else None))
         frames.append(cost_text.frame(cells, parts, settings).assign(paper=name))
     if csv:
         with atomic(csv) as temporary:

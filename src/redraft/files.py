@@ -100,8 +100,8 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def read_parquet(file: Path, columns: tuple[str, ...]) -> "pd.DataFrame":
-    """Read a Parquet file that has at least these columns.
+def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) -> "pd.DataFrame":
+    """Read a Parquet file that has at least these columns; with `only` no others are read.
 
     Raises:
         UserError: if it is missing, damaged or lacks a column.
@@ -109,7 +109,7 @@ def read_parquet(file: Path, columns: tuple[str, ...]) -> "pd.DataFrame":
     import pandas as pd  # here, so that the configuration package need not load it
 
     try:
-        frame = pd.read_parquet(file)
+        frame = pd.read_parquet(file, columns=list(columns) if only else None)
     except FileNotFoundError:
         raise UserError("this file is missing", file=file) from None
     except (OSError, ValueError) as error:

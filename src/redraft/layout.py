@@ -11,6 +11,8 @@ CODE = "REDRAFT_CODE"
 """Environment variable of a campaign's jobs: their frozen copy of the code (`redraft.ops.freeze`)."""
 FROZEN = "frozen.json"
 """File in a frozen copy with its hash and the commit of its checkout."""
+PUBLISHED = "REDRAFT_PUBLISHED"
+"""Environment variable: folder of raw data that authors published, which are never part of the repository."""
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")
 """Part of a path: a configured name, a workflow's `{wildcard}` or a pattern's `*`, without `..`, `/` and `~`."""
 
@@ -18,6 +20,11 @@ _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")
 def code_root() -> Path:
     """Root of experiments and workflows: the frozen copy in a campaign's jobs, else the working directory."""
     return Path(os.environ.get(CODE) or ".")
+
+
+def published_data() -> Path:
+    """Folder of raw data that authors published: the user's, else `published` in the working directory."""
+    return Path(os.environ.get(PUBLISHED) or "published")
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,13 @@ class Layout:
         """A figure, without the suffix."""
         return self.folder / "figures" / _part("paper", paper) / f"figure{number:02d}"
 
-    def reported_speedups(self, paper: str) -> Path:
-        """Every kind of speedup from the paper's own times, without the suffix."""
-        return self.folder / "tables" / _part("paper", paper) / "table04_reported"
+    def main_result(self, paper: str) -> Path:
+        """The comparisons of the first table that were run, without the suffix."""
+        return self.folder / "tables" / _part("paper", paper) / "main_result"
+
+    def reported_speedups(self, paper: str, number: int) -> Path:
+        """Every kind of speedup from the times that a table of the paper reports, without the suffix."""
+        return self.folder / "tables" / _part("paper", paper) / f"table{number:02d}_reported"
 
     def without_counterpart(self, paper: str) -> Path:
         """Reported rows beside which no reproduced one stands, without the suffix."""

@@ -25,6 +25,7 @@ STAGES = {
     "table": "analysis.stages:table",
     "figure": "analysis.stages:figure",
     "cases": "analysis.stages:cases",
+    "main-result": "analysis.stages:main_result",
     "reported-speedups": "analysis.stages:reported_speedups",
     "counterparts": "analysis.stages:counterparts",
     "claims": "analysis.stages:judge_claims",

@@ -11,6 +11,7 @@ localrules:
     collect,
     table,
     figure,
+    main_result,
     reported_speedups,
     counterparts,
     choose_cases,
@@ -45,7 +46,10 @@ rule table:
     input:
         **COLLECTED,
         spec="experiments/{paper}/tables.yaml",
-        reported=lambda wildcards: reported_tables(
+        reported=lambda wildcards: reported_files(
+            wildcards.paper, int(wildcards.number)
+        ),
+        published=lambda wildcards: published_files(
             wildcards.paper, int(wildcards.number)
         ),
     output:
@@ -62,7 +66,7 @@ rule table:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/tables.yaml",
-            *reported_tables(wildcards.paper, int(wildcards.number)),
+            *reported_files(wildcards.paper, int(wildcards.number)),
         ),
     shell:
         "redraft stage table {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
@@ -72,6 +76,9 @@ rule figure:
     input:
         **COLLECTED,
         spec="experiments/{paper}/figures.yaml",
+        published=lambda wildcards: published_points(
+            wildcards.paper, int(wildcards.number)
+        ),
     output:
         multiext(
             str(LAYOUT.folder / "figures/{paper}/figure{number}"),
@@ -90,17 +97,43 @@ rule figure:
         "redraft stage figure {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
 
 
-rule reported_speedups:
+rule main_result:
     input:
-        "experiments/{paper}/reported/table04.csv",
+        table=lambda wildcards: LAYOUT.table(
+            wildcards.paper, EXPERIMENTS.tables(wildcards.paper).tables[0].number
+        ).with_suffix(".csv"),
+        spec="experiments/{paper}/tables.yaml",
     output:
-        multiext(str(LAYOUT.reported_speedups("{paper}")), ".csv", ".md", ".html"),
+        multiext(str(LAYOUT.main_result("{paper}")), ".html", ".json"),
     log:
-        LOGS / "{paper}/reported_speedups.log",
+        LOGS / "{paper}/main_result.log",
     params:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
-            *reported_tables(wildcards.paper, 4)
+            f"experiments/{wildcards.paper}/tables.yaml"
+        ),
+    shell:
+        "redraft stage main-result {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
+rule reported_speedups:
+    input:
+        "experiments/{paper}/reported.yaml",
+        "experiments/{paper}/reported/table{number}.csv",
+    output:
+        multiext(
+            str(LAYOUT.folder / "tables/{paper}/table{number}_reported"),
+            ".csv",
+            ".md",
+            ".html",
+        ),
+    log:
+        LOGS / "{paper}/table{number}_reported.log",
+    params:
+        preset=PRESET.name,
+        content=lambda wildcards: freeze.content_of(
+            f"experiments/{wildcards.paper}/reported.yaml",
+            f"experiments/{wildcards.paper}/reported/table{wildcards.number}.csv",
         ),
     shell:
         "redraft stage reported-speedups {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
@@ -110,7 +143,7 @@ rule counterparts:
     input:
         **COLLECTED,
         spec="experiments/{paper}/tables.yaml",
-        reported=lambda wildcards: all_reported_tables(wildcards.paper),
+        reported=lambda wildcards: all_reported_files(wildcards.paper),
     output:
         multiext(str(LAYOUT.without_counterpart("{paper}")), ".csv", ".md"),
     log:
@@ -119,7 +152,7 @@ rule counterparts:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/tables.yaml",
-            *all_reported_tables(wildcards.paper),
+            *all_reported_files(wildcards.paper),
         ),
     shell:
         "redraft stage counterparts {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
@@ -159,7 +192,7 @@ rule claims:
     input:
         **COLLECTED,
         spec="experiments/{paper}/claims.yaml",
-        reported=lambda wildcards: all_reported_tables(wildcards.paper),
+        reported=lambda wildcards: all_reported_files(wildcards.paper),
     output:
         LAYOUT.claims("{paper}"),
     log:
@@ -168,7 +201,7 @@ rule claims:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/claims.yaml",
-            *all_reported_tables(wildcards.paper),
+            *all_reported_files(wildcards.paper),
         ),
     shell:
         "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"

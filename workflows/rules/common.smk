@@ -12,6 +12,7 @@ from redraft.config import (
 )
 from redraft.config.site import load_site
 from redraft.errors import UserError
+from redraft.layout import published_data
 from redraft.ops.slurm_ends import know_all_ends
 from redraft.ops.supply import count_devices
 
@@ -127,6 +128,7 @@ def check_paper(paper):
     EXPERIMENTS.tables(paper)
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)
+    EXPERIMENTS.reported(paper)
 
 
 for paper in PAPERS:
@@ -150,16 +152,54 @@ def training_files(run):
     return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
 
 
-def reported_tables(paper, number):
-    """The transcription of a table; one beyond the paper has none."""
-    folder = f"experiments/{paper}/reported"
-    return [f"{folder}/table{number:02d}.csv"] if number <= 100 else []
+def vocabulary_file(paper):
+    """The vocabulary of a paper's reported tables, if any are transcribed."""
+    return [f"experiments/{paper}/reported.yaml"] if EXPERIMENTS.reported(paper) else []
 
 
-def all_reported_tables(paper):
-    """The transcriptions of all of a paper's tables."""
-    tables = EXPERIMENTS.tables(paper).tables
-    return [file for table in tables for file in reported_tables(paper, table.number)]
+def table_of(paper, number):
+    """The declaration of a table."""
+    return next(t for t in EXPERIMENTS.tables(paper).tables if t.number == number)
+
+
+def reported_files(paper, number):
+    """What a table's reported values are read from; nothing if it has none."""
+    reported = table_of(paper, number).reported_number
+    if reported is None or not EXPERIMENTS.reported(paper):
+        return []
+    return [
+        *vocabulary_file(paper),
+        f"experiments/{paper}/reported/table{reported:02d}.csv",
+    ]
+
+
+def all_reported_files(paper):
+    """What all reported values of a paper are read from, each once."""
+    numbers = [t.number for t in EXPERIMENTS.tables(paper).tables]
+    files = [file for n in numbers for file in reported_files(paper, n)]
+    return list(dict.fromkeys(files))
+
+
+def has_counterparts(paper):
+    """Whether reported rows of a paper may stand beside runs."""
+    tables = [t for t in EXPERIMENTS.tables(paper).tables if t.kind != "published"]
+    return any(not t.beyond_paper and reported_files(paper, t.number) for t in tables)
+
+
+def published_files(paper, number):
+    """Files that the authors published and a table replays, those that are there."""
+    table = table_of(paper, number)
+    rows = table.rows if table.kind == "published" else []
+    files = [published_data() / table.folder / row.file for row in rows]
+    return [file for file in files if file.exists()]
+
+
+def published_points(paper, number):
+    """Files that the authors published and a figure shows, those that are there."""
+    figure = next(f for f in EXPERIMENTS.figures(paper).figures if f.number == number)
+    sources = [panel.published for panel in figure.panels if panel.published]
+    files = [published_data() / source.file for source in sources]
+    return [file for file in files if file.exists()]
 
 
 def case_run(paper):
@@ -185,22 +225,32 @@ def twice_graded(paper):
 
 
 def report_parts():
-    """All tables, figures and claims of the preset's papers, and what the report says of grading."""
+    """What the preset's papers have of tables, figures and claims, and what the report says of grading."""
     for paper in PAPERS:
+        yield LAYOUT.collected(paper) / "runs.parquet"
         yield from twice_graded(paper)
-        yield from (
-            LAYOUT.table(paper, t.number).with_suffix(".csv")
-            for t in EXPERIMENTS.tables(paper).tables
-        )
+        yield from table_parts(paper)
         yield from (
             LAYOUT.figure(paper, f.number).with_suffix(".svg")
             for f in EXPERIMENTS.figures(paper).figures
         )
-        yield LAYOUT.reported_speedups(paper).with_suffix(".html")
-        yield LAYOUT.without_counterpart(paper).with_suffix(".csv")
         if has_cases(paper):
             yield LAYOUT.cases(paper).with_suffix(".html")
-        yield LAYOUT.claims(paper)
+        if EXPERIMENTS.claims(paper).claims:
+            yield LAYOUT.claims(paper)
+
+
+def table_parts(paper):
+    """A paper's tables and what goes with them."""
+    tables, reported = EXPERIMENTS.tables(paper).tables, EXPERIMENTS.reported(paper)
+    for table in tables:
+        yield LAYOUT.table(paper, table.number).with_suffix(".csv")
+    if tables:
+        yield LAYOUT.main_result(paper).with_suffix(".html")
+    if reported and reported.times:
+        yield LAYOUT.reported_speedups(paper, reported.times.table).with_suffix(".html")
+    if has_counterparts(paper):
+        yield LAYOUT.without_counterpart(paper).with_suffix(".csv")
 
 
 wildcard_constraints:

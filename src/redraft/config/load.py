@@ -10,13 +10,16 @@ from pydantic import BaseModel
 from redraft.config import resolve
 from redraft.config.base import PAPER, near
 from redraft.config.cell import Cell, CellFile
+from redraft.config.claims import ClaimFile
 from redraft.config.data import Benchmark, BenchmarkFile, Sampling
 from redraft.config.experiment import Run
+from redraft.config.figures import FigureFile
 from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
-from redraft.config.report import ClaimFile, FigureFile, TableFile
+from redraft.config.reported import Reported
+from redraft.config.tables import TableFile
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
 from redraft.layout import code_root
@@ -139,10 +142,17 @@ class Experiments:
         return self._about_cells(ClaimFile, paper, "claims.yaml")
 
     def _about_cells(self, model: type[M], paper: str, name: str) -> M:
-        """Parsed file that names cells; the paper must have all of them."""
+        """Parsed file that names cells, all of which the paper must have; empty if the paper has no such file."""
         cells, _, _ = self._expanded(paper)
         file = self.folder / paper / name
-        return parse(model, read_yaml(file), file, {"cells": cells})
+        return parse(model, read_yaml(file) if file.exists() else {}, file, {"cells": cells})
+
+    @cache  # noqa: B019
+    def reported(self, paper: str) -> Reported | None:
+        """The parsed `reported.yaml` of a paper; None if nothing of it is transcribed."""
+        file = self.folder / paper / "reported.yaml"
+        transcribed = file.with_suffix("").is_dir()
+        return parse(Reported, read_yaml(file), file) if file.exists() or transcribed else None
 
     @cache  # noqa: B019
     def _expanded(self, paper: str) -> Expanded:

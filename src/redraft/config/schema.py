@@ -7,12 +7,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from redraft.config.cell import CellFile
+from redraft.config.claims import ClaimFile
 from redraft.config.data import BenchmarkFile
 from redraft.config.experiment import Run
+from redraft.config.figures import FigureFile
 from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.preset import Preset
 from redraft.config.read import mapping_values
-from redraft.config.report import ClaimFile, FigureFile, TableFile
+from redraft.config.reported import Reported
+from redraft.config.tables import TableFile
 from redraft.files import write_atomically
 
 FILES: dict[str, tuple[type[BaseModel], str]] = {
@@ -21,6 +24,7 @@ FILES: dict[str, tuple[type[BaseModel], str]] = {
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),
     "claims": (ClaimFile, "experiments/<paper>/claims.yaml"),
+    "reported": (Reported, "experiments/<paper>/reported.yaml"),
     "benchmarks": (BenchmarkFile, "experiments/benchmarks.yaml"),
     "preset": (Preset, "experiments/presets/<name>.yaml"),
     "run": (Run, "a cell with a preset and a seed, as `redraft show` prints it"),

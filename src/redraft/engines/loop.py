@@ -22,10 +22,11 @@ class Outside:
 
     Attributes:
         seconds: time in which the engine had nothing to do because of these waits.
+        ended: waits that have ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds, self._clock = 0.0, clock
+        self.seconds, self.ended, self._clock = 0.0, 0, clock
         self._pending: set[asyncio.Future] = set()
 
     def __bool__(self) -> bool:
@@ -40,6 +41,7 @@ class Outside:
             return await pending
         finally:
             self._pending.discard(pending)
+            self.ended += 1
 
     async def sleep(self, everything: asyncio.Future) -> None:
         """Sleep until one of the waits has ended, or everything has."""
@@ -66,6 +68,7 @@ async def run_to_end(
         RuntimeError: if they wait for something that neither the engine nor `outside` knows of.
     """
     everything = asyncio.gather(*coroutines)
+    outside = Outside() if outside is None else outside
     idle = 0
     try:
         while not everything.done():
@@ -74,8 +77,9 @@ async def run_to_end(
                     raise RuntimeError(standstill())
                 await outside.sleep(everything)
                 idle = 0
+            ended = outside.ended
             await asyncio.sleep(0)  # whoever got an answer asks for the next thing
-            idle = 0 if work() else idle + 1
+            idle = 0 if work() or outside.ended > ended else idle + 1
         return await everything
     finally:
         if not everything.done():

@@ -16,7 +16,8 @@ from omegaconf import OmegaConf, open_dict
 from redraft.config.experiment import Run
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
-from redraft.ops.devices import VISIBLE, held
+from redraft.ops.devices import held
+from redraft.ops.gpus import VISIBLE
 from redraft.ops.lease import Lease
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode

@@ -123,6 +123,12 @@ class Rows:
         return f"{uid}_{place}_0", field, {"status": "success", **sizes, **steps}
 
 
+def trained_on(groups: Sequence[Group], per_update: int) -> list[Group]:
+    """Groups of mini-batches in which any sample is trained on; of the others verl would divide by zero tokens."""
+    minis = [groups[first : first + per_update] for first in range(0, len(groups), per_update)]
+    return [g for mini in minis if any(s.use is Use.TRAINED for g in mini for s in g.samples) for g in mini]
+
+
 def stored_keys(groups: Sequence[Group]) -> list[str]:
     """Keys of rows whose old log-probabilities are those of the policy that sampled them."""
     samples: Iterator[tuple[int, int, Sample]] = (

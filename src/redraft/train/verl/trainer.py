@@ -5,6 +5,7 @@ which prompts are rolled out, which groups make a batch, records and checkpoints
 sampler, filter of groups and checkpoint naming are not used.
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from redraft.config.experiment import Run
+from redraft.errors import UserError
 from redraft.ops.lease import check_held
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
@@ -26,7 +28,7 @@ from redraft.train.campaign import Campaign
 from redraft.train.contract import Metrics, RolledOut, Updated
 from redraft.train.folders import linked_folder
 from redraft.train.verl.data import read_problems
-from redraft.train.verl.rows import HandedOver, Rows, log_prob_gap, put_stored_log_probs, stored_keys
+from redraft.train.verl.rows import HandedOver, Rows, log_prob_gap, put_stored_log_probs, stored_keys, trained_on
 from redraft.train.verl.shard import Shard, name_of
 
 TIMERS = {
@@ -104,8 +106,15 @@ class VerlSteps(PPOTrainerSync):
         return RolledOut(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
 
     def update(self, groups: Sequence[Group]) -> Updated:
-        """One of verl's steps, on these groups."""
+        """One of verl's steps, on these groups.
+
+        Raises:
+            UserError: if the policy has diverged.
+        """
         self.global_steps += 1
+        groups = trained_on(groups, self.run.trainer.prompts_per_update)
+        if not groups:
+            return Updated(self.no_update)
         self.stored = stored_keys(groups)
         self.replay_buffer.batch = self.rows.put(groups, self.global_steps)
         metrics: dict[str, Any] = {}
@@ -113,9 +122,18 @@ class VerlSteps(PPOTrainerSync):
         batch = self._step_once(metrics, self.timing_raw, len(groups))
         gaps = dict(zip(GAPS, log_prob_gap(batch), strict=True))
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
-        measured = {key: _number(metrics, name) for key, name in self._metric_names.items()}
+        measured = {key: self._number(metrics, name) for key, name in self._metric_names.items()}
         seconds = {stage: self.timing_raw.get(timer, 0.0) for timer, stage in TIMERS.items()}
         return Updated(measured | gaps, seconds)
+
+    def _number(self, metrics: Mapping[str, Any], name: str) -> float | None:
+        """A metric of verl's, if there is one."""
+        value = metrics.get(name)
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"the policy has diverged: verl's {name} of an update is {value}",
+                            key="trainer.learning_rate", value=self.run.trainer.learning_rate,
+                            allowed="a smaller one")  # fmt: skip
+        return None if value is None else float(value)
 
     def publish(self) -> None:
         """Give vLLM the updated weights."""
@@ -184,9 +202,3 @@ class VerlSteps(PPOTrainerSync):
         """Called when the processes are there, before vLLM gets its first weights."""
         self.global_steps = 0
         self.campaign.restore(self)
-
-
-def _number(metrics: Mapping[str, Any], name: str) -> float | None:
-    """A metric of verl's, if there is one."""
-    value = metrics.get(name)
-    return None if value is None else float(value)

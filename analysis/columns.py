@@ -1,0 +1,72 @@
+"""Columns of a table at one preset: each kind of table makes its declaration into columns that are measured alike."""
+
+from collections.abc import Mapping
+
+from analysis.quantities import ACCURACY, SECONDS
+from analysis.speedups import SPEEDUP
+from redraft.config import Benchmark, Column, Reported, RunTable, StageTable, TargetTable
+from redraft.config.tables import Target
+
+EACH = "accuracy:*"
+"""Quantity of a column that stands for one column a benchmark."""
+AVERAGE = "average_speedup"
+"""Name and quantity of the column that is the mean of a row's speedups in brackets."""
+
+
+def expand(table: RunTable, benchmarks: Mapping[str, Benchmark], spec: Reported | None = None) -> RunTable:
+    """The table with all its columns.
+
+    Args:
+        table: as declared.
+        benchmarks: of the preset; each has an absolute column in place of `accuracy:*`.
+        spec: says which reported columns are a stage's, where the table has stages.
+    """
+    columns = [each for column in table.columns for each in _of_benchmarks(column, benchmarks)]
+    if isinstance(table, StageTable):
+        columns += _of_stages(table, spec)
+    if isinstance(table, TargetTable):
+        columns += [
+            each
+            for target in table.targets
+            for each in pair(target, f"{table.clock}_to:{target.at_least:g}:{target.quantity}", table.decimals)
+        ] + ([average(table.decimals)] if table.average else [])
+    return table.model_copy(update={"columns": columns})
+
+
+def _of_benchmarks(column: Column, benchmarks: Mapping[str, Benchmark]) -> list[Column]:
+    if column.quantity != EACH:
+        return [column]
+    return [
+        column.model_copy(
+            update={"name": name, "title": f"{name} (%)", "quantity": ACCURACY + name, "reported": [name]}
+        )
+        for name in benchmarks
+    ]
+
+
+def _of_stages(table: StageTable, spec: Reported | None) -> list[Column]:
+    total = spec.quantities[SECONDS + "total"].columns if spec and SECONDS + "total" in spec.quantities else []
+    reported = {name: quantity.columns for name, quantity in spec.quantities.items()} if spec else {}
+    stages = [
+        Column(name=f"{stage}_s", title=f"{title} (s)", quantity=SECONDS + stage, decimals=table.decimals,
+               reported=reported.get(SECONDS + stage, []))
+        for stage, title in table.stages.items()
+    ]  # fmt: skip
+    speedups = [
+        Column(name=f"speedup_{kind}", title=title, quantity=SPEEDUP + kind, reported=total)
+        for kind, title in table.speedups.items()
+    ]
+    return stages + speedups
+
+
+def pair(target: Target, quantity: str, decimals: int) -> list[Column]:
+    """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
+    time = Column(name=target.name, title=target.title, quantity=quantity, decimals=decimals, reported=target.reported)
+    changes = {"name": f"{target.name}_speedup", "relative": "speedup", "in_brackets": True}
+    return [time, time.model_copy(update=changes | {"title": f"{target.title}, speedup (×)"})]
+
+
+def average(decimals: int) -> Column:
+    """The column of a row's mean speedup."""
+    return Column(name=AVERAGE, title="Average speedup (×)", quantity=AVERAGE, relative="speedup",
+                  decimals=decimals)  # fmt: skip

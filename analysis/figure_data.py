@@ -1,0 +1,195 @@
+"""Points of a regenerated figure, a line each, for its CSV file and its drawing."""
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.collect import Runs
+from analysis.quantities import by_seed, over_time
+from analysis.reported import read_reported
+from analysis.rollouts import SHARE, of_prompts
+from analysis.statistics import Estimate, estimate
+from redraft.config import Cell, Experiments, Figure, Panel
+from redraft.errors import UserError
+from redraft.layout import published_data
+
+COLUMNS = [
+    *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
+    *("first_reuse", "seeds", "manifests"),
+]
+"""`x` is a step or an epoch from 0, hours, the position of a bar, or the lower edge of a bin. Over bins there is also
+`upper`, its upper edge; of a surface `y`."""
+FURTHER = {"bins": ["upper"], "surface": ["y"]}
+
+Bars = Mapping[str, Mapping[str, float]]
+"""Title of a panel to cell to the paper's value."""
+
+
+def figure_data(
+    figure: Figure, runs: Runs, paper_scale: bool, reported: Bars | None = None, cells: Mapping[str, Cell] | None = None
+) -> pd.DataFrame:
+    """All points of a figure, a line each; a panel's cells without runs have no points.
+
+    Papers print few numbers of a figure, so `reported` is mostly NaN; off the paper's scale it is so everywhere.
+
+    Args:
+        figure: what to show.
+        runs: finished runs.
+        paper_scale: whether reported values apply.
+        reported: those of the bars, from `reported_bars`.
+        cells: definitions of the panels' cells, for the axes of a surface.
+    """
+    points: list[dict[str, Any]] = []
+    for panel in figure.panels:
+        if panel.published:
+            points += _published(panel)
+        for position, cell in enumerate(panel.cells):
+            if figure.x == "cell":
+                points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
+            elif figure.x == "bins":
+                points += _bins(panel, cell, runs)
+            elif figure.x == "surface":
+                points += _on_surface(panel, cell, runs, (cells or {})[cell])
+            else:
+                points += _line(figure.x, panel, cell, runs)
+    data = pd.DataFrame(points, columns=COLUMNS + FURTHER.get(figure.x, []))
+    if not paper_scale:
+        data["reported"] = math.nan
+    data["deviation"] = data["reproduced"] - data["reported"]
+    return data
+
+
+def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
+    """The paper's values of a figure's bars, from its tables."""
+    found: dict[str, dict[str, float]] = {}
+    spec = experiments.reported(paper)
+    for panel in figure.panels:
+        if panel.reported_in and spec:
+            table = read_reported(experiments.folder / paper, panel.reported_in.table, spec)
+            rows = {cell: table.row(experiments.cell(f"{paper}/{cell}")) for cell in panel.cells}
+            column = panel.reported_in.column
+            found[panel.title] = {cell: row[column] for cell, row in rows.items() if column in row}
+    return found
+
+
+def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
+    """The points of one cell in one panel.
+
+    Steps at which a quantity is null have none, unless all are: that a cell was run and measures nothing is no gap.
+    """
+    table = over_time(runs, panel.quantity, cell, x)
+    if table.empty:
+        by = "epoch" if x == "epoch" else "step"
+        positions = sorted(runs.steps.loc[runs.steps["cell"] == cell, by].unique())
+        return [_point(panel, cell, int(position), estimate({}), math.nan, runs) for position in positions]
+    ends = {"first": 0, "last": len(table) - 1}
+    reported = {ends[end]: value for end, value in panel.reported.items()}
+    marked = _first_reuse(runs, cell, x) if panel.mark_first_reuse else None
+    points = []
+    for i, (position, values) in enumerate(table.iterrows()):
+        found = estimate({int(seed): float(value) for seed, value in values.items()})
+        at = float(position) if x == "hours" else int(position)  # type: ignore[arg-type]
+        point = _point(panel, cell, at, found, reported.get(i, math.nan), runs)
+        points.append(point | {"first_reuse": marked is not None and at == marked})
+    return points
+
+
+def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
+    """The first step (or the epoch) of a cell's second epoch, None if it has no second one."""
+    steps = runs.steps[(runs.steps["cell"] == cell) & (runs.steps["epoch"] == 1)]
+    return None if steps.empty else int(steps[x].min())
+
+
+def _bar(panel: Panel, position: int, cell: str, runs: Runs, reported: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The bar of one cell in one panel, none if it was not run."""
+    found = estimate(by_seed(runs, panel.quantity, cell))
+    return [_point(panel, cell, position, found, reported.get(cell, math.nan), runs)] if found.seeds else []
+
+
+def _bins(panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
+    """A point a bin: the share of prompts in it, or the mean of a quantity over its prompts."""
+    chosen = runs.runs[runs.runs["cell"] == cell]
+    by_bin: list[dict[int, float]] = [{} for _ in panel.bins[1:]]
+    for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
+        for i, value in enumerate(_of_bins(panel, Path(manifest).parent)):
+            by_bin[i][int(seed)] = value
+    if chosen.empty:
+        return []
+    return [
+        _point(panel, cell, low, estimate(values), math.nan, runs) | {"upper": high}
+        for (low, high), values in zip(pairwise(panel.bins), by_bin, strict=True)
+    ]
+
+
+def _of_bins(panel: Panel, folder: Path) -> list[float]:
+    """The value of each bin in one run; NaN for the mean over no prompts."""
+    names = [panel.by] if panel.quantity == SHARE else [panel.by, panel.quantity]
+    prompts = of_prompts(folder, list(dict.fromkeys(names)))
+    if panel.epochs != "all":
+        epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
+        prompts = prompts[prompts["epoch"] == epoch]
+    values = []
+    for i, (low, high) in enumerate(pairwise(panel.bins)):
+        is_last = i == len(panel.bins) - 2
+        inside = prompts[panel.by].between(low, high, inclusive="both" if is_last else "left")
+        values.append(float(inside.mean() if panel.quantity == SHARE else prompts.loc[inside, panel.quantity].mean()))
+    return values
+
+
+def _on_surface(panel: Panel, cell: str, runs: Runs, definition: Cell) -> list[dict[str, Any]]:
+    """The point of one cell, none if it was not run."""
+    found = estimate(by_seed(runs, panel.quantity, cell))
+    if not found.seeds:
+        return []
+    x, y = (coordinate(definition, axis) for axis in panel.axes)
+    return [_point(panel, cell, x, found, math.nan, runs) | {"y": y}]
+
+
+def coordinate(cell: Cell, axis: str) -> float:
+    """The number that a cell has at a dotted key.
+
+    Raises:
+        UserError: if it has none there, or something else.
+    """
+    value: Any = cell
+    for part in axis.split("."):
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{cell.id} has no number there", key="axes", value=axis) from None
+
+
+def _published(panel: Panel) -> list[dict[str, Any]]:
+    """The points of a published file, none if it is not there."""
+    source = panel.published
+    if source is None or not (file := published_data() / source.file).exists():
+        return []
+    frame = pd.read_csv(file, dtype=str)
+    columns = [source.x, source.y, panel.quantity]
+    for column in (*columns, *source.where):
+        if column not in frame:
+            raise UserError(
+                "this file has no such column", file=file, key="column", value=column, allowed=frame.columns
+            )
+    for column, value in source.where.items():
+        frame = frame[frame[column] == value]
+    empty = {"n_seeds": 0, "reported": math.nan, "first_reuse": False, "seeds": "", "manifests": ""}
+    return [
+        {"panel": panel.title, "quantity": panel.quantity, "cell": "", "label": "published", "x": x, "y": y,
+         "reproduced": value, "low": math.nan, "high": math.nan, **empty}
+        for x, y, value in frame[columns].astype(float).itertuples(index=False)
+    ]  # fmt: skip
+
+
+def _point(panel: Panel, cell: str, x: float, found: Estimate, reported: float, runs: Runs) -> dict[str, Any]:
+    return {
+        "panel": panel.title, "quantity": panel.quantity, "cell": cell, "label": panel.label(cell), "x": x,
+        "reproduced": found.mean, "low": found.shown.low, "high": found.shown.high, "n_seeds": len(found.seeds),
+        "reported": reported, "first_reuse": False, "seeds": " ".join(map(str, found.seeds)),
+        "manifests": " ".join(runs.manifests(cell, found.seeds)),
+    }  # fmt: skip

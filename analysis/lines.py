@@ -1,0 +1,77 @@
+"""Lines of a table: its rows, each at some point of its run."""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from analysis.collect import Runs
+from analysis.reported import ReportedTable
+from redraft.config import Cell, Experiments, Row, RunTable, StepTable
+from redraft.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Runs and reported values that a table is made from."""
+
+    runs: Runs
+    reported: ReportedTable
+    experiments: Experiments
+    paper: str
+    preset: str
+    paper_scale: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the regenerated table: a row of the file, at some point of its run.
+
+    Attributes:
+        at: steps done; None is the last policy.
+        share: `at` as a share of all steps of the run; None with `at`.
+        known: whether the preset has what the cell needs.
+    """
+
+    row: Row
+    group: str
+    label: str
+    baseline: str
+    at: int | None = None
+    share: Fraction | None = None
+    known: bool = True
+
+    @property
+    def is_baseline(self) -> bool:
+        """True if relative columns compare the line with itself."""
+        return self.row.cell == self.baseline and self.at != 0
+
+
+def lines_of(table: RunTable, source: Source) -> list[Line]:
+    """The table's lines in order; where rows are steps, those of one step after those of another."""
+    lines, group, along = [], "", isinstance(table, StepTable)
+    for row in table.rows:
+        group = row.group or group
+        line = Line(row, group, row.label, row.baseline or table.baseline)
+        if row.at == "start":
+            lines.append(replace(line, at=0, share=Fraction(0)))
+        elif along:
+            lines += _along(line, source)
+        else:
+            lines.append(line)
+    return sorted(lines, key=lambda line: line.at or 0) if along else lines
+
+
+def _along(line: Line, source: Source) -> list[Line]:
+    """A line a policy that is evaluated during the run; the line itself if the preset has no such run."""
+    try:
+        run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
+    except UserError:
+        return [replace(line, known=False)]
+    return [
+        replace(line, label=f"{line.label} @ {step}", at=step, share=Fraction(step, run.steps))
+        for step in run.evaluated_steps
+    ]
+
+
+def lookup(source: Source, cell: str) -> Cell:
+    """The cell of that name."""
+    return source.experiments.cell(f"{source.paper}/{cell}")

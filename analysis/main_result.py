@@ -1,0 +1,47 @@
+"""The main result: the relative columns of a paper's first table, of the rows that were run; compares at any scale."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.columns import expand
+from analysis.measure import relation
+from analysis.render import Sheet, html
+from analysis.verdicts import MISSING
+from redraft.config import Experiments, PublishedTable, RunTable
+from redraft.layout import Layout
+
+
+def main_table(experiments: Experiments, paper: str) -> RunTable | None:
+    """The paper's first table, if it compares runs."""
+    tables = experiments.tables(paper).tables
+    first = tables[0] if tables else None
+    return None if first is None or isinstance(first, PublishedTable) else first
+
+
+def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str, dict[str, Any]]:
+    """The comparisons of the first table as HTML, empty if none was run; and how many were, of how many."""
+    table = main_table(experiments, paper)
+    if table is None:
+        return "", {"run": 0, "of": 0, "heading": ""}
+    whole = expand(table, experiments.preset(layout.preset).benchmarks, experiments.reported(paper))
+    relative = [column.model_copy(update={"in_brackets": False}) for column in whole.columns if relation(column)]
+    compared = [row for row in whole.rows if row.at == "end" and row.cell != (row.baseline or whole.baseline)]
+    cells = read_table(layout.table(paper, table.number))
+    cells = cells[cells["column"].isin([column.name for column in relative]) & (cells["verdict"] != MISSING)]
+    keys = pd.MultiIndex.from_tuples([(row.label, f"{paper}/{row.cell}") for row in compared], names=["row", "cell"])
+    cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
+    run = len(cells[["row", "cell"]].drop_duplicates())
+    sheet = Sheet(whole.model_copy(update={"note": ""}), relative, cells)
+    if not relative:
+        return "", {"run": 0, "of": 0, "heading": table.heading}
+    text = html(sheet, layout.main_result(paper).parent, f"{paper}-main-result") if run else ""
+    return text, {"run": run, "of": len(compared), "heading": table.heading}
+
+
+def read_table(stem: Path) -> pd.DataFrame:
+    """A made table's cells."""
+    frame = pd.read_csv(stem.with_suffix(".csv"))
+    texts = [column for column in ("group", "seeds", "manifests") if column in frame]
+    return frame.astype(dict.fromkeys(texts, str)).replace({column: {"nan": ""} for column in texts})

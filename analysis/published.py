@@ -1,0 +1,161 @@
+"""Replay of published data: tables and points from the raw files that authors published beside their papers.
+
+The files are third-party data, so they are never part of the repository. They lie where `redraft.layout.published_data`
+says; without them a table says "no data" in every cell.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.columns import AVERAGE, average, pair
+from analysis.reported import ReportedTable, mean_of
+from analysis.statistics import PAIRINGS
+from analysis.tables import COLUMNS
+from analysis.verdicts import AGREES, BASELINE, DIFFERS, NO_DATA, NOT_APPLICABLE, NOT_COMPARABLE
+from redraft.config import Column, PublishedTable
+from redraft.config.tables import Curve
+from redraft.errors import UserError
+
+
+def read_curve(file: Path) -> list[dict[str, float]]:
+    """The validations of a published training curve, one JSON object a line.
+
+    Raises:
+        UserError: if a line is no JSON object.
+    """
+    records = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            record = None
+        if not isinstance(record, dict):
+            raise UserError("this line is no JSON object", file=file, key="line", value=number)
+        records.append(record)
+    return records
+
+
+def first_time(curve: Sequence[Mapping[str, float]], time: str, field: str, at_least: float, file: Path) -> float:
+    """The time of the first validation in which a field is not below a value; infinite if there is none."""
+    for key in (time, field):
+        if curve and not any(key in record for record in curve):
+            raise UserError("these curves have no such field", file=file, key="field", value=key, allowed=curve[0])
+    reached = [record[time] for record in curve if record.get(field, -math.inf) >= at_least]
+    return min(reached, default=math.inf)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row with the times at which its curve reaches the targets; None without its file."""
+
+    row: Curve
+    group: str
+    times: list[float] | None
+
+
+def make_published(table: PublishedTable, folder: Path, reported: ReportedTable) -> pd.DataFrame:
+    """All cells of a table of published curves, a line each, columns as those of every table.
+
+    A replayed value agrees if it is the reported one as far as that is printed (`decimals`), and differs otherwise.
+
+    Args:
+        table: as declared.
+        folder: of published data.
+        reported: the paper's own table.
+    """
+    lines, group = [], ""
+    for row in table.rows:
+        group = row.group or group
+        lines.append(_Line(row, group, _times(row, table, folder / table.folder)))
+    by_label = {(line.group, line.row.label): line for line in lines}
+    records = []
+    for line in lines:
+        baseline = by_label.get((line.group, line.row.baseline or "")) or next(
+            (other for other in lines if other.row.label == line.row.baseline), None
+        )
+        records += _records(line, baseline, table, reported)
+    return pd.DataFrame(records, columns=COLUMNS)
+
+
+def columns_of(table: PublishedTable) -> list[Column]:
+    """A time and a speedup in brackets for each target, and the mean speedup."""
+    columns = [column for target in table.targets for column in pair(target, target.field, table.decimals)]
+    return columns + ([average(table.decimals)] if table.average else [])
+
+
+def _times(row: Curve, table: PublishedTable, folder: Path) -> list[float] | None:
+    file = folder / row.file
+    if not file.exists():
+        return None
+    curve = read_curve(file)
+    return [first_time(curve, table.time, t.field, t.at_least, file) * table.scale for t in table.targets]
+
+
+def _records(line: _Line, baseline: _Line | None, table: PublishedTable, reported: ReportedTable) -> list[dict]:
+    """The cells of a row, in the order of `columns_of`."""
+    records, speedups, printed = [], [], []
+    own = reported.select(line.row.reported) if line.row.reported else {}
+    other = reported.select(baseline.row.reported) if baseline and baseline.row.reported else {}
+    for i, target in enumerate(table.targets):
+        time, claimed = line.times[i] if line.times else math.nan, mean_of(own, target.reported)
+        before = baseline.times[i] if baseline and baseline.times else math.nan
+        speedup, claimed_speedup = _ratio(before, time), _ratio(mean_of(other, target.reported), claimed)
+        records.append(_record(line, target.name, time, claimed, table.decimals))
+        records.append(_record(line, f"{target.name}_speedup", speedup, claimed_speedup, table.decimals, baseline))
+        speedups.append(speedup)
+        printed.append(claimed_speedup)
+    if table.average:
+        records.append(_record(line, AVERAGE, _mean(speedups), _mean(printed), table.decimals, baseline))
+    return [record | {"step": ""} for record in records]
+
+
+def _ratio(before: float, after: float) -> float:
+    """The speedup, NaN where either was never reached."""
+    return PAIRINGS["speedup"](after, before) if math.isfinite(before) and math.isfinite(after) else math.nan
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def _record(
+    line: _Line, column: str, value: float, reported: float, decimals: int, baseline: _Line | str | None = ""
+) -> dict:
+    """A cell; a `baseline` of None says that the row is one itself."""
+    return {
+        "group": line.group,
+        "row": line.row.label,
+        "column": column,
+        "reproduced": value,
+        "low": math.nan,
+        "high": math.nan,
+        "n_seeds": int(not math.isnan(value)),
+        "reported": reported,
+        "deviation": value - reported if math.isfinite(value) else math.nan,
+        "verdict": _verdict(line, value, reported, decimals, is_baseline=baseline is None),
+        **dict.fromkeys(("tested_low", "tested_high", "p", "p_corrected", "noise"), math.nan),
+        "iqm": value,
+        "cell": "",
+        "seeds": "",
+        "manifests": "",
+    }
+
+
+def _verdict(line: _Line, value: float, reported: float, decimals: int, is_baseline: bool) -> str:
+    if line.times is None:
+        return NO_DATA
+    if is_baseline:
+        return BASELINE
+    if math.isnan(value):
+        return NOT_APPLICABLE
+    if math.isnan(reported):
+        return NOT_COMPARABLE
+    if math.isinf(value) or math.isinf(reported):
+        return AGREES if value == reported else DIFFERS
+    return AGREES if abs(value - reported) <= 0.5 * 10**-decimals + 1e-9 else DIFFERS

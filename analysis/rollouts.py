@@ -1,0 +1,73 @@
+"""Quantities of prompts, from the rollouts that runs keep: a line a prompt and visit, for histograms.
+
+Only the columns that a quantity needs are read; the tokens of rollouts, by far the most of a file, only for lengths.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from redraft.errors import UserError
+from redraft.files import read_parquet
+
+SHARE = "share"
+"""Quantity of a bin: the share of prompts in it."""
+
+KEY = ["step", "epoch", "prompt"]
+"""A visit of a prompt."""
+
+
+def _mean(column: str) -> Callable[[pd.DataFrame], pd.Series]:
+    return lambda rollouts: rollouts.groupby(KEY)[column].mean()
+
+
+def _so_far(rollouts: pd.DataFrame) -> pd.Series:
+    """Mean reward of all rollouts that a prompt has had up to and with a visit."""
+    visits = rollouts.groupby(KEY)["reward"].agg(["sum", "size"]).sort_index(level="step")
+    totals = visits.groupby(level="prompt").cumsum()
+    return totals["sum"] / totals["size"]
+
+
+PROMPT_QUANTITIES: dict[str, tuple[Callable[[pd.DataFrame], pd.Series], tuple[str, ...]]] = {
+    "pass_rate": (_mean("reward"), ("reward",)),
+    "pass_rate_so_far": (_so_far, ("reward",)),
+    "responses": (lambda rollouts: rollouts.groupby(KEY)["reward"].size().astype(float), ("reward",)),
+    "response_length": (_mean("length"), ("tokens",)),
+    "prefix_length": (_mean("prefix_length"), ("prefix_length",)),
+    "draft_length": (_mean("draft_length"), ("draft_length",)),
+}
+"""Quantities of a visit of a prompt, and the columns of its rollouts that each needs; rewards are 0 to 1."""
+
+
+def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
+    """Quantities of every visit of every prompt of a run: columns step, epoch, prompt and one a quantity.
+
+    Args:
+        folder: of the run, with `rollouts/step-NNNN.parquet`.
+        quantities: of `PROMPT_QUANTITIES`.
+
+    Raises:
+        UserError: for an unknown quantity, or if the run has no rollouts.
+    """
+    for name in quantities:
+        if name not in PROMPT_QUANTITIES:
+            raise UserError("no such quantity of a prompt", key="quantity", value=name,
+                            allowed=[SHARE, *PROMPT_QUANTITIES])  # fmt: skip
+    needed = {column for name in quantities for column in PROMPT_QUANTITIES[name][1]}
+    rollouts = _read(folder, sorted(needed))
+    parts = {name: PROMPT_QUANTITIES[name][0](rollouts) for name in quantities}
+    return pd.DataFrame(parts).reset_index()
+
+
+def _read(folder: Path, columns: list[str]) -> pd.DataFrame:
+    files = sorted((folder / "rollouts").glob("step-*.parquet"))
+    if not files:
+        raise UserError("this run has no rollouts", file=folder / "rollouts")
+    steps = []
+    for file in files:
+        frame = read_parquet(file, ("epoch", "prompt", *columns), only=True)
+        if "tokens" in columns:
+            frame = frame.assign(length=frame["tokens"].map(len)).drop(columns="tokens")
+        steps.append(frame.assign(step=int(file.stem.removeprefix("step-"))))
+    return pd.concat(steps, ignore_index=True)

@@ -1,0 +1,262 @@
+"""Claims of a paper: each is a quotation, a test on runs, and the numbers that the sentence prints."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from redraft.config.base import Config, refuse_twice
+from redraft.config.names import CellName, Quantity
+
+Pair = tuple[CellName, CellName]
+"""A cell and what it is compared with."""
+
+Relative = Literal["ratio", "difference"]
+"""cell/baseline or cell-baseline, by seed."""
+
+
+class Compare(Config):
+    """The paired difference (or ratio) between two cells lies beyond a threshold."""
+
+    kind: Literal["compare"] = "compare"
+    quantity: Quantity
+    """Quantity that is compared."""
+    over: Quantity | None = None
+    """The baseline's quantity, if it is another one; so two quantities of one cell are compared."""
+    cell: CellName
+    """The cell the claim is about."""
+    baseline: CellName
+    """Cell that it is compared with."""
+    relative: Relative = "difference"
+    """cell/baseline or cell-baseline, by seed."""
+    expected: Literal["above", "below", "within"]
+    """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
+    threshold: float
+    """In the quantity's unit, or a ratio."""
+
+
+class Pairs(Config):
+    """Several comparisons at once: their mean lies beyond a threshold, or each of them does, or so many of them."""
+
+    kind: Literal["pairs"] = "pairs"
+    quantity: Quantity
+    """Quantity that is compared."""
+    over: Quantity | None = None
+    """The baselines' quantity, if it is another one."""
+    pairs: list[Pair] = Field(min_length=2)
+    """Each a cell and its baseline."""
+    relative: Relative = "difference"
+    """cell/baseline or cell-baseline, by seed."""
+    statistic: Literal["mean", "each"] = "each"
+    """The mean over the pairs, taken in each seed, or every pair by itself."""
+    at_least: int | None = Field(default=None, ge=1)
+    """Number of pairs that must hold, if not each."""
+    expected: Literal["above", "below", "within"]
+    """Which side of the threshold the paper asserts; `within` means at most so far from the neutral value."""
+    threshold: float
+    """In the quantity's unit, or a ratio."""
+
+    @model_validator(mode="after")
+    def _countable(self) -> "Pairs":
+        if self.at_least and (self.statistic == "mean" or self.expected == "within" or self.at_least > len(self.pairs)):
+            raise ValueError(f"at_least ({self.at_least}) counts pairs above or below, at most {len(self.pairs)}")
+        return self
+
+
+class Monotone(Config):
+    """A quantity rises or falls along a sequence of cells."""
+
+    kind: Literal["monotone"] = "monotone"
+    quantity: Quantity
+    """Quantity that is compared."""
+    cells: list[CellName] = Field(min_length=2)
+    """In the order in which the quantity should rise or fall."""
+    expected: Literal["rises", "falls"]
+    """Direction along `cells`."""
+
+
+class Bound(Config):
+    """A quantity of one cell stays on one side of a value."""
+
+    kind: Literal["bound"] = "bound"
+    quantity: Quantity
+    """Quantity that is bounded."""
+    cell: CellName
+    """The cell."""
+    expected: Literal["above", "below"]
+    """Which side."""
+    threshold: float
+    """In the quantity's unit."""
+
+
+class Range(Config):
+    """A quantity of each of some cells lies between two values."""
+
+    kind: Literal["range"] = "range"
+    quantity: Quantity
+    """Quantity that is bounded."""
+    cells: list[CellName] = Field(min_length=1)
+    """The cells."""
+    low: float
+    """In the quantity's unit."""
+    high: float
+    """In the quantity's unit."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Range":
+        if self.low >= self.high:
+            raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g})")
+        return self
+
+
+class Peak(Config):
+    """A quantity is highest in one cell of several."""
+
+    kind: Literal["peak"] = "peak"
+    quantity: Quantity
+    """Quantity that is compared."""
+    cell: CellName
+    """The cell that should be highest."""
+    others: list[CellName] = Field(min_length=1)
+    """The cells it should exceed, each by itself."""
+
+
+class Extreme(Config):
+    """A ratio or difference is highest, or lowest, in one pair of cells of several."""
+
+    kind: Literal["extreme"] = "extreme"
+    quantity: Quantity
+    """Quantity that is compared within each pair."""
+    over: Quantity | None = None
+    """The baselines' quantity, if it is another one."""
+    pair: Pair
+    """The pair that should be the extreme."""
+    others: list[Pair] = Field(min_length=1)
+    """The pairs it should be beyond, each by itself."""
+    relative: Relative = "ratio"
+    """cell/baseline or cell-baseline, by seed."""
+    expected: Literal["highest", "lowest"]
+    """Which extreme."""
+
+
+class Correlation(Config):
+    """Over several pairs of cells, two ratios (or differences) have a rank correlation beyond a threshold."""
+
+    kind: Literal["correlation"] = "correlation"
+    quantity: Quantity
+    """One quantity."""
+    other: Quantity
+    """The other one."""
+    pairs: list[Pair] = Field(min_length=3)
+    """Each a cell and its baseline."""
+    relative: Relative = "ratio"
+    """cell/baseline or cell-baseline, by seed."""
+    other_relative: Relative | None = None
+    """The same for the other quantity, if it differs."""
+    expected: Literal["above", "below"] = "above"
+    """Which side of the threshold."""
+    threshold: float = Field(ge=-1, le=1)
+    """Threshold of Spearman's coefficient, which is computed in each seed."""
+
+
+class Trend(Config):
+    """Within each run of some cells, quantities that stand for successive parts of it rise or fall."""
+
+    kind: Literal["trend"] = "trend"
+    quantities: list[Quantity] = Field(min_length=2)
+    """In the order of training."""
+    cells: list[CellName] = Field(min_length=1)
+    """The cells, each of which must show it."""
+    expected: list[Literal["rises", "falls"]]
+    """From each quantity to the next."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Trend":
+        if len(self.expected) != len(self.quantities) - 1:
+            raise ValueError(f"{len(self.quantities)} quantities need {len(self.quantities) - 1} directions")
+        return self
+
+
+class Fluctuation(Config):
+    """The largest fall between two successive evaluations of a run is larger in one cell than in another."""
+
+    kind: Literal["fluctuation"] = "fluctuation"
+    quantity: Quantity
+    """An accuracy, which is measured of every policy that was kept."""
+    cell: CellName
+    """The cell that should be less stable."""
+    baseline: CellName
+    """Cell that it is compared with."""
+
+
+Test = Annotated[
+    Compare | Pairs | Monotone | Peak | Extreme | Bound | Range | Correlation | Trend | Fluctuation,
+    Field(discriminator="kind"),
+]
+
+
+class Printed(Config):
+    """A number as the paper's sentence prints it. It is compared with the paper's own tables, never with a run."""
+
+    number: str = Field(pattern=r"^-?\d+(\.\d+)?(–\d+(\.\d+)?)?$")
+    """The digits, or a range `1.66–2.46`; the last digit says how finely it is rounded."""
+    scale: float = 1.0
+    """Factor from the printed unit to the test's."""
+    tolerance: float | None = Field(default=None, ge=0)
+    """In the printed unit; half a unit of the last digit if empty."""
+    quantity: Quantity | None = None
+    """Quantity of the number; if empty, each value that the claim's test compares."""
+    cell: CellName | None = None
+    """Cell of the number."""
+    baseline: CellName | None = None
+    """Cell that the number is relative to, if it is."""
+    relative: Literal["ratio", "speedup", "difference"] = "ratio"
+    """Relation to the baseline."""
+    ends: bool = False
+    """The ends of a range must be the lowest and the highest value, not only lie around them."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Printed":
+        if (self.quantity is None) != (self.cell is None) or (self.baseline and not self.cell):
+            raise ValueError("a printed number names both a quantity and a cell, or neither")
+        return self
+
+    @property
+    def limits(self) -> tuple[float, float, float]:
+        """Lowest and highest printed value and the tolerance, in the test's unit."""
+        numbers = self.number.split("–")
+        decimals = max(len(number.partition(".")[2]) for number in numbers)
+        tolerance = 0.5 * 10**-decimals if self.tolerance is None else self.tolerance
+        return float(numbers[0]) * self.scale, float(numbers[-1]) * self.scale, tolerance * abs(self.scale)
+
+
+class Claim(Config):
+    """A sentence of the paper that asserts a direction or a number, as a test."""
+
+    id: str
+    """Short name."""
+    quotation: str
+    """The paper's words, shortened to the assertion."""
+    section: str
+    """Section of the quotation."""
+    test: Test
+    """The statistic and its threshold."""
+    printed: list[Printed] = []
+    """The numbers in the quotation."""
+    scale: Literal["any", "paper"] = "any"
+    """Scale at which the test can decide: `paper` if it is about an absolute value, or about something that another
+    model or task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
+    note: str = ""
+    """Omissions of the test, or the reason for its threshold."""
+
+
+class ClaimFile(Config):
+    """`experiments/<paper>/claims.yaml`."""
+
+    claims: list[Claim] = []
+    """All claims."""
+
+    @field_validator("claims")
+    @classmethod
+    def _distinct(cls, claims: list[Claim]) -> list[Claim]:
+        refuse_twice("claim", [claim.id for claim in claims])
+        return claims

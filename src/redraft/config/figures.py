@@ -1,0 +1,177 @@
+"""Figures of a paper, by what the horizontal axis is; and the case studies, which are figures of single rollouts."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from redraft.config.base import Config, InnerPath, refuse_twice
+from redraft.config.names import BEYOND, CellName, Quantity
+
+Axis = Literal["step", "epoch", "hours", "cell", "bins", "surface"]
+"""Lines over steps, epochs or hours of training; a bar a cell; bars over bins of prompts; colours over two axes."""
+
+LINES = ("step", "epoch", "hours")
+
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "reported": LINES,
+    "mark_first_reuse": ("step", "epoch"),
+    "smoothing": LINES,
+    "reported_in": ("cell",),
+    "by": ("bins",),
+    "bins": ("bins",),
+    "epochs": ("bins",),
+    "axes": ("surface",),
+    "published": ("surface",),
+}
+"""Field of a panel to the axes that it is for."""
+
+
+class ReportedColumn(Config):
+    """Place of a figure's bars in the paper's tables."""
+
+    table: int = Field(ge=1, lt=BEYOND)
+    """Number of the reported table."""
+    column: str
+    """Its column."""
+
+
+class PublishedPoints(Config):
+    """Points of a surface from a CSV file that the authors published; never part of the repository."""
+
+    file: InnerPath
+    """Under the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
+    where: dict[str, str] = {}
+    """Columns and their values that select the file's lines."""
+    x: str
+    """Column of the horizontal axis."""
+    y: str
+    """Column of the vertical axis."""
+
+
+class Panel(Config):
+    """One diagram of a figure."""
+
+    quantity: Quantity
+    """A quantity of a step, or of a run where the horizontal axis is the cell or the diagram a surface; over bins a
+    quantity of a prompt or `share`; a column of the published points."""
+    title: str
+    """Title, with the unit; no two panels of a figure have the same."""
+    cells: list[CellName] = []
+    """One line a cell, or one bar, or one point of a surface."""
+    labels: list[str] = []
+    """Names of the cells in the legend, in their order; the cells' own if empty. The same label has one colour."""
+    log: bool = False
+    """Logarithmic vertical axis."""
+    mark_first_reuse: bool = False
+    """Mark at the first step of each line's second epoch, where reuse begins."""
+    smoothing: float | None = Field(default=None, gt=0, lt=1)
+    """Weight of the past in an exponential moving average that is drawn over a line; none if empty."""
+    reported: dict[Literal["first", "last"], float] = {}
+    """Values read off the paper's figure at its first and last point; shown at the paper's scale only."""
+    reported_in: ReportedColumn | None = None
+    """The reported table that holds the values of the bars; shown at the paper's scale only."""
+    by: Quantity = ""
+    """Quantity of a prompt whose value chooses the bin."""
+    bins: list[float] = []
+    """Edges of the bins, rising; the last one belongs to the last bin."""
+    epochs: Literal["first", "last", "all"] = "all"
+    """Epochs whose prompts are counted."""
+    axes: list[str] = []
+    """Horizontal and vertical axis: keys of a cell, such as `reuse.lenience`, whose values are numbers."""
+    published: PublishedPoints | None = None
+    """Points of a surface, instead of cells."""
+
+    def label(self, cell: str) -> str:
+        """The legend's name of a cell."""
+        return self.labels[self.cells.index(cell)] if self.labels else cell
+
+    @model_validator(mode="after")
+    def _named(self) -> "Panel":
+        refuse_twice("cell", self.cells)
+        refuse_twice("label", self.labels)
+        if self.labels and len(self.labels) != len(self.cells):
+            raise ValueError(f"there are {len(self.labels)} labels for {len(self.cells)} cells")
+        if bool(self.cells) == bool(self.published):
+            raise ValueError("a panel has either cells or published points")
+        if any(later <= earlier for earlier, later in zip(self.bins, self.bins[1:], strict=False)):
+            raise ValueError(f"the edges of bins ({', '.join(f'{edge:g}' for edge in self.bins)}) must rise")
+        return self
+
+
+class Figure(Config):
+    """A figure of the paper, regenerated; one with a number above 100 is not in the paper."""
+
+    number: int = Field(ge=1, le=199)
+    """The paper's number."""
+    title: str
+    """Title of the figure."""
+    x: Axis
+    """The horizontal axis: `cell` and `bins` draw bars, `surface` colours over two axes, the others lines."""
+    panels: list[Panel]
+    """Diagrams from left to right, row by row."""
+    columns: int = Field(default=4, ge=1)
+    """Diagrams in a row."""
+    baselines: list[CellName] = []
+    """Cells that are drawn in grey: bars, and lines of a sweep."""
+    note: str = ""
+    """Note for readers."""
+
+    @property
+    def beyond_paper(self) -> bool:
+        """True if the paper has no such figure."""
+        return self.number > BEYOND
+
+    @property
+    def heading(self) -> str:
+        """`Figure 4`, or `Extra 1` for the first that is not in the paper."""
+        return f"Extra {self.number - BEYOND}" if self.beyond_paper else f"Figure {self.number}"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Figure":
+        refuse_twice("panel", [panel.title for panel in self.panels])
+        for panel in self.panels:
+            for field, axes in ALLOWED.items():
+                if getattr(panel, field) != Panel.model_fields[field].get_default(call_default_factory=True):
+                    _refuse(field, axes, self.x)
+            if self.x == "bins" and (not panel.by or len(panel.bins) < 2):
+                raise ValueError("a panel over bins needs `by` and at least two edges (bins)")
+            if self.x == "surface" and not panel.published and len(panel.axes) != 2:
+                raise ValueError("a surface of cells needs two axes")
+        return self
+
+
+def _refuse(field: str, axes: tuple[str, ...], x: str) -> None:
+    """Raise a ValueError if a panel's field is not for this horizontal axis."""
+    if x not in axes:
+        kinds = {LINES: "lines", ("step", "epoch"): "lines over steps or epochs", ("cell",): "bars of cells"}
+        raise ValueError(f"{field} is for {kinds.get(axes, axes[0])}, not for x: {x}")
+
+
+class Cases(Config):
+    """Case studies of one run: four kinds, in the order of the paper's figures."""
+
+    cell: CellName
+    """Cell whose first seed they are taken from."""
+    numbers: list[int] = Field(min_length=4, max_length=4)
+    """The paper's figure numbers of the kinds that `redraft.evaluate.cases` tells apart."""
+
+
+class FigureFile(Config):
+    """`experiments/<paper>/figures.yaml`."""
+
+    figures: list[Figure] = []
+    """All regenerated figures."""
+    cases: Cases | None = None
+    """Case studies, where the paper has figures of them."""
+
+    @field_validator("figures")
+    @classmethod
+    def _distinct(cls, figures: list[Figure]) -> list[Figure]:
+        refuse_twice("figure", [figure.number for figure in figures])
+        return figures
+
+    @model_validator(mode="after")
+    def _cases_are_other_figures(self) -> "FigureFile":
+        if self.cases:
+            refuse_twice("figure", [*(figure.number for figure in self.figures), *self.cases.numbers])
+        return self

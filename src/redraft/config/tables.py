@@ -1,0 +1,255 @@
+"""Tables of a paper, by kind: rows are cells, evaluated policies, stages of a step, targets reached, published curves.
+
+A kind says what its columns measure; all kinds give the same cells (reproduced, reported, interval, verdict), so that
+one renderer serves them.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from redraft.config.base import Config, InnerPath, refuse_twice
+from redraft.config.names import BEYOND, CellName, Quantity
+
+Clock = Literal["hours", "steps"]
+"""Hours of training, evaluation and checkpoints left out, or steps done."""
+
+
+class Column(Config):
+    """One column of a table."""
+
+    name: str
+    """Header in the CSV file."""
+    title: str
+    """Header for people."""
+    quantity: Quantity
+    """Quantity that is measured in each run."""
+    relative: Literal["ratio", "speedup", "difference"] | None = None
+    """Relation to the table's baseline: x/baseline, baseline/x, x-baseline; absolute if empty."""
+    reported: list[str] = []
+    """Columns of the reported table whose mean is the paper's value."""
+    printed_relative: bool = False
+    """The paper prints these columns relative to its baseline already, as it does speedups."""
+    decimals: int = Field(default=2, ge=0)
+    """Decimals shown to people."""
+    scale: float = 1.0
+    """Factor from the quantity's unit to the column's."""
+    in_brackets: bool = False
+    """The value stands in brackets behind the column before this one."""
+
+
+class Row(Config):
+    """One row of a table."""
+
+    label: str
+    """The paper's name of the row."""
+    cell: CellName
+    """Name of the cell."""
+    group: str = ""
+    """Heading above this row and those after it that name none."""
+    baseline: CellName | None = None
+    """Cell that this row's relative columns refer to, if not the table's."""
+    at: Literal["start", "end"] = "end"
+    """The cell's initial policy, or its final one."""
+    reported: dict[str, str] = {}
+    """Key columns that select the paper's row where they differ from the cell's own."""
+
+
+class AnyTable(Config):
+    """Fields of every kind of table. A table with a number above 100 is not in the paper."""
+
+    number: int = Field(ge=1, le=199)
+    """The paper's number."""
+    title: str
+    """Title of the table."""
+    mean_row: bool = False
+    """A last row shows each column's mean over the rows that are not compared with themselves."""
+    note: str = ""
+    """Note for readers who compare the values."""
+    transcription: int | None = Field(default=None, ge=1, le=BEYOND)
+    """Number of the reported table that stands beside this one, if not its own."""
+
+    @property
+    def beyond_paper(self) -> bool:
+        """True if the paper has no such table."""
+        return self.number > BEYOND
+
+    @property
+    def heading(self) -> str:
+        """`Table 3`, or `Extra 1` for the first that is not in the paper."""
+        return f"Extra {self.number - BEYOND}" if self.beyond_paper else f"Table {self.number}"
+
+    @property
+    def reported_number(self) -> int | None:
+        """Number of the reported table that stands beside this one; None without one."""
+        return self.transcription or (None if self.beyond_paper else self.number)
+
+
+class TableOfCells(AnyTable):
+    """Fields of the kinds whose rows are cells."""
+
+    baseline: CellName
+    """Cell that relative columns refer to."""
+    columns: list[Column] = []
+    """Columns in order; a kind that makes columns of its own puts them behind these."""
+    rows: list[Row] = Field(min_length=1)
+    """Rows in order."""
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells that the table is made of."""
+        return [*(row.cell for row in self.rows), self.baseline]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TableOfCells":
+        refuse_twice("column", [column.name for column in self.columns])
+        refuse_twice("row", [(row.group, row.label) for row in self.rows])
+        cells = [row.cell for row in self.rows]
+        for baseline in (self.baseline, *(row.baseline for row in self.rows if row.baseline)):
+            if baseline not in cells:
+                raise ValueError(f"the baseline ({baseline}) must be the cell of a row ({', '.join(cells)})")
+        return self
+
+
+class CellTable(TableOfCells):
+    """A row is a cell's last policy and all of its run."""
+
+    kind: Literal["cells"] = "cells"
+    columns: list[Column] = Field(min_length=1)
+    """Columns in order."""
+
+
+class StepTable(TableOfCells):
+    """A row `at: end` stands for one row a policy that was evaluated during training, with its run up to there."""
+
+    kind: Literal["steps"] = "steps"
+    columns: list[Column] = Field(min_length=1)
+    """Columns in order."""
+
+
+class StageTable(TableOfCells):
+    """Mean seconds a step by stage: a column a stage behind `columns`, then one a way to count the speedup."""
+
+    kind: Literal["stages"] = "stages"
+    stages: dict[str, str] = Field(min_length=1)
+    """Stage of a step, as records name it, to the column's title without its unit."""
+    decimals: int = Field(default=3, ge=0)
+    """Decimals of the stages' seconds."""
+    speedups: dict[str, str] = {}
+    """Kind of speedup (docs/metrics.md) to the column's title."""
+
+
+class Target(Config):
+    """A value that a quantity should reach."""
+
+    name: str
+    """Header in the CSV file."""
+    title: str
+    """Header for people."""
+    at_least: float
+    """Reached when the quantity is not below this; accuracies are in percent."""
+    reported: list[str] = []
+    """Column of the reported table that holds the hours or steps; `inf` there means never."""
+
+
+class RunTarget(Target):
+    """A target of a quantity of runs."""
+
+    quantity: Quantity
+    """An accuracy, looked at in every evaluated policy, or a quantity of a step."""
+
+
+class TargetTable(TableOfCells):
+    """First hour, or step, at which each target is reached; in brackets the speedup over the baseline, † if never."""
+
+    kind: Literal["targets"] = "targets"
+    clock: Clock = "hours"
+    """Unit of the columns."""
+    targets: list[RunTarget] = Field(min_length=1)
+    """A column a target, behind `columns`."""
+    average: bool = True
+    """A last column shows the arithmetic mean of the row's speedups."""
+    decimals: int = Field(default=1, ge=0)
+    """Decimals of hours and speedups."""
+
+    @model_validator(mode="after")
+    def _distinct_targets(self) -> "TargetTable":
+        refuse_twice("target", [target.name for target in self.targets])
+        return self
+
+
+class Curve(Config):
+    """A row of published data: a training curve, one JSON object a validation and line."""
+
+    label: str
+    """The paper's name of the row, which `baseline` refers to."""
+    file: InnerPath
+    """In the table's folder."""
+    group: str = ""
+    """Heading above this row and those after it that name none."""
+    baseline: str | None = None
+    """Label of the row that speedups refer to; without one the row is a baseline."""
+    reported: dict[str, str] = {}
+    """Key columns and their values that select the paper's row."""
+
+
+class CurveTarget(Target):
+    """A target of a field of published curves."""
+
+    field: str
+    """Key of the JSON objects."""
+
+
+class PublishedTable(AnyTable):
+    """The same as `targets`, from raw curves that the authors published: checks what the paper makes of its own runs.
+
+    The files are third-party data and never part of the repository; without them every cell says so.
+    """
+
+    kind: Literal["published"] = "published"
+    folder: InnerPath
+    """Folder of the curves, under the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
+    time: str
+    """Key of the time or step of a validation."""
+    scale: float = 1.0
+    """Factor from its unit to the table's."""
+    targets: list[CurveTarget] = Field(min_length=1)
+    """A column a target."""
+    average: bool = True
+    """A last column shows the arithmetic mean of the row's speedups."""
+    decimals: int = Field(default=1, ge=0)
+    """Decimals of times and speedups."""
+    rows: list[Curve] = Field(min_length=1)
+    """Rows in order."""
+
+    @property
+    def cells(self) -> list[str]:
+        """None: no run is needed."""
+        return []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PublishedTable":
+        refuse_twice("target", [target.name for target in self.targets])
+        refuse_twice("row", [(row.group, row.label) for row in self.rows])
+        labels = [row.label for row in self.rows]
+        for row in self.rows:
+            if row.baseline and row.baseline not in labels:
+                raise ValueError(f"the baseline ({row.baseline}) must be the label of a row ({', '.join(labels)})")
+        return self
+
+
+RunTable = CellTable | StepTable | StageTable | TargetTable
+Table = Annotated[RunTable | PublishedTable, Field(discriminator="kind")]
+
+
+class TableFile(Config):
+    """`experiments/<paper>/tables.yaml`."""
+
+    tables: list[Table] = []
+    """All regenerated tables."""
+
+    @field_validator("tables")
+    @classmethod
+    def _distinct(cls, tables: list[Table]) -> list[Table]:
+        refuse_twice("table", [table.number for table in tables])
+        return tables

@@ -1,0 +1,192 @@
+"""Figures over hours, bins of prompts and two axes, from runs and rollouts made up here."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from pydantic import ValidationError
+
+from analysis.collect import Runs
+from analysis.figure_data import coordinate, figure_data
+from analysis.figures import plot
+from analysis.rollouts import PROMPT_QUANTITIES, of_prompts
+from redraft.config import Cell, Figure
+from redraft.errors import UserError
+from redraft.layout import PUBLISHED
+
+A, B = "a", "b"
+
+
+def write_rollouts(folder):
+    """Two steps of one epoch each: prompt 0 gets nothing, then one of two right; prompt 1 four of four."""
+    rewards = {0: {0: [0, 0], 1: [1, 1, 1, 1]}, 1: {0: [0, 1], 1: [1, 1, 1, 1]}}
+    for step, by_prompt in rewards.items():
+        lines = [
+            {"epoch": step, "prompt": prompt, "sample": i, "tokens": np.arange(3 + prompt + step),
+             "prefix_length": step, "draft_length": 2 * step, "reward": float(reward)}
+            for prompt, values in by_prompt.items()
+            for i, reward in enumerate(values)
+        ]  # fmt: skip
+        file = folder / f"rollouts/step-{step:04d}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(lines).to_parquet(file)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """One seed of two cells, of which B's steps take twice as long."""
+    for cell in (A, B):
+        write_rollouts(tmp_path / cell)
+    steps = [{"cell": cell, "seed": 0, "step": i, "epoch": i, "reward": 0.1 * i, "seconds.total": hours * 3600.0}
+             for cell, hours in ((A, 1.0), (B, 2.0)) for i in range(2)]  # fmt: skip
+    lines = [{"cell": cell, "seed": 0, "manifest": str(tmp_path / cell / "manifest.json")} for cell in (A, B)]
+    scores = [
+        {"cell": A, "seed": 0, "step": i, "benchmark": "x", "role": "r", "correct": i, "total": 2} for i in (0, 2)
+    ]
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+def figure(x, *panels, **fields):
+    return Figure(number=1, title="t", x=x, panels=list(panels), **fields)
+
+
+def test_quantities_of_prompts_by_hand(tmp_path):
+    write_rollouts(tmp_path)
+    found = of_prompts(tmp_path, list(PROMPT_QUANTITIES)).set_index(["step", "prompt"])
+    assert found["pass_rate"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.5, (1, 1): 1.0}
+    assert found["pass_rate_so_far"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.25, (1, 1): 1.0}
+    assert found.loc[(1, 1)].drop(["epoch", "pass_rate", "pass_rate_so_far"]).to_dict() == {
+        "responses": 4.0, "response_length": 5.0, "prefix_length": 1.0, "draft_length": 2.0,
+    }  # fmt: skip
+    with pytest.raises(UserError, match="no such quantity of a prompt(.|\n)*pass_rate"):
+        of_prompts(tmp_path, ["luck"])
+    with pytest.raises(UserError, match="no rollouts"):
+        of_prompts(tmp_path / "none", ["pass_rate"])
+
+
+def test_a_histogram_counts_prompts_and_the_last_edge_belongs_to_the_last_bin(runs):
+    panel = {"quantity": "share", "by": "pass_rate", "bins": [0, 0.5, 1], "title": "p", "cells": [A, "absent"]}
+    data = figure_data(figure("bins", panel), runs, paper_scale=False)
+    assert list(data["x"]) == [0, 0.5]
+    assert list(data["upper"]) == [0.5, 1]
+    assert list(data["reproduced"]) == [0.25, 0.75], "one of four visits has nothing right"
+    assert set(data["cell"]) == {A}
+    last = figure_data(figure("bins", panel | {"epochs": "last"}), runs, paper_scale=False)
+    assert list(last["reproduced"]) == [0.0, 1.0]
+    first = figure_data(figure("bins", panel | {"epochs": "first"}), runs, paper_scale=False)
+    assert list(first["reproduced"]) == [0.5, 0.5]
+
+
+def test_a_quantity_over_bins_is_the_mean_of_their_prompts_and_an_empty_bin_has_none(runs):
+    panel = {
+        "quantity": "responses",
+        "by": "pass_rate_so_far",
+        "bins": [0, 0.1, 0.5, 0.9, 1],
+        "title": "p",
+        "cells": [A],
+    }
+    data = figure_data(figure("bins", panel), runs, paper_scale=False)
+    assert list(data["reproduced"])[:2] == [2.0, 2.0]
+    assert math.isnan(data["reproduced"].iloc[2])
+    assert data["reproduced"].iloc[3] == 4.0
+    axis = plot(figure("bins", panel), data).axes[0]
+    assert len(axis.patches) == 4
+    assert axis.get_xlabel() == "pass_rate_so_far"
+    plt.close("all")
+
+
+def test_over_hours_lines_stand_at_their_own_hours_and_a_smoothed_one_lies_over_them(runs):
+    panel = {"quantity": "reward", "title": "r", "cells": [A, B], "smoothing": 0.5}
+    data = figure_data(figure("hours", panel), runs, paper_scale=False)
+    assert list(data["x"]) == [1.0, 2.0, 2.0, 4.0]
+    lines = plot(figure("hours", panel), data).axes[0].lines
+    raw, smooth = lines[0], lines[1]
+    assert list(raw.get_xdata()) == [1.0, 2.0]
+    assert list(smooth.get_ydata()) == pytest.approx([0.0, 0.05])
+    plt.close("all")
+
+
+def test_an_accuracy_over_steps_is_a_whole_line_from_the_initial_policy_on(runs):
+    panel = {"quantity": "accuracy:all", "title": "r", "cells": [A]}
+    data = figure_data(figure("step", panel), runs, paper_scale=False)
+    line = plot(figure("step", panel), data).axes[0].lines[0]
+    assert list(line.get_xdata()) == [0, 2]
+    assert list(line.get_ydata()) == [0.0, 100.0]
+    plt.close("all")
+
+
+def cell(name, lenience, factor):
+    return Cell.model_validate({
+        "paper": "p", "name": name, "model": "m", "data": "d", "algorithm": {"kind": "grpo"},
+        "reuse": {"kind": "speculative", "lenience": lenience}, "trainer_factors": {"learning_rate": factor},
+    })  # fmt: skip
+
+
+def test_a_surface_has_a_point_a_cell_at_its_values_of_both_axes(runs):
+    cells = {A: cell(A, 1, 2), B: cell(B, 3, "1/2")}
+    panel = {
+        "quantity": "max:reward",
+        "title": "r",
+        "cells": [A, B],
+        "axes": ["reuse.lenience", "trainer_factors.learning_rate"],
+    }
+    whole = figure("surface", panel)
+    data = figure_data(whole, runs, paper_scale=False, cells=cells)
+    assert list(zip(data["x"], data["y"], data["reproduced"], strict=True)) == [(1.0, 2.0, 0.1), (3.0, 0.5, 0.1)]
+    axis = plot(whole, data).axes[0]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1", "3"]
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["0.5", "2"]
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("reuse.lenience", "trainer_factors.learning_rate")
+    plt.close("all")
+    with pytest.raises(UserError, match="no number there(.|\n)*reuse.kind"):
+        coordinate(cells[A], "reuse.kind")
+
+
+def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_file(runs, tmp_path, monkeypatch):
+    panel = {
+        "quantity": "ms",
+        "title": "r",
+        "published": {"file": "sweep.csv", "x": "batch", "y": "seq", "where": {"mode": "on"}},
+    }
+    whole = figure("surface", panel)
+    monkeypatch.setenv(PUBLISHED, str(tmp_path))
+    nothing = figure_data(whole, runs, paper_scale=False)
+    assert nothing.empty
+    assert [text.get_text() for text in plot(whole, nothing).axes[0].texts] == ["no data"]
+    (tmp_path / "sweep.csv").write_text("batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,9.6\n1,256,off,99\n")
+    data = figure_data(whole, runs, paper_scale=False)
+    assert list(zip(data["x"], data["y"], data["reproduced"], strict=True)) == [(1, 256, 9.5), (1, 512, 9.6)]
+    plt.close("all")
+    with pytest.raises(UserError, match="no such column(.|\n)*speed"):
+        figure_data(figure("surface", panel | {"quantity": "speed"}), runs, paper_scale=False)
+
+
+def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
+    panel = {"quantity": "max:reward", "title": "r", "cells": [A, B]}
+    bars = figure("cell", panel, baselines=[B])
+    colours = [patch.get_facecolor() for patch in plot(bars, figure_data(bars, runs, False)).axes[0].patches]
+    assert colours[0] != colours[1]
+    plt.close("all")
+
+
+LINE = {"quantity": "reward", "title": "t", "cells": [A]}
+
+
+@pytest.mark.parametrize(
+    ("x", "panel", "words"),
+    [
+        ("bins", LINE, "needs `by`"),
+        ("bins", LINE | {"by": "pass_rate", "bins": [0, 1, 1]}, "must rise"),
+        ("surface", LINE | {"axes": ["reuse.lenience"]}, "two axes"),
+        ("surface", {"quantity": "q", "title": "t"}, "either cells or published"),
+        ("hours", LINE | {"by": "pass_rate"}, "by is for bins, not for x: hours"),
+        ("hours", LINE | {"mark_first_reuse": True}, "over steps or epochs"),
+        ("cell", LINE | {"smoothing": 0.5}, "smoothing is for lines, not for x: cell"),
+        ("step", LINE | {"axes": ["a", "b"]}, "axes is for surface"),
+    ],
+)
+def test_a_panel_that_its_axis_cannot_show_is_refused(x, panel, words):
+    with pytest.raises(ValidationError, match=words):
+        figure(x, panel)

@@ -1,0 +1,346 @@
+"""Kinds of tables on runs and curves made up here: times to targets, stages, published curves; every number by hand."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from analysis import render
+from analysis.collect import Runs
+from analysis.columns import expand
+from analysis.lines import Source
+from analysis.published import columns_of, make_published, read_curve
+from analysis.quantities import by_seed, over_time
+from analysis.reported import ReportedTable, match_of, no_reported
+from analysis.tables import make_table
+from redraft.config import CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
+from redraft.config.tables import TableFile
+from redraft.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = Experiments(ROOT)
+BENCHMARKS = EXPERIMENTS.preset("tiny").benchmarks
+PUBLISHED = ROOT.parent / "shared/data/published"
+STEPS, HOUR = 6, 3600.0
+SLOW, FAST, WEAK = "grpo-vanilla", "grpo-spec-l0.5", "grpo-spec-l0"
+
+
+def made_up(cells, seeds=(0, 1)):
+    """Runs of cells: name to hours a step, and percent right after 0, 2, 4 and 6 steps; one more in the second seed."""
+    steps, scores, lines = [], [], []
+    for cell, (hours, percents) in cells.items():
+        for seed in seeds:
+            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json"})
+            steps += [
+                {"cell": cell, "seed": seed, "step": i, "epoch": i // 2, "responses": 8 - i, "reward": i / 10,
+                 "seconds.total": hours * HOUR, "seconds.rollout": hours * HOUR / 2, "seconds.verification": 0.0,
+                 "seconds.assembly": 0.0}
+                for i in range(STEPS)
+            ]  # fmt: skip
+            scores += [
+                {"cell": cell, "seed": seed, "step": 2 * i, "benchmark": "arithmetic", "role": "in-distribution",
+                 "correct": percent + seed, "total": 100}
+                for i, percent in enumerate(percents)
+            ]  # fmt: skip
+    return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
+
+
+RUNS = made_up({SLOW: (2.0, [10, 20, 30, 40]), FAST: (1.0, [10, 30, 40, 50]), WEAK: (1.0, [10, 11, 12, 13])})
+
+
+def source(runs=RUNS, reported=None, paper_scale=False):
+    return Source(runs, reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+
+
+TARGETS = TargetTable(
+    number=101, title="t", baseline=SLOW, mean_row=True,
+    targets=[
+        {"name": "low", "title": "30 %", "quantity": "accuracy:all", "at_least": 30, "reported": ["low"]},
+        {"name": "high", "title": "45 %", "quantity": "accuracy:all", "at_least": 45, "reported": ["high"]},
+    ],
+    rows=[{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}, {"label": "weak", "cell": WEAK}],
+)  # fmt: skip
+
+
+def made(table, **arguments):
+    whole = expand(table, BENCHMARKS, EXPERIMENTS.reported("spec_rl"))
+    return whole, make_table(whole, source(**arguments)).set_index(["row", "column"])
+
+
+def text(table, cells):
+    return render.markdown(render.Sheet(table, table.columns, cells.reset_index()))
+
+
+# Time to target
+
+
+def test_the_first_hour_and_the_first_step_at_which_a_target_is_reached():
+    assert by_seed(RUNS, "hours_to:30:accuracy:all", SLOW) == {0: 8.0, 1: 8.0}, "30 % after four steps of two hours"
+    assert by_seed(RUNS, "steps_to:30:accuracy:all", FAST) == {0: 2.0, 1: 2.0}
+    assert by_seed(RUNS, "steps_to:41:accuracy:all", SLOW) == {0: math.inf, 1: 6.0}, "the second seed has one more"
+    assert by_seed(RUNS, "hours_to:10:accuracy:all", SLOW)[0] == 0.0, "the initial policy is there at once"
+    assert by_seed(RUNS, "steps_to:0.3:reward", SLOW)[0] == 4.0, "at the end of the fourth step"
+    assert by_seed(RUNS, "steps_to:0.3:reward", SLOW, at=3)[0] == math.inf
+    with pytest.raises(UserError, match="no value to reach"):
+        by_seed(RUNS, "hours_to:accuracy:all", SLOW)
+
+
+def test_a_target_table_shows_hours_speedups_daggers_and_means():
+    table, cells = made(TARGETS)
+    assert cells.loc[("slow", "low"), "reproduced"] == 8.0
+    assert cells.loc[("fast", "low"), "reproduced"] == 2.0
+    assert cells.loc[("fast", "low_speedup"), "reproduced"] == 4.0
+    assert cells.loc[("slow", "low_speedup"), "verdict"] == "baseline"
+    assert cells.loc[("fast", "high"), "reproduced"] == 6.0
+    assert cells.loc[("fast", "high_speedup"), "verdict"] == "not applicable", "the baseline never got there"
+    assert cells.loc[("weak", "low"), "reproduced"] == math.inf
+    assert cells.loc[("fast", "average_speedup"), "reproduced"] == 4.0
+    assert cells.loc[("weak", "average_speedup"), "verdict"] == "not applicable"
+    assert cells.loc[("Mean", "low_speedup"), "reproduced"] == 4.0, "of the rows that have one"
+    shown = {line.split("|")[1].strip(): line for line in text(table, cells).splitlines() if line.startswith("|")}
+    assert [part.strip() for part in shown["fast"].split("|")[2:5]] == [
+        "2.0 [2.0, 2.0] (4.0 ×)", "6.0 [6.0, 6.0] (†)", "4.0 [4.0, 4.0]"
+    ]  # fmt: skip
+    assert [part.strip() for part in shown["weak"].split("|")[2:5]] == ["† (†)", "† (†)", "–"]
+    page = render.html(render.Sheet(table, table.columns, cells.reset_index()), Path("results"))
+    assert "(4.0 ×)</span>" in page
+
+
+def test_a_speedup_of_seeds_of_which_one_never_arrives_is_none():
+    runs = made_up({SLOW: (2.0, [10, 20, 30, 40]), FAST: (1.0, [10, 30, 40, 50])})
+    table = TARGETS.model_copy(update={
+        "targets": [TARGETS.targets[0].model_copy(update={"at_least": 41.0})], "rows": TARGETS.rows[:2],
+    })  # fmt: skip
+    _, cells = made(table, runs=runs)
+    assert cells.loc[("slow", "low"), "reproduced"] == math.inf, "one of two seeds is not half of an answer"
+    assert cells.loc[("fast", "low_speedup"), "verdict"] == "not applicable"
+
+
+def test_what_was_not_run_is_missing_and_never_a_dagger():
+    runs = made_up({SLOW: (2.0, [10, 20, 30, 40])})
+    table, cells = made(TARGETS, runs=runs)
+    assert set(cells.loc["fast", "verdict"]) == {"missing"}
+    line = next(line for line in text(table, cells).splitlines() if line.startswith("| fast"))
+    assert "†" not in line
+
+
+VOCABULARY = Reported.model_validate({"key": {"method": {"of": "reuse.kind"}}, "positions": []})
+
+
+def transcription(*lines):
+    frame = pd.DataFrame(lines, columns=VOCABULARY.header).astype({"value": float})
+    return ReportedTable(frame, VOCABULARY)
+
+
+def test_reported_hours_stand_beside_at_the_paper_s_scale_and_speedups_at_any():
+    reported = transcription(
+        ("vanilla", "low", 25.9), ("vanilla", "high", math.inf), ("speculative", "low", 7.4), ("speculative", "high", 6)
+    )
+    table = TARGETS.model_copy(update={"transcription": 1, "rows": TARGETS.rows[:2]})
+    _, cells = made(table, reported=reported)
+    assert math.isnan(cells.loc[("fast", "low"), "reported"])
+    assert cells.loc[("fast", "low_speedup"), "reported"] == pytest.approx(25.9 / 7.4)
+    assert math.isnan(cells.loc[("fast", "high_speedup"), "reported"]), "nothing is so many times faster than never"
+    assert cells.loc[("fast", "average_speedup"), "reported"] == pytest.approx(25.9 / 7.4)
+    _, cells = made(table, reported=reported, paper_scale=True)
+    assert (cells.loc[("fast", "low"), "reported"], cells.loc[("fast", "low"), "verdict"]) == (7.4, "differs")
+    assert cells.loc[("slow", "high"), "verdict"] == "agrees", "neither the run nor the paper's reached it"
+
+
+def test_a_benchmark_that_the_preset_leaves_out_is_not_missing_and_an_unknown_one_is_an_error():
+    targets = [TARGETS.targets[0].model_copy(update={"quantity": "accuracy:math500"})]
+    _, cells = made(TARGETS.model_copy(update={"targets": targets}))
+    assert set(cells["verdict"]) == {"not applicable"}
+    targets = [TARGETS.targets[0].model_copy(update={"quantity": "accuracy:math5000"})]
+    with pytest.raises(UserError, match="no such benchmark"):
+        made(TARGETS.model_copy(update={"targets": targets}))
+
+
+# Stages
+
+
+def test_stages_become_columns_with_the_reported_ones_of_the_vocabulary():
+    table = StageTable(
+        number=4, title="t", baseline=SLOW, stages={"rollout": "Rollout"}, decimals=1, speedups={"honest": "Honest"},
+        rows=[{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}],
+    )  # fmt: skip
+    columns = expand(table, BENCHMARKS, EXPERIMENTS.reported("spec_rl")).columns
+    assert [(c.name, c.title, c.quantity, c.reported) for c in columns] == [
+        ("rollout_s", "Rollout (s)", "seconds:rollout", ["rollout_s"]),
+        ("speedup_honest", "Honest", "speedup:honest", ["total_s"]),
+    ]
+    _, cells = made(table)
+    assert cells.loc[("fast", "speedup_honest"), "reproduced"] == 2.0
+    assert expand(table, BENCHMARKS, None).columns[0].reported == []
+
+
+# Published curves
+
+
+CURVES = PublishedTable(
+    number=102, title="t", folder="authors", time="seconds", scale=1 / HOUR, transcription=1,
+    targets=[
+        {"name": "low", "title": "0.3", "field": "val/acc", "at_least": 0.3, "reported": ["low"]},
+        {"name": "high", "title": "0.9", "field": "val/acc", "at_least": 0.9, "reported": ["high"]},
+    ],
+    rows=[
+        {"label": "slow", "file": "slow.json", "group": "data", "reported": {"method": "vanilla"}},
+        {"label": "fast", "file": "fast.json", "baseline": "slow", "reported": {"method": "speculative"}},
+        {"label": "gone", "file": "gone.json", "baseline": "slow"},
+    ],
+)  # fmt: skip
+
+
+@pytest.fixture
+def curves(tmp_path):
+    (tmp_path / "authors").mkdir()
+    for name, accuracies in (("slow", [0.1, 0.2, 0.25, 0.31, 0.3]), ("fast", [0.1, 0.35, 0.2])):
+        lines = [json.dumps({"seconds": 1800 * i, "val/acc": a}) for i, a in enumerate(accuracies)]
+        (tmp_path / f"authors/{name}.json").write_text("\n".join(lines))
+    return tmp_path
+
+
+def replayed(folder, **reported):
+    lines = [(method, column, value) for method, row in reported.items() for column, value in row.items()]
+    return make_published(CURVES, folder, transcription(*lines)).set_index(["row", "column"])
+
+
+def test_a_replay_takes_the_first_time_and_agrees_with_what_is_printed_so(curves):
+    cells = replayed(curves, vanilla={"low": 1.5, "high": math.inf}, speculative={"low": 0.6, "high": math.inf})
+    assert (cells.loc[("slow", "low"), "reproduced"], cells.loc[("slow", "low"), "verdict"]) == (1.5, "agrees")
+    assert (cells.loc[("fast", "low"), "reproduced"], cells.loc[("fast", "low"), "verdict"]) == (0.5, "differs")
+    speedup = cells.loc[("fast", "low_speedup")]
+    assert (speedup["reproduced"], speedup["reported"], speedup["verdict"]) == (3.0, 2.5, "differs")
+    assert cells.loc[("slow", "low_speedup"), "verdict"] == "baseline"
+    assert cells.loc[("fast", "high"), "verdict"] == "agrees", "both say never"
+    assert cells.loc[("fast", "average_speedup"), "reproduced"] == 3.0
+    assert set(cells.loc["gone", "verdict"]) == {"no data"}
+    shown = render.markdown(render.Sheet(CURVES, columns_of(CURVES), cells.reset_index()))
+    assert "| fast     | 0.5 (3.0 ×, paper 2.5 ×) (paper 0.6)" in shown
+    assert "no data" in shown
+
+
+def test_without_the_files_a_replay_has_no_data_and_a_damaged_one_is_named(tmp_path, curves):
+    assert set(replayed(tmp_path / "elsewhere")["verdict"]) == {"no data"}
+    (curves / "authors/slow.json").write_text('{"seconds": 1}\n{"sec')
+    with pytest.raises(UserError, match="no JSON object"):
+        replayed(curves)
+    (curves / "authors/slow.json").write_text('{"seconds": 1}\n')
+    with pytest.raises(UserError, match="no such field(.|\n)*val/acc"):
+        replayed(curves)
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published curves are not beside the repository")
+def test_a_paper_s_own_curves_give_the_hours_of_its_table():
+    """Qwen2.5-Math-1.5B on NuminaMath: 0.30 on DAPO-1k after 25.9 hours, with screening after 7.6."""
+    table = PublishedTable(
+        number=103, title="t", folder="speed-rl", time="accumulated_training_time", scale=1 / HOUR,
+        targets=[{"name": "dapo1k", "title": "t", "at_least": 0.3,
+                  "field": "val-core/math_dapo-Qwen-instruct/acc/mean@1"}],
+        rows=[{"label": "RLOO", "file": "1.5B-Math-RLOO-Numina-N24.json"},
+              {"label": "SPEED", "file": "1.5B-Math-FAST-RLOO-Numina-N4+20.json", "baseline": "RLOO"}],
+    )  # fmt: skip
+    cells = make_published(table, PUBLISHED, no_reported()).set_index(["row", "column"])
+    assert len(read_curve(PUBLISHED / "speed-rl/1.5B-Math-RLOO-Numina-N24.json")) > 10
+    hours = [cells.loc[(label, "dapo1k"), "reproduced"] for label in ("RLOO", "SPEED")]
+    assert all(map(math.isfinite, hours))
+    assert [round(hour, 1) for hour in hours] == [25.9, 7.6]
+
+
+# Quantities that nothing names
+
+
+def test_whatever_steps_record_is_a_quantity_by_its_own_name():
+    assert by_seed(RUNS, "mean:responses", SLOW)[0] == 5.5
+    assert by_seed(RUNS, "sum:responses", SLOW, at=2)[0] == 15
+    assert by_seed(RUNS, "max:reward", SLOW)[0] == 0.5
+    assert (by_seed(RUNS, "first_epoch:responses", SLOW)[0], by_seed(RUNS, "last_epoch:responses", SLOW)[0]) == (
+        7.5,
+        3.5,
+    )
+    assert by_seed(RUNS, "reuse_epochs:responses", SLOW)[0] == 4.5
+    assert list(over_time(RUNS, "responses", SLOW, "epoch")[0]) == [7.5, 5.5, 3.5]
+    assert by_seed(RUNS, "mean@2-4:responses", SLOW)[0] == 6.0, "7, 6 and 5"
+    assert (by_seed(RUNS, "max@3-9:responses", SLOW)[0], by_seed(RUNS, "sum@1-2:responses", SLOW)[0]) == (6.0, 15.0)
+    for unknown in ("mean:luck", "median:responses", "mean@2:responses"):
+        with pytest.raises(UserError, match="no such quantity of a run(.|\n)*mean:<number of a step>"):
+            by_seed(RUNS, unknown, SLOW)
+
+
+def test_over_hours_a_point_stands_at_the_end_of_its_step_and_a_policy_at_its_last():
+    assert list(over_time(RUNS, "reward", SLOW, "hours").index) == [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
+    assert list(over_time(RUNS, "accuracy:all", FAST, "hours").index) == [0.0, 2.0, 4.0, 6.0]
+    assert list(over_time(RUNS, "accuracy:all", FAST, "step").index) == [-1, 1, 3, 5], "steps count from 0"
+    with pytest.raises(UserError, match="not by epoch"):
+        over_time(RUNS, "accuracy:all", FAST, "epoch")
+
+
+# Declarations
+
+
+def test_a_kind_is_declared_and_takes_only_its_own_fields():
+    table = {"number": 1, "title": "t", "baseline": SLOW, "rows": [{"label": "a", "cell": SLOW}]}
+    column = {"name": "x", "title": "x", "quantity": "hours"}
+    adapter = TypeAdapter(Table)
+    assert isinstance(adapter.validate_python(table | {"kind": "cells", "columns": [column]}), CellTable)
+    for wrong in (
+        table | {"columns": [column]},
+        table | {"kind": "trajectory", "columns": [column]},
+        table | {"kind": "cells", "columns": []},
+        table | {"kind": "cells", "columns": [column], "stages": {"rollout": "Rollout"}},
+        table | {"kind": "targets", "targets": []},
+        table | {"kind": "stages", "stages": {}},
+    ):
+        with pytest.raises(ValidationError):
+            adapter.validate_python(wrong)
+    assert TableFile().tables == []
+
+
+def test_a_cell_s_row_follows_from_the_declared_key_columns():
+    spec = EXPERIMENTS.reported("spec_rl")
+    assert match_of(EXPERIMENTS.cell("spec_rl/grpo-spec-l0.5"), spec) == {
+        "model": "qwen3-1.7b-base", "dataset": "deepmath-6k", "algorithm": "grpo", "method": "spec-rl",
+        "lenience": "e^0.5",
+    }  # fmt: skip
+    assert match_of(EXPERIMENTS.cell("spec_rl/grpo-release-l0.5"), spec) is None, "the paper reports none such"
+    by_schedule = Reported.model_validate({"key": {"sampling": {"of": "schedule.kind"}}})
+    assert match_of(EXPERIMENTS.cell("spec_rl/dapo-vanilla"), by_schedule) == {"sampling": "dynamic"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"key": {"method": {"of": "reuse.sort"}}}, "no cell has reuse.sort"),
+        ({"positions": ["method"]}, "'method' stands twice"),
+        ({"base": {"model": "x"}}, "model is not declared"),
+        ({"clocks": [{"column": "step", "total": 9}]}, "step is not declared"),
+        ({"speedup": {"column": "speedup", "quantity": "rollout_seconds"}}, "rollout_seconds is not declared"),
+        ({"cost": {"hardware": "h", "reference": {"method": "x"}, "reference_name": "x"}}, "needs times and speedup"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_meant_is_refused(change, words):
+    with pytest.raises(ValidationError, match=words):
+        Reported.model_validate({"key": {"method": {"of": "reuse.kind"}}} | change)
+
+
+def test_transcribed_tables_without_a_vocabulary_are_refused(tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    (tmp_path / "experiments/spec_rl/reported.yaml").unlink()
+    with pytest.raises(UserError, match=r"reported\.yaml: no such file"):
+        Experiments(tmp_path).reported("spec_rl")
+    shutil.rmtree(tmp_path / "experiments/spec_rl/reported")
+    assert Experiments(tmp_path).reported("spec_rl") is None
+
+
+def test_a_reported_value_of_never_is_infinite_and_never_reaches_a_reproduced_one():
+    reported = transcription(("vanilla", "low", 25.9), ("speculative", "low", 7.4))
+    nonsense = replace(reported, frame=reported.frame.assign(value=math.inf))
+    table = TARGETS.model_copy(update={"transcription": 1})
+    columns = ["reproduced", "low", "high", "n_seeds"]
+    first, second = (made(table, reported=values, paper_scale=True)[1] for values in (reported, nonsense))
+    pd.testing.assert_frame_equal(first[columns], second[columns])
