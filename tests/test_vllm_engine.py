@@ -1,4 +1,4 @@
-"""What the vLLM engine asks of its servers, and what it takes for an answer. A real vLLM runs in `test_engines.py`."""
+"""Requests of the vLLM engine to its servers, and the answers that it takes. A real vLLM runs in `test_engines.py`."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the in-process engine can run. Anything else would not fail there, it would be computed wrongly."""
+"""Models that the in-process engine can run. Any other would not fail there, it would be computed wrongly."""
 
 from transformers import PreTrainedModel
 
@@ -6,7 +6,7 @@ from redraft.errors import UserError
 
 
 def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
-    """Look for what the slot cache and its attention leave out.
+    """Refuse a model that needs more than the slot cache and its attention can do.
 
     Args:
         model: a transformers causal language model.

@@ -1,4 +1,4 @@
-"""What an engine did, for the cost of each stage."""
+"""Work of an engine, for the cost of each stage."""
 
 from dataclasses import dataclass
 

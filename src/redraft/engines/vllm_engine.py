@@ -43,7 +43,7 @@ class Output(Protocol):
 
 
 class Client(Protocol):
-    """What is asked for tokens, as verl's `LLMServerClient`."""
+    """Source of tokens, as verl's `LLMServerClient`."""
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Output:
         """Serve one request; both containers may be changed."""
@@ -149,7 +149,7 @@ def scores_of(output: Output, prompt: int, draft: int) -> np.ndarray:
 
 
 def continuation_of(output: Output, stops: Collection[int], limit: int) -> Continuation:
-    """What was sampled, which ends with a stop or has `limit` tokens."""
+    """Sampled tokens, which end with a stop or are `limit` many."""
     tokens, log_probs = output.token_ids, output.log_probs
     if log_probs is None or len(log_probs) != len(tokens):
         raise RuntimeError("vLLM answered without the log-probabilities of what it sampled")
