@@ -17,7 +17,9 @@ from analysis.lines import Source
 from analysis.published import columns_of, make_published, read_curve
 from analysis.quantities import by_seed, over_time
 from analysis.reported import ReportedTable, match_of, no_reported
+from analysis.statistics import estimate
 from analysis.tables import make_table
+from analysis.verdicts import verdict
 from redraft.config import CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
 from redraft.config.tables import TableFile
 from redraft.errors import UserError
@@ -119,6 +121,12 @@ def test_a_speedup_of_seeds_of_which_one_never_arrives_is_none():
     _, cells = made(table, runs=runs)
     assert cells.loc[("slow", "low"), "reproduced"] == math.inf, "one of two seeds is not half of an answer"
     assert cells.loc[("fast", "low_speedup"), "verdict"] == "not applicable"
+
+
+def test_a_target_that_some_seeds_reached_is_certain_of_nothing():
+    some, none = estimate({0: math.inf, 1: 3.0}), estimate({0: math.inf, 1: math.inf})
+    verdicts = [verdict(found, reported, None) for found in (some, none) for reported in (math.inf, 3.0)]
+    assert verdicts == ["inconclusive", "inconclusive", "agrees", "differs"]
 
 
 def test_what_was_not_run_is_missing_and_never_a_dagger():
