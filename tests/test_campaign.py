@@ -174,9 +174,9 @@ def test_what_is_written_is_written_in_this_order(tmp_path, monkeypatch):
     one.prepare("c")
     one.check = lambda: written.append("check")
     one.train(trainer)
-    plain = ["rollouts", "check", "record"]
+    plain = ["check", "rollouts", "check", "record"]
     saved, evaluated = (
-        ["rollouts", "check", "files", *policy, "check", "record", "state"] for policy in ([], ["policy"])
+        ["check", "rollouts", "check", "files", *policy, "check", "record", "state"] for policy in ([], ["policy"])
     )  # fmt: skip
     assert written == plain * 2 + saved + evaluated + plain + evaluated
 
@@ -185,9 +185,9 @@ class LostError(Exception):
     """Raised by the lease."""
 
 
-@pytest.mark.parametrize("looks", range(9))
-def test_who_lost_the_folder_writes_no_record_policy_or_checkpoint(looks, tmp_path):
-    """Steps 1 and 2 look once each, 3 and 4 twice."""
+@pytest.mark.parametrize("looks", range(13))
+def test_who_lost_the_folder_writes_nothing_more(looks, tmp_path):
+    """Steps 1 and 2 look twice each, 3 and 4 three times."""
     one, left = Campaign(make_run(), tmp_path, INPUTS, PROBLEMS), iter(range(looks))
 
     def check():
@@ -198,10 +198,12 @@ def test_who_lost_the_folder_writes_no_record_policy_or_checkpoint(looks, tmp_pa
     one.check = check
     with pytest.raises(LostError):
         one.train(Scripted())
-    records = [0, 1, 2, 2, 3, 3, 4, 5, 5][looks]
+    records = [0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5][looks]
     assert len(read_json_lines(tmp_path / "steps.jsonl")) == records
     checkpoints = sorted(path.name for path in tmp_path.glob("checkpoints/*/*"))
     assert checkpoints == [f"step-{step:06d}" for step in (3, 4) if step <= records]
+    rollouts = [0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5][looks]
+    assert len(list((tmp_path / "rollouts").glob("*"))) == rollouts
 
 
 def test_records_say_what_was_rolled_out_and_whether_there_was_an_update(tmp_path):

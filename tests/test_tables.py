@@ -30,6 +30,7 @@ TABLES = {table.number: table for table in EXPERIMENTS.tables("spec_rl").tables}
 REPORTED = ROOT / "experiments/spec_rl"
 SPEC = EXPERIMENTS.reported("spec_rl")
 TINY = EXPERIMENTS.preset("tiny")
+EVERY = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").trainer.evaluate_every
 STEPS = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").steps
 PER_EPOCH = 6
 DENOMINATOR = {
@@ -69,7 +70,7 @@ def make_runs(cells, seeds=(0, 1, 2)):
         for seed in seeds:
             steps += steps_of(cell, seed, tokens, rollout, verification)
             lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json"})
-            for step in (0, *range(TINY.trainer.evaluate_every, STEPS, TINY.trainer.evaluate_every), STEPS):
+            for step in (0, *range(EVERY, STEPS, EVERY), STEPS):
                 for name, benchmark in TINY.benchmarks.items():
                     right = 10 if step == 0 else correct + step + seed
                     scores.append({"cell": cell, "seed": seed, "step": step, "benchmark": name, "role": benchmark.role,

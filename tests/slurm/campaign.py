@@ -101,7 +101,10 @@ class Campaign:
         file = self.run(cell) / "steps.jsonl"
         text = file.read_text() if file.exists() else ""
         records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+        return [
+            {key: value for key, value in record.items() if key not in ("seconds", "grading_seconds")}
+            for record in records
+        ]
 
     def trained(self, cell: str, steps: int) -> int:
         """Wait until a process has trained a cell for `steps` steps, and halt it; returns its id."""

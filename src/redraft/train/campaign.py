@@ -112,6 +112,7 @@ class Campaign:
             "updated": batch is not None, "tokens_cached": rolled.cached, "grading_seconds": rolled.grading_seconds,
             **updated.metrics,
         }  # fmt: skip
+        self.check()
         save_groups_of_step(self.folder.rollouts(step), self._epoch, rolled.groups)
         with self._checkpoint(trainer, clock):
             if batch:
