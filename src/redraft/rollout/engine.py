@@ -1,4 +1,4 @@
-"""What a strategy needs of an inference engine.
+"""Protocol of inference engines, as strategies use them.
 
 A session is one response in the making. It scores a draft and decodes behind any prefix of it; an engine keeps what
 it computed for the one for use in the other. Sessions run concurrently: an engine batches whatever waits.
@@ -68,7 +68,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Continuation:
-    """What was decoded behind a prompt and a prefix.
+    """Tokens decoded behind a prompt and a prefix.
 
     Attributes:
         tokens: int32 (n,), the stop token included where there is one.
@@ -122,7 +122,7 @@ class Engine(Protocol):
     stops: frozenset[int]
     """Tokens that end a response."""
     capabilities: frozenset[Capability]
-    """What its sessions can do exactly beyond scoring a draft's tokens and sampling."""
+    """Abilities of its sessions, all exact, beyond scoring a draft's tokens and sampling."""
 
     def session(self, prompt: Sequence[int]) -> AbstractAsyncContextManager[Session]:
         """Open a session for one response to `prompt`; leaving it frees what the engine kept."""

@@ -71,7 +71,7 @@ class Rollout:
 
 
 class Use(StrEnum):
-    """What the update does with a sample; its reward enters the group's baseline in any case."""
+    """Part of a sample in the update; its reward enters the group's baseline in any case."""
 
     TRAINED = "trained on"
     STOPPED = "gradient stopped"

@@ -36,7 +36,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def _says_no_space(error: Exception) -> bool:
-    """Whether this is a full disk's error; safetensors and tokenizers have types of their own, with its text."""
+    """True for a full disk's error; safetensors and tokenizers raise types of their own, with its text."""
     return getattr(error, "errno", None) in NO_SPACE or any(os.strerror(number) in str(error) for number in NO_SPACE)
 
 

@@ -1,4 +1,4 @@
-"""Whether files are still what they were when a checkpoint was declared complete.
+"""Checks that files are still what they were when a checkpoint was declared complete.
 
 Sizes are compared first: they tell a truncated file without reading it. Then every byte is hashed, several files at a
 time, since a flipped bit in the middle of an optimizer's state would train on unnoticed. What that costs stands in
@@ -28,7 +28,7 @@ def measure(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def damage(folder: Path, recorded: Mapping[str, Mapping[str, Any]], *, sizes_only: bool = False) -> str:
-    """What is wrong with the files of a folder, or nothing.
+    """Describe the first damage among the files of a folder; empty if there is none.
 
     Args:
         folder: of a checkpoint.

@@ -18,9 +18,9 @@ from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
 from redraft.train.stages import StageClock
 
 NO_UPDATE: dict[str, float | None] = {"entropy": None, "kl": None, "clip_fraction": None, "gradient_norm": None}
-"""What a step without an update reports of one."""
+"""Metrics of a step without an update."""
 CRITIC = ("critic_loss", "critic_gradient_norm")
-"""What an update of a critic reports besides."""
+"""Further metrics of an update with a critic."""
 
 MiniBatch = tuple[torch.Tensor, dict[str, Any]]
 """Row indices, int64 (n,), and verl's `batch_num_tokens` and `global_batch_size` of the rows that are trained on."""
@@ -57,7 +57,7 @@ class Learner:
 
     @property
     def metrics_without_update(self) -> dict[str, float | None]:
-        """What a step reports that only gathers rollouts."""
+        """Metrics of a step that only gathers rollouts."""
         return NO_UPDATE | (dict.fromkeys(CRITIC) if self.critic else {})
 
     def update(

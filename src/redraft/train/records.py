@@ -1,4 +1,4 @@
-"""What a step leaves behind: its record, and the rollouts themselves. The same for every trainer."""
+"""Files of a step: its record, and the rollouts that it made. They are the same for every trainer."""
 
 import json
 import os

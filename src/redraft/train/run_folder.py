@@ -1,4 +1,4 @@
-"""Where a run keeps its files."""
+"""Files of a run, and what is removed of them when the run goes on."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from redraft.files import read_json
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps its files."""
+    """Files of a run, and what is removed of them when the run goes on."""
 
     path: Path
 
@@ -73,7 +73,7 @@ class RunFolder:
             shutil.rmtree(other)
 
     def rollouts(self, step: int) -> Path:
-        """What a step rolled out."""
+        """Rollouts that a step made."""
         return self.path / "rollouts" / f"step-{step:04d}.parquet"
 
     def truncate_rollouts(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What strategies share of making a group: its samples' indices, their grading, and the baseline of all methods."""
+"""Making a group: indices of its samples, their grading, and the strategy without reuse."""
 
 import asyncio
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from redraft.rollout.types import Finish, Rollout, Task, TopLaw
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a draft.
+    """Part of a draft that is kept.
 
     Attributes:
         prefix: number of its tokens.

@@ -1,4 +1,4 @@
-"""What a group strategy works with: engine, reward, memory, meter, and the random streams of its step."""
+"""Tools of a group strategy: engine, reward, memory, meter, and the random streams of its step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-"""Of Linux' prctl: the signal to get when the parent dies."""
+"""Option of Linux' prctl: the signal to get when the parent dies."""
 
 
 def main(file: str) -> None:

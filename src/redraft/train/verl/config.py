@@ -57,7 +57,7 @@ def compose(
 
 
 def uses_gpu(engine: EngineSettings) -> bool:
-    """Whether a run with these settings would use GPUs on this machine."""
+    """True if a run with these settings would use GPUs on this machine."""
     import torch
 
     return engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())

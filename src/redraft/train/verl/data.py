@@ -30,7 +30,7 @@ def write_problems(problems: list[Problem], role: str, file: Path) -> None:
 
 
 def read_problems(file: Path) -> list[Problem]:
-    """What `write_problems` wrote.
+    """Read problems that `write_problems` wrote.
 
     Raises:
         UserError: if the file is missing or damaged.

@@ -33,7 +33,7 @@ from redraft.train.verl.ray_cluster import ray_cluster, token
 LOOK_SECONDS = 0.5
 """Between looks at the records of a running process."""
 LAST_LINES = 15
-"""Of the log, which are shown when it fails."""
+"""Lines of the log that are shown when verl fails."""
 
 
 class VerlTrainer:

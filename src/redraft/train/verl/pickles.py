@@ -14,7 +14,7 @@ STATE_NAMES = frozenset({
     "numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar",
     "numpy._core.multiarray.scalar", "numpy.ndarray", "numpy.dtype",
 })  # fmt: skip
-"""What numpy's random state names, besides what `weights_only` allows by itself: tensors, FSDP2's shards, counters."""
+"""Names in NumPy's random state. `weights_only` allows by itself: tensors, FSDP2's shards, counters."""
 
 
 def refuse_code(checkpoint: Path) -> None:
@@ -30,7 +30,7 @@ def refuse_code(checkpoint: Path) -> None:
 
 
 def _other_names(file: Path) -> list[str]:
-    """What a pickle names that is no data."""
+    """Names in a pickle that are no data."""
     import torch.distributed.tensor  # noqa: F401  its types count as safe once they are known
     from torch.serialization import get_unsafe_globals_in_checkpoint
 

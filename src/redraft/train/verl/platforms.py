@@ -1,4 +1,4 @@
-"""Where a run under verl executes: GPUs, or one processor that stands for one. No method enters here."""
+"""Platforms of a run under verl: GPUs, or one processor that stands for one. No method enters here."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from redraft.config.trainer import VerlEngine
 Table = dict[str, Any]
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Of the libraries that PyTorch, vLLM and NumPy compute with on a processor; the last two win over the first."""
+"""Thread counts of the libraries that PyTorch, vLLM and NumPy compute with; the last two win over the first."""
 
 
 def engine_of(run: Run) -> VerlEngine:

@@ -21,11 +21,11 @@ from pathlib import Path
 from redraft.errors import UserError
 
 START_SECONDS = 300.0
-"""That all nodes may take; importing Ray from a file system that many nodes share can take minutes."""
+"""Limit for all nodes to join; importing Ray from a file system that many nodes share can take minutes."""
 LOOK_SECONDS = 60.0
-"""That one question for the nodes may take; importing Ray is the most of it."""
+"""Limit for one question to the nodes; importing Ray is the most of it."""
 END_SECONDS = 30.0
-"""That they may take to end before they are killed."""
+"""Limit for nodes to end before they are killed."""
 LOG = "ray.log"
 
 
@@ -103,7 +103,7 @@ def _wait_for(
 
 
 def _joined(variables: dict[str, str]) -> int:
-    """How many nodes have joined; asked in a process of its own, which leaves nothing of Ray in this one."""
+    """Number of nodes that have joined, asked in another process, so that nothing of Ray stays in this one."""
     code = (
         "import ray; ray.init(address='auto', log_to_driver=False, logging_level='error');"
         "print(sum(node['Alive'] for node in ray.nodes()))"
@@ -128,7 +128,7 @@ def _end(step: subprocess.Popen) -> None:
 
 
 def command(address: str, rank: int, processors: int, gpus: int) -> list[str]:
-    """What a node runs: `ray start`, as the head on the first.
+    """Command of a node: `ray start`, as the head on the first.
 
     How many processors and GPUs there are is said, since Ray would take all that the node has. Ports but the head's are
     whichever are free, and the dashboard, which would listen for everybody, is off.

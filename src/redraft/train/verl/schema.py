@@ -26,7 +26,7 @@ PASSED_ON = (
 )  # fmt: skip
 """Mappings that verl hands to transformers, vLLM, Ray and a custom replay buffer as they are."""
 REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, NotImplementedError, TypeError, ValueError)
-"""What verl raises for a configuration that it does not take."""
+"""Errors that verl raises for a configuration that it does not take."""
 
 
 @cache
@@ -124,7 +124,7 @@ def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
 
 
 def _checks(config: DictConfig) -> dict[str, Callable[[], Any]]:
-    """What verl checks, by the part that it is about."""
+    """Checks of verl's own, by the part that each is about."""
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
     from verl.workers.config import HFModelConfig

@@ -45,7 +45,7 @@ def data(run: Run, problems: Path) -> Table:
 
 
 def actor(run: Run) -> Table:
-    """How the policy is updated: the losses of `redraft.train.losses`, in verl's words."""
+    """Update of the policy: the losses of `redraft.train.losses`, in verl's words."""
     algorithm = run.algorithm
     return {
         "strategy": "fsdp2", "ppo_mini_batch_size": run.trainer.prompts_per_update, "ppo_epochs": 1,
