@@ -16,9 +16,7 @@ WEIGHT_BYTES = 2
 ROLLOUT_BYTES = 8
 """A token of a saved rollout, before compression: the token and the step it was sampled at."""
 DRAFT_BYTES = 12
-"""A token in the draft store: the token, its log-probability and the step."""
-DRAFT_EPOCHS = 2
-"""Epochs that the draft store keeps."""
+"""A token of a draft in memory: the token, its log-probability and the step."""
 
 UNKNOWN = "unknown until one run is finished"
 
@@ -79,7 +77,7 @@ class Estimates:
         return seconds * run.steps * scale.factor / 3600, f"{rule} × {run.steps} steps{stand_in}{scale.note}"
 
     def storage(self, cell: Cell, run: Run, runs: int) -> Storage:
-        """Bytes of all kept policies, of all rollouts, and of one draft store; None where they are unknown."""
+        """Bytes of all kept policies, of all rollouts, and of one memory of drafts; None where they are unknown."""
         rules = self._rules()
         if not rules:
             return None, None, None
@@ -90,8 +88,7 @@ class Estimates:
             return policies, None, None
         group = run.trainer.group_size
         rollouts = run.steps * run.trainer.prompts_per_step * group * length * ROLLOUT_BYTES * runs
-        keeps = run.reuse.retention.visits > 0
-        drafts = run.data.size * group * length * DRAFT_BYTES * DRAFT_EPOCHS if keeps else 0.0
+        drafts = run.data.size * group * length * DRAFT_BYTES * float(run.reuse.retention.visits)
         return policies, rollouts, drafts
 
     def _rules(self) -> "_Rules | None":
