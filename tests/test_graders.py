@@ -255,3 +255,32 @@ def test_no_process_is_left_behind_by_a_trainer_that_was_killed(name, tiny_model
     while marked(str(tmp_path)):
         assert time.time() < deadline, "a process is left behind"
         time.sleep(0.1)
+
+
+TERMINATED = """
+import asyncio, collections, os, signal, sys, time
+from redraft.ops.termination import exit_on_sigterm
+from redraft.train.grading import Graders
+
+class Waiters(collections.deque):
+    def remove(self, waiter):
+        if not asked:
+            asked.append(os.kill(os.getpid(), signal.SIGTERM))
+            time.sleep(0.2)  # here Python runs the handler, and the woken thread goes on
+        super().remove(waiter)
+
+asked = []
+with exit_on_sigterm(), Graders(["7"], None, 1) as graders:
+    time.sleep(0.2)  # until the pool's thread waits for work
+    condition = graders.pool._context.task_queue.not_empty
+    condition._waiters = Waiters(condition._waiters)
+    asyncio.run(graders._graded(["7"], "7"))
+    print("not terminated")
+"""
+
+
+def test_sigterm_while_work_is_handed_to_a_grader_loses_no_waiter():
+    """What is raised in `notify` between waking a thread and forgetting it would leave the pool's thread asleep."""
+    ended = subprocess.run([sys.executable, "-c", TERMINATED], check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+    assert "not terminated" not in ended.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.campaign import CELLS, MARKS, SITE, Campaign, end, signal_to
+from tests.slurm.campaign import CELLS, MARKS, SITE, STEPS, Campaign, end, signal_to
 from tests.slurm.cluster import Cluster, trainer, until
 
 pytestmark = MARKS
@@ -84,7 +84,7 @@ def test_the_literal_command_runs_a_campaign_to_its_report(undisturbed):
     assert re.search(r"^\[ *\d+/\d+\] report ", text, flags=re.M)
     assert (campaign.folder / "results/scheduled/report.html").exists()
     for cell in CELLS:
-        assert len(campaign.records(cell)) == 12
+        assert len(campaign.records(cell)) == STEPS
         assert len(campaign.trainings(cell)) == 1
 
 
@@ -100,13 +100,13 @@ def test_what_trains_samples_or_grades_is_a_job_and_what_is_light_runs_here(undi
 def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(disturbed, undisturbed, cluster):
     process = disturbed.start("--retries", "2", "--", *disturbed.manifests())
     killed, cancelled = CELLS
-    halted = {cell: disturbed.trained(cell, 3) for cell in CELLS}
+    halted = disturbed.halted(3)
     for file in ("src/redraft/stages.py", "src/redraft/cli.py", "Snakefile", "workflows/rules/train.smk"):
         (disturbed.folder / file).write_text("an edit that nothing in flight may see\n")
     cluster.ask("scancel", cluster.running(cancelled))
     signal_to(halted[killed], signal.SIGKILL)
     until(lambda: len(disturbed.resumed(killed)) == 2)
-    disturbed.trained(killed, disturbed.resumed(killed)[1] + 2)
+    disturbed.halted(disturbed.resumed(killed)[1] + 2, [killed])
     cluster.ask("scontrol", "update", f"jobid={cluster.running(killed)}", "endtime=now")
     code, text = end(process)
     assert code == 0, text[-3000:]
@@ -124,8 +124,7 @@ def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(distur
 
 def test_preempted_jobs_go_on_from_their_checkpoints(disturbed, undisturbed, cluster):
     process = disturbed.start("--", *disturbed.manifests())
-    for cell in CELLS:
-        disturbed.trained(cell, 3)
+    disturbed.halted(3)
     cluster.submit("--partition=urgent", "--gres=gpu:2", "--output=/dev/null", "--wrap", "true")
     code, text = end(process)
     assert code == 0, text[-3000:]
@@ -139,10 +138,10 @@ def test_preempted_jobs_go_on_from_their_checkpoints(disturbed, undisturbed, clu
 def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturbed, undisturbed, cluster):
     scores = [str(Path(name).with_name("scores.json")) for name in disturbed.manifests()]
     process = disturbed.start("--", *scores)
-    halted = [disturbed.trained(cell, 3) for cell in CELLS]
+    halted = disturbed.halted(3)
     assert sorted(disturbed.trainings(cell)[0]["owner"]["devices"] for cell in CELLS) == ["0", "1"], "both run now"
     cluster.stop_controller()
-    for training in halted:
+    for training in halted.values():
         signal_to(training, signal.SIGCONT)
     until(lambda: not any(trainer(disturbed.folder, cell) for cell in CELLS))
     cluster.start_controller()
@@ -159,14 +158,13 @@ def test_a_campaign_outlives_its_controller_and_waits_for_a_drained_node(disturb
 def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_out(disturbed, undisturbed, cluster):
     targets = disturbed.manifests()
     process = disturbed.start("--", *targets)
-    for cell in CELLS:
-        disturbed.trained(cell, 3)
+    disturbed.halted(3)
     process.send_signal(signal.SIGINT)
     assert end(process)[0] != 0
     until(lambda: not cluster.jobs("running", "pending", "completing"))
 
     process = disturbed.start("--", *targets)
-    orphans = [disturbed.trained(cell, 5) for cell in CELLS]
+    orphans = disturbed.halted(5)
     os.killpg(process.pid, signal.SIGKILL)
     end(process)
     assert disturbed.call("--unlock")[0] == 0
@@ -176,7 +174,7 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     assert code != 0
     assert "another process works in this folder" in text, text[-3000:]
     assert before == {cell: disturbed.records(cell) for cell in CELLS}
-    assert all(Path(f"/proc/{orphan}").exists() for orphan in orphans)
+    assert all(Path(f"/proc/{orphan}").exists() for orphan in orphans.values())
     cluster.cancel_all()
 
     disturbed.site(**SITE | {"memory_gb": 0.25})
@@ -188,9 +186,9 @@ def test_snakemake_may_be_interrupted_killed_and_terminated_and_memory_may_run_o
     disturbed.site(**SITE)
 
     process = disturbed.start("--", *targets)
-    halted = [disturbed.trained(cell, 7) for cell in CELLS]
+    halted = disturbed.halted(7)
     process.send_signal(signal.SIGTERM)
-    for training in halted:
+    for training in halted.values():
         signal_to(training, signal.SIGCONT)
     until(lambda: not cluster.jobs("running", "pending", "completing"))
     end_of_terminated(process)

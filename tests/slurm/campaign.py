@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ MARKS = [
 """Marks of tests that run a campaign on a Slurm."""
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
+STEPS = 12
 SHOWN = {"tables": (1,), "figures": (2,)}
 SITE: dict[str, Any] = {"partition": "gpu", "gpu_model": "pretended", "memory_gb": 1.5, "cpus": 1, "runtime": "20m"}
 
@@ -106,13 +108,20 @@ class Campaign:
             for record in records
         ]
 
-    def trained(self, cell: str, steps: int) -> int:
-        """Wait until a process has trained a cell for `steps` steps, and halt it; returns its id."""
-        until(lambda: len(self.records(cell)) >= steps and trainer(self.folder, cell))
-        process = trainer(self.folder, cell)
-        assert process, f"{cell} was trained before it could be disturbed"
-        signal_to(process, signal.SIGSTOP)
-        return process
+    def halted(self, steps: int, cells: Iterable[str] = CELLS) -> dict[str, int]:
+        """Halt each cell's training as soon as it has trained `steps` steps; returns the ids of the processes."""
+        halted: dict[str, int] = {}
+
+        def all_are_halted() -> bool:
+            for cell in set(cells) - set(halted):
+                if len(self.records(cell)) >= steps and (process := trainer(self.folder, cell)):
+                    signal_to(process, signal.SIGSTOP)
+                    assert len(self.records(cell)) < STEPS, f"{cell} was trained before it could be disturbed"
+                    halted[cell] = process
+            return halted.keys() == set(cells)
+
+        until(all_are_halted)
+        return halted
 
     def hashes(self, cell: str) -> dict[str, str]:
         """Hashes of the policies in the manifest."""

@@ -6,7 +6,6 @@ write, for longer than its silence is tolerated, could still write once; no leas
 """
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from redraft.errors import UserError
 from redraft.files import write_atomically
 from redraft.ops.entries import Content, Entry, complete_file, entry_file, filesystem_time, history, latest, link
 from redraft.ops.owner import EXPIRED_SECONDS, Verdict, process, this_process
+from redraft.ops.termination import exit_on_sigterm
 
 BEAT_SECONDS = 15.0
 """Time between heart-beats."""
@@ -123,7 +123,7 @@ def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Leas
     """
     held = take(folder, run, log)
     end = "finished"
-    with _terminated_by_exit(), _beating(held):
+    with exit_on_sigterm(), _beating(held):
         try:
             yield held
         except BaseException as error:
@@ -206,19 +206,6 @@ def _beating(held: Lease) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-@contextmanager
-def _terminated_by_exit() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that blocks end in good order. Only a main thread receives signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def took_part(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:

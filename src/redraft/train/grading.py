@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from redraft.ops.termination import unbroken
 from redraft.rollout.types import Rollout
 from redraft.tasks.workers import pool
 
@@ -36,15 +37,16 @@ class Graders:
 
     def __enter__(self) -> "Graders":
         self.pool = pool(self.processes)
-        ready = [self.pool.schedule(_grade, args=([""], "0")) for _ in range(self.processes)]
+        ready = [self._scheduled([""], "0") for _ in range(self.processes)]
         for each in ready:
             each.result()  # what a process takes to load the grader is no step's reward
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self.pool is not None
-        self.pool.stop()
-        self.pool.join()
+        with unbroken():
+            self.pool.stop()
+            self.pool.join()
         self.pool = None
 
     async def grade(self, prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
@@ -54,16 +56,20 @@ class Graders:
 
     async def _graded(self, texts: list[str], answer: str) -> list[float]:
         """Rewards; a text that hangs or ends its process is found by grading each alone, and earns nothing."""
-        assert self.pool is not None, "graders are used as a context"
-        future = self.pool.schedule(_grade, args=(texts, answer), timeout=SECONDS * len(texts))
+        with unbroken():  # both take locks that the pool's threads wait for
+            future = asyncio.wrap_future(self._scheduled(texts, answer))
         try:
-            rewards, seconds = await asyncio.wrap_future(future)
+            rewards, seconds = await future
         except (TimeoutError, ProcessExpired, MemoryError):
             if len(texts) == 1:
                 return [0.0]
             return [reward for text in texts for reward in await self._graded([text], answer)]
         self.seconds += seconds
         return rewards
+
+    def _scheduled(self, texts: list[str], answer: str) -> ProcessFuture:
+        assert self.pool is not None, "graders are used as a context"
+        return self.pool.schedule(_grade, args=(texts, answer), timeout=SECONDS * len(texts))
 
 
 def _grade(texts: list[str], answer: str) -> tuple[list[float], float]:

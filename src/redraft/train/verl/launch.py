@@ -19,6 +19,7 @@ from redraft.files import NO_SPACE, write_atomically
 from redraft.ops.devices import held
 from redraft.ops.gpus import VISIBLE
 from redraft.ops.lease import Lease
+from redraft.ops.termination import exit_on_sigterm
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
@@ -166,12 +167,11 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
             command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             pass_fds=held(),  # else a killed launcher would free GPUs that verl still uses
         )  # fmt: skip
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield process
-    finally:
-        _end(process)
-        signal.signal(signal.SIGTERM, before)
+    with exit_on_sigterm():
+        try:
+            yield process
+        finally:
+            _end(process)
 
 
 def _end(process: subprocess.Popen) -> None:
