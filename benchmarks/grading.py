@@ -15,7 +15,7 @@ import pandas as pd
 
 from redraft.config.data import ArithmeticProblems, Benchmark
 from redraft.evaluate.grade import grade
-from redraft.tasks.grading import boxed
+from redraft.tasks.answers import boxed
 
 FOLDER = Path(__file__).parents[2] / "shared/data/benchmarks"
 PROCESSES = 2

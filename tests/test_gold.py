@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from redraft.evaluate import conformance
+from redraft.tasks.answers import Outcome, boxed
 from redraft.tasks.choices import LETTERS, grade_choice
-from redraft.tasks.grading import Outcome, boxed, compare, grade
+from redraft.tasks.grading import compare, grade
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT.parent / "shared/data/benchmarks"

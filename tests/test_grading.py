@@ -13,9 +13,10 @@ from math_verify.errors import TimeoutException
 from redraft.config.data import ArithmeticProblems, ProblemFile
 from redraft.errors import UserError
 from redraft.tasks import grading
+from redraft.tasks.answers import Outcome, Verdict, boxed
 from redraft.tasks.arithmetic import MODULUS, Sum, box, draw, split_of
 from redraft.tasks.choices import grade_choice, letter
-from redraft.tasks.grading import Outcome, Verdict, boxed, compare, grade, is_correct
+from redraft.tasks.grading import compare, grade, is_correct
 from redraft.tasks.problems import Problem, load_problems
 from redraft.tasks.tokenizer import BOX, EOS, PAD, make_tokenizer
 

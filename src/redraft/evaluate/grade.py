@@ -17,8 +17,8 @@ from redraft.errors import UserError
 from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.evaluate.score import score
 from redraft.files import atomic, write_json
+from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
 from redraft.tasks.choices import grade_choice
-from redraft.tasks.grading import SECONDS, Outcome, Verdict, compare, extract
 from redraft.tasks.workers import run
 
 GRADES = pa.schema({
@@ -126,6 +126,8 @@ def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
 
 
 def _compare(pair: tuple[str, str]) -> Outcome:
+    from redraft.tasks.grading import compare  # in a worker; here it would only take time
+
     return compare(*pair)
 
 

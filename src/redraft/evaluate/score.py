@@ -11,7 +11,7 @@ import pandas as pd
 
 from redraft.config.data import Benchmark
 from redraft.evaluate.metrics import interval, ks, majority, pass_at
-from redraft.tasks.grading import Outcome
+from redraft.tasks.answers import Outcome
 from redraft.tasks.problems import missing
 
 PERCENTILES = (50, 90, 99)

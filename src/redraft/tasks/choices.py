@@ -2,7 +2,7 @@
 
 import re
 
-from redraft.tasks.grading import Outcome, Verdict, extract
+from redraft.tasks.answers import Outcome, Verdict, extract
 
 LETTERS = "ABCD"
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|mathit|boldsymbol)\{(.*)\}", re.S)

@@ -6,8 +6,6 @@ equal and its known limits.
 
 import re
 import threading
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -15,10 +13,8 @@ from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-u
 from math_verify import LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 
+from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
 from redraft.tasks.limit import limited
-
-SECONDS = 5
-"""Time limit in seconds of each of three steps: parsing the answer, parsing the box, comparing the two."""
 
 # Two modules of math-verify each warn once that its own time limit is off.
 parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
@@ -36,48 +32,6 @@ if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
     # and the AttributeError leaves percentages unparsed, so that 50\% is not 0.5. The grammars for 4.11 and 4.13 have
     # it.
     PSParser.AtomContext.FUNC_GAMMA = lambda self: None
-
-
-class Outcome(StrEnum):
-    """The result of grading a response."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    NO_ANSWER = "no answer"
-    """The response has no closed box, or the last one is empty."""
-    EMPTY = "empty"
-    """The response has no text."""
-    TIMEOUT = "time-out"
-    ERROR = "error"
-    """The grader failed, or cannot parse the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """An outcome, and the text that was compared with the answer; empty if no text was."""
-
-    outcome: Outcome
-    extracted: str = ""
-
-
-def boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{...}` with balanced braces, or None."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    for position in range(start + len("\\boxed"), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[start + len("\\boxed{") : position]
-    return None
-
-
-def extract(text: str) -> Verdict | str:
-    """The content of a response's last box, stripped of blanks, or the verdict if there is no content."""
-    if not text.strip():
-        return Verdict(Outcome.EMPTY)
-    return (boxed(text) or "").strip() or Verdict(Outcome.NO_ANSWER)
 
 
 def grade(text: str, answer: str) -> Verdict:

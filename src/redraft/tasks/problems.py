@@ -18,7 +18,7 @@ from redraft.config.data import ArithmeticProblems, Data, HubProblems, ProblemFi
 from redraft.errors import UserError
 from redraft.files import read_parquet, sha256
 from redraft.tasks import arithmetic
-from redraft.tasks.grading import boxed
+from redraft.tasks.answers import boxed
 
 DATA_ROOT = "REDRAFT_DATA"
 """Environment variable that names a folder of local copies of data sets."""
