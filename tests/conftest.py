@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from redraft.cli import main
+from tests.checkout import finished_campaign
 from tests.tiers import check_marks, tier_of
 
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
@@ -30,6 +31,13 @@ def mistake(monkeypatch, capsys):
         return text
 
     return call
+
+
+@pytest.fixture(scope="session")
+def campaign(tmp_path_factory, worker_id):
+    """Folder of a finished campaign of the smoke preset, made once for all workers; it is read, or copied first."""
+    base = tmp_path_factory.getbasetemp()
+    return finished_campaign((base if worker_id == "master" else base.parent) / "campaign")
 
 
 LONGEST = ("test_slurm", "test_verl", "test_workflow", "test_trainer", "test_workstation")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from redraft.files import read_json
-from tests.test_workflow import ROOT, copy_to
+from tests.checkout import ROOT, copy_to
 
 LIGHTEVAL = ROOT / ".venv-lighteval"
 pytestmark = pytest.mark.servers

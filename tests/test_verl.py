@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from redraft.files import read_json, read_json_lines, sha256
+from tests.checkout import copy_to, snakemake
 from tests.test_trainer import KEYS, TIMES
-from tests.test_workflow import copy_to, snakemake
 from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total, train
 
 pytestmark = [pytest.mark.servers, WITH_VLLM]

@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from tests.test_workflow import copy_to
+from tests.checkout import copy_to
 from tests.verl_runs import LIMIT, MODEL, WITH_VLLM, total, train
 
 pytestmark = [pytest.mark.servers, WITH_VLLM]

@@ -12,7 +12,8 @@ import yaml
 
 from redraft.ops.gpus import VISIBLE
 from redraft.ops.locks import VARIABLE
-from tests.test_workflow import CELLS, copy_to
+from tests.checkout import copy_to
+from tests.test_workflow import CELLS
 
 SEEDS = (0, 1)
 MODEL = "results/smoke/models/qwen3-1.7b-base/model.safetensors"
