@@ -88,7 +88,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
         (["compare", "spec_rl/nothing", "nothing", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
-        (["stage", "table", "tiny", "spec_rl", "3"], ["runs.parquet", "missing"]),
+        (["stage", "tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (["stage", "grade", "tiny", "nothing.parquet", "scores.json"], ["nothing.parquet", "missing"]),
         (["stage", "diversity", ".", "0", "out.parquet"], ["rollouts", "no saved rollouts"]),
         (["stage", "train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"], ["no-model", "no model"]),

@@ -13,6 +13,8 @@ import yaml
 
 from analysis import case_studies, stages
 from analysis.collect import Runs
+from analysis.figure_files import write_figures
+from analysis.table_files import write_tables
 from redraft.config import Experiments
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
@@ -90,17 +92,18 @@ def campaign(tmp_path_factory):
         patch.chdir(folder)
         layout = Layout("tiny")
         made_up(layout).save(layout.collected("spec_rl"))
-        for number in KEPT["tables"]:
-            stages.table("tiny", "spec_rl", number)
-        for number in KEPT["figures"]:
-            stages.figure("tiny", "spec_rl", number)
+        write_tables("tiny", "spec_rl")
+        write_figures("tiny", "spec_rl")
         stages.judge_claims("tiny", "spec_rl")
-        stages.main_result("tiny", "spec_rl")
+        extras = [*layout.tables("spec_rl").glob("*_reported.*"), *layout.tables("spec_rl").glob("without_*")]
+        assert len(extras) == 5
+        for file in extras:
+            file.rename(folder / file.name)
         stages.report("tiny", ["spec_rl"])
         shutil.copy(layout.report, folder / "without_extras.html")
-        stages.reported_speedups("tiny", "spec_rl")
-        stages.counterparts("tiny", "spec_rl")
-        write_json(layout.figure("spec_rl", 0).with_name("cases.json"), CASES)
+        for file in extras:
+            (folder / file.name).rename(file)
+        write_json(layout.cases("spec_rl").with_suffix(".json"), CASES)
         stages.cases("tiny", "spec_rl")
         stages.report("tiny", ["spec_rl"])
     return folder
@@ -204,7 +207,7 @@ def test_runs_are_listed_with_the_scores_of_their_last_policy(page):
 
 
 def test_a_case_is_shown_with_its_cut_and_nothing_in_it_is_markup(campaign):
-    text = (campaign / "results/tiny/figures/spec_rl/cases.html").read_text()
+    text = (campaign / "results/tiny/cases/spec_rl.html").read_text()
     first = text[text.index('id="spec_rl-figure12"') : text.index('id="spec_rl-figure13"')]
     prefix = '<span class="prefix">1&amp;23</span>'
     assert first.count(prefix) == 2, "in the old rollout and in the new one"

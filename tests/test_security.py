@@ -194,7 +194,7 @@ def test_a_hostile_preset_paper_or_cell_is_refused_by_the_commands(name, tmp_pat
     before = set(tmp_path.rglob("*"))
     writing = [["stage", "track", "--", name, "spec_rl"], ["stage", "track", "--", "tiny", name]]
     for arguments in [
-        *([] if name in PATTERNS else writing), ["stage", "table", "--", "tiny", name, "1"],
+        *([] if name in PATTERNS else writing), ["stage", "tables", "--", "tiny", name],
         ["show", "--preset", "tiny", "--", f"spec_rl/{name}"], ["show", "--", f"{name}/grpo-vanilla"],
         ["show", f"--preset={name}", "spec_rl/grpo-vanilla"], ["stage", "model", "--", "tiny", name, "out"],
         ["run", f"--preset={name}", "spec_rl/grpo-vanilla"], ["run", "--", f"spec_rl/{name}"],

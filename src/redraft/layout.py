@@ -76,29 +76,37 @@ class Layout:
         """All runs of a paper in a few Parquet files."""
         return self.folder / "collected" / _part("paper", paper)
 
+    def tables(self, paper: str) -> Path:
+        """All tables of a paper and what goes with them."""
+        return self.folder / "tables" / _part("paper", paper)
+
+    def figures(self, paper: str) -> Path:
+        """All figures of a paper."""
+        return self.folder / "figures" / _part("paper", paper)
+
     def table(self, paper: str, number: int) -> Path:
         """A table, without the suffix."""
-        return self.folder / "tables" / _part("paper", paper) / f"table{number:02d}"
+        return self.tables(paper) / f"table{number:02d}"
 
     def figure(self, paper: str, number: int) -> Path:
         """A figure, without the suffix."""
-        return self.folder / "figures" / _part("paper", paper) / f"figure{number:02d}"
+        return self.figures(paper) / f"figure{number:02d}"
 
     def main_result(self, paper: str) -> Path:
         """The comparisons of the first table that were run, without the suffix."""
-        return self.folder / "tables" / _part("paper", paper) / "main_result"
+        return self.tables(paper) / "main_result"
 
     def reported_speedups(self, paper: str, number: int) -> Path:
         """Every kind of speedup from the times that a table of the paper reports, without the suffix."""
-        return self.folder / "tables" / _part("paper", paper) / f"table{number:02d}_reported"
+        return self.tables(paper) / f"table{number:02d}_reported"
 
     def without_counterpart(self, paper: str) -> Path:
         """Reported rows beside which no reproduced one stands, without the suffix."""
-        return self.folder / "tables" / _part("paper", paper) / "without_counterpart"
+        return self.tables(paper) / "without_counterpart"
 
     def cases(self, paper: str) -> Path:
         """Case studies, without the suffix."""
-        return self.folder / "figures" / _part("paper", paper) / "cases"
+        return self.folder / "cases" / _part("paper", paper)
 
     def claims(self, paper: str) -> Path:
         """Claims with verdicts."""

@@ -9,11 +9,8 @@ COLLECTED = {
 
 localrules:
     collect,
-    table,
-    figure,
-    main_result,
-    reported_speedups,
-    counterparts,
+    tables,
+    figures,
     choose_cases,
     cases,
     claims,
@@ -42,120 +39,43 @@ rule collect:
         "redraft stage collect {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
-rule table:
+# One job makes all tables of a paper, and one all figures: to start a process takes longer than a table.
+rule tables:
     input:
         **COLLECTED,
         spec="experiments/{paper}/tables.yaml",
-        reported=lambda wildcards: reported_files(
-            wildcards.paper, int(wildcards.number)
-        ),
-        published=lambda wildcards: published_files(
-            wildcards.paper, int(wildcards.number)
-        ),
+        reported=lambda wildcards: reported_files(wildcards.paper),
+        published=lambda wildcards: published_files(wildcards.paper),
     output:
-        multiext(
-            str(LAYOUT.folder / "tables/{paper}/table{number}"),
-            ".csv",
-            ".md",
-            ".tex",
-            ".html",
-        ),
+        directory(LAYOUT.tables("{paper}")),
     log:
-        LOGS / "{paper}/table{number}.log",
+        LOGS / "{paper}/tables.log",
     params:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/tables.yaml",
-            *reported_files(wildcards.paper, int(wildcards.number)),
+            *reported_files(wildcards.paper),
         ),
     shell:
-        "redraft stage table {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
+        "redraft stage tables {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
-rule figure:
+rule figures:
     input:
         **COLLECTED,
         spec="experiments/{paper}/figures.yaml",
-        published=lambda wildcards: published_points(
-            wildcards.paper, int(wildcards.number)
-        ),
+        published=lambda wildcards: published_points(wildcards.paper),
     output:
-        multiext(
-            str(LAYOUT.folder / "figures/{paper}/figure{number}"),
-            ".csv",
-            ".png",
-            ".svg",
-        ),
+        directory(LAYOUT.figures("{paper}")),
     log:
-        LOGS / "{paper}/figure{number}.log",
+        LOGS / "{paper}/figures.log",
     params:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/figures.yaml"
         ),
     shell:
-        "redraft stage figure {params.preset:q} {wildcards.paper:q} {wildcards.number} > {log:q} 2>&1"
-
-
-rule main_result:
-    input:
-        table=lambda wildcards: LAYOUT.table(
-            wildcards.paper, EXPERIMENTS.tables(wildcards.paper).tables[0].number
-        ).with_suffix(".csv"),
-        spec="experiments/{paper}/tables.yaml",
-    output:
-        multiext(str(LAYOUT.main_result("{paper}")), ".html", ".json"),
-    log:
-        LOGS / "{paper}/main_result.log",
-    params:
-        preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/tables.yaml"
-        ),
-    shell:
-        "redraft stage main-result {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
-
-
-rule reported_speedups:
-    input:
-        "experiments/{paper}/reported.yaml",
-        "experiments/{paper}/reported/table{number}.csv",
-    output:
-        multiext(
-            str(LAYOUT.folder / "tables/{paper}/table{number}_reported"),
-            ".csv",
-            ".md",
-            ".html",
-        ),
-    log:
-        LOGS / "{paper}/table{number}_reported.log",
-    params:
-        preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/reported.yaml",
-            f"experiments/{wildcards.paper}/reported/table{wildcards.number}.csv",
-        ),
-    shell:
-        "redraft stage reported-speedups {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
-
-
-rule counterparts:
-    input:
-        **COLLECTED,
-        spec="experiments/{paper}/tables.yaml",
-        reported=lambda wildcards: all_reported_files(wildcards.paper),
-    output:
-        multiext(str(LAYOUT.without_counterpart("{paper}")), ".csv", ".md"),
-    log:
-        LOGS / "{paper}/counterparts.log",
-    params:
-        preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/tables.yaml",
-            *all_reported_files(wildcards.paper),
-        ),
-    shell:
-        "redraft stage counterparts {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 rule choose_cases:
@@ -192,7 +112,7 @@ rule claims:
     input:
         **COLLECTED,
         spec="experiments/{paper}/claims.yaml",
-        reported=lambda wildcards: all_reported_files(wildcards.paper),
+        reported=lambda wildcards: reported_files(wildcards.paper),
     output:
         LAYOUT.claims("{paper}"),
     log:
@@ -201,7 +121,7 @@ rule claims:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/claims.yaml",
-            *all_reported_files(wildcards.paper),
+            *reported_files(wildcards.paper),
         ),
     shell:
         "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"

@@ -152,53 +152,32 @@ def training_files(run):
     return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
 
 
-def vocabulary_file(paper):
-    """The vocabulary of a paper's reported tables, if any are transcribed."""
-    return [f"experiments/{paper}/reported.yaml"] if EXPERIMENTS.reported(paper) else []
-
-
-def table_of(paper, number):
-    """The declaration of a table."""
-    return next(t for t in EXPERIMENTS.tables(paper).tables if t.number == number)
-
-
-def reported_files(paper, number):
-    """What a table's reported values are read from; nothing if it has none."""
-    reported = table_of(paper, number).reported_number
-    if reported is None or not EXPERIMENTS.reported(paper):
+def reported_files(paper):
+    """What all reported values of a paper are read from; nothing if none are transcribed."""
+    vocabulary = EXPERIMENTS.reported(paper)
+    if not vocabulary:
         return []
-    return [
-        *vocabulary_file(paper),
-        f"experiments/{paper}/reported/table{reported:02d}.csv",
+    numbers = {table.reported_number for table in EXPERIMENTS.tables(paper).tables}
+    if vocabulary.times:
+        numbers.add(vocabulary.times.table)
+    tables = [
+        f"experiments/{paper}/reported/table{number:02d}.csv"
+        for number in sorted(numbers - {None})
     ]
+    return [f"experiments/{paper}/reported.yaml", *tables]
 
 
-def all_reported_files(paper):
-    """What all reported values of a paper are read from, each once."""
-    numbers = [t.number for t in EXPERIMENTS.tables(paper).tables]
-    files = [file for n in numbers for file in reported_files(paper, n)]
-    return list(dict.fromkeys(files))
-
-
-def has_counterparts(paper):
-    """Whether reported rows of a paper may stand beside runs."""
-    tables = [t for t in EXPERIMENTS.tables(paper).tables if t.kind != "published"]
-    return any(not t.beyond_paper and reported_files(paper, t.number) for t in tables)
-
-
-def published_files(paper, number):
-    """Files that the authors published and a table replays, those that are there."""
-    table = table_of(paper, number)
-    rows = table.rows if table.kind == "published" else []
-    files = [published_data() / table.folder / row.file for row in rows]
+def published_files(paper):
+    """Files that the authors published and tables replay, those that are there."""
+    tables = [t for t in EXPERIMENTS.tables(paper).tables if t.kind == "published"]
+    files = [published_data() / t.folder / row.file for t in tables for row in t.rows]
     return [file for file in files if file.exists()]
 
 
-def published_points(paper, number):
-    """Files that the authors published and a figure shows, those that are there."""
-    figure = next(f for f in EXPERIMENTS.figures(paper).figures if f.number == number)
-    sources = [panel.published for panel in figure.panels if panel.published]
-    files = [published_data() / source.file for source in sources]
+def published_points(paper):
+    """Files that the authors published and figures show, those that are there."""
+    panels = [p for f in EXPERIMENTS.figures(paper).figures for p in f.panels]
+    files = [published_data() / p.published.file for p in panels if p.published]
     return [file for file in files if file.exists()]
 
 
@@ -229,28 +208,15 @@ def report_parts():
     for paper in PAPERS:
         yield LAYOUT.collected(paper) / "runs.parquet"
         yield from twice_graded(paper)
-        yield from table_parts(paper)
-        yield from (
-            LAYOUT.figure(paper, f.number).with_suffix(".svg")
-            for f in EXPERIMENTS.figures(paper).figures
-        )
+        reported = EXPERIMENTS.reported(paper)
+        if EXPERIMENTS.tables(paper).tables or (reported and reported.times):
+            yield LAYOUT.tables(paper)
+        if EXPERIMENTS.figures(paper).figures:
+            yield LAYOUT.figures(paper)
         if has_cases(paper):
             yield LAYOUT.cases(paper).with_suffix(".html")
         if EXPERIMENTS.claims(paper).claims:
             yield LAYOUT.claims(paper)
-
-
-def table_parts(paper):
-    """A paper's tables and what goes with them."""
-    tables, reported = EXPERIMENTS.tables(paper).tables, EXPERIMENTS.reported(paper)
-    for table in tables:
-        yield LAYOUT.table(paper, table.number).with_suffix(".csv")
-    if tables:
-        yield LAYOUT.main_result(paper).with_suffix(".html")
-    if reported and reported.times:
-        yield LAYOUT.reported_speedups(paper, reported.times.table).with_suffix(".html")
-    if has_counterparts(paper):
-        yield LAYOUT.without_counterpart(paper).with_suffix(".csv")
 
 
 wildcard_constraints:
@@ -259,7 +225,6 @@ wildcard_constraints:
     seed=r"\d+",
     role=r"[A-Za-z0-9_.-]+",
     evaluated=rf"{re.escape(str(LAYOUT.folder))}/(runs|initial)/.+",
-    number=r"\d{2,3}",
 
 
 onstart:

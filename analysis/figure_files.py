@@ -1,0 +1,22 @@
+"""Files of a paper's figures: the data and the drawing of each."""
+
+from analysis.collect import Runs
+from analysis.figure_data import figure_data, reported_bars
+from analysis.figures import draw
+from redraft.config import Experiments
+from redraft.files import atomic
+from redraft.layout import Layout
+
+
+def write_figures(preset: str, paper: str) -> None:
+    """Regenerate all figures of a paper as CSV, PNG and SVG."""
+    layout, experiments = Layout(preset), Experiments()
+    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
+    for figure in experiments.figures(paper).figures:
+        reported = reported_bars(figure, experiments, paper) if paper_scale else {}
+        cells = {name: experiments.cell(f"{paper}/{name}") for panel in figure.panels for name in panel.cells}
+        data = figure_data(figure, runs, paper_scale, reported, cells)
+        stem = layout.figure(paper, figure.number)
+        with atomic(stem.with_suffix(".csv")) as temporary:
+            data.to_csv(temporary, index=False)
+        draw(figure, data, stem)

@@ -1,0 +1,98 @@
+"""Files of a paper's tables: each table, the main result, and what follows from the paper's transcription alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import published, render, render_reported
+from analysis.collect import Runs
+from analysis.columns import expand
+from analysis.counterparts import summary, without_counterpart
+from analysis.lines import Source
+from analysis.main_result import fragment
+from analysis.render import Sheet
+from analysis.reported import ReportedTable, no_reported, read_reported
+from analysis.speedups import reported_speedups
+from analysis.tables import make_table
+from redraft.config import Experiments, PublishedTable, Reported, Table
+from redraft.files import atomic, write_atomically, write_json
+from redraft.layout import Layout, published_data
+
+
+def write_tables(preset: str, paper: str) -> None:
+    """Regenerate all tables of a paper as CSV, Markdown, LaTeX and HTML, and write what goes with them."""
+    layout, experiments = Layout(preset), Experiments()
+    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
+    source = Source(runs, no_reported(), experiments, paper, preset, paper_scale)
+    tables, vocabulary = experiments.tables(paper).tables, experiments.reported(paper)
+    for table in tables:
+        _write_table(table, source, layout)
+    if tables:
+        _write_main_result(source, layout)
+    if vocabulary and vocabulary.times:
+        _write_reported_speedups(vocabulary, vocabulary.times.table, source, layout)
+    compared = [t for t in tables if not t.beyond_paper and not isinstance(t, PublishedTable)]
+    if vocabulary and any(t.reported_number is not None for t in compared):
+        _write_counterparts({t.number: t for t in compared}, vocabulary, source, layout)
+
+
+def _write_table(table: Table, source: Source, layout: Layout) -> None:
+    sheet = _sheet(table, replace(source, reported=_reported(table, source)))
+    stem = layout.table(source.paper, table.number)
+    _write_csv(sheet.cells, stem.with_suffix(".csv"))
+    write_atomically(stem.with_suffix(".md"), render.markdown(sheet))
+    write_atomically(stem.with_suffix(".tex"), render.latex(sheet))
+    write_atomically(stem.with_suffix(".html"), render.html(sheet, stem.parent, f"{source.paper}-table{table.number}"))
+
+
+def _sheet(table: Table, source: Source) -> Sheet:
+    """A table with its columns and cells."""
+    if isinstance(table, PublishedTable):
+        cells = published.make_published(table, published_data(), source.reported)
+        return Sheet(table, published.columns_of(table), cells)
+    benchmarks = source.experiments.preset(source.preset).benchmarks
+    whole = expand(table, benchmarks, source.experiments.reported(source.paper))
+    return Sheet(whole, whole.columns, make_table(whole, source))
+
+
+def _reported(table: Table, source: Source) -> ReportedTable:
+    """The transcription that stands beside a table, without rows if there is none."""
+    vocabulary = source.experiments.reported(source.paper)
+    if vocabulary is None or table.reported_number is None:
+        return no_reported()
+    return read_reported(source.experiments.folder / source.paper, table.reported_number, vocabulary)
+
+
+def _write_main_result(source: Source, layout: Layout) -> None:
+    """The comparisons of the first table that were run, as an HTML fragment and counts."""
+    html, counts = fragment(layout, source.paper, source.experiments)
+    write_atomically(layout.main_result(source.paper).with_suffix(".html"), html)
+    write_json(layout.main_result(source.paper).with_suffix(".json"), counts)
+
+
+def _write_reported_speedups(vocabulary: Reported, number: int, source: Source, layout: Layout) -> None:
+    """Every kind of speedup, computed from the table of reported times alone."""
+    reported = read_reported(source.experiments.folder / source.paper, number, vocabulary)
+    assert vocabulary.times is not None
+    speedups = reported_speedups(reported, vocabulary.times)
+    stem, name = layout.reported_speedups(source.paper, number), f"{source.paper}-table{number}-reported"
+    _write_csv(speedups, stem.with_suffix(".csv"))
+    write_atomically(stem.with_suffix(".md"), render_reported.speedups_markdown(speedups, number))
+    write_atomically(stem.with_suffix(".html"), render_reported.speedups_html(speedups, number, name))
+
+
+def _write_counterparts(tables: dict[int, Table], vocabulary: Reported, source: Source, layout: Layout) -> None:
+    """The reported rows that no regenerated row stands beside at this preset."""
+    folder = source.experiments.folder / source.paper
+    reported = {number: read_reported(folder, number, vocabulary) for number in sorted(tables)}
+    missing = without_counterpart(tables, source, reported, vocabulary)
+    stem, counts = layout.without_counterpart(source.paper), summary(missing, reported)
+    text = render_reported.counterparts_markdown(missing, counts, source.preset, vocabulary)
+    _write_csv(missing, stem.with_suffix(".csv"))
+    write_atomically(stem.with_suffix(".md"), text)
+
+
+def _write_csv(frame: pd.DataFrame, file: Path) -> None:
+    with atomic(file) as temporary:
+        frame.to_csv(temporary, index=False)
