@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
 from redraft.layout import Layout
+from redraft.ops.provenance import policies_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,20 @@ class Runs:
     runs: pd.DataFrame
     steps: pd.DataFrame
     scores: pd.DataFrame
+
+    @cached_property
+    def by_training_steps(self) -> "Runs":
+        """The same, with training steps as steps.
+
+        A step's record counts for the training step that it ends in: those before it are done. A policy that no update
+        separates from an evaluated one before is left out, since it is the same.
+        """
+        records = self.steps.assign(step=self.steps["training_step"] - self.steps["updated"].astype(int))
+        key = ["cell", "seed", "step"]
+        done = self.steps[[*key, "training_step"]].assign(step=self.steps["step"] + 1)
+        counted = self.scores.merge(done, on=key, how="left").sort_values("step", kind="stable")
+        scores = counted.assign(step=counted["training_step"].fillna(0).astype(int)).drop(columns="training_step")
+        return Runs(self.runs, records, scores.drop_duplicates([*key, "benchmark"]))
 
     def manifests(self, cell: str, seeds: Iterable[int]) -> list[str]:
         """Paths of the manifests of a cell's runs, by seed."""
@@ -118,7 +134,7 @@ def _outdated(
         return "its initial policy was not evaluated"
     if sampled != {sampling_fingerprint(experiments.preset(preset))}:
         return "its benchmarks, or what samples them, changed"
-    for scores, steps in ((scored, run.evaluated_steps), (first, [0])):
+    for scores, steps in ((scored, policies_of(manifest)), (first, [0])):
         if sorted(scores, key=int) != [str(step) for step in steps]:
             return "its evaluated steps changed"
         if any(not _of_benchmarks(of_step, wanted) for of_step in scores.values()):

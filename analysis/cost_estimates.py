@@ -18,6 +18,8 @@ ROLLOUT_BYTES = 8
 DRAFT_BYTES = 12
 """A token of a draft in memory: the token, its log-probability and the step."""
 
+NO_UPDATE = {"epochs", "evaluate_every", "evaluation_clock"}
+"""Settings of a trainer that leave its updates as they are."""
 UNKNOWN = "unknown until one run is finished"
 
 Values = Mapping[str, float]
@@ -83,7 +85,7 @@ class Estimates:
             return None, None, None
         size = rules.parameters(cell.model)
         length = rules.length(cell, run) if self.preset.paper_scale else None
-        policies = None if size is None else size * WEIGHT_BYTES * len(run.evaluated_steps) * runs
+        policies = None if size is None else size * WEIGHT_BYTES * run.most_evaluations * runs
         if length is None:
             return policies, None, None
         group = run.trainer.group_size
@@ -198,7 +200,7 @@ class _Rules:
 
     def speedup(self, cell: Cell, match: Mapping[str, str]) -> tuple[float, int] | None:
         """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
-        if not self.spec.speedup or (cell.trainer | cell.trainer_factors).keys() - {"epochs"}:
+        if not self.spec.speedup or (cell.trainer | cell.trainer_factors).keys() - NO_UPDATE:
             return None
         column = self.spec.speedup.column
         found = ((self.tables[n].select(match), n) for n in self.cost.speedups if n in self.tables)

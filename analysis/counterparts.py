@@ -44,7 +44,7 @@ def without_counterpart(
 
 
 def _key(table: ReportedTable, line: Line, source: Source) -> Key | None:
-    return table.key(lookup(source, line.row.cell), line.row.reported, line.share) if line.known else None
+    return table.key(lookup(source, line.row.cell), line.row.reported, line.share, line.clock) if line.known else None
 
 
 def _reason(
@@ -59,7 +59,7 @@ def _reason(
             continue
         if line.row.cell not in finished:
             return line.row.cell, _missing(line.row.cell, source)
-        return line.row.cell, f"no policy at that share of the run ({_steps(source, line.row.cell)})"
+        return line.row.cell, f"no policy at that share of the run ({_steps(line, lines, source)})"
     return "", NO_ROW
 
 
@@ -78,9 +78,10 @@ def _missing(cell: str, source: Source) -> str:
     return "its cell was not run"
 
 
-def _steps(source: Source, cell: str) -> str:
-    run = source.experiments.run(f"{source.paper}/{cell}", 0, source.preset)
-    return f"evaluated after {', '.join(map(str, run.evaluated_steps))} of {run.steps} steps"
+def _steps(line: Line, lines: list[Line], source: Source) -> str:
+    run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
+    done = [str(other.at) for other in lines if other.row == line.row]
+    return f"evaluated after {', '.join(done)} of {run.steps} {line.clock.replace('_', ' ')}"
 
 
 def summary(missing: pd.DataFrame, reported: Mapping[int, ReportedTable]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from analysis.collect import Runs
 from analysis.reported import ReportedTable
-from redraft.config import Cell, Experiments, Row, RunTable, StepTable
+from redraft.config import Cell, Clock, Experiments, Row, Run, RunTable, StepTable
 from redraft.errors import UserError
 
 
@@ -20,14 +20,19 @@ class Source:
     preset: str
     paper_scale: bool
 
+    def runs_by(self, clock: Clock) -> Runs:
+        """The runs, whose steps are those of a clock."""
+        return self.runs.by_training_steps if clock == "training_steps" else self.runs
+
 
 @dataclass(frozen=True)
 class Line:
     """A line of the regenerated table: a row of the file, at some point of its run.
 
     Attributes:
-        at: steps done; None is the last policy.
+        at: steps done, by the clock; None is the last policy.
         share: `at` as a share of all steps of the run; None with `at`.
+        clock: by which the run's policies are evaluated, where rows are policies.
         known: whether the preset has what the cell needs.
     """
 
@@ -37,6 +42,7 @@ class Line:
     baseline: str
     at: int | None = None
     share: Fraction | None = None
+    clock: Clock = "steps"
     known: bool = True
 
     @property
@@ -66,9 +72,32 @@ def _along(line: Line, source: Source) -> list[Line]:
         run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
     except UserError:
         return [replace(line, known=False)]
+    timed = replace(line, clock=run.trainer.evaluation_clock)
     return [
-        replace(line, label=f"{line.label} @ {step}", at=step, share=Fraction(step, run.steps))
-        for step in run.evaluated_steps
+        replace(timed, label=f"{line.label} @ {step}", at=step, share=Fraction(step, run.steps))
+        for step in _ticks(timed, run, source)
+    ]
+
+
+def _ticks(line: Line, run: Run, source: Source) -> list[int]:
+    """Steps after which policies are evaluated, by the line's clock.
+
+    How many training steps a run has, it says itself. Before one is finished, the ticks are those of the paper's rows.
+    """
+    every, total = run.trainer.evaluate_every, run.steps
+    if line.clock == "steps":
+        return [*range(every, total, every), total]
+    scores = source.runs_by(line.clock).scores
+    finished = set(scores.loc[scores["cell"] == line.row.cell, "step"]) - {0}
+    cell = lookup(source, line.row.cell)
+    return [
+        tick
+        for tick in range(every, total + 1, every)
+        if (
+            tick in finished
+            if finished
+            else source.reported.key(cell, line.row.reported, Fraction(tick, total), line.clock)
+        )
     ]
 
 

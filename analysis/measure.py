@@ -86,14 +86,14 @@ def _lacks(quantity: str, source: Source) -> bool:
 
 
 def _values(line: Line, column: Column, source: Source) -> dict[int, float]:
-    cell, quantity = line.row.cell, column.quantity
+    cell, quantity, runs = line.row.cell, column.quantity, source.runs_by(line.clock)
     if _lacks(quantity, source):
         return {}
     if quantity.startswith(SPEEDUP):
-        return speedups_by_seed(source.runs, quantity, cell, line.baseline, line.at)
-    values = by_seed(source.runs, quantity, cell, line.at)
+        return speedups_by_seed(runs, quantity, cell, line.baseline, line.at)
+    values = by_seed(runs, quantity, cell, line.at)
     if column.relative:
-        values = paired(values, by_seed(source.runs, quantity, line.baseline, line.at), column.relative)
+        values = paired(values, by_seed(runs, quantity, line.baseline, line.at), column.relative)
     return values
 
 
@@ -117,7 +117,7 @@ def _noise(line: Line, column: Column, source: Source, seeds: list[int]) -> floa
     if column.relative not in (None, "difference") or (line.is_baseline and column.relative):
         return math.nan
     cells = [line.row.cell, line.baseline] if column.relative else [line.row.cell]
-    floors = [noise_by_seed(source.runs, column.quantity, cell, line.at) for cell in cells]
+    floors = [noise_by_seed(source.runs_by(line.clock), column.quantity, cell, line.at) for cell in cells]
     squares = [floor.get(seed, math.nan) ** 2 for floor in floors for seed in seeds]
     return column.scale * math.sqrt(sum(squares)) / len(seeds) if seeds else math.nan
 
@@ -134,11 +134,11 @@ def _reported(line: Line, column: Column, table: RunTable, source: Source) -> fl
         return math.nan
     if relative and line.at == 0:
         return math.nan
-    row = source.reported.row(lookup(source, line.row.cell), line.row.reported, line.share)
+    row = source.reported.row(lookup(source, line.row.cell), line.row.reported, line.share, line.clock)
     if relative is None or column.printed_relative:
         return mean_of(row, column.reported)
     override = next((r.reported for r in table.rows if r.cell == line.baseline and r.at == "end"), {})
-    baseline = source.reported.row(lookup(source, line.baseline), override, line.share)
+    baseline = source.reported.row(lookup(source, line.baseline), override, line.share, line.clock)
     if column.quantity.startswith(SPEEDUP):
         spec = source.reported.spec
         times, before = of_reported(row, spec), of_reported(baseline, spec)

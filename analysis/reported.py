@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.config import Cell, Reported
+from redraft.config import Cell, Clock, Reported
 from redraft.errors import UserError
 
 Key = tuple[str, ...]
@@ -43,7 +43,7 @@ class ReportedTable:
         return found
 
     def row(
-        self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None
+        self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None, clock: Clock = "steps"
     ) -> dict[str, float]:
         """The reported values of a cell, by column; empty if the table has no such row.
 
@@ -51,24 +51,27 @@ class ReportedTable:
             cell: whose row it is.
             override: key columns that select the row where they differ from the cell's own.
             at: share of the run that is done, 0 being the initial policy. By default the last row of the cell.
+            clock: what `at` is a share of: a run's steps are also its most training steps.
         """
-        key = self.key(cell, override, at)
+        key = self.key(cell, override, at, clock)
         return {} if key is None else self.rows[key]
 
-    def key(self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None) -> Key | None:
+    def key(
+        self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None, clock: Clock = "steps"
+    ) -> Key | None:
         """Key of the row that `row` takes; None if there is none. A row at another share of the run never stands in."""
         selected = match_of(cell, self.spec)
         if selected is None:
             return None
         selected |= (self.spec.base if at == 0 else {}) | dict(override or {})
-        return self.last(selected, at)
+        return self.last(selected, at, clock)
 
-    def last(self, selected: Mapping[str, str], at: Fraction | None = None) -> Key | None:
+    def last(self, selected: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps") -> Key | None:
         """The last row with these values, or the one at this share of a run; None if there is none."""
         places = {self.spec.row.index(name): value for name, value in selected.items()}
         keys = [key for key in self.rows if all(key[i] == value for i, value in places.items())]
         if at:
-            wanted = _position(self.spec, selected, at)
+            wanted = _position(self.spec, selected, at, clock)
             keys = [key for key in keys if wanted and key[self.spec.row.index(wanted[0])] == wanted[1]]
         if not self.spec.positions:
             return keys[0] if keys else None
@@ -87,10 +90,13 @@ class ReportedTable:
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
 
 
-def _position(spec: Reported, selected: Mapping[str, str], at: Fraction) -> tuple[str, str] | None:
+def _position(spec: Reported, selected: Mapping[str, str], at: Fraction, clock: Clock) -> tuple[str, str] | None:
     """Column and value of a row at a share of its run; None if no clock is declared for it."""
-    clock = next((clock for clock in spec.clocks if _fits(clock.when, selected)), None)
-    return (clock.column, str(at * clock.total)) if clock else None
+    declared = next((declared for declared in spec.clocks if _fits(declared.when, selected)), None)
+    if declared is None:
+        return None
+    column = declared.training_steps if clock == "training_steps" else ""
+    return column or declared.column, str(at * declared.total)
 
 
 def _fits(when: Mapping[str, list[str]], selected: Mapping[str, str]) -> bool:

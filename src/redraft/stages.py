@@ -119,7 +119,7 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
     campaign = trainer.campaign
     report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=campaign.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
-    policies = [campaign.folder.policy(step) for step in run.evaluated_steps]
+    policies = [campaign.folder.policy(step) for step in campaign.evaluated_steps]
     outputs = [campaign.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
@@ -186,7 +186,8 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
         preset_name: name of the preset.
         seed: seed of the sampling streams.
         file: file of the generations.
-        policies: folders of policies; `step-NNNN` is a policy after that step, any other name an initial policy.
+        policies: folders of policies, or manifests of runs, which stand for all policies that they name. A folder
+            `step-NNNN` holds the policy after that step, any other name an initial policy.
     """
     from redraft.config import sampling_fingerprint
     from redraft.evaluate.generate import generate as sample
@@ -195,7 +196,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
 
     preset = Experiments().preset(preset_name)
     log = file.parent / "generate.log"
-    steps = {_step_of(policy): policy for policy in policies}
+    steps = {_step_of(policy): policy for path in policies for policy in _policies_of(path)}
     with lease(file.parent, EVALUATION, log) as held, _devices(min(preset.engine.gpus, 1), file.parent) as taken:
         held.uses(taken)
         sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
@@ -203,6 +204,15 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
             "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
             "git": git_state(), **environment(),
         })  # fmt: skip
+
+
+def _policies_of(path: Path) -> list[Path]:
+    """The policies that a manifest names, or the one folder."""
+    from redraft.ops.provenance import policies_of
+
+    if path.name != "manifest.json":
+        return [path]
+    return [path.parent / folder for folder in policies_of(read_json(path)).values()]
 
 
 def _step_of(policy: Path) -> int:

@@ -113,14 +113,6 @@ def wanted_initial(paper):
     return [LAYOUT.initial(role, seed) for role in roles for seed in PRESET.seeds]
 
 
-def policies_of(run):
-    """Folders of the policies of a run that are evaluated."""
-    folder = LAYOUT.run(f"{run.paper}/{run.cell}", run.seed)
-    return [
-        str(folder / "policies" / f"step-{step:04d}") for step in run.evaluated_steps
-    ]
-
-
 def check_paper(paper):
     """Read what rules need only later, so that a mistake in it is said at once."""
     for cell in EXPERIMENTS.cells(paper, PRESET.default[paper]):

@@ -20,7 +20,7 @@ rule generate:
         gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
-        policies=lambda wildcards: policies_of(run_of(wildcards)),
+        policies=f"{RUN}/manifest.json",
         benchmarks=sampling_fingerprint(PRESET),
     shell:
         "redraft stage generate {params.preset:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"

@@ -42,11 +42,11 @@ from redraft.config.tables import (
     Table,
     TargetTable,
 )
-from redraft.config.trainer import Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
+from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
 
 __all__ = [
     "DAPO", "GRPO", "PPO", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile", "Bound",
-    "Capability", "Cell", "CellTable", "Claim", "Column", "Compare", "Config", "Correlation", "CostRules", "Data",
+    "Capability", "Cell", "CellTable", "Claim", "Clock", "Column", "Compare", "Config", "Correlation", "CostRules", "Data",
     "Decoding", "DelayedReuse", "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments",
     "Extreme", "Figure", "Fluctuation", "Grid", "HubProblems", "HyperparameterFile", "InProcessEngine", "KeyColumn",
     "Model", "Monotone", "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel", "Printed",

@@ -1,5 +1,7 @@
 """Runs: a cell at a preset's scale with one seed."""
 
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from redraft.config.algorithm import Algorithm
@@ -57,9 +59,18 @@ class Run(Config):
         return self.trainer.steps(self.data.size)
 
     @property
-    def evaluated_steps(self) -> list[int]:
-        """Steps after which a policy is evaluated."""
-        return self.trainer.evaluated_steps(self.data.size)
+    def most_evaluations(self) -> int:
+        """Number of policies that are evaluated, at most: every step may have an update batch."""
+        return math.ceil(self.steps / self.trainer.evaluate_every)
+
+    def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
+        """True if a policy is evaluated: by the evaluation clock (`Trainer.evaluates`), or as the last one."""
+        return done == self.steps or self.trainer.evaluates(done, training_steps, updated)
+
+    def evaluated_steps(self, records: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Steps done by the policies that are evaluated, of those whose steps have these records."""
+        done = ((record["step"] + 1, record["training_step"], record["updated"]) for record in records)
+        return [step for step, training_steps, updated in done if self.evaluates(step, training_steps, updated)]
 
     @property
     def unsupported(self) -> str:

@@ -64,6 +64,8 @@ class ClockColumn(Config):
     """One of `positions`."""
     total: int = Field(ge=1)
     """Value at the end of a whole run."""
+    training_steps: str = ""
+    """One of `positions`: the column of the update batches, where it is another one; as many as `total` at most."""
     when: dict[str, list[str]] = {}
     """Key columns to the values for which this clock counts; all rows if empty."""
 
@@ -157,6 +159,7 @@ class Reported(Config):
         refuse_twice("column", self.header)
         for clock in self.clocks:
             _refuse_unknown("clocks.column", [clock.column], self.positions)
+            _refuse_unknown("clocks.training_steps", [clock.training_steps or clock.column], self.positions)
             _refuse_unknown("clocks.when", clock.when, self.key)
         _refuse_unknown("base", self.base, self.key)
         if self.times:

@@ -9,6 +9,9 @@ from redraft.config.base import Config
 from redraft.config.capability import Capability
 from redraft.config.verl_keys import checked_site_keys
 
+Clock = Literal["steps", "training_steps"]
+"""Clock of a run: its rollout batches, or its update batches."""
+
 
 class Trainer(Config):
     """Settings of the training loop that change what is learned.
@@ -39,7 +42,9 @@ class Trainer(Config):
     fresh_samples: int = Field(default=1, ge=0)
     """New samples for each prompt of a step, logged as `fresh_reward` (docs/metrics.md) and not trained on."""
     evaluate_every: int = Field(ge=1)
-    """Steps between policies that are kept and evaluated; the last policy always is."""
+    """Ticks of the evaluation clock between policies that are kept and evaluated; the last policy always is."""
+    evaluation_clock: Clock = "steps"
+    """`steps` count rollout batches, `training_steps` update batches; a schedule with a filter may update less often."""
 
     @field_validator("prompts_per_update")
     @classmethod
@@ -66,10 +71,17 @@ class Trainer(Config):
         """Total number of steps."""
         return max(round(self.epochs * self.steps_per_epoch(problems)), 1)
 
-    def evaluated_steps(self, problems: int) -> list[int]:
-        """Steps after which a policy is evaluated, with the last step and without the initial policy."""
-        total = self.steps(problems)
-        return [*range(self.evaluate_every, total, self.evaluate_every), total]
+    def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
+        """True if the clock says that a policy is evaluated.
+
+        Args:
+            done: steps behind the policy.
+            training_steps: update batches behind it.
+            updated: true if the last of these steps had an update batch.
+        """
+        by_training_steps = self.evaluation_clock == "training_steps"
+        ticks, ticked = (training_steps, updated) if by_training_steps else (done, True)
+        return ticked and ticks % self.evaluate_every == 0
 
 
 class EngineSettings(Config):

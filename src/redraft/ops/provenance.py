@@ -4,10 +4,11 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ def write_manifest(
             "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
         },
     )
+
+
+POLICY = re.compile(r"(policies/step-(\d+))/.+")
+"""Name of a policy's file in a manifest: its folder, and the steps done."""
+
+
+def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
+    """Folders of the policies that a run kept for evaluation, beside its manifest, by the steps that they have done."""
+    matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
+    return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
 
 
 def environment() -> dict[str, Any]:

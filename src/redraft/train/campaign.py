@@ -8,7 +8,7 @@ from typing import Any
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
-from redraft.files import sha256
+from redraft.files import read_json_lines, sha256
 from redraft.ops.lease import Lease
 from redraft.rollout.schedule import schedule
 from redraft.rollout.types import Group, Task
@@ -76,7 +76,7 @@ class Campaign:
         self.folder.keep_checkpoints(self.identity)
         truncate_records(self.folder.records, self.state.step)
         self.folder.truncate_rollouts(self.state.step)
-        self.folder.keep_policies([step for step in self.run.evaluated_steps if step <= self.state.step])
+        self.folder.keep_policies(self.evaluated_steps)
         if self.state.step < self.steps and commit not in self.state.commits:
             self.state.commits.append(commit)
 
@@ -114,7 +114,7 @@ class Campaign:
         }  # fmt: skip
         self.check()
         save_groups_of_step(self.folder.rollouts(step), self._epoch, rolled.groups)
-        with self._checkpoint(trainer, clock):
+        with self._checkpoint(trainer, clock, batch is not None):
             if batch:
                 trainer.publish()
             with clock.excluded():
@@ -125,6 +125,11 @@ class Campaign:
             self.state.step += 1
             self.state.seconds += time.perf_counter() - began
         return record
+
+    @property
+    def evaluated_steps(self) -> list[int]:
+        """Steps done by the policies that are kept for evaluation so far."""
+        return self.run.evaluated_steps(read_json_lines(self.folder.records))
 
     @property
     def _epoch(self) -> int:
@@ -154,10 +159,10 @@ class Campaign:
         return sum(rewards) / len(rewards)
 
     @contextmanager
-    def _checkpoint(self, trainer: Trainer, clock: StageClock) -> Iterator[None]:
+    def _checkpoint(self, trainer: Trainer, clock: StageClock, updated: bool) -> Iterator[None]:
         """Write what is due before the block; the checkpoint counts once the block has written the step's record."""
         done, every = self.state.step + 1, self.run.engine.checkpoint_every
-        evaluated = done in self.run.evaluated_steps
+        evaluated = self.run.evaluates(done, self.state.training_step, updated)
         if not evaluated and done % every:
             yield
             return
