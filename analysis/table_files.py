@@ -15,7 +15,7 @@ from analysis.render import Sheet
 from analysis.reported import ReportedTable, no_reported, read_reported
 from analysis.speedups import reported_speedups
 from analysis.tables import make_table
-from redraft.config import Experiments, PublishedTable, Reported, Table
+from redraft.config import Experiments, PublishedTable, Reported, RunTable, Table
 from redraft.files import atomic, write_atomically, write_json
 from redraft.layout import Layout, published_data
 
@@ -32,7 +32,7 @@ def write_tables(preset: str, paper: str) -> None:
         _write_main_result(source, layout)
     if vocabulary and vocabulary.times:
         _write_reported_speedups(vocabulary, vocabulary.times.table, source, layout)
-    compared = [t for t in tables if not t.beyond_paper and not isinstance(t, PublishedTable)]
+    compared = [t for t in tables if not isinstance(t, PublishedTable) and not t.beyond_paper]
     if vocabulary and any(t.reported_number is not None for t in compared):
         _write_counterparts({t.number: t for t in compared}, vocabulary, source, layout)
 
@@ -82,7 +82,7 @@ def _write_reported_speedups(vocabulary: Reported, number: int, source: Source, 
     write_atomically(stem.with_suffix(".html"), render_reported.speedups_html(speedups, number, name))
 
 
-def _write_counterparts(tables: dict[int, Table], vocabulary: Reported, source: Source, layout: Layout) -> None:
+def _write_counterparts(tables: dict[int, RunTable], vocabulary: Reported, source: Source, layout: Layout) -> None:
     """The reported rows that no regenerated row stands beside at this preset."""
     folder = source.experiments.folder / source.paper
     reported = {number: read_reported(folder, number, vocabulary) for number in sorted(tables)}
