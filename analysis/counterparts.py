@@ -1,6 +1,7 @@
 """Reported rows that no regenerated row stands beside, and why: what a preset leaves of the paper's tables."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
@@ -24,7 +25,7 @@ def without_counterpart(
 
     Args:
         tables: the paper's tables by number.
-        source: its `reported` is not looked at.
+        source: its `reported` is replaced by each table.
         reported: the reported tables by number.
         spec: their columns.
 
@@ -34,7 +35,7 @@ def without_counterpart(
     finished = set(source.runs.runs["cell"])
     lines = []
     for number, table in reported.items():
-        candidates = lines_of(tables[number], source) if number in tables else []
+        candidates = lines_of(tables[number], replace(source, reported=table)) if number in tables else []
         taken = {key: line for line in candidates if (key := _key(table, line, source))}
         for key in table.rows:
             cell, reason = _reason(key, taken, candidates, source, finished, spec)

@@ -89,16 +89,11 @@ def _ticks(line: Line, run: Run, source: Source) -> list[int]:
         return [*range(every, total, every), total]
     scores = source.runs_by(line.clock).scores
     finished = set(scores.loc[scores["cell"] == line.row.cell, "step"]) - {0}
-    cell = lookup(source, line.row.cell)
-    return [
-        tick
-        for tick in range(every, total + 1, every)
-        if (
-            tick in finished
-            if finished
-            else source.reported.key(cell, line.row.reported, Fraction(tick, total), line.clock)
-        )
-    ]
+    ticks = range(every, total + 1, every)
+    if finished:
+        return [tick for tick in ticks if tick in finished]
+    cell, named = lookup(source, line.row.cell), line.row.reported
+    return [tick for tick in ticks if source.reported.key(cell, named, Fraction(tick, total), line.clock)]
 
 
 def lookup(source: Source, cell: str) -> Cell:

@@ -241,7 +241,7 @@ def test_measuring_and_saving_are_no_time_of_a_step(tmp_path, monkeypatch):
 
 def test_policies_are_those_of_the_steps_that_are_evaluated(tmp_path):
     one, trainer = go(tmp_path)
-    assert one.run.evaluated_steps == [4, 6]
+    assert one.evaluated_steps == [4, 6]
     found = results(tmp_path)["policies"]
     assert found == {"step-0004": trainer.policy[:4], "step-0006": trainer.policy}
     assert len(trainer.policy) == STEPS

@@ -24,6 +24,8 @@ SCORES = {
 }
 SAMPLED = sampling_fingerprint(Experiments(ROOT).preset("smoke"))
 
+EVALUATED = (2, 4, 6)
+
 
 @pytest.fixture
 def layout(tmp_path):
@@ -39,15 +41,25 @@ def layout(tmp_path):
 def write_run(folder, seed):
     folder.mkdir(parents=True)
     records = [
-        {"step": i, "epoch": i, "prefix_length": None, "full_reuse_ratio": None, "kl": None, "seconds": {"total": 1.0}}
+        {
+            "step": i,
+            "epoch": i,
+            "training_step": i + 1,
+            "updated": True,
+            "prefix_length": None,
+            "full_reuse_ratio": None,
+            "kl": None,
+            "seconds": {"total": 1.0},
+        }
         for i in (0, 1)
     ]
     (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu": 0.5}).to_parquet(folder / "diversity.parquet")
-    write_json(folder / "scores.json", {str(step): SCORES for step in RUN.evaluated_steps})
+    write_json(folder / "scores.json", {str(step): SCORES for step in EVALUATED})
     write_json(folder / "generations.json", {"sampled": SAMPLED})
     fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))
     digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
+    digests |= {f"policies/step-{step:04d}/model.safetensors": "a hash" for step in EVALUATED}
     manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
     write_json(folder / "manifest.json", manifest | {"configuration": {"model_role": ROLE}})
 
@@ -60,8 +72,8 @@ def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path)
     runs = collected(layout)
     assert list(runs.runs["seed"]) == [0, 1]
     assert len(runs.steps) == 4
-    assert len(runs.scores) == 2 * len(BENCHMARKS) * (1 + len(RUN.evaluated_steps))
-    assert set(runs.scores["step"]) == {0, *RUN.evaluated_steps}
+    assert len(runs.scores) == 2 * len(BENCHMARKS) * (1 + len(EVALUATED))
+    assert set(runs.scores["step"]) == {0, *EVALUATED}
     runs.save(tmp_path / "collected")
     pd.testing.assert_frame_equal(Runs.load(tmp_path / "collected").steps, runs.steps)
 

@@ -122,7 +122,22 @@ def test_steps_are_the_papers_and_a_third_of_them_at_tiny():
 )
 def test_policies_are_evaluated_at_regular_steps_and_at_the_last(settings, problems, steps, evaluated):
     trainer = make_trainer(prompts_per_step=8, prompts_per_update=8, **settings)
-    assert (trainer.steps(problems), trainer.evaluated_steps(problems)) == (steps, evaluated)
+    run = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "tiny")
+    run = run.model_copy(update={"trainer": trainer, "data": run.data.model_copy(update={"size": problems})})
+    records = [{"step": i, "training_step": i + 1, "updated": True} for i in range(run.steps)]
+    assert (run.steps, run.evaluated_steps(records)) == (steps, evaluated)
+    assert run.most_evaluations == len(evaluated)
+
+
+def test_policies_are_evaluated_by_training_steps_where_the_paper_counts_them():
+    """Steps 1, 2, 4, 5 and 7 of eight have an update batch; the last policy is evaluated in any case."""
+    run = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "tiny")
+    trainer = make_trainer(epochs=4, prompts_per_step=8, evaluate_every=2, evaluation_clock="training_steps")
+    run = run.model_copy(update={"trainer": trainer, "data": run.data.model_copy(update={"size": 16})})
+    updated = [True, True, False, True, True, False, True, False]
+    records = [{"step": i, "training_step": sum(updated[: i + 1]), "updated": u} for i, u in enumerate(updated)]
+    assert run.evaluated_steps(records) == [2, 5, 8]
+    assert run.evaluated_steps(records[:4]) == [2]
 
 
 def with_factors(experiments, factors):

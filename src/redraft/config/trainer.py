@@ -44,7 +44,7 @@ class Trainer(Config):
     evaluate_every: int = Field(ge=1)
     """Ticks of the evaluation clock between policies that are kept and evaluated; the last policy always is."""
     evaluation_clock: Clock = "steps"
-    """`steps` count rollout batches, `training_steps` update batches; a schedule with a filter may update less often."""
+    """`steps` count rollout batches, `training_steps` update batches, which are fewer where a schedule filters."""
 
     @field_validator("prompts_per_update")
     @classmethod
