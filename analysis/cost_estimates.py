@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from analysis.reported import ReportedTable, match_of, read_reported
-from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run
+from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
+from redraft.config.resolve import trainer_of
 
 WEIGHT_BYTES = 2
 """A kept policy holds bfloat16."""
@@ -18,7 +19,9 @@ ROLLOUT_BYTES = 8
 DRAFT_BYTES = 12
 """A token of a draft in memory: the token, its log-probability and the step."""
 
-NO_UPDATE = {"epochs", "evaluate_every", "evaluation_clock"}
+EVALUATION = {"evaluate_every", "evaluation_clock"}
+"""Settings of a trainer that change no step."""
+SAME_UPDATES = EVALUATION | {"epochs"}
 """Settings of a trainer that leave its updates as they are."""
 UNKNOWN = "unknown until one run is finished"
 
@@ -47,11 +50,13 @@ class Estimates:
     Attributes:
         preset: whose runs are estimated.
         spec: the vocabulary of the tables.
+        stated: the paper's trainer, without what cells change; None without rules.
         tables: those that rules name and that are transcribed, by number.
     """
 
     preset: Preset
     spec: Reported | None = None
+    stated: Trainer | None = None
     tables: Mapping[int, ReportedTable] = field(default_factory=dict)
 
     @classmethod
@@ -62,7 +67,9 @@ class Estimates:
             return cls(preset)
         numbers = {spec.times.table, *spec.cost.speedups, *spec.cost.lengths}
         files = {number: folder / "reported" / f"table{number:02d}.csv" for number in numbers}
-        return cls(preset, spec, {n: read_reported(folder, n, spec) for n, file in files.items() if file.exists()})
+        tables = {n: read_reported(folder, n, spec) for n, file in files.items() if file.exists()}
+        unchanged = experiments.cells(paper)[0].model_copy(update={"trainer": {}, "trainer_factors": {}})
+        return cls(preset, spec, trainer_of(experiments.trainer_settings(unchanged, preset)), tables)
 
     def hours(self, cell: Cell, run: Run) -> tuple[float | None, str]:
         """Wall hours of one run, and by which rule; None where the tables say nothing."""
@@ -76,7 +83,10 @@ class Estimates:
         seconds, rule = rules.seconds_a_step(cell, setting)
         if seconds is None:
             return None, UNKNOWN
-        return seconds * run.steps * scale.factor / 3600, f"{rule} × {run.steps} steps{stand_in}{scale.note}"
+        work = rules.work(run.trainer)
+        note = f" of {work:g} times the tokens" if work != 1 else ""
+        hours = seconds * run.steps * work * scale.factor / 3600
+        return hours, f"{rule} × {run.steps} steps{note}{stand_in}{scale.note}"
 
     def storage(self, cell: Cell, run: Run, runs: int) -> Storage:
         """Bytes of all kept policies, of all rollouts, and of one memory of drafts; None where they are unknown."""
@@ -84,7 +94,7 @@ class Estimates:
         if not rules:
             return None, None, None
         size = rules.parameters(cell.model)
-        length = rules.length(cell, run) if self.preset.paper_scale else None
+        length = rules.length(cell, run.trainer) if self.preset.paper_scale else None
         policies = None if size is None else size * WEIGHT_BYTES * run.most_evaluations * runs
         if length is None:
             return policies, None, None
@@ -95,9 +105,9 @@ class Estimates:
 
     def _rules(self) -> "_Rules | None":
         spec = self.spec
-        if not spec or not spec.cost or not spec.times or spec.times.table not in self.tables:
+        if not spec or not self.stated or not spec.cost or not spec.times or spec.times.table not in self.tables:
             return None
-        return _Rules(self.preset, spec, spec.cost, spec.times, self.tables)
+        return _Rules(self.preset, spec, self.stated, spec.cost, spec.times, self.tables)
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ class _Rules:
 
     preset: Preset
     spec: Reported
+    stated: Trainer
     cost: CostRules
     times: ReportedTimes
     tables: Mapping[int, ReportedTable]
@@ -155,7 +166,7 @@ class _Rules:
     def printed(self, cell: Cell, model: str) -> Values:
         """The own row of a cell in the table of times, if it has one and an unchanged trainer."""
         match = match_of(cell, self.spec)
-        if match is None or cell.trainer or cell.trainer_factors:
+        if match is None or (cell.trainer | cell.trainer_factors).keys() - EVALUATION:
             return {}
         return self.breakdown.select(match | {self.column("model"): model})
 
@@ -200,14 +211,23 @@ class _Rules:
 
     def speedup(self, cell: Cell, match: Mapping[str, str]) -> tuple[float, int] | None:
         """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
-        if not self.spec.speedup or (cell.trainer | cell.trainer_factors).keys() - NO_UPDATE:
+        if not self.spec.speedup or (cell.trainer | cell.trainer_factors).keys() - SAME_UPDATES:
             return None
         column = self.spec.speedup.column
         found = ((self.tables[n].select(match), n) for n in self.cost.speedups if n in self.tables)
         return next(((row[column], number) for row, number in found if column in row), None)
 
-    def length(self, cell: Cell, run: Run) -> float | None:
-        """Mean tokens of a response: what the baseline decoded over its rollouts, on the cell's data or the times'."""
+    def work(self, trainer: Trainer) -> float:
+        """Tokens of a step over those of the paper's, whose responses are longer where the limit is."""
+        tokens = [t.prompts_per_step * t.group_size * t.max_response_tokens for t in (trainer, self.stated)]
+        return tokens[0] / tokens[1]
+
+    def length(self, cell: Cell, trainer: Trainer) -> float | None:
+        """Mean tokens of a response: what the baseline decoded over its rollouts, on the cell's data or the times'.
+
+        In proportion to the limit, where it is another than the paper's.
+        """
+        limit = trainer.max_response_tokens / self.stated.max_response_tokens
         tokens, data = self.spec.quantities.get("tokens_decoded"), self.column("data")
         key = self._with_stand_ins(self._plain(cell))
         known = {name: key[name] for name in (*self.times.setting, data)} | self.times.baseline
@@ -217,6 +237,6 @@ class _Rules:
                 row = table.rows[found] if found else {}
                 done = table.steps_done(found) if found else None
                 if tokens and done and tokens.columns[0] in row:
-                    rollouts = done * run.trainer.prompts_per_step * run.trainer.group_size
-                    return row[tokens.columns[0]] * tokens.scale / rollouts
+                    rollouts = done * self.stated.prompts_per_step * self.stated.group_size
+                    return row[tokens.columns[0]] * tokens.scale / rollouts * limit
         return None

@@ -109,6 +109,43 @@ def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
     assert costs["8b-grpo-vanilla"].drafts == 0
 
 
+FACTORS = {
+    "epochs": (2, 2, 2), "group_size": (2, 2, 2), "max_response_tokens": ("1/2", 0.5, 0.5),
+    # Half the prompts a step are twice the steps: the same rollouts.
+    "prompts_per_step": ("1/2", 1, 1), "prompts_per_update": ("1/2", 1, 1), "learning_rate": (2, 1, 1),
+    "evaluate_every": (2, 1, 1),
+}  # fmt: skip
+"""Field of a trainer to a factor, and what it makes of the hours and of the rollouts' bytes."""
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_what_a_cell_changes_changes_its_cost(name, experiments, costs, tmp_path):
+    """Beside a cell whose hours are those of the reference, not printed."""
+    factor, hours, rollouts = FACTORS[name]
+    cell, preset = experiments.cell("spec_rl/2k-grpo-spec-l0.5"), experiments.preset("paper")
+    factors = {name: factor} if name != "prompts_per_step" else dict.fromkeys((name, "prompts_per_update"), factor)
+    changed = type(cell).model_validate(cell.model_dump() | {"name": "changed", "trainer_factors": factors})
+    resolved = Experiments(ROOT)
+    resolved.cell = lambda _: changed
+    (found,) = cost.costs_of([changed], resolved, preset, Layout("paper", tmp_path))
+    plain = costs["2k-grpo-spec-l0.5"]
+    assert found.hours == pytest.approx(plain.hours * hours)
+    assert found.rollouts == pytest.approx(plain.rollouts * rollouts)
+    assert found.policies == pytest.approx(plain.policies * {"epochs": 2, "evaluate_every": 5 / 9}.get(name, 1))
+    per_visit = rollouts / (2 if name == "epochs" else 1)
+    assert found.drafts == pytest.approx(plain.drafts * per_visit)
+
+
+def test_a_cell_of_larger_groups_is_not_costed_as_the_paper_s(experiments, costs, tmp_path):
+    cell = experiments.cell("spec_rl/grpo-vanilla")
+    changed = type(cell).model_validate(cell.model_dump() | {"trainer_factors": {"group_size": 4}})
+    resolved = Experiments(ROOT)
+    resolved.cell = lambda _: changed
+    (found,) = cost.costs_of([changed], resolved, experiments.preset("paper"), Layout("paper", tmp_path))
+    assert found.hours == pytest.approx(4 * table4("total_s") * 90 / 3600)
+    assert found.source == "Table 4 s/step × 90 steps of 4 times the tokens"
+
+
 def test_extras_are_left_out_unless_asked_for(experiments, costs, tmp_path):
     few = cell_costs(experiments, experiments.preset("paper"), Layout("paper", tmp_path), extras=False)
     beyond = set(costs) - {line.cell for line in few}
