@@ -357,3 +357,12 @@ def test_a_problem_file_is_read_in_order(tmp_path):
     assert load_problems(ProblemFile(path=str(file), size=2)) == [Problem("1+1", "2"), Problem("x", "y")]
     with pytest.raises(UserError, match="missing"):
         load_problems(ProblemFile(path=str(tmp_path / "other.jsonl"), size=2))
+
+
+def test_equal_texts_are_right_before_anything_is_parsed(monkeypatch):
+    def parsed(*_):
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(grading, "_read", parsed)
+    many = "\\{" + ",".join(map(str, range(1500))) + "\\}"
+    assert compare(many, f" {many} ") is Outcome.CORRECT
