@@ -50,7 +50,7 @@ class PPO(PolicyGradient):
     lam: float = Field(default=1.0, ge=0, le=1)
     """λ of generalised advantage estimation; verl's default."""
     critic_learning_rate_ratio: float = Field(default=20.0, gt=0)
-    """Ratio of the critic's learning rate to the actor's; 1e-5 to 5e-7 in SPEC-RL (Appendix A.1)."""
+    """Ratio of the critic's learning rate to the actor's; 1e-5 to 5e-7 in SPEC-RL."""
     value_clip: float = Field(default=0.5, gt=0)
     """Clip range of values around the old ones; verl's default."""
 
