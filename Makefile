@@ -10,8 +10,7 @@ LIGHTEVAL := .venv-lighteval
 LAUNCHER := .venv-launcher
 PRESET ?= tiny
 # A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files.
-# On two cores a third worker fills the waits of the others.
-PYTEST := pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: reproduce test test-all check bench mlflow docs lock clean lighteval launcher
