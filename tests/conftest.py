@@ -40,13 +40,17 @@ def campaign(tmp_path_factory, worker_id):
     return finished_campaign((base if worker_id == "master" else base.parent) / "campaign")
 
 
-LONGEST = ("test_slurm", "test_verl", "test_workflow", "test_trainer", "test_workstation")
-"""Test files that start first, so that no worker waits for them at the end."""
+LONGEST = (
+    "test_workflow", "test_slurm", "test_verl", "test_trainer", "test_workstation", "test_environments", "test_faults",
+    "test_evaluate_command", "test_verl_config", "test_graders",
+)  # fmt: skip
+"""Test files that start first, in this order, so that no worker waits for them at the end."""
 
 
 def pytest_collection_modifyitems(items):
     check_marks(items)
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    order = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,25 +8,18 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from redraft.config.model import TinyModel
 from redraft.errors import UserError
 from redraft.train.folders import atomic_folder
 
+# Before transformers' models are loaded, which import scikit-learn for one threshold of assisted decoding. Nothing here
+# uses that, and it is a sixth of the seconds that a job takes to start.
+transformers.utils.is_sklearn_available = lambda: False
+
 _ARCHITECTURES: dict[str, tuple[Any, Any]] = {
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
 }
 
 
@@ -80,10 +73,10 @@ def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
         UserError: if there is nothing that can be loaded.
     """
     with _naming(path):
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             path, revision=revision, dtype=torch.float32, **NO_CODE, **NO_PICKLE
         )
-        return model, AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
+        return model, transformers.AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
 
 
 def load_critic(path: Path, seed: int) -> Any:
@@ -93,9 +86,9 @@ def load_critic(path: Path, seed: int) -> Any:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            config = AutoConfig.from_pretrained(path, num_labels=1, **NO_CODE)
+            config = transformers.AutoConfig.from_pretrained(path, num_labels=1, **NO_CODE)
             config.classifier_dropout = 0.0
-            return AutoModelForTokenClassification.from_pretrained(
+            return transformers.AutoModelForTokenClassification.from_pretrained(
                 path, config=config, dtype=torch.float32, **NO_CODE, **NO_PICKLE
             )
     finally:
@@ -109,7 +102,7 @@ def load_tokenizer(path: Path | str) -> Any:
         UserError: if there is none.
     """
     with _naming(path):
-        return AutoTokenizer.from_pretrained(path, **NO_CODE)
+        return transformers.AutoTokenizer.from_pretrained(path, **NO_CODE)
 
 
 def load_config(path: Path | str) -> Any:
@@ -119,13 +112,13 @@ def load_config(path: Path | str) -> Any:
         UserError: if there is none.
     """
     with _naming(path):
-        return AutoConfig.from_pretrained(path, **NO_CODE)
+        return transformers.AutoConfig.from_pretrained(path, **NO_CODE)
 
 
 def load_generation(path: Path | str) -> Any:
     """A stand-in for a model of which only the generation settings are wanted; none if it has none."""
     try:
-        return SimpleNamespace(generation_config=GenerationConfig.from_pretrained(path))
+        return SimpleNamespace(generation_config=transformers.GenerationConfig.from_pretrained(path))
     except OSError:
         return SimpleNamespace(generation_config=None)
 
