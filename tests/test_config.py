@@ -132,7 +132,9 @@ def test_policies_are_evaluated_at_regular_steps_and_at_the_last(settings, probl
 def test_policies_are_evaluated_by_training_steps_where_the_paper_counts_them():
     """Steps 1, 2, 4, 5 and 7 of eight have an update batch; the last policy is evaluated in any case."""
     run = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "tiny")
-    trainer = make_trainer(epochs=4, prompts_per_step=8, evaluate_every=2, evaluation_clock="training_steps")
+    trainer = make_trainer(
+        epochs=4, prompts_per_step=8, prompts_per_update=8, evaluate_every=2, evaluation_clock="training_steps"
+    )
     run = run.model_copy(update={"trainer": trainer, "data": run.data.model_copy(update={"size": 16})})
     updated = [True, True, False, True, True, False, True, False]
     records = [{"step": i, "training_step": sum(updated[: i + 1]), "updated": u} for i, u in enumerate(updated)]

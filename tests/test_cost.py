@@ -122,16 +122,18 @@ FACTORS = {
 def test_what_a_cell_changes_changes_its_cost(name, experiments, costs, tmp_path):
     """Beside a cell whose hours are those of the reference, not printed."""
     factor, hours, rollouts = FACTORS[name]
-    cell, preset = experiments.cell("spec_rl/2k-grpo-spec-l0.5"), experiments.preset("paper")
+    cell, preset = experiments.cell("spec_rl/grpo-release-l0.5"), experiments.preset("paper")
     factors = {name: factor} if name != "prompts_per_step" else dict.fromkeys((name, "prompts_per_update"), factor)
     changed = type(cell).model_validate(cell.model_dump() | {"name": "changed", "trainer_factors": factors})
     resolved = Experiments(ROOT)
     resolved.cell = lambda _: changed
     (found,) = cost.costs_of([changed], resolved, preset, Layout("paper", tmp_path))
-    plain = costs["2k-grpo-spec-l0.5"]
+    plain = costs["grpo-release-l0.5"]
     assert found.hours == pytest.approx(plain.hours * hours)
     assert found.rollouts == pytest.approx(plain.rollouts * rollouts)
-    assert found.policies == pytest.approx(plain.policies * {"epochs": 2, "evaluate_every": 5 / 9}.get(name, 1))
+    assert found.policies == pytest.approx(
+        plain.policies * {"epochs": 2, "evaluate_every": 5 / 9, "prompts_per_step": 2}.get(name, 1)
+    )
     per_visit = rollouts / (2 if name == "epochs" else 1)
     assert found.drafts == pytest.approx(plain.drafts * per_visit)
 
