@@ -15,7 +15,8 @@ def graded(verdicts, step=0):
     outcomes = ["error" if verdict is None else "wrong" for verdict in verdicts]
     return pd.DataFrame(
         {"step": step, "benchmark": "ifeval", "problem": range(len(verdicts)), "sample": 0, "outcome": outcomes,
-         "strict": ours, "loose": ours, "instructions": [["a", "b"]] * len(verdicts)}
+         "strict": ours, "loose": ours, "official_strict": None, "official_loose": None,
+         "instructions": [["a", "b"]] * len(verdicts)}
     )  # fmt: skip
 
 
@@ -31,6 +32,15 @@ def test_every_verdict_that_differs_is_named():
         [1, "strict", "b", False, True],
         [1, "loose", "b", False, True],
     ]
+
+
+def test_where_a_character_other_than_a_letter_is_counted_the_unchanged_checkers_are_compared():
+    ours, theirs = graded([[True, True], [False, True]]), graded([[True, True], [True, True]])
+    assert len(disagreements(ours, theirs)) == 2
+    official = pd.Series([None, [True, True]])
+    ours = ours.assign(official_strict=official, official_loose=official)
+    assert disagreements(ours, theirs).empty
+    assert compare(ours, theirs)["lm_eval"].tolist() == [1.0] * 4
 
 
 def test_other_benchmarks_are_left_out_and_other_samples_refused():

@@ -72,6 +72,36 @@ def test_verdicts_depend_on_the_response_alone():
     assert {tuple(one.strict) for one in first} >= {(False, False)}
 
 
+def letters(character, count, relation):
+    return answer(("keywords:letter_frequency",
+                   {"letter": character, "let_frequency": count, "let_relation": relation}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("character", "count", "relation", "text", "followed"),
+    [
+        ("#", 4, "at least", "# # # # # # # 1 2 3", True),
+        ("#", 4, "at least", "# # # 1 2 3", False),
+        ("!", 2, "less than", "Yes! No.", True),
+        ("!", 2, "less than", "Yes! No!", False),
+        ("E", 3, "at least", "Eve e", True),
+        ("e", 3, "at least", "#e#e!", False),
+    ],
+)
+def test_the_character_that_the_prompt_asks_for_is_counted(character, count, relation, text, followed):
+    verdicts = grade_instructions("p", text, letters(character, count, relation))
+    assert (verdicts.strict, verdicts.loose) == ([followed], [followed])
+    assert (verdicts.official is None) == character.isalpha()
+
+
+def test_the_unchanged_checkers_verdict_on_no_letter_is_that_on_a_letter_drawn_and_stands_beside():
+    texts = ["# # # #", "a b c d e f", "".join(map(chr, range(97, 123))) * 4]
+    official = [grade_instructions("p", text, letters("#", 4, "at least")).official.strict for text in texts]
+    assert official == [[False], [False], [True]]
+    again = grade_instructions("p", "####", letters("q", 1, "at least"))
+    assert (again.strict, again.official) == ([False], None), "the checkers are as before"
+
+
 @settings(max_examples=60)
 @given(st.text(max_size=200), st.data())
 def test_every_text_gets_one_verdict_per_instruction_and_strict_implies_loose(text, data):

@@ -49,10 +49,15 @@ def grade_here(rows):
         line = {key: row[key] for key in KEY}
         try:
             verdicts = grade_instructions(row["prompt"], row["text"], row["answer"])
-            graded.append(line | {"outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose})
+            official = verdicts.official
+            graded.append(line | {
+                "outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose,
+                "official_strict": official and official.strict, "official_loose": official and official.loose,
+            })  # fmt: skip
         except CheckerError:
             none = [False] * len(json.loads(row["answer"])["instruction_id_list"])
-            graded.append(line | {"outcome": "error", "strict": none, "loose": none})
+            unofficial = {"official_strict": None, "official_loose": None}
+            graded.append(line | {"outcome": "error", "strict": none, "loose": none} | unofficial)
     return graded
 
 

@@ -55,7 +55,7 @@ rule grade:
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
-        version=1,  # increase when the grader or the scores change
+        version=2,  # increase when the grader or the scores change
     shell:
         "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 

@@ -1,6 +1,7 @@
 """Comparison of two graders of IFEval, lm-eval's checkers and lighteval's, on the same generations.
 
-Our verdicts come from grades.parquet, lighteval's from the file that workflows/lighteval/grade.py writes. A sample
+Our verdicts come from grades.parquet, lighteval's from the file that workflows/lighteval/grade.py writes. On the two
+prompts that count a character other than a letter, both are those of the unchanged checkers. A sample
 enters no metric if a checker of either grader failed on it; the number of these samples is reported.
 """
 
@@ -74,7 +75,7 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
                         file=theirs, key="sentence_splitter", value=about["sentence_splitter"],
                         allowed=splitter)  # fmt: skip
     frames = (
-        read_parquet(ours, (*KEY, "outcome", *LEVELS)),
+        read_parquet(ours, (*KEY, "outcome", *LEVELS, *(f"official_{level}" for level in LEVELS))),
         read_parquet(theirs, (*KEY, *LEVELS, "instructions")),
     )
     metrics = compare(*frames).astype(object)
@@ -87,14 +88,18 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
     write_json(out, content)
 
 
-def _without_failures(grades: pd.DataFrame) -> pd.DataFrame:
-    """Our grades, with null in place of the stand-in verdicts of failed checkers."""
+def _comparable(grades: pd.DataFrame) -> pd.DataFrame:
+    """Our grades by the unchanged checkers, with null in place of the stand-in verdicts of failed ones."""
     failed = grades["outcome"].isin(["time-out", "error"])
-    return grades.assign(**{level: grades[level].where(~failed, None) for level in LEVELS})
+    official = {level: grades[f"official_{level}"] for level in LEVELS}
+    return grades.assign(**{
+        level: verdicts.where(verdicts.notna(), grades[level]).where(~failed, None)
+        for level, verdicts in official.items()
+    })  # fmt: skip
 
 
 def _joined(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    ours = _without_failures(ours[ours["benchmark"].isin(set(theirs["benchmark"]))])
+    ours = _comparable(ours[ours["benchmark"].isin(set(theirs["benchmark"]))])
     columns = [*KEY, *LEVELS]
     joined = ours[columns].merge(
         theirs[[*columns, "instructions"]], on=KEY, how="outer", suffixes=("_ours", "_theirs"), indicator=True,

@@ -24,9 +24,11 @@ from redraft.tasks.workers import run
 GRADES = pa.schema({
     "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),
     "extracted": pa.string(), "length": pa.int64(), "truncated": pa.bool_(), "strict": pa.list_(pa.bool_()),
-    "loose": pa.list_(pa.bool_()),
+    "loose": pa.list_(pa.bool_()), "official_strict": pa.list_(pa.bool_()), "official_loose": pa.list_(pa.bool_()),
 })  # fmt: skip
-"""Columns of `grades.parquet`; `strict` and `loose` are null except for instructions."""
+"""Columns of `grades.parquet`. `strict` and `loose` are null except for instructions, and what the unchanged checkers
+say is null except for prompts that count a character other than a letter."""
+VERDICTS = ["strict", "loose", "official_strict", "official_loose"]
 
 COMPARISON_LIMIT = 3 * SECONDS + 5.0
 """Seconds after which the worker of a comparison is killed; the grader's own limits come earlier."""
@@ -141,19 +143,19 @@ def _grade_choices(part: pd.DataFrame, processes: int) -> pd.DataFrame:
 
 def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
     columns = {"outcome": [str(v.outcome) for v in verdicts], "extracted": [v.extracted for v in verdicts]}
-    return pd.DataFrame({**columns, "strict": None, "loose": None}, index=part.index)
+    return pd.DataFrame(columns | dict.fromkeys(VERDICTS), index=part.index)
 
 
-Instructed = tuple[Outcome, list[bool], list[bool]]
-"""An outcome, and the strict and the loose verdict on each instruction."""
+Instructed = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool] | None]
+"""An outcome, and the verdicts on each instruction in the order of `VERDICTS`."""
 
 
 def _grade_instructions(part: pd.DataFrame, processes: int) -> pd.DataFrame:
     asked = list(part[["prompt", "text", "answer"]].itertuples(index=False, name=None))
     items = list(dict.fromkeys(asked))
     graded = dict(zip(items, run(_follow, items, processes, INSTRUCTIONS_LIMIT, _lost_instructions), strict=True))
-    lines = [(str(outcome), "", strict, loose) for outcome, strict, loose in (graded[item] for item in asked)]
-    return pd.DataFrame(lines, columns=["outcome", "extracted", "strict", "loose"], index=part.index)
+    lines = [(str(outcome), "", *verdicts) for outcome, *verdicts in (graded[item] for item in asked)]
+    return pd.DataFrame(lines, columns=["outcome", "extracted", *VERDICTS], index=part.index)
 
 
 def _follow(item: tuple[str, str, str]) -> Instructed:
@@ -161,9 +163,10 @@ def _follow(item: tuple[str, str, str]) -> Instructed:
 
     prompt, text, answer = item
     verdicts = grade_instructions(prompt, text, answer)
-    if not text.strip():
-        return Outcome.EMPTY, verdicts.strict, verdicts.loose
-    return Outcome.CORRECT if all(verdicts.strict) else Outcome.WRONG, verdicts.strict, verdicts.loose
+    right = Outcome.CORRECT if all(verdicts.strict) else Outcome.WRONG
+    official = verdicts.official
+    beside = (official.strict, official.loose) if official else (None, None)
+    return right if text.strip() else Outcome.EMPTY, verdicts.strict, verdicts.loose, *beside
 
 
 def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instructed:
@@ -175,7 +178,7 @@ def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instruct
     if isinstance(error, UserError):
         raise error
     none = [False] * len(json.loads(item[2])["instruction_id_list"])
-    return _lost(item, error), none, none
+    return _lost(item, error), none, none, None, None
 
 
 GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
@@ -184,4 +187,4 @@ GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
     "instructions": _grade_instructions,
 }
 """Graders by a benchmark's `grading`. Each maps generations and a number of processes to the columns outcome,
-extracted, strict and loose."""
+extracted and `VERDICTS`."""

@@ -2,6 +2,8 @@
 
 Two of the checkers draw random numbers: the language detector always does, and the letter counter does if the character
 to count is no letter (`#` and `!`, one prompt each). Both are seeded, so that a verdict depends on the response alone.
+The letter counter would then count the letter that it drew. Here it counts the character that the prompt asks for; the
+verdicts of the unchanged checkers stand beside, for comparisons with other harnesses.
 """
 
 import json
@@ -19,6 +21,8 @@ from redraft.tasks.sentences import sentence_splitter
 SEED = 0
 """Seed of both random draws; workflows/lighteval/tasks.py uses the same."""
 KEYS = ("key", "instruction_id_list", "kwargs")
+LETTERS = "keywords:letter_frequency"
+"""Name of the instruction to use a letter so many times."""
 
 
 class CheckerError(Exception):
@@ -32,10 +36,12 @@ class Instructions:
     Attributes:
         strict: verdicts on the response as it is.
         loose: verdicts on the best of the response and seven variants: without asterisks, first line, last line.
+        official: verdicts of the unchanged checkers, for a prompt whose character to count is no letter; else None.
     """
 
     strict: list[bool]
     loose: list[bool]
+    official: "Instructions | None" = None
 
 
 def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
@@ -53,10 +59,45 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     record = instructions_of(answer)
     utils = _checkers()
     example = utils.InputExample(prompt=prompt, **record)
-    return Instructions(
-        strict=_verdicts(utils.test_instruction_following_strict, example, text),
-        loose=_verdicts(utils.test_instruction_following_loose, example, text),
-    )
+    if not _counts_another_character(record):
+        return _checked(utils, example, text, None)
+    official = _checked(utils, example, text, None)
+    with _letters_counted_as_asked(utils):
+        return _checked(utils, example, text, official)
+
+
+def _checked(utils: Any, example: Any, text: str, official: Instructions | None) -> Instructions:
+    strict = _verdicts(utils.test_instruction_following_strict, example, text)
+    return Instructions(strict, _verdicts(utils.test_instruction_following_loose, example, text), official)
+
+
+def _counts_another_character(record: dict[str, Any]) -> bool:
+    """True for a prompt with a character to count that the letter counter replaces by a letter."""
+    named = zip(record["instruction_id_list"], record["kwargs"], strict=True)
+    return any(name == LETTERS and not "a" <= (kwargs.get("letter") or "a").lower() <= "z" for name, kwargs in named)
+
+
+@contextmanager
+def _letters_counted_as_asked(utils: Any) -> Iterator[None]:
+    """Have the letter counter count any one character within the block."""
+    checkers = utils.instructions_registry.INSTRUCTION_DICT
+    unchanged = checkers[LETTERS]
+
+    class AnyCharacter(unchanged):  # type: ignore[misc, valid-type]
+        """The letter counter, which takes any one character."""
+
+        def build_description(self, *, letter: str | None = None, **relation: Any) -> Any:
+            """Describe the instruction, as the unchanged checker does, and set the character."""
+            description = super().build_description(letter=letter, **relation)
+            if letter and len(letter) == 1:
+                self._letter = letter.lower()
+            return description
+
+    checkers[LETTERS] = AnyCharacter
+    try:
+        yield
+    finally:
+        checkers[LETTERS] = unchanged
 
 
 def instructions_of(answer: str) -> dict[str, Any]:
