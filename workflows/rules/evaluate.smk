@@ -20,7 +20,7 @@ rule generate:
         gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
-        policies=f"{RUN}/manifest.json",
+        policies=lambda wildcards, input: input.manifest,
         benchmarks=sampling_fingerprint(PRESET),
     shell:
         "redraft stage generate {params.preset:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
