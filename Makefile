@@ -52,10 +52,10 @@ lock:
 clean:
 	rm -rf $(VENV) $(LIGHTEVAL) $(LAUNCHER) .snakemake
 
-$(READY): $(wildcard envs/$(ENV)/*.lock) envs/install.sh pyproject.toml
+$(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(ENV)
 
-$(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/install.sh
+$(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/punkt.txt envs/install.sh
 	sh envs/install.sh $(LIGHTEVAL) lighteval
 
 $(LAUNCHER)/.ready: envs/launcher/requirements.lock envs/install.sh

