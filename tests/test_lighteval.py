@@ -77,16 +77,21 @@ def both(tmp_path_factory):
 
 
 def test_both_graders_agree_but_for_how_nltk_s_versions_count(both):
-    """All 3,328 verdicts on two responses to each of 540 prompts agree; those at the limit of a count may differ."""
+    """Of 3,328 verdicts on two responses to each of 540 prompts two differ, on one sentence; untrained Punkt hides it.
+
+    Those on responses at the limit of a count may differ.
+    """
     ours, theirs = pd.read_parquet(both / "ours.parquet"), pd.read_parquet(both / "theirs.parquet")
     metrics = compare(ours[ours["sample"] < 2], theirs[theirs["sample"] < 2])
-    assert metrics["lm_eval"].tolist() == metrics["lighteval"].tolist()
+    assert metrics["lm_eval"].tolist() == pytest.approx(metrics["lighteval"].tolist(), abs=1 / 1080)
     of_all = metrics[metrics["step"] == 0]
     assert of_all["samples"].tolist() == [1080] * 4
     assert of_all["lm_eval"].between(0.3, 0.8).all(), "agreement on what nobody follows says nothing"
     different = disagreements(ours, theirs)
     assert set(different["instruction"]) == KNOWN
-    assert set(different["sample"]) == {2}
+    usual = different[different["sample"] < 2]
+    trained = sentence_splitter() == "punkt_tab"
+    assert usual["instruction"].tolist() == ["length_constraints:number_sentences"] * (2 if trained else 0)
 
 
 def test_the_metrics_are_those_that_lighteval_aggregates(both):

