@@ -18,12 +18,14 @@ from redraft.config import (
     RLOO,
     Benchmark,
     Experiments,
+    HubProblems,
     Run,
     Trainer,
     benchmarks_fingerprint,
     fingerprint,
     format_lenience,
     parse_lenience,
+    sampling_fingerprint,
 )
 from redraft.config.read import merge
 from redraft.config.schema import write_schemas
@@ -602,3 +604,55 @@ def test_no_two_cells_share_a_fingerprint_and_adding_one_changes_none(preset, ex
     assert set(names) - set(before) == {"grpo-spec-l3", "grpo-vanilla-lr2", "grpo-spec-l0.5-lr2"}
     after = {name: fingerprint(changed.run(f"spec_rl/{name}", 0, preset).identity) for name in before}
     assert after == before
+
+
+SAMPLED = {
+    "temperature": 0.5, "top_p": 0.5, "samples": 7, "max_new_tokens": 7, "chat": "never",
+    "data": {"size": 7}, "data ": {"seed": 7}, "data  ": {"min_terms": 3},
+}  # fmt: skip
+"""Fields of a benchmark that change what is sampled; a field of its data is a mapping."""
+ONLY_GRADED = {"role": "out-of-distribution", "description": "other words"}
+
+
+def changed_benchmark(preset, **fields):
+    """The preset with some fields of one of its benchmarks changed."""
+    name, benchmark = next(iter(preset.benchmarks.items()))
+    nested = {key: getattr(benchmark, key).model_copy(update=v) for key, v in fields.items() if isinstance(v, dict)}
+    return preset.model_copy(
+        update={"benchmarks": preset.benchmarks | {name: benchmark.model_copy(update=fields | nested)}}
+    )
+
+
+@pytest.mark.parametrize("field", SAMPLED)
+def test_whatever_changes_what_is_sampled_changes_its_fingerprint(field):
+    preset = Experiments(ROOT).preset("tiny")
+    changed = changed_benchmark(preset, **{field.strip(): SAMPLED[field]})
+    assert changed != preset
+    assert sampling_fingerprint(changed) != sampling_fingerprint(preset)
+
+
+@pytest.mark.parametrize("field", ONLY_GRADED)
+def test_what_is_said_of_a_benchmark_does_not_change_what_is_sampled(field):
+    preset = Experiments(ROOT).preset("tiny")
+    assert sampling_fingerprint(changed_benchmark(preset, **{field: ONLY_GRADED[field]})) == sampling_fingerprint(
+        preset
+    )
+
+
+@pytest.mark.parametrize(("field", "value"), [("backend", "vllm"), ("harness", "lm-eval")])
+def test_what_samples_is_in_the_fingerprint(field, value):
+    preset = Experiments(ROOT).preset("tiny")
+    changed = preset.model_copy(update={"evaluation": preset.evaluation.model_copy(update={field: value})})
+    assert sampling_fingerprint(changed) != sampling_fingerprint(preset)
+
+
+def test_skipped_problems_and_another_origin_are_told_apart():
+    """Which problems of a file are taken counts; where the file was found does not."""
+    data = HubProblems(id="a/b", files=["x.jsonl"], size=2)
+    skipped, local = (data.model_copy(update=change) for change in ({"skip": 1}, {"local": "elsewhere.jsonl"}))
+    prints = [
+        benchmarks_fingerprint({"one": Benchmark(data=each, role="in-distribution", description="d")}, graded=False)
+        for each in (data, skipped, local)
+    ]
+    assert prints[0] != prints[1]
+    assert prints[0] == prints[2]

@@ -205,6 +205,8 @@ def test_answers_are_read_after_hashes_and_from_one_of_several_columns(root):
     write_lines(root, [{"problem": "p", "answer": "1 + 1 = 2\n#### 2"}])
     data = HubProblems(id="a/b", files=["test.jsonl"], size=1, answer_from="####")
     assert load_problems(data)[0].answer == "2"
+    write_lines(root, [{"problem": "p", "answer": "#### 1 was a guess\n#### 2"}])
+    assert load_problems(data)[0].answer == "2", "the last ones"
     write_lines(root, [{"problem": "p", "answer": "no hashes"}])
     with pytest.raises(UserError, match="has no answer"):
         load_problems(data)

@@ -36,6 +36,22 @@ def test_each_token_gets_the_share_of_uniforms_that_is_its_probability():
     np.testing.assert_allclose(law(PROBABILITIES), PROBABILITIES, atol=1 / GRID + 1e-7)
 
 
+def test_tokens_too_rare_for_single_precision_keep_their_share():
+    """In float32 the sum of the first two is that of the first one alone, and the second could not be drawn."""
+    log_probs = torch.tensor([[0.75, 1e-9, 2e-9, 0.25]] * 4).log()
+    weights = log_probs[0].exp().double()
+    middles = (weights.cumsum(0) - weights / 2) / weights.sum()
+    assert sampling.sample(log_probs, middles).tolist() == [0, 1, 2, 3]
+
+
+def test_log_probabilities_of_half_precision_logits_are_computed_in_single():
+    logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).mul(5).to(torch.bfloat16)
+    found = log_probs_of(logits, 0.7)
+    exact = torch.log_softmax(logits.double() / 0.7, dim=-1)
+    assert found.dtype == torch.float32
+    assert (found - exact).abs().max() < 1e-5
+
+
 def test_temperature_changes_the_law_as_a_power():
     powers = np.array(PROBABILITIES) ** (1 / 0.5)
     np.testing.assert_allclose(law(PROBABILITIES, temperature=0.5), powers / powers.sum(), atol=1 / GRID + 1e-6)
