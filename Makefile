@@ -19,11 +19,11 @@ reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
 	@echo "open results/$(PRESET)/report.html"
 
-# Tests that start no server.
+# Tests that start no server and ask no package index.
 test: $(READY) check
 	$(PYTEST) -m "not servers"
 
-# These and those that start vLLM, Ray for verl, a Slurm or lighteval. The first run before the other environments exist.
+# These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before the other environments exist.
 test-all: test lighteval launcher
 	$(PYTEST) -m servers
 

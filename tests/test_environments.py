@@ -66,6 +66,7 @@ def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_
     assert {pins(name)["langdetect"] for name in PINNED} == {pins("cpu")["langdetect"]}
 
 
+@pytest.mark.servers
 def test_a_resolver_takes_what_the_environments_ask_for(tmp_path):
     """`make lock` in a copy changes nothing, since pins that still fit are kept."""
     shutil.copytree(ENVS, tmp_path / "envs")

@@ -1,4 +1,5 @@
-"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval.
+"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval, or resolve
+packages from an index.
 
 `make test` runs the others, from the main environment alone. An unmarked test runs with variables under which vLLM and
 Ray refuse to start, in its own process and in every process that it starts; the error names the marker. Slurm and
