@@ -171,7 +171,7 @@ def _steps(folder: Path, digest: str) -> pd.DataFrame:
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = pd.json_normalize(records).apply(pd.to_numeric)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
-    measured = read_parquet(folder / "diversity.parquet", ("step", "epoch"))
+    measured = read_parquet(folder / "diversity.parquet", ("step", "epoch", "self_bleu_within"))
     if list(measured["step"]) != list(frame["step"]):
         raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",
                         value=len(measured), allowed=str(len(frame)))  # fmt: skip

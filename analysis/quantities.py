@@ -104,6 +104,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "clip_fraction_max": lambda steps: float(steps["clip_fraction"].max()),
     "distinct_1": _reuse_epochs("distinct_1"),
     "self_bleu": _reuse_epochs("self_bleu"),
+    "self_bleu_within": _reuse_epochs("self_bleu_within"),
     "rouge_1_second_epoch": lambda steps: float(steps.loc[steps["epoch"] == 1, "rouge_1"].mean()),
     "rouge_1_last_epoch": _last_epoch("rouge_1"),
     "hours": lambda steps: float(steps["seconds.total"].sum() / 3600),

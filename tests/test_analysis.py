@@ -45,6 +45,7 @@ def run_steps(cell, seed, tokens, seconds, **values):
             "prefix_length": math.nan if i == 0 else 10.0, "full_reuse_ratio": math.nan if i == 0 else 0.5,
             "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3,
             "kl": 0.01 * i, "clip_fraction": 0.001, "distinct_1": 0.1, "self_bleu": 0.5,
+            "self_bleu_within": 0.4, "distinct_within": 0.9,
             "rouge_1": math.nan if i == 0 else 0.6,
             **{f"seconds.{name}": seconds for name in (*STAGES, "total")}, **values,
         }

@@ -63,7 +63,7 @@ def steps_of(cell, seed):
             "tokens_reused": 0 if i < 2 or cell == A else 1000, "prefix_length": prefixes[i], "full_reuse_ratio": 0.5,
             "response_length": 20.0, "token_age_epochs": 0.5, "training_step": i + 1, "informative": 0.5,
             "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * i, "clip_fraction": 0.001,
-            "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6,
+            "distinct_1": 0.1, "self_bleu": 0.5, "self_bleu_within": 0.4, "distinct_within": 0.9, "rouge_1": 0.6,
             **{f"seconds.{stage}": tokens / 100 for stage in STAGES}, "seconds.total": tokens / 50,
         }
         for i in range(6)

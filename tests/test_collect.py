@@ -54,7 +54,7 @@ def write_run(folder, seed):
         for i in (0, 1)
     ]
     (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu": 0.5}).to_parquet(folder / "diversity.parquet")
+    pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.5}).to_parquet(folder / "diversity.parquet")
     write_json(folder / "scores.json", {str(step): SCORES for step in EVALUATED})
     write_json(folder / "generations.json", {"sampled": SAMPLED})
     fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))

@@ -62,7 +62,8 @@ def made_up(layout):
                     "prefix_length": 10.0 if drafts else math.nan, "full_reuse_ratio": 0.5 if drafts else math.nan,
                     "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4,
                     "entropy": 0.3, "kl": 0.01, "clip_fraction": 0.001, "gradient_norm": 1.0, "distinct_1": 0.1,
-                    "self_bleu": 0.5, "rouge_1": 0.6 if number >= per_epoch else math.nan,
+                    "self_bleu": 0.5, "self_bleu_within": 0.4, "distinct_within": 0.9,
+                    "rouge_1": 0.6 if number >= per_epoch else math.nan,
                     **{f"seconds.{stage}": decoded / 100 for stage in STAGES},
                 })  # fmt: skip
             for at in (0, *range(10, run.steps, 10), run.steps):

@@ -57,7 +57,8 @@ def steps_of(cell, seed, tokens, rollout, verification=0.0):
             "tokens_decoded": tokens, "tokens_verified": 0, "tokens_reused": 3 * tokens if reuse else 0,
             "prefix_length": float(i) if reuse else math.nan, "full_reuse_ratio": 0.5 if reuse else math.nan,
             "response_length": 20.0, "token_age_epochs": 0.5, "informative": 0.25, "clip_fraction": 0.001, "kl": 0.0,
-            "entropy": 0.3, "reward": 0.5, "fresh_reward": 0.4, "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6,
+            "entropy": 0.3, "reward": 0.5, "fresh_reward": 0.4, "distinct_1": 0.1, "self_bleu": 0.5,
+            "self_bleu_within": 0.4, "distinct_within": 0.9, "rouge_1": 0.6,
             **{f"seconds.{name}": value for name, value in seconds.items()}, "seconds.total": sum(seconds.values()),
         })  # fmt: skip
     return lines
