@@ -118,11 +118,10 @@ class RolloutWorker:
         engine, limit = VLLMEngine(self.llm_client, self.stops, self.max_length), self.run.trainer.max_response_tokens
         return Tools(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
-    async def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
-        """Rewards of new samples of the current policy, which nothing is trained on."""
+    async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
+        """Packed groups of new samples of the current policy, which nobody remembers."""
         tools, _ = self._tools(Memory(self.run.reuse.retention), Streams(self.run.seed, step, "fresh"))
-        groups = await asyncio.gather(*(vanilla(task, tools) for task in tasks))
-        return [reward for group in groups for reward in group.rewards.tolist()]
+        return pack_groups(await asyncio.gather(*(vanilla(task, tools) for task in tasks)))
 
 
 @dataclass
