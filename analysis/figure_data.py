@@ -189,7 +189,7 @@ def _published(panel: Panel) -> list[dict[str, Any]]:
 def _point(panel: Panel, cell: str, x: float, found: Estimate, reported: float, runs: Runs) -> dict[str, Any]:
     return {
         "panel": panel.title, "quantity": panel.quantity, "cell": cell, "label": panel.label(cell), "x": x,
-        "reproduced": found.mean, "low": found.shown.low, "high": found.shown.high, "n_seeds": len(found.seeds),
+        "reproduced": found.mean, "low": found.interval.low, "high": found.interval.high, "n_seeds": len(found.seeds),
         "reported": reported, "first_reuse": False, "seeds": " ".join(map(str, found.seeds)),
         "manifests": " ".join(runs.manifests(cell, found.seeds)),
     }  # fmt: skip

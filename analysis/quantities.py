@@ -93,12 +93,14 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "generation_seconds": _sum("seconds.rollout", "seconds.verification", "seconds.assembly"),
     "step_seconds": _sum("seconds.total"),
     "prefix_length": _reuse_epochs("prefix_length"),
+    "prefix_share": _reuse_epochs("prefix_share"),
     "full_reuse_ratio": _reuse_epochs("full_reuse_ratio"),
     "token_age_epochs": _last_epoch("token_age_epochs"),
     "reward": _last_epoch("reward"),
     "fresh_reward": _last_epoch("fresh_reward"),
     "entropy": _reuse_epochs("entropy"),
     "kl": _reuse_epochs("kl"),
+    "fresh_kl": _reuse_epochs("fresh_kl"),
     "kl_max": lambda steps: float(steps["kl"].max()),
     "clip_fraction": _reuse_epochs("clip_fraction"),
     "clip_fraction_max": lambda steps: float(steps["clip_fraction"].max()),
@@ -114,9 +116,11 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "response_length": _mean("response_length"),
     "reuse_share": _reuse_share,
     "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
-    "prefix_length_early": _third("prefix_length", 0),
-    "prefix_length_middle": _third("prefix_length", 1),
-    "prefix_length_late": _third("prefix_length", 2),
+    **{
+        f"{column}_{part}": _third(column, which)
+        for column in ("prefix_length", "prefix_share")
+        for which, part in enumerate(("early", "middle", "late"))
+    },
     "rollout_seconds_first_epoch": _first_epoch("seconds.rollout"),
     "rollout_seconds_last_epoch": _last_epoch("seconds.rollout"),
     "rollout_seconds_reuse_epochs": _reuse_epochs("seconds.rollout"),

@@ -35,7 +35,8 @@ def step(cell, seed, number, steps_per_epoch, **values):
         "full_reuse_ratio": 0.5 if drafts else math.nan, "response_length": 20.0, "token_age_epochs": 0.5,
         "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * number, "clip_fraction": 0.001,
         "gradient_norm": 1.0, "distinct_1": 0.1, "self_bleu": 0.5,
-        "self_bleu_within": 0.4, "distinct_within": 0.9, "rouge_1": 0.6 if drafts else math.nan,
+        "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+        "rouge_1": 0.6 if drafts else math.nan,
         "rouge_1_precision": 0.6, "rouge_1_recall": 0.6, "distinct_2": 0.3, "distinct_trajectories": 2.0,
         "trajectories_share": 0.9, "token_age_steps": 1.0,
         **{f"seconds.{stage}": number + 1 + seed / 10 for stage in STAGES}, **values,
@@ -64,7 +65,9 @@ def test_a_line_has_a_point_for_every_step_that_was_run():
     line = line_of(data, "rollout time (s)", "grpo-spec-l0")
     assert list(line.index) == [0, 1, 2, 3, 4, 5]
     assert list(line["reproduced"]) == pytest.approx([1.05, 2.05, 3.05, 4.05, 5.05, 6.05])
-    assert (line.loc[2, "low"], line.loc[2, "high"]) == pytest.approx((3.0, 3.1)), "with two seeds, their range"
+    assert (line.loc[2, "low"], line.loc[2, "high"]) == pytest.approx(
+        (3.05 - 12.7062 * 0.05, 3.05 + 12.7062 * 0.05), rel=1e-5
+    ), "Student's interval of 3.0 and 3.1"
     assert (line.loc[2, "label"], line.loc[2, "seeds"]) == ("ℓ = 1", "0 1")
     assert line.loc[2, "manifests"] == "grpo-spec-l0/0 grpo-spec-l0/1"
     assert set(data["cell"]) == {"grpo-vanilla", "grpo-spec-l0"}, "nothing for what was not run"
@@ -146,7 +149,9 @@ def test_bars_show_the_last_policy_beside_the_paper_s_value_at_its_scale_only():
     data = figure_data(BARS, runs, paper_scale=True, reported=reported)
     assert list(data["cell"]) == ["8b-grpo-spec-l0.5"] * 2, "no bar for what was not run"
     bar = line_of(data, "accuracy", "8b-grpo-spec-l0.5").loc[1]
-    assert (bar["reproduced"], bar["low"], bar["high"]) == pytest.approx((60.5, 60.0, 61.0))
+    assert (bar["reproduced"], bar["low"], bar["high"]) == pytest.approx(
+        (60.5, 60.5 - 12.7062 * 0.5, 60.5 + 12.7062 * 0.5), rel=1e-5
+    )
     assert (bar["reported"], bar["deviation"], bar["n_seeds"]) == pytest.approx((59.3, 1.2, 2))
     time = line_of(data, "time", "8b-grpo-spec-l0.5").loc[0]
     assert (time["reproduced"], math.isnan(time["reported"])) == (pytest.approx(21.3), True)

@@ -144,6 +144,12 @@ def training_files(run):
     return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
 
 
+def family_files(paper):
+    """Declarations of a paper's tables and claims, whose p-values are corrected together."""
+    files = [f"experiments/{paper}/{name}.yaml" for name in ("tables", "claims")]
+    return [file for file in files if Path(file).exists()]
+
+
 def reported_files(paper):
     """What all reported values of a paper are read from; nothing if none are transcribed."""
     vocabulary = EXPERIMENTS.reported(paper)

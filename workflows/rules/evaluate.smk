@@ -47,6 +47,7 @@ rule grade:
     output:
         scores="{evaluated}/scores.json",
         grades="{evaluated}/grades.parquet",
+        hashes="{evaluated}/grades.json",
     log:
         "{evaluated}/grade.log",
     threads: 1
@@ -55,7 +56,7 @@ rule grade:
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
-        version=2,  # increase when the grader or the scores change
+        version=3,  # increase when the grader or the scores change
     shell:
         "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 
@@ -94,7 +95,8 @@ rule diversity:
     input:
         manifest=f"{RUN}/manifest.json",
     output:
-        f"{RUN}/diversity.parquet",
+        measured=f"{RUN}/diversity.parquet",
+        hashes=f"{RUN}/diversity.json",
     log:
         f"{RUN}/diversity.log",
     threads: 1
@@ -102,6 +104,6 @@ rule diversity:
         **SITE.resources("grade"),
     params:
         folder=subpath(input.manifest, parent=True),
-        version=2,  # increase when the measures change
+        version=3,  # increase when the measures change
     shell:
-        "redraft stage diversity {params.folder:q} {wildcards.seed} {output:q} > {log:q} 2>&1"
+        "redraft stage diversity {params.folder:q} {wildcards.seed} {output.measured:q} > {log:q} 2>&1"
