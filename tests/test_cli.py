@@ -90,7 +90,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["compare", "spec_rl/nothing", "nothing", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (["stage", "grade", "tiny", "nothing.parquet", "scores.json"], ["nothing.parquet", "missing"]),
-        (["stage", "diversity", ".", "0", "out.parquet"], ["rollouts", "no saved rollouts"]),
+        (["stage", "diversity", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
         (["stage", "train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"], ["no-model", "no model"]),
         (["stage", "model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
         (
@@ -116,20 +116,20 @@ RECORD = {"step": 0, "epoch": 0, "tokens_decoded": 1200, "tokens_verified": 0, "
 SECONDS = {"rollout": 2.0, "verification": 0.5, "assembly": 0.0, "total": 4.0}
 
 
-def finish(folder, cell, **reward):
+def finish(folder, cell, seed=0, correct=3, **values):
     """A run of two steps, as training and grading would leave it."""
-    run = Layout("tiny", folder / "results").run(cell, 0)
+    run = Layout("tiny", folder / "results").run(cell, seed)
     run.mkdir(parents=True)
-    records = [RECORD | {"step": i, "epoch": i, "seconds": SECONDS} | reward for i in range(2)]
+    records = [RECORD | {"step": i, "epoch": i, "seconds": SECONDS} | values for i in range(2)]
     (run / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     manifest = {
-        "run": f"{cell}/seed0",
-        "fingerprint": run_fingerprint(Experiments(folder).run(cell, 0, "tiny")),
+        "run": f"{cell}/seed{seed}",
+        "fingerprint": run_fingerprint(Experiments(folder).run(cell, seed, "tiny")),
         "git": {"commit": None},
-        "configuration": {"seed": 0},
+        "configuration": {"seed": seed},
     }
     (run / "manifest.json").write_text(json.dumps(manifest))
-    grade(run, 3)
+    grade(run, correct)
     return run
 
 
@@ -142,17 +142,31 @@ def grade(run, correct):
     (run / "scores.json").write_text(json.dumps(scores))
 
 
-def test_compare_prints_the_quantities_of_the_tables_side_by_side(folder):
-    for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
-        finish(folder, cell, reward=reward)
+def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_intervals(folder):
+    """Seeds 0 and 1 of both; of the first cell seed 2 as well, which has no partner."""
+    runs = [((3, 2), (1000, 300), (2.0, 1.0)), ((3, 0), (1000, 500), (2.0, 0.5))]
+    for seed, (correct, tokens, seconds) in enumerate(runs):
+        for cell, k, decoded, rollout in zip(CELLS, correct, tokens, seconds, strict=True):
+            finish(folder, cell, seed=seed, correct=k, tokens_decoded=decoded, seconds=SECONDS | {"rollout": rollout})
+    finish(folder, CELLS[0], seed=2, correct=4)
     result = redraft(folder, "compare", *CELLS)
     assert result.returncode == 0, result.stderr
-    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
-    assert lines["tokens_decoded"].split() == ["2,400", "2,400", "1"]
-    assert lines["generation_seconds"].split() == ["5", "5", "1"]
-    assert lines["reward"].split() == ["0.500", "0.250", "0.500"]
-    assert lines["fresh_reward"].split() == ["-", "-", "-"]
-    assert lines["accuracy:arithmetic"].split() == ["75", "75", "1"]
+    header, *rows = (re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines())
+    assert header == ["quantity", *CELLS, "second against first", "95 % interval", "seeds"]
+    lines = {row[0]: row[1:] for row in rows}
+    # Student's t of one degree of freedom is 12.7062.
+    assert lines["tokens_decoded (tokens)"] == ["2,000", "800", "0.400 of it", "[-0.871, 1.671]", "2"]
+    assert lines["rollout_seconds (s)"] == ["4", "1.500", "3 × as fast", "[-9.706, 15.706]", "2"]
+    assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
+    assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]
+    assert lines["fresh_reward"] == ["-", "-", "-", "[-, -]", "0"]
+
+
+def test_one_seed_has_no_interval(folder):
+    for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
+        finish(folder, cell, reward=reward)
+    rows = [re.split(r" {2,}", line.strip()) for line in redraft(folder, "compare", *CELLS).stdout.splitlines()]
+    assert ["reward", "0.500", "0.250", "-0.250", "[-, -]", "1"] in rows
 
 
 @pytest.mark.parametrize(
