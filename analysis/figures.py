@@ -16,7 +16,7 @@ from redraft.files import atomic
 PANEL_WIDTH, PANEL_HEIGHT = 3.7, 2.6
 """Inches."""
 NO_DATA = "no data"
-NOTE_SIZE, LINE_HEIGHT = 7, 8.4
+NOTE_SIZE, LINE_HEIGHT = 7, 9.5
 """Size and line height of a note, points."""
 LETTERS_PER_INCH = 16
 """Letters of a note in an inch; the widest of the labels take less."""

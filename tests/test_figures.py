@@ -253,6 +253,22 @@ def test_what_was_not_run_stands_between_the_title_and_the_diagram():
     plt.close("all")
 
 
+def test_a_long_note_is_broken_so_that_it_stays_above_its_own_diagram():
+    cells = ["a", *(f"a-cell-with-a-long-name-{i}" for i in range(9))]
+    panels = [{"quantity": "reward", "title": title, "cells": cells} for title in "pqr"]
+    figure = Figure(number=5, title="t", x="step", columns=3, panels=panels)
+    drawing = plot(figure, figure_data(figure, made_up({"a": 2}), paper_scale=False))
+    drawing.canvas.draw()
+    assert len(drawing.axes) == 3
+    for axis in drawing.axes:
+        note, title = (text.get_window_extent() for text in (axis.texts[0], axis.title))
+        around = axis.get_tightbbox()
+        assert around.x0 - 12 <= note.x0 < note.x1 <= around.x1 + 12
+        assert note.x1 - note.x0 < axis.bbox.width + 12, "not wider than the diagram"
+        assert axis.bbox.y1 <= note.y0 < note.y1 <= title.y0 + 0.5
+    plt.close("all")
+
+
 def test_a_drawing_of_the_same_data_is_the_same_file(tmp_path):
     data = figure_data(FIGURES[6], made_up({"grpo-vanilla": 2}), paper_scale=False)
     draw(FIGURES[6], data, tmp_path / "one")

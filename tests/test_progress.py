@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import snakemake_logger_plugin_redraft as plugin
 from redraft.config import Experiments
 from redraft.ops import usage
-from redraft.ops.campaign import priors
+from redraft.ops.campaign import plan, priors, taken
 from redraft.ops.time_left import Durations, Job, Left, Plan, left, makespan
 
 ROOT = Path(__file__).parents[1]
@@ -66,9 +67,9 @@ def test_what_runs_holds_its_room_for_the_rest_of_its_time():
 
 
 def test_a_target_takes_no_time_and_is_no_job():
-    plan = Plan({1: job("a"), 2: job("", 1, takes=())}, {"cores": 1})
-    assert left(plan, [], {}, Durations({"a": 10.0})) == Left(10.0, 1, {})
-    assert left(plan, [1], {}, Durations({"a": 10.0})) == Left(0.0, 0, {})
+    jobs = Plan({1: job("a"), 2: job("", 1, takes=())}, {"cores": 1})
+    assert left(jobs, [], {}, Durations({"a": 10.0})) == Left(10.0, 1, {})
+    assert left(jobs, [1], {}, Durations({"a": 10.0})) == Left(0.0, 0, {})
 
 
 # What a kind of job takes.
@@ -247,6 +248,61 @@ def test_the_time_left_as_text(rest, text):
 )
 def test_durations(seconds, text):
     assert plugin.duration(seconds) == text
+
+
+# What Snakemake knows of a campaign.
+
+
+def snakemake_s(local_exec, records):
+    """What this uses of a workflow: a model, two trainings with a GPU, a table and a target; the model is there."""
+    rules = {name: SimpleNamespace(name=name, norun=name == "all") for name in ("model", "train", "tables", "all")}
+    names = ["model", "train", "train", "tables", "all"]
+    jobs = [
+        SimpleNamespace(rule=rules[name], threads=64 if name == "tables" else 1, output=[] if name == "all" else [i],
+                        resources={"gpus": 1} if name == "train" else {})
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    needs = {0: [], 1: [0], 2: [0], 3: [1, 2], 4: [3]}
+
+    class Dependencies:
+        def __getitem__(self, one):
+            return [jobs[i] for i in needs[number(one)]]
+
+    def number(one):
+        return next(i for i, other in enumerate(jobs) if other is one)
+
+    dag = SimpleNamespace(jobs=jobs, jobid=number, needrun_jobs=lambda: jobs[1:], dependencies=Dependencies())
+    return SimpleNamespace(
+        dag=dag, nodes=None if local_exec else 20, is_local=lambda rule: local_exec or rule.name != "train",
+        resource_settings=SimpleNamespace(cores=4, local_cores=None),
+        scheduler=SimpleNamespace(global_resources={"gpus": 2}),
+        persistence=SimpleNamespace(metadata=records.get),
+    )  # fmt: skip
+
+
+def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_the_places():
+    here = plan(snakemake_s(True, {}))
+    assert (here.capacity["cores"], here.capacity["gpus"]) == (4, 2)
+    assert here.jobs == {
+        1: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
+        2: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
+        3: Job("tables", frozenset({1, 2}), (("cores", 4), ("gpus", 0))),
+        4: Job("", frozenset({3})),
+    }
+    cluster = plan(snakemake_s(False, {}))
+    assert cluster.capacity["jobs"] == 20
+    assert cluster.jobs[1] == Job("train", frozenset({0}), (("jobs", 1),))
+    assert cluster.jobs[3] == here.jobs[3], "the analysis stays on this machine"
+
+
+def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch():
+    def record(rule, start, end):
+        return SimpleNamespace(rule=rule, starttime=start, endtime=end)
+
+    records = {0: record("model", 10.0, 70.0), 1: record("train", 5.0, 5.0), 2: record("fit", 5.0, 9.0),
+               3: record("tables", None, 9.0)}  # fmt: skip
+    workflow = snakemake_s(True, records)
+    assert list(taken(workflow, workflow.dag.jobs)) == [("model", 60.0)]
 
 
 # What a call took.
