@@ -169,6 +169,7 @@ def simulated(clock, cores, known, pace=1.0, runs=12, seed=0):
     campaign = plugin.Campaign()
     campaign.expect(Plan(jobs, {"cores": cores}), Durations({kind: KINDS[kind] for kind in known}))
     said = play(jobs, cores, seconds, clock, campaign, rng)
+    assert not campaign._running
     end = said[-1][0]
     return [(now, text, estimate, end - now) for now, text, estimate in said]
 
