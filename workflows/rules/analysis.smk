@@ -73,6 +73,7 @@ rule figures:
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/figures.yaml"
         ),
+        version=2,  # increase when the data or the drawings change
     shell:
         "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
@@ -148,5 +149,6 @@ rule track:
         LOGS / "{paper}/track.log",
     params:
         preset=PRESET.name,
+        version=2,  # increase when other things are imported
     shell:
         "redraft stage track {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"

@@ -13,6 +13,7 @@ from redraft.config import (
 from redraft.config.site import load_site
 from redraft.errors import UserError
 from redraft.layout import published_data
+from redraft.ops import campaign, usage
 from redraft.ops.slurm_ends import know_all_ends
 from redraft.ops.supply import count_devices
 
@@ -229,3 +230,12 @@ onstart:
     checked(lambda: count_devices(workflow, GPUS))
     checked(lambda: freeze.start(workflow, PRESET.name, READ))
     know_all_ends(workflow)
+    campaign.expect(workflow, PRESET.name)
+
+
+onsuccess:
+    usage.close(workflow, LAYOUT, finished=True)
+
+
+onerror:
+    usage.close(workflow, LAYOUT, finished=False)
