@@ -64,7 +64,8 @@ def test_gpus_are_read_by_their_type(gres, gpus):
         ({"memory_mb": 20001}, ["memory_mb"]),
         ({"gpus": 3}, ["gpus"]),
         ({"gpus": 1, "gpu_model": "pretended"}, []),
-        ({"gpus": 1, "gpu_model": "h100"}, ["gpus"]),
+        ({"gpus": 1, "gpu_model": "h100"}, ["gpu_model"]),
+        ({"gpus": 3, "gpu_model": "h100"}, ["gpus"]),
         ({"nodes": 2}, ["nodes"]),
         ({"minutes": 5760, "cpus": 64, "memory_mb": 819200}, ["minutes", "cpus", "memory_mb"]),
         ({"minutes": 61, "qos": "long"}, []),
@@ -97,9 +98,8 @@ def test_what_could_never_start_is_refused_once_with_all_that_must_be_set():
         "profiles/slurm/site.yaml: these jobs could never start, so none was submitted\n"
         "  train asks for 64 processors, 800 GiB, 8 GPUs for 4 days\n"
         "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)\n"
-        "    set engine.gpus of the preset, or where its jobs go:\n"
-        "    set stages.train.runtime or stages.train.cpus or stages.train.memory_gb or stages.train.partition in"
-        " profiles/slurm/site.yaml\n"
+        "    set stages.train.runtime and stages.train.cpus and stages.train.memory_gb and engine.gpus of the preset,"
+        " or else stages.train.partition, in profiles/slurm/site.yaml\n"
         "    (a run goes on in the next attempt from its last checkpoint, so its limit may be shorter: add --retries)\n"
         "  evaluate goes to partition none, which is not there; set partition to one of gpu, urgent, wide"
     )
@@ -219,10 +219,10 @@ def test_jobs_that_wait_are_told_apart_and_those_that_wait_in_vain_are_named_onc
         "1 job of train will never start: PartitionConfig (2); Ctrl-C ends all",
         "  train asks for 64 processors, 1 GiB for 1 hour",
         "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)",
-        "    set stages.train.cpus or stages.train.partition in profiles/slurm/site.yaml",
+        "    set stages.train.cpus, or else stages.train.partition, in profiles/slurm/site.yaml",
     ]
     assert "evaluate will never start: PartitionTimeLimit (3)" in limit
-    assert "set stages.evaluate.runtime or" in limit
+    assert "set stages.evaluate.runtime, or else stages.evaluate.partition, in" in limit
     looked.look()
     assert len(logged.states) == 1
     assert len(logged.warnings) == 2

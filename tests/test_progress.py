@@ -89,6 +89,8 @@ def test_the_lines_of_a_job_on_a_cluster(handler, clock):
     assert handler("the queue", slurm_states={}) == []
     clock[0] = 5.0
     assert handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=7) == ["Error in rule"]
+    handler(**(job | {"jobid": 6}), local=False)
+    handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=6)
     handler(**job, local=False)
     (end,) = handler(event=LogEvent.JOB_FINISHED, job_id=7)
     assert end.endswith("; 0 run, 0 wait")

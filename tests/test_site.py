@@ -70,7 +70,7 @@ def test_a_stage_without_gpus_asks_for_none():
 def test_the_file_that_is_shipped_sets_nothing_and_its_example_is_valid():
     text = (ROOT / "profiles/slurm/site.yaml").read_text()
     assert yaml.safe_load(text) is None
-    example = "\n".join(line.removeprefix("# ") for line in text.splitlines()[4:] if line != "#")
+    example = "\n".join(line.removeprefix("# ") for line in text.splitlines()[3:] if line != "#")
     assert Site.model_validate(yaml.safe_load(example)).request("train", PAPER).gpu_model == "h100"
 
 

@@ -14,7 +14,7 @@ pytestmark = MARKS
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with Cluster(tmp_path_factory.mktemp("slurm"), port=37817) as running:
+    with Cluster(tmp_path_factory.mktemp("slurm"), port=22817) as running:
         yield running
 
 
@@ -57,8 +57,7 @@ def test_the_progress_counts_jobs_that_wait_apart_from_those_that_run(finished):
 
 
 def test_jobs_beside_snakemake_are_no_more_at_once_than_its_cores(finished):
-    running, most = set(), 0
-    queued = set()
+    running, queued, most = set(), set(), 0
     for line in finished[1].splitlines():
         if found := re.match(r"  (queue|start)  (.+)", line):
             (queued if found[1] == "queue" else running).add(found[2])
@@ -75,7 +74,10 @@ def test_what_could_never_start_is_refused_with_the_keys_to_set_before_anything_
     assert code != 0
     assert "train asks for 9 processors, 3 GiB for 2 hours" in text, text[-3000:]
     assert "partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)" in text
-    assert "set stages.train.runtime or stages.train.cpus or stages.train.partition in profiles/slurm/site.yaml" in text
+    assert (
+        "set stages.train.runtime and stages.train.cpus, or else stages.train.partition, in profiles/slurm/site.yaml"
+        in text
+    )
     assert "grade goes to partition grande, which is not there; set partition to one of gpu, urgent, wide" in text
     assert "evaluate" not in text
     assert cluster.jobs() == before
@@ -93,7 +95,7 @@ def test_a_job_that_waits_in_vain_is_named_with_its_reason_at_once(campaign):
     )
     assert "train asks for 1 processor, 3 GiB for 2 hours" in said
     assert "partition gpu (the default): 1 hour at most" in said
-    assert "set stages.train.runtime or stages.train.partition in profiles/slurm/site.yaml" in said
+    assert "set stages.train.runtime, or else stages.train.partition, in profiles/slurm/site.yaml" in said
 
 
 def up_to(lines, text):

@@ -66,7 +66,7 @@ def site_file() -> Path:
 
 
 def load_site() -> Site:
-    """Read the site file: the one that the variable names, else the usual one, else none (the defaults).
+    """Read the site file: the one that the variable names, else the usual one, else none.
 
     Raises:
         UserError: if the named file is missing, or the file has an unknown key or a wrong value.

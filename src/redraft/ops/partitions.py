@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redraft.ops.slurm import output_of
 
@@ -11,7 +11,8 @@ GIB_MB = 1024
 FACTS = ("cpus", "memory_mb", "gpus")
 SHOWN = 4
 """Kinds of nodes that a message lists."""
-KEYS = {"cpus": "cpus", "memory_mb": "memory_gb", "gpus": "engine.gpus", "nodes": "engine.nodes", "minutes": "runtime"}
+KEYS = {"minutes": "runtime", "cpus": "cpus", "memory_mb": "memory_gb", "gpus": "engine.gpus", "gpu_model": "gpu_model",
+        "nodes": "engine.nodes"}  # fmt: skip
 """Field of an `Ask` to what sets it: a key of the site file, or `engine.` and a key of the preset."""
 
 
@@ -87,6 +88,8 @@ class Partition:
         short = [fact for fact in FACTS if self._with([fact], ask) < ask.nodes]
         if not short and self._with(FACTS, ask) < ask.nodes:  # each is somewhere, but no node has all
             short = [fact for fact in FACTS if self._with([fact], ask) < sum(some.count for some in self.nodes)]
+        if "gpus" in short and ask.gpu_model and "gpus" not in self.lacks(replace(ask, gpu_model="")):
+            short[short.index("gpus")] = "gpu_model"
         return beyond + short
 
     def _with(self, facts: Sequence[str], ask: Ask) -> int:

@@ -81,11 +81,10 @@ def mismatch(stage: str, ask: Ask, where: Sequence[Partition], site: Path, keys:
     """
     short = dict.fromkeys(KEYS[fact] for partition in where for fact in partition.lacks(ask))
     wanted = [key for key in dict.fromkeys([*short, *keys]) if key != "partition"]
+    named = [f"{key} of the preset" if key.startswith("engine.") else f"stages.{stage}.{key}" for key in wanted]
+    instead = f", or else stages.{stage}.partition," if named else f"stages.{stage}.partition"
     lines = [f"asks for {ask}", *(f"  {partition}" for partition in where)]
-    if of_preset := [key for key in wanted if key.startswith("engine.")]:
-        lines.append(f"  set {', '.join(of_preset)} of the preset, or where its jobs go:")
-    settings = [f"stages.{stage}.{key}" for key in wanted if key not in of_preset] + [f"stages.{stage}.partition"]
-    lines.append(f"  set {' or '.join(settings)} in {site}")
+    lines.append(f"  set {' and '.join(named)}{instead} in {site}")
     if "runtime" in wanted and stage == "train":
         lines.append(f"  ({REACH})")
     return "\n  ".join(lines)

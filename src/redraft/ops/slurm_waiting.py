@@ -76,8 +76,8 @@ class Queue:
             self.executor.logger.info(f"Slurm's queue: {waiting} jobs wait, {len(states) - waiting} run",
                                       extra={"slurm_states": states})  # fmt: skip
         vain: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for job, (state, reason) in mine.items():
-            if state == "PENDING" and NEVER.fullmatch(reason):
+        for job, (_, reason) in mine.items():
+            if NEVER.fullmatch(reason):
                 vain[self.stages[self.jobs[job].rule.name], reason].append(job)
         for (stage, reason), jobs in vain.items():
             if (stage, reason) not in self._said and (text := self._in_vain(stage, reason, jobs)):
