@@ -119,8 +119,8 @@ def undisturbed(tiny_model, tmp_path_factory):
 KEYS = {
     "step", "epoch", "rollouts", "tokens_decoded", "tokens_reused", "tokens_verified", "response_length", "truncated",
     "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "fresh_kl",
-    "entropy", "kl", "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative", "tokens_cached",
-    "grading_seconds",
+    "entropy", "kl", "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative",
+    "tokens_cached", "grading_seconds",
 }  # fmt: skip
 
 

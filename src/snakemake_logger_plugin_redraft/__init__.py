@@ -1,7 +1,8 @@
 """Logger plugin that shows Snakemake's progress at a terminal: running jobs, finished share, time left.
 
-`logger: redraft` in a profile turns it on. It writes one line when a job starts and one when it ends. Errors, warnings
-and dry runs keep Snakemake's own format.
+`logger: redraft` in a profile turns it on. It writes one line when a job starts and one when it ends; on a cluster also
+one when it is submitted, and it counts jobs that wait apart from those that run. Errors, warnings and dry runs keep
+Snakemake's own format.
 """
 
 import logging
@@ -48,13 +49,15 @@ def time_left(rest: Left) -> str:
 
 
 class Campaign:
-    """Counts of planned, running and finished jobs by rule; estimates the time left."""
+    """Counts of planned, waiting, running and finished jobs by rule; estimates the time left."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.left: Counter[str] = Counter()
         self.total = 0
+        self.submits = False
         self._running: dict[int, tuple[str, float]] = {}
+        self._waiting: dict[int, tuple[str, float]] = {}
         self._ended: set[int] = set()
         self._expected: Plan | None = None
         self._durations = Durations({})
@@ -73,18 +76,47 @@ class Campaign:
         """Learn which job waits for which, and what kinds of jobs took before."""
         self._expected, self._durations = plan, durations
 
+    def submit(self, job: int, rule: str) -> None:
+        """Note that a job has been given to a cluster, where it waits until `queue` says otherwise."""
+        self.submits = True
+        self._running.pop(job, None)  # of an attempt that failed
+        self._waiting[job] = (rule, time.monotonic())
+
+    def queue(self, states: dict[int, str]) -> list[int]:
+        """Note which jobs a cluster's queue has as `waiting` or `running`; returns those that began to run."""
+        began = [job for job, state in states.items() if state == "running" and job in self._waiting]
+        for job in began:
+            self.start(job, self._waiting[job][0])
+        for job in self._waiting.keys() & states.keys():
+            self._waiting[job] = (self._waiting[job][0], time.monotonic())
+        return began
+
     def start(self, job: int, rule: str) -> None:
         """Note that a job has started."""
+        self._waiting.pop(job, None)
         self._running[job] = (rule, time.monotonic())
 
+    def fail(self, job: int) -> None:
+        """Note that an attempt of a job has failed."""
+        self._running.pop(job, None)
+        self._waiting.pop(job, None)
+
     def finish(self, job: int) -> tuple[str, float]:
-        """Note that a job has ended; returns its rule and its wall seconds."""
-        rule, began = self._running.pop(job, ("", time.monotonic()))
+        """Note that a job has ended; returns its rule and its wall seconds.
+
+        A short job of a cluster may end before it was seen to run: then it began when it was last seen to wait.
+        """
+        jobs = self._running if job in self._running else self._waiting
+        rule, began = jobs.pop(job, ("", time.monotonic()))
         seconds = time.monotonic() - began
         self._durations.add(rule, seconds)
         self._ended.add(job)
         self.left[rule] -= 1
         return rule, seconds
+
+    def counts(self) -> str:
+        """Numbers of jobs that run and that wait in a cluster's queue, as text; empty without a cluster."""
+        return f"; {len(self._running)} run, {len(self._waiting)} wait" if self.submits else ""
 
     def rest(self) -> str:
         """Estimate of the time left, as text."""
@@ -109,6 +141,12 @@ class LogHandler(LogHandlerBase):
     def emit(self, record: LogRecord) -> None:
         """Write a record as one line, or in Snakemake's format if it is of another kind."""
         event = getattr(record, "event", None)
+        if states := getattr(record, "slurm_states", None):
+            for job in self.campaign.queue(states):
+                self._write(f"  start  {self.names[job]}")
+            return
+        if event == LogEvent.JOB_ERROR:
+            self.campaign.fail(record.jobid)  # type: ignore[attr-defined]
         if self.common_settings.dryrun or event not in {
             *SILENT,
             LogEvent.RUN_INFO,
@@ -128,9 +166,10 @@ class LogHandler(LogHandlerBase):
     def _started(self, record: LogRecord) -> None:
         job, rule = record.jobid, record.rule_name  # type: ignore[attr-defined]
         self.names[job] = " ".join([rule, *map(str, (record.wildcards or {}).values())])  # type: ignore[attr-defined]
-        self.campaign.start(job, rule)
+        local = record.local  # type: ignore[attr-defined]
+        (self.campaign.start if local else self.campaign.submit)(job, rule)
         if rule not in AGGREGATES:
-            self._write(f"  start  {self.names[job]}")
+            self._write(f"  {'start' if local else 'queue'}  {self.names[job]}")
 
     def _finished(self, record: LogRecord) -> None:
         job = record.job_id  # type: ignore[attr-defined]
@@ -140,6 +179,7 @@ class LogHandler(LogHandlerBase):
         if rule not in AGGREGATES:
             self._write(
                 f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {gone} gone, {self.campaign.rest()}"
+                f"{self.campaign.counts()}"
             )
 
     def _other(self, record: LogRecord) -> None:
