@@ -13,7 +13,7 @@ PRESET ?= tiny
 PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test test-all check bench mlflow docs lock clean lighteval launcher
+.PHONY: reproduce test test-all mutants check bench mlflow docs lock clean lighteval launcher
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -26,6 +26,10 @@ test: $(READY) check
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval. The first run before the other environments exist.
 test-all: test lighteval launcher
 	$(PYTEST) -m servers
+
+# Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take half an hour.
+mutants: $(READY)
+	python -m mutants --jobs 2 $(ONLY)
 
 check: $(READY)
 	ruff check
