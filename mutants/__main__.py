@@ -25,35 +25,35 @@ def main() -> int:
     chosen = faults(arguments.chosen)
     load_libraries()
     with TemporaryDirectory(prefix="mutants-") as folder:
-        if not _sound(chosen, Path(mkdtemp(dir=folder))):
+        sound = copy_tree(Path(mkdtemp(dir=folder)))
+        if not _sound(chosen, sound):
             return 2
         found = {}
         began = time.perf_counter()
-        for fault, outcome in _outcomes(chosen, Path(folder), arguments.jobs):
+        for fault, outcome in _outcomes(chosen, sound, arguments.jobs):
             found[fault] = outcome
             print(f"{time.perf_counter() - began:6.0f} s  {outcome:8}  {fault.file}: {fault.what}", flush=True)
     print("\n" + report(found))
     return 0 if score(found) >= ENOUGH else 1
 
 
-def _sound(chosen: Sequence[Fault], folder: Path) -> bool:
+def _sound(chosen: Sequence[Fault], copy: Path) -> bool:
     """Whether the tests pass where nothing is wrong: only then a failure says that a fault was found."""
     tests = tuple(dict.fromkeys(test for fault in chosen for test in fault.tests))
-    if run_tests(tests, copy_tree(folder), seconds=3600) == 0:
+    if run_tests(tests, copy, seconds=3600) == 0:
         return True
-    print(
-        (folder / "output").read_text(encoding="utf-8")[-3000:], "\nthese tests fail without a fault", file=sys.stderr
-    )
+    print((copy / "output").read_text(encoding="utf-8")[-3000:], "\nthese tests fail without a fault", file=sys.stderr)
     return False
 
 
-def _outcomes(chosen: Sequence[Fault], folder: Path, jobs: int) -> Iterator[tuple[Fault, Outcome]]:
-    with ProcessPoolExecutor(jobs, mp_context=FORK, initializer=_prepare, initargs=(folder,)) as pool:
+def _outcomes(chosen: Sequence[Fault], sound: Path, jobs: int) -> Iterator[tuple[Fault, Outcome]]:
+    with ProcessPoolExecutor(jobs, mp_context=FORK, initializer=_prepare, initargs=(sound,)) as pool:
         yield from zip(chosen, pool.map(_try, chosen), strict=True)
 
 
-def _prepare(folder: Path) -> None:
-    _COPY.append(copy_tree(Path(mkdtemp(dir=folder))))
+def _prepare(sound: Path) -> None:
+    """A process's own copy of the tree, with what was compiled in the sound one."""
+    _COPY.append(copy_tree(Path(mkdtemp(dir=sound.parent)), sound))
     (_COPY[0] / "compiled").touch()
 
 
