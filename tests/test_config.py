@@ -195,6 +195,20 @@ def test_a_cell_may_name_another_schedule_than_its_algorithm_s_and_is_another_ex
     assert "schedule" not in usual.identity
 
 
+def test_a_label_s_fields_count_before_the_grid_s_and_leave_the_others_as_they_are(experiments):
+    def edit(content):
+        core = grid_of(content, "core")
+        core["cell"]["trainer"] = {"group_size": 8, "fresh_samples": 2}
+        core["axes"]["method"]["grpo-other"] = {"reuse": {"kind": "vanilla"}, "trainer": {"group_size": 16}}
+        core["axes"]["method"]["grpo-same"] = {"reuse": {"kind": "vanilla"}}
+        content["grids"] = [core]  # others define cells of the same names
+
+    change(experiments, "spec_rl/cells.yaml", edit)
+    cells = {cell.name: cell.trainer for cell in Experiments(experiments).cells("spec_rl")}
+    assert cells["grpo-other"] == {"group_size": 16, "fresh_samples": 2}
+    assert cells["grpo-same"] == {"group_size": 8, "fresh_samples": 2}
+
+
 WRONG_FACTORS = [
     ({"epoch": 2}, ["grpo-other.trainer_factors", "epoch", "epochs"]),
     ({"epochs": 0}, ["trainer_factors.epochs", "above 0"]),
