@@ -7,6 +7,7 @@ from redraft.config import Vanilla
 from redraft.rollout.strategies import vanilla
 from redraft.rollout.types import Sample, Task
 from redraft.train.local import LocalTrainer
+from redraft.train.stages import StageClock
 from tests.groups import a_draft, group_of
 from tests.test_trainer import make_run
 
@@ -97,3 +98,14 @@ def test_fresh_samples_are_new_ones_drawn_by_numbers_of_their_own_and_forgotten(
     numbers = [each.streams.uniforms("sampling", 0, 0, 3).tolist() for each in (first, tools)]
     assert numbers[0] != numbers[1]
     assert trainer.memory.packed() == before
+
+
+def test_seconds_of_a_stage_that_is_claimed_again_add_up_and_other_stages_keep_theirs():
+    clocked = [0.0]
+    clock = StageClock(lambda: clocked[0])
+    clocked[0] += 9.0
+    clock.add({"rollout": 3.0, "update_actor": 0.0})
+    clock.add({"rollout": 0.0, "update_actor": 1.5})
+    clock.add({"rollout": 0.5})
+    finished = clock.finish()
+    assert [finished[name] for name in ("rollout", "update_actor", "others", "total")] == [3.5, 1.5, 4.0, 9.0]

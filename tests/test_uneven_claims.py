@@ -7,6 +7,7 @@ from analysis.claim_tests import question
 from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
 from analysis.collect import Runs
 from analysis.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from analysis.timing import Agreement, first_epoch_agreement
 from redraft.config import Bound, Claim, Compare, Experiments, Fluctuation, Monotone, Pairs, Peak, Range, Trend
 from tests import uneven
 from tests.uneven import PLAIN, REUSE
@@ -114,6 +115,17 @@ def test_a_verdict_is_by_side_and_threshold(runs, name):
     claim = Claim(id="c", quotation="q", section="1", test=kind(quantity="tokens_decoded", **fields))
     (verdict,) = judge([claim], runs, paper_scale=True)
     assert verdict["verdict"] == expected, verdict["evidence"]
+
+
+def test_equal_work_is_that_of_one_seed_and_one_pair_that_differs_spoils_all(runs):
+    """All first epochs decode the same tokens, and take longer the higher the seed; seed 0 takes 1.3 times as long."""
+    steps = runs.steps[runs.steps["cell"].isin([PLAIN, REUSE])].assign(tokens_decoded=125)
+    assert first_epoch_agreement(Runs(runs.runs, steps, runs.scores)) == Agreement(2, 1.0, 1.0)
+    slow = (steps["cell"] == REUSE) & (steps["seed"] == 0)
+    steps.loc[slow, "seconds.rollout"] *= 1.3
+    agreement = first_epoch_agreement(Runs(runs.runs, steps, runs.scores))
+    assert (agreement.groups, agreement.median, agreement.largest) == (2, pytest.approx(1.15), pytest.approx(1.3))
+    assert not agreement.comparable
 
 
 HEAD = "model,dataset,algorithm,method,lenience,step,gen_step,column,value\n"
