@@ -15,7 +15,7 @@ from analysis.render import Sheet
 from analysis.reported import ReportedTable, no_reported, read_reported
 from analysis.speedups import reported_speedups
 from analysis.tables import make_table
-from redraft.config import Experiments, PublishedTable, Reported, RunTable, Table
+from redraft.config import Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
 from redraft.files import atomic, write_atomically, write_json
 from redraft.layout import Layout, published_data
 
@@ -31,7 +31,7 @@ def write_tables(preset: str, paper: str) -> None:
     if tables:
         _write_main_result(source, layout)
     if vocabulary and vocabulary.times:
-        _write_reported_speedups(vocabulary, vocabulary.times.table, source, layout)
+        _write_reported_speedups(vocabulary, vocabulary.times, source, layout)
     compared = [t for t in tables if not isinstance(t, PublishedTable) and not t.beyond_paper]
     if vocabulary and any(t.reported_number is not None for t in compared):
         _write_counterparts({t.number: t for t in compared}, vocabulary, source, layout)
@@ -71,11 +71,10 @@ def _write_main_result(source: Source, layout: Layout) -> None:
     write_json(layout.main_result(source.paper).with_suffix(".json"), counts)
 
 
-def _write_reported_speedups(vocabulary: Reported, number: int, source: Source, layout: Layout) -> None:
+def _write_reported_speedups(vocabulary: Reported, times: ReportedTimes, source: Source, layout: Layout) -> None:
     """Every kind of speedup, computed from the table of reported times alone."""
-    reported = read_reported(source.experiments.folder / source.paper, number, vocabulary)
-    assert vocabulary.times is not None
-    speedups = reported_speedups(reported, vocabulary.times)
+    number = times.table
+    speedups = reported_speedups(read_reported(source.experiments.folder / source.paper, number, vocabulary), times)
     stem, name = layout.reported_speedups(source.paper, number), f"{source.paper}-table{number}-reported"
     _write_csv(speedups, stem.with_suffix(".csv"))
     write_atomically(stem.with_suffix(".md"), render_reported.speedups_markdown(speedups, number))

@@ -378,6 +378,7 @@ def test_a_reported_check_takes_the_last_step_and_the_numbers_as_printed(little)
     [
         (ratio(C, A, "below", 0.5), [], SUPPORTED),
         (ratio(C, A, "below", 0.4), [], NOT_SUPPORTED),
+        (ratio(A, C, "above", 2.5), [], NOT_SUPPORTED),
         (ratio(B, A, "below", 0.5), [], NOT_IN_TABLES),
         (Bound(quantity="kl_max", cell=A, expected="below", threshold=1), [], NOT_IN_TABLES),
         (ratio(A, C, "above", 1.5, "rollout_seconds"), [{"number": "2.00"}], SUPPORTED),

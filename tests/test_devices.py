@@ -147,7 +147,9 @@ def test_who_needs_many_is_not_passed_over_by_who_needs_few(machine):
         process.kill()
         assert json.loads(many.stdout.readline()) == ["0", "1"]
         many.communicate("\n", timeout=60)
-        assert json.loads(few.stdout.readline()) in (["0"], ["1"]), "which of the two was free first"
+        taken = json.loads(few.stdout.readline())
+        with devices(1) as other:  # which of the two was free first is chance; neither is lost or given twice
+            assert sorted([*taken, *other]) == ["0", "1"]
         few.communicate("\n", timeout=60)
 
 

@@ -4,7 +4,6 @@ import math
 from statistics import NormalDist, variance
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import t
 
@@ -127,7 +126,10 @@ def test_a_value_on_a_threshold_is_on_neither_side(runs):
         for expected in ("above", "below")
     }  # fmt: skip
     assert verdicts == {"above": INCONCLUSIVE, "below": INCONCLUSIVE}
-    absent = Runs(runs.runs, steps[steps["cell"] == PLAIN], runs.scores)
+
+
+def test_a_cell_without_runs_is_not_run(runs):
+    absent = Runs(runs.runs, runs.steps[runs.steps["cell"] == PLAIN], runs.scores)
     test = Compare(quantity="tokens_decoded", cell=REUSE, baseline=PLAIN, expected="below", threshold=0)
     (verdict,) = judge([Claim(id="c", quotation="q", section="1", test=test)], absent, paper_scale=True)
     assert verdict["verdict"] == NOT_RUN
@@ -136,4 +138,3 @@ def test_a_value_on_a_threshold_is_on_neither_side(runs):
 def test_the_made_up_runs_are_as_uneven_as_they_say(runs):
     assert runs.steps.groupby("cell")["seed"].nunique().to_dict() == {PLAIN: 3, REUSE: 2}
     assert runs.scores.groupby("benchmark")["total"].first().to_dict() == {"few": 30, "many": 3018}
-    assert isinstance(runs.scores, pd.DataFrame)

@@ -196,7 +196,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
 
     preset = Experiments().preset(preset_name)
     log = file.parent / "generate.log"
-    steps = {_step_of(policy): policy for path in policies for policy in _policies_of(path)}
+    steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
     with lease(file.parent, EVALUATION, log) as held, _devices(min(preset.engine.gpus, 1), file.parent) as taken:
         held.uses(taken)
         sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
@@ -206,18 +206,14 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
         })  # fmt: skip
 
 
-def _policies_of(path: Path) -> list[Path]:
-    """The policies that a manifest names, or the one folder."""
+def _policies_of(path: Path) -> dict[int, Path]:
+    """The policies that a manifest names, or the one in a folder, by the steps that they have done."""
     from redraft.ops.provenance import policies_of
 
-    if path.name != "manifest.json":
-        return [path]
-    return [path.parent / folder for folder in policies_of(read_json(path)).values()]
-
-
-def _step_of(policy: Path) -> int:
-    prefix, _, step = policy.name.rpartition("-")
-    return int(step) if prefix == "step" and step.isdigit() else 0
+    if path.name == "manifest.json":
+        return {step: path.parent / folder for step, folder in policies_of(read_json(path)).items()}
+    prefix, _, step = path.name.rpartition("-")
+    return {int(step) if prefix == "step" and step.isdigit() else 0: path}
 
 
 def grade(preset_name: str, generations: Path, file: Path, processes: int = 1) -> None:

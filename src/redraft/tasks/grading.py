@@ -51,9 +51,10 @@ def is_correct(text: str, answer: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def compare(content: str, answer: str) -> Outcome:
-    """True text, or math-verify's verdict on the content of a box; outcomes are cached, also time-outs.
+    """Compare the content of a box with the answer, as texts and then by math-verify.
 
-    Equal texts are right before anything is parsed. Otherwise the verdict takes at most three times `SECONDS`.
+    Equal texts are right before anything is parsed. math-verify takes at most three times `SECONDS`. Outcomes are
+    cached, also time-outs.
 
     Raises:
         RuntimeError: outside the main thread.
