@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.collect import Runs
-from analysis.quantities import RUN_QUANTITIES, STAGES, by_seed
+from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
 from redraft.train.stages import StageClock
 
 EPOCHS = (0, 0, 1, 1, 2, 2, 2)
@@ -72,6 +72,20 @@ def runs():
 @pytest.mark.parametrize("quantity", RUN_QUANTITIES)
 def test_a_quantity_of_a_run_has_the_value_worked_out_here(runs, quantity):
     assert by_seed(runs, quantity, "a") == {0: pytest.approx(EXPECTED[quantity])}
+
+
+STEP_EXPECTED = {
+    "rollout_seconds": FACTORS["seconds.rollout"],
+    "generation_seconds": sum(FACTORS[f"seconds.{stage}"] for stage in ("rollout", "verification", "assembly")),
+    "reward": FACTORS["reward"],
+}
+
+
+@pytest.mark.parametrize("quantity", [*STEP_QUANTITIES, "reward"])
+def test_a_quantity_of_a_step_has_the_value_worked_out_here(runs, quantity):
+    found = of_steps(runs, quantity, "a").sort_values("step")
+    assert list(found["epoch"]) == list(EPOCHS)
+    assert list(found["value"]) == pytest.approx([STEP_EXPECTED[quantity] * value for value in VALUES])
 
 
 def test_the_stages_are_those_that_a_step_s_clock_records():
