@@ -11,7 +11,7 @@ PRESET ?= tiny
 PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test test-all check bench mlflow docs lock clean lighteval
+.PHONY: reproduce test test-all mutants check bench mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -25,6 +25,10 @@ test: $(READY) check
 # lighteval's environment exists.
 test-all: test lighteval
 	$(PYTEST) -m servers
+
+# Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take half an hour.
+mutants: $(READY)
+	python -m mutants --jobs 2 $(ONLY)
 
 check: $(READY)
 	ruff check

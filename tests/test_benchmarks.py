@@ -57,6 +57,18 @@ def test_protocols_sample_as_the_papers_do():
     assert spec["ifeval"].metric != spec["amc23"].metric
 
 
+def test_a_benchmark_s_own_sampling_counts_before_its_protocol_s(experiments):
+    def edit(content):
+        protocol = content["protocols"]["tiny"]
+        protocol["sampling"].update(temperature=0.5, samples=3, top_p=0.7)
+        protocol["benchmarks"]["arithmetic"] = {"temperature": 0.0, "samples": 5}
+
+    changed = experiments(edit).protocol("tiny")
+    found = {name: (b.temperature, b.samples, b.top_p) for name, b in changed.items()}
+    assert found.pop("arithmetic") == (0.0, 5, 0.7)
+    assert set(found.values()) == {(0.5, 3, 0.7)}
+
+
 def test_a_protocol_is_a_preset_s_benchmarks():
     experiments = Experiments(ROOT)
     assert experiments.preset("paper").benchmarks == experiments.protocol("spec_rl")

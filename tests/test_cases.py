@@ -92,6 +92,27 @@ def test_a_draft_of_which_nothing_was_kept_is_shown_if_there_is_no_other_rejecti
     assert found["corrected"]["absent"] == found["continued"]["absent"] == absent
 
 
+def test_only_a_wrong_rollout_can_be_corrected_and_only_a_kept_prefix_continued(write_run, tmp_path):
+    """Right before and after, wrong after right, and wrong twice with nothing kept."""
+    epoch = [
+        line(1, "67xy", 1.0, prefix=2, draft=4), line(0, "4z", 0.0, prefix=1, draft=2, sample=1),
+        line(2, "zyx", 0.0, prefix=0, draft=8),
+    ]  # fmt: skip
+    found = chosen(write_run(FIRST, epoch), tmp_path / "cases.json")
+    assert "absent" in found["corrected"]
+    assert (found["continued"]["prompt"], found["continued"]["verified_prefix"]) == (1, "67")
+    alone = tmp_path / "run/rollouts/step-0001.parquet"
+    pd.DataFrame(epoch[1:]).assign(epoch=1, finish="eos").to_parquet(alone)
+    assert "absent" in chosen(tmp_path / "run", tmp_path / "again.json")["continued"]
+
+
+def test_the_oldest_token_is_the_first_sampled_of_the_kept_prefix(write_run, tmp_path):
+    older = line(0, "123xy", 0.0, prefix=3, draft=5) | {"sampled_at": np.array([0, 0, 0, 1, 1], np.int32)}
+    newer = line(0, "123xz", 1.0, prefix=4, draft=5) | {"sampled_at": np.array([0, 0, 0, 1, 2], np.int32)}
+    case = chosen(write_run(FIRST, [older], [newer]), tmp_path / "cases.json")["corrected"]
+    assert (case["step"], case["prefix_length"], case["oldest_token_step"]) == (2, 4, 0)
+
+
 def test_the_latest_epoch_counts_and_the_order_of_lines_does_not(write_run, tmp_path):
     third = [line(1, "6789", 1.0, prefix=4, draft=4), line(0, "77", 0.0, prefix=2, draft=2, sample=1)]
     folder = write_run(FIRST, second(), third)

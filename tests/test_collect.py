@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.collect import Runs, collect
 from redraft.config import Experiments, run_fingerprint, sampling_fingerprint
@@ -156,7 +158,7 @@ def test_a_run_of_another_configuration_or_other_benchmarks_is_left_out_and_name
     assert "its benchmarks changed" in capsys.readouterr().err
 
 
-def test_a_run_that_was_sampled_otherwise_is_left_out_and_named(layout, capsys):
+def test_a_run_without_a_record_of_its_sampling_or_with_another_is_left_out_and_named(layout, capsys):
     edit(layout.run(CELL, 0) / "generations.json", lambda record: record.update(sampled="at another temperature"))
     assert list(collected(layout).runs["seed"]) == [1]
     (layout.initial(ROLE, 1) / "generations.json").unlink()
@@ -165,10 +167,72 @@ def test_a_run_that_was_sampled_otherwise_is_left_out_and_named(layout, capsys):
     assert capsys.readouterr().err.count("what samples them, changed") == 3
 
 
+def changed_experiments(folder, edit):
+    """The experiments with another preset."""
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    path = folder / "experiments/presets/smoke.yaml"
+    content = yaml.safe_load(path.read_text())
+    edit(content)
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return Experiments(folder)
+
+
+SAMPLED_OTHERWISE = {
+    "temperature": lambda preset: preset["benchmarks"]["arithmetic"].update(temperature=0.123),
+    "backend": lambda preset: preset.setdefault("evaluation", {}).update(backend="transformers"),
+    "problems": lambda preset: preset["benchmarks"]["arithmetic"]["data"].update(seed=77),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED_OTHERWISE)
+def test_runs_that_were_sampled_otherwise_than_today_are_left_out(name, layout, tmp_path, capsys):
+    today = changed_experiments(tmp_path / "today", SAMPLED_OTHERWISE[name])
+    with pytest.raises(UserError, match="no finished run"):
+        collect(layout, "spec_rl", today)
+    assert capsys.readouterr().err.count("what samples them, changed") == 2
+
+
+def test_each_of_a_run_s_policies_and_its_initial_one_must_be_sampled_as_today(layout, capsys):
+    edit(layout.initial(ROLE, 0) / "generations.json", lambda record: record.update(sampled="otherwise"))
+    assert list(collected(layout).runs["seed"]) == [1]
+    edit(layout.run(CELL, 1) / "generations.json", lambda record: record.update(sampled="otherwise"))
+    with pytest.raises(UserError, match="no finished run"):
+        collected(layout)
+    assert capsys.readouterr().err.count("what samples them, changed") == 3
+
+
+def test_a_default_that_has_changed_since_is_noticed_and_a_new_field_is_not_one(layout, capsys):
+    def configured(seed, **algorithm):
+        run = Experiments(ROOT).run(CELL, seed, "smoke").model_dump(mode="json")
+        del run["trainer"]["fresh_samples"]  # as before the field was there
+        return run | {"algorithm": run["algorithm"] | algorithm}
+
+    def configure(manifest, seed, **algorithm):
+        manifest.update(configuration=configured(seed, **algorithm))
+
+    for seed, algorithm in ((0, {}), (1, {"clip_ratio_c": 5.0})):
+        edit(layout.run(CELL, seed) / "manifest.json", partial(configure, seed=seed, **algorithm))
+    assert list(collected(layout).runs["seed"]) == [0]
+    assert "a default of its configuration changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("whose", ["run", "initial"])
+def test_a_benchmark_of_which_a_part_was_graded_is_left_out_and_named(whose, layout, capsys):
+    first = next(iter(BENCHMARKS))
+    folder = layout.run(CELL, 0) if whose == "run" else layout.initial(ROLE, 0)
+    step = str(EVALUATED[0]) if whose == "run" else "0"
+    edit(folder / "scores.json", lambda scores: scores[step][first].update(total=SCORES[first]["total"] - 1))
+    assert list(collected(layout).runs["seed"]) == [1]
+    assert "its benchmarks changed" in capsys.readouterr().err
+
+
 def test_a_run_whose_policies_of_other_steps_were_graded_is_left_out_and_named(layout, capsys):
     edit(layout.run(CELL, 0) / "scores.json", lambda scores: scores.update({"999": SCORES}))
     assert list(collected(layout).runs["seed"]) == [1]
-    assert "its evaluated steps changed" in capsys.readouterr().err
+    edit(layout.run(CELL, 1) / "scores.json", lambda scores: scores.update({"5": scores.pop("4")}))
+    with pytest.raises(UserError, match="no finished run"):
+        collected(layout)
+    assert capsys.readouterr().err.count("its evaluated steps changed") == 3
 
 
 def test_a_run_without_an_evaluated_initial_policy_is_left_out_and_named(layout, capsys):
@@ -211,10 +275,11 @@ def test_records_that_lost_lines_are_refused(layout):
         collected(layout)
 
 
-@pytest.mark.parametrize("steps", [[0, 2], [1, 0]])
-def test_diversity_of_other_steps_is_refused(layout, steps):
+@pytest.mark.parametrize("steps", [[0], [0, 2], [0, 1, 2], [1, 0]], ids=str)
+def test_diversity_of_other_steps_is_refused(steps, layout):
     folder = layout.run(CELL, 0)
-    pd.read_parquet(folder / "diversity.parquet").assign(step=steps).to_parquet(folder / "diversity.parquet")
+    frame = pd.DataFrame({"step": steps, "epoch": steps, "self_bleu_within": 0.5})
+    frame.to_parquet(folder / "diversity.parquet")
     write_hashes(folder, folder / "manifest.json")
     with pytest.raises(UserError, match="other steps than were recorded"):
         collected(layout)

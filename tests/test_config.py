@@ -17,10 +17,13 @@ from redraft.config import (
     PPO,
     RLOO,
     Benchmark,
+    Capability,
     Experiments,
     HubProblems,
+    ReleaseVariant,
     Run,
     Trainer,
+    VerlEngine,
     benchmarks_fingerprint,
     fingerprint,
     format_lenience,
@@ -165,11 +168,45 @@ def test_a_factor_is_a_number_or_a_fraction_and_whole_results_stay_whole(experim
     assert trainer.epochs == base.epochs
 
 
+def test_a_whole_product_is_an_integer_also_where_a_fraction_is_allowed(experiments):
+    """Else a run of 5 × 2 epochs would be another experiment than one of 10."""
+    base = Experiments(experiments).run("spec_rl/grpo-vanilla", 0, "tiny").trainer
+    epochs = with_factors(experiments, {"epochs": "2"}).epochs
+    assert (epochs, type(epochs)) == (2 * base.epochs, int)
+
+
 def test_a_fraction_is_not_rounded_before_it_is_multiplied(experiments):
     size = Experiments(experiments).run("spec_rl/grpo-vanilla", 0, "tiny").trainer.group_size
     assert size == 4
     assert with_factors(experiments, {"group_size": "49/4"}).group_size == 49
     assert with_factors(experiments, {"epochs": "1/3"}).epochs == pytest.approx(5 / 3)
+
+
+def test_a_cell_may_name_another_schedule_than_its_algorithm_s_and_is_another_experiment_then(experiments):
+    def edit(content):
+        grid_of(content, "core")["axes"]["method"]["grpo-other"] = {
+            "reuse": {"kind": "vanilla"}, "schedule": {"kind": "dynamic"},
+        }  # fmt: skip
+
+    change(experiments, "spec_rl/cells.yaml", edit)
+    own, usual = (Experiments(experiments).run(f"spec_rl/{name}", 0, "tiny") for name in ("grpo-other", "grpo-vanilla"))
+    assert (own.schedule.kind, usual.schedule.kind) == ("dynamic", "epochs")
+    assert own.identity["schedule"] == {"kind": "dynamic"}
+    assert "schedule" not in usual.identity
+
+
+def test_a_label_s_fields_count_before_the_grid_s_and_leave_the_others_as_they_are(experiments):
+    def edit(content):
+        core = grid_of(content, "core")
+        core["cell"]["trainer"] = {"group_size": 8, "fresh_samples": 2}
+        core["axes"]["method"]["grpo-other"] = {"reuse": {"kind": "vanilla"}, "trainer": {"group_size": 16}}
+        core["axes"]["method"]["grpo-same"] = {"reuse": {"kind": "vanilla"}}
+        content["grids"] = [core]  # others define cells of the same names
+
+    change(experiments, "spec_rl/cells.yaml", edit)
+    cells = {cell.name: cell.trainer for cell in Experiments(experiments).cells("spec_rl")}
+    assert cells["grpo-other"] == {"group_size": 16, "fresh_samples": 2}
+    assert cells["grpo-same"] == {"group_size": 8, "fresh_samples": 2}
 
 
 WRONG_FACTORS = [
@@ -546,6 +583,18 @@ def test_a_new_field_with_a_default_changes_no_fingerprint():
     wider = WiderRun.model_validate(run.model_dump())
     assert wider.trainer.patience == 3
     assert fingerprint(wider.identity) == fingerprint(run.identity)
+
+
+def test_an_engine_must_have_all_that_a_method_needs_and_what_it_lacks_is_named():
+    class Demanding(ReleaseVariant):
+        @property
+        def needs(self):
+            return frozenset({Capability.STORED_LOG_PROBS, Capability.GUMBEL, Capability.RESIDUAL})
+
+    run = tiny_run().model_copy(update={"reuse": Demanding()})
+    assert run.unsupported == ""
+    lacking = run.model_copy(update={"engine": VerlEngine()}).unsupported
+    assert lacking == f"engine.kind verl cannot do {Capability.RESIDUAL} or {Capability.GUMBEL}"
 
 
 def benchmarks(**changes):

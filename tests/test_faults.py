@@ -232,14 +232,19 @@ def test_a_pickle_that_would_execute_code_never_reaches_verl(protocol, verl, tmp
     assert not (tmp_path / "executed").exists()
 
 
-def test_random_states_and_counters_are_no_code(tmp_path):
+def test_random_states_and_counters_are_no_code_and_what_stands_beside_them_is_named_alone(tmp_path):
     import random
 
     import numpy as np
 
     rng = {"cpu": torch.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}
-    torch.save({"rng": rng, "lr_scheduler": {"last_epoch": 3, "base_lrs": [1e-6]}}, tmp_path / "extra.pt")
+    extra = {"rng": rng, "lr_scheduler": {"last_epoch": 3, "base_lrs": [1e-6]}}
+    torch.save(extra, tmp_path / "extra.pt")
     refuse_code(tmp_path)
+    torch.save(extra | {"code": Code(tmp_path / "executed")}, tmp_path / "extra.pt")
+    with pytest.raises(UserError, match="would execute code") as error:
+        refuse_code(tmp_path)
+    assert error.value.value == "posix.mkdir"
 
 
 # A full disk

@@ -278,6 +278,14 @@ def test_the_critics_learning_rate_is_the_actors_times_its_ratio(tiny_model):
     assert rates == pytest.approx([5e-7, 1e-5])
 
 
+def test_policy_and_critic_decay_as_the_trainer_says(tiny_model):
+    run = make_run(PPO())
+    run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"weight_decay": 0.25})})
+    learner = make_learner(run, tiny_model)
+    decays = [learner.parts[name].param_groups[0]["weight_decay"] for name in ("optimizer", "critic_optimizer")]
+    assert decays == [0.25, 0.25]
+
+
 # Groups of different sizes, stopped gradients and stored log-probabilities, against gradients by hand
 
 SIZES = (2, 5, 4, 1)

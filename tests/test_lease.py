@@ -138,6 +138,17 @@ def test_an_owner_that_finds_its_folder_taken_stops_and_writes_nothing(hold, tmp
         check_held(tmp_path, json.loads(before)["owner"]["token"])
 
 
+def test_a_folder_is_held_by_its_owner_alone_and_by_nobody_once_it_was_left(tmp_path):
+    with lease(tmp_path) as held:
+        check_held(tmp_path, held.token)
+        with pytest.raises(LeaseLost, match="taken this folder"):
+            check_held(tmp_path, "another")
+    with pytest.raises(LeaseLost, match="taken this folder"):
+        check_held(tmp_path, held.token)
+    with pytest.raises(LeaseLost, match="taken this folder"):
+        held.check()
+
+
 def test_a_process_with_the_same_number_but_another_start_is_not_the_owner(tmp_path):
     held = take(tmp_path, wait=never)
     pid, started = held.content.owner.processes[0]

@@ -62,9 +62,10 @@ def test_a_file_of_another_size_is_refused(root):
     write_training_file(root, "train.parquet", 5)
     data = HubProblems(id="bensonbsliu/Spec-RL", files=["train.parquet"], size=4, problem="prompt.-1.content",
                        answer="reward_model.ground_truth")  # fmt: skip
-    with pytest.raises(UserError, match="wrong number") as error:
-        load_problems(data)
-    assert (error.value.key, error.value.value, error.value.allowed) == ("size", 5, "4")
+    for size in (4, 6):
+        with pytest.raises(UserError, match="wrong number") as error:
+            load_problems(data.model_copy(update={"size": size}))
+        assert (error.value.key, error.value.value, error.value.allowed) == ("size", 5, str(size))
     assert len(load_problems(data.model_copy(update={"of": 5}))) == 4
     with pytest.raises(ValueError, match="must not exceed"):
         HubProblems(id="a/b", files=["x"], size=5, of=4)

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
+import pytest
 
 from redraft.train.records import describe, save_groups_of_step
 from tests.groups import a_draft, group_of
@@ -19,6 +21,32 @@ def test_a_carried_sample_makes_a_group_informative_and_counts_in_nothing_else()
     record = describe([group()], 7, steps_per_epoch=2)
     assert (record["rollouts"], record["tokens_decoded"], record["response_length"]) == (2, 4, 2.0)
     assert (record["reward"], record["token_age_epochs"], record["informative"]) == (0.0, 0.0, 1.0)
+
+
+def test_only_what_had_a_draft_can_have_been_reused_whole():
+    draft = a_draft([1, 2, 0])
+    lengths = {(0, 0): False, (3, 3): True, (2, 3): False}
+    for (kept, drafted), whole in lengths.items():
+        assert replace(draft, prefix_length=kept, draft_length=drafted).fully_reused is whole
+
+
+def test_means_about_drafts_are_over_rollouts_with_one_and_ages_over_tokens():
+    """Of three rollouts of step 9 two had drafts: 4 of 4 tokens were kept, of which 2 are of step 3, and 1 of 3."""
+    rollouts = [a_draft([1, 2, 3, 0]), a_draft([1, 2, 3], sample=1), a_draft([0], sampled_at=9, sample=2)]
+    whole = replace(rollouts[0], prefix_length=4, draft_length=4, verified=4, sampled_at=np.array([3, 3, 5, 7]))
+    part = replace(rollouts[1], prefix_length=1, draft_length=3, verified=3, sampled_at=np.array([5, 9, 9]))
+    record = describe([group_of([whole, part, rollouts[2]], rewards=[1.0, 0.0, 0.5])], 9, steps_per_epoch=2)
+    expected = {
+        "rollouts": 3, "tokens_decoded": 3, "tokens_verified": 7, "tokens_reused": 5, "response_length": 8 / 3,
+        "truncated": 1 / 3, "prefix_length": 2.5, "full_reuse_ratio": 0.5, "reward": 0.5, "informative": 1.0,
+        "token_age_epochs": (6 + 6 + 4 + 2 + 4 + 0 + 0 + 0) / 8 / 2,
+    }  # fmt: skip
+    assert record == pytest.approx(expected)
+
+
+def test_without_drafts_there_is_nothing_to_say_about_them():
+    record = describe([group_of([a_draft([1, 0])])], 0, steps_per_epoch=2)
+    assert (record["prefix_length"], record["full_reuse_ratio"]) == (None, None)
 
 
 def test_the_file_of_a_step_has_the_rollouts_that_it_made(tmp_path):

@@ -1,5 +1,6 @@
 """Group strategies on a scripted engine. What a group must be on every engine stands in `test_engines.py`."""
 
+import itertools
 import math
 
 import numpy as np
@@ -98,10 +99,22 @@ def test_tokens_found_in_the_cache_count_behind_a_kept_prefix():
         assert without.meter.cached_tokens == 0
 
 
-def test_time_for_acceptance_and_assembly_is_counted():
-    setting = Setting(20, 1, memory_of([1, 2, EOS]))
-    roll_out(SPECULATIVE[1], 0, ScriptedEngine(), setting)
-    assert setting.meter.assembly_seconds > 0
+def test_time_for_acceptance_and_assembly_is_that_of_each_sample_added_up(monkeypatch):
+    """The clock goes on by a second whenever it is read, and is read before and behind each piece of work."""
+    readings = itertools.count()
+    monkeypatch.setattr(reuse.time, "process_time", lambda: float(next(readings)))
+    drafted, without = Setting(20, 1, memory_of([1, 2, EOS])), Setting(20, 0)
+    for setting in (drafted, without):
+        roll_out(SPECULATIVE[1], 0, ScriptedEngine(), setting)
+    assert drafted.meter.assembly_seconds == 2 * GROUP
+    assert without.meter.assembly_seconds == GROUP, "what has no draft is only joined"
+
+
+def test_what_is_only_measured_draws_other_numbers_than_what_is_trained_on():
+    trained, measured = (tools.Streams(7, 3, *purpose) for purpose in ((), ("fresh",)))
+    for draw in ("uniforms", "fixed_uniforms"):
+        one, other = (getattr(streams, draw)("sampling", 0, 1, 4) for streams in (trained, measured))
+        assert not np.isin(one, other).any()
 
 
 def history(rollouts):
@@ -253,7 +266,14 @@ def test_every_rollout_is_graded_once_and_by_its_own_reward(method):
 
 
 def test_top_laws_of_prefix_and_continuation_are_joined_where_the_method_retains_them():
-    memory, engine = new_memory(1, top=3), ScriptedEngine(law=never_end)
+    """Laws differ from context to context, so that each must stand beside its own token."""
+
+    def endless(context):
+        law = ScriptedEngine().law(context)
+        law[EOS] = 0.0
+        return law / law.sum()
+
+    memory, engine = new_memory(1, top=3), ScriptedEngine(law=endless)
     for visit in range(2):
         setting = Setting(visit, visit, memory)
         group = ScriptedWorld().run(strategy(RandomReuse())(setting.task(0), setting.tools(engine)))[0]

@@ -192,6 +192,38 @@ def test_usage_counts_what_was_scored(qwen3):
     assert engine.usage.verification_seconds > 0
 
 
+def test_only_scoring_takes_time_of_verification(qwen3, monkeypatch):
+    """A pass over the model takes a second by this clock, whatever it is for."""
+    readings, engine = [0.0], make_engine(qwen3)
+    forward = engine._forward
+    monkeypatch.setattr("redraft.engines.torch_engine.now", lambda device: readings[0])
+
+    def timed(*arguments, **named):
+        readings[0] += 1.0
+        return forward(*arguments, **named)
+
+    async def one(score):
+        async with engine.session([3, 4]) as session:
+            if score:
+                await session.score(np.array([5, 6], np.int32))
+            await session.decode(NOTHING, 3, Inversion(np.full(3, 0.5)))
+
+    monkeypatch.setattr(engine, "_forward", timed)
+    engine.run(one(score=False))
+    assert (engine.usage.verification_seconds, readings[0]) == (0.0, 4.0), "one to fill the cache, and one a token"
+    engine.run(one(score=True))
+    assert engine.usage.verification_seconds == 1.0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_is_left_as_it_was_in_its_mode_and_its_attention(training, qwen3):
+    before = qwen3.config._attn_implementation
+    qwen3.train(training)
+    run(make_engine(qwen3), make_jobs(2))
+    assert (qwen3.training, qwen3.config._attn_implementation) == (training, before)
+    qwen3.eval()
+
+
 def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):
     jobs, engine, filled = make_jobs(), make_engine(qwen3), []
     prefill = engine._prefill

@@ -1,0 +1,92 @@
+"""Every quantity of a run, worked out by hand from records in which no two columns and no two steps are alike."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from analysis.collect import Runs
+from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
+from redraft.train.stages import StageClock
+
+EPOCHS = (0, 0, 1, 1, 2, 2, 2)
+"""Of the steps; five have drafts, so that their thirds have two, two and one."""
+VALUES = [7.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0]
+"""What each column holds, times a factor of its own."""
+WITH_DRAFTS, LAST, SECOND = (2 + 5 + 4 + 9 + 8) / 5, (4 + 9 + 8) / 3, (2 + 5) / 2
+MEAN, SUM, MOST = 36 / 7, 36.0, 9.0
+
+COLUMNS = [
+    "tokens_decoded", "tokens_verified", "tokens_reused", "prefix_length", "full_reuse_ratio", "token_age_epochs",
+    "reward", "fresh_reward", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu", "rouge_1", "informative",
+    "response_length", *(f"seconds.{stage}" for stage in STAGES),
+]  # fmt: skip
+FACTORS = {column: 1 + i for i, column in enumerate(COLUMNS)}
+DRAFTS = ("prefix_length", "full_reuse_ratio")
+
+
+def times(column, value):
+    """A reduced value of a column."""
+    return FACTORS[column] * value
+
+
+SECONDS = sum(FACTORS[f"seconds.{stage}"] for stage in STAGES)
+EXPECTED = {
+    "tokens_decoded": times("tokens_decoded", SUM), "tokens_verified": times("tokens_verified", SUM),
+    "rollout_seconds": times("seconds.rollout", SUM),
+    "generation_seconds": sum(times(f"seconds.{stage}", SUM) for stage in ("rollout", "verification", "assembly")),
+    "step_seconds": SECONDS * SUM, "hours": SECONDS * SUM / 3600,
+    **{name: times(name, WITH_DRAFTS)
+       for name in ("prefix_length", "full_reuse_ratio", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu")},
+    **{name: times(name, LAST) for name in ("token_age_epochs", "reward", "fresh_reward")},
+    "kl_max": times("kl", MOST), "clip_fraction_max": times("clip_fraction", MOST),
+    "rouge_1_second_epoch": times("rouge_1", SECOND), "rouge_1_last_epoch": times("rouge_1", LAST),
+    "generation_steps": 7, "training_steps": 14,
+    "informative": times("informative", MEAN), "response_length": times("response_length", MEAN),
+    "reuse_share": FACTORS["tokens_reused"] / (FACTORS["tokens_reused"] + FACTORS["tokens_decoded"]),
+    "first_reuse_step": 3,
+    "prefix_length_early": times("prefix_length", (2 + 5) / 2),
+    "prefix_length_middle": times("prefix_length", (4 + 9) / 2),
+    "prefix_length_late": times("prefix_length", 8),
+    "rollout_seconds_first_epoch": times("seconds.rollout", (7 + 1) / 2),
+    "rollout_seconds_last_epoch": times("seconds.rollout", LAST),
+    "rollout_seconds_reuse_epochs": times("seconds.rollout", WITH_DRAFTS),
+    **{f"seconds:{stage}": times(f"seconds.{stage}", MEAN) for stage in STAGES}, "seconds:total": SECONDS * MEAN,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """One run, its steps in another order than they were taken."""
+    lines = [
+        {"cell": "a", "seed": 0, "step": i, "epoch": epoch, "training_step": 2 * (i + 1), "updated": True}
+        | {column: FACTORS[column] * VALUES[i] for column in COLUMNS}
+        | {"seconds.total": SECONDS * VALUES[i]}
+        | (dict.fromkeys(DRAFTS, math.nan) if epoch == 0 else {})
+        for i, epoch in enumerate(EPOCHS)
+    ]
+    steps = pd.DataFrame([*lines[3:], *lines[:3]])
+    return Runs(pd.DataFrame([{"cell": "a", "seed": 0}]), steps, pd.DataFrame())
+
+
+@pytest.mark.parametrize("quantity", RUN_QUANTITIES)
+def test_a_quantity_of_a_run_has_the_value_worked_out_here(runs, quantity):
+    assert by_seed(runs, quantity, "a") == {0: pytest.approx(EXPECTED[quantity])}
+
+
+STEP_EXPECTED = {
+    "rollout_seconds": FACTORS["seconds.rollout"],
+    "generation_seconds": sum(FACTORS[f"seconds.{stage}"] for stage in ("rollout", "verification", "assembly")),
+    "reward": FACTORS["reward"],
+}
+
+
+@pytest.mark.parametrize("quantity", [*STEP_QUANTITIES, "reward"])
+def test_a_quantity_of_a_step_has_the_value_worked_out_here(runs, quantity):
+    found = of_steps(runs, quantity, "a").sort_values("step")
+    assert list(found["epoch"]) == list(EPOCHS)
+    assert list(found["value"]) == pytest.approx([STEP_EXPECTED[quantity] * value for value in VALUES])
+
+
+def test_the_stages_are_those_that_a_step_s_clock_records():
+    assert set(StageClock(lambda: 0.0).finish()) == {*STAGES, "total"}

@@ -1,0 +1,149 @@
+"""Cells of tables of uneven runs, worked out by hand: noise, mean rows, reported values beside them."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from analysis.columns import AVERAGE
+from analysis.columns import average as average_column
+from analysis.lines import Line, Source
+from analysis.measure import Measured, average
+from analysis.reported import ReportedTable, mean_of, no_reported
+from analysis.tables import make_table
+from redraft.config import CellTable, Column, Experiments, Reported, Row
+from tests import uneven
+from tests.uneven import PLAIN, REUSE
+
+EXPERIMENTS = Experiments()
+ACCURACY = {"name": "accuracy", "title": "accuracy", "quantity": "accuracy:all"}
+SPEC = Reported.model_validate({"key": {"data": {"of": "data"}, "method": {"of": "reuse.kind"}}})
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return uneven.runs()
+
+
+def transcription(*lines):
+    """A reported table with lines of data, method, column and value."""
+    return ReportedTable(pd.DataFrame(lines, columns=SPEC.header).astype({"value": float}), SPEC)
+
+
+def made(runs, columns, rows, reported=None, paper_scale=True, **fields):
+    """Cells by row and column."""
+    table = CellTable(number=1, title="t", baseline=PLAIN, columns=columns, rows=rows, **fields)
+    source = Source(runs, reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return make_table(table, source).set_index(["row", "column"])
+
+
+ROWS = [Row(label="plain", cell=PLAIN), Row(label="reuse", cell=REUSE)]
+EACH_OTHERS = [Row(label="plain", cell=PLAIN, baseline=REUSE), Row(label="reuse", cell=REUSE, baseline=PLAIN)]
+"""Neither is compared with itself."""
+
+
+def accuracy(cell, seed):
+    """Percent, the mean over the two benchmarks of the last policy."""
+    many = 1509 + 3 * seed - (30 if cell == REUSE else 0)
+    return 50 * ((14 + seed) / 30 + many / 3018)
+
+
+def squared_noise(cell, seed):
+    """Of that accuracy, by the binomial variances of both benchmarks."""
+    many = (1509 + 3 * seed - (30 if cell == REUSE else 0)) / 3018
+    few = (14 + seed) / 30
+    return 50**2 * (few * (1 - few) / 30 + many * (1 - many) / 3018)
+
+
+NOISE = {
+    PLAIN: math.sqrt(sum(squared_noise(PLAIN, seed) for seed in (0, 1, 2))) / 3,
+    REUSE: math.sqrt(sum(squared_noise(REUSE, seed) for seed in (0, 2))) / 2,
+}
+"""Standard errors of the means over the seeds that each has."""
+
+
+def test_the_noise_of_a_cell_is_that_of_a_mean_over_its_seeds_in_the_column_s_unit(runs):
+    cells = made(runs, [Column(**ACCURACY), Column(**ACCURACY | {"name": "share"}, scale=0.01)], ROWS)
+    for row, cell in (("plain", PLAIN), ("reuse", REUSE)):
+        assert cells.loc[(row, "accuracy"), "noise"] == pytest.approx(NOISE[cell])
+        assert cells.loc[(row, "share"), "noise"] == pytest.approx(NOISE[cell] / 100)
+        assert cells.loc[(row, "share"), "reproduced"] == pytest.approx(
+            cells.loc[(row, "accuracy"), "reproduced"] / 100
+        )
+
+
+def test_a_mean_row_is_over_seeds_that_all_rows_have_and_less_noisy_than_they(runs):
+    cells = made(runs, [Column(**ACCURACY)], EACH_OTHERS, mean_row=True)
+    mean = cells.loc[("Mean", "accuracy")]
+    assert mean["seeds"] == "0 2"
+    assert mean["reproduced"] == pytest.approx(sum(accuracy(c, s) for c in (PLAIN, REUSE) for s in (0, 2)) / 4)
+    assert mean["noise"] == pytest.approx(math.hypot(NOISE[PLAIN], NOISE[REUSE]) / 2)
+    assert mean["noise"] < min(NOISE.values())
+
+
+def test_a_mean_row_leaves_rows_that_are_compared_with_themselves_and_initial_policies_out(runs):
+    rows = [Row(label="initial", cell=PLAIN, at="start"), *ROWS]
+    cells = made(runs, [Column(**ACCURACY)], rows, mean_row=True)
+    assert cells.loc[("Mean", "accuracy"), "reproduced"] == cells.loc[("reuse", "accuracy"), "reproduced"]
+    assert cells.loc[("initial", "accuracy"), "reproduced"] == pytest.approx(
+        sum(50 * ((10 + s) / 30 + (1509 + 3 * s) / 3018) for s in (0, 1, 2)) / 3
+    )
+
+
+REPORTED = transcription(
+    ("deepmath-6k", "vanilla", "tokens", 100), ("deepmath-6k", "speculative", "tokens", 30),
+    ("simplerl-8k", "vanilla", "tokens", 120), ("simplerl-8k", "vanilla", "few", 40),
+    ("deepmath-6k", "vanilla", "few", 44), ("deepmath-6k", "vanilla", "many", 51),
+    ("deepmath-6k", "speculative", "few", 46),
+)  # fmt: skip
+TOKENS = Column(name="tokens", title="t", quantity="tokens_decoded", relative="ratio", reported=["tokens"])
+
+
+def test_a_reported_value_is_relative_to_the_row_that_the_baseline_s_own_row_names(runs):
+    own = made(runs, [TOKENS], ROWS, REPORTED)
+    assert own.loc[("reuse", "tokens"), "reported"] == pytest.approx(30 / 100)
+    named = [ROWS[0].model_copy(update={"reported": {"data": "simplerl-8k"}}), ROWS[1]]
+    other = made(runs, [TOKENS], named, REPORTED)
+    assert other.loc[("reuse", "tokens"), "reported"] == pytest.approx(30 / 120)
+    assert other.loc[("reuse", "tokens"), "reproduced"] == pytest.approx((2600 / 4000 + 3040 / 4800) / 2)
+    assert other.loc[("reuse", "tokens"), "deviation"] == pytest.approx((2600 / 4000 + 3040 / 4800) / 2 - 30 / 120)
+
+
+def test_a_reported_average_needs_every_column(runs):
+    assert mean_of({"few": 44.0, "many": 51.0}, ["few", "many"]) == 47.5
+    assert math.isnan(mean_of({"few": 46.0}, ["few", "many"]))
+    assert math.isnan(mean_of({}, []))
+    cells = made(runs, [Column(**ACCURACY, reported=["few", "many"])], ROWS, REPORTED)
+    assert cells.loc[("plain", "accuracy"), "reported"] == 47.5
+    assert math.isnan(cells.loc[("reuse", "accuracy"), "reported"])
+
+
+def test_absolute_values_are_compared_at_the_paper_s_scale_only(runs):
+    cells = made(runs, [Column(**ACCURACY, reported=["few"]), TOKENS], ROWS, REPORTED, paper_scale=False)
+    assert math.isnan(cells.loc[("plain", "accuracy"), "reported"])
+    assert cells.loc[("reuse", "tokens"), "reported"] == pytest.approx(0.3)
+
+
+def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_over_its_own():
+    """Three speedups in brackets, of which the run reached two and the paper has two others."""
+    line = Line(Row(label="r", cell=REUSE), "", "r", PLAIN)
+    bracket = Column(name="s", title="s", quantity="hours_to:1:reward", relative="speedup", in_brackets=True)
+    cells = [
+        Measured(line, bracket, {0: 2.0, 2: 4.0}, 3.0, (REUSE,)),
+        Measured(line, bracket, {0: 3.0, 1: 9.0, 2: 8.0}, math.nan, (REUSE,)),
+        Measured(line, bracket, {}, 5.0, (REUSE,), applicable=False),
+        Measured(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
+    ]
+    found = average(line, average_column(1), cells)
+    assert found.column.quantity == AVERAGE
+    assert (found.values, found.reported) == ({0: 2.5, 2: 6.0}, 4.0)
+    assert found.applicable
+    assert not average(line, average_column(1), cells[2:]).applicable
+
+
+def test_the_shown_interval_is_the_bootstrap_s_and_the_tested_one_is_student_s(runs):
+    cell = made(runs, [Column(**ACCURACY)], ROWS).loc[("plain", "accuracy")]
+    values = [accuracy(PLAIN, seed) for seed in (0, 1, 2)]
+    assert min(values) - 1e-9 <= cell["low"] < cell["high"] <= max(values) + 1e-9
+    assert cell["tested_low"] < min(values)
+    assert cell["tested_high"] > max(values)
