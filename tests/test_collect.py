@@ -212,6 +212,7 @@ def test_a_default_that_has_changed_since_is_noticed_and_a_new_field_is_not_one(
 
     for seed, algorithm in ((0, {}), (1, {"clip_ratio_c": 5.0})):
         edit(layout.run(CELL, seed) / "manifest.json", partial(configure, seed=seed, **algorithm))
+        write_hashes(layout.run(CELL, seed), layout.run(CELL, seed) / "manifest.json")
     assert list(collected(layout).runs["seed"]) == [0]
     assert "a default of its configuration changed" in capsys.readouterr().err
 
