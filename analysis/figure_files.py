@@ -11,12 +11,13 @@ from redraft.layout import Layout
 def write_figures(preset: str, paper: str) -> None:
     """Regenerate all figures of a paper as CSV, PNG and SVG."""
     layout, experiments = Layout(preset), Experiments()
-    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
+    runs, scale = Runs.load(layout.collected(paper)), experiments.preset(preset)
     for figure in experiments.figures(paper).figures:
-        reported = reported_bars(figure, experiments, paper) if paper_scale else {}
+        reported = reported_bars(figure, experiments, paper) if scale.paper_scale else {}
         cells = {name: experiments.cell(f"{paper}/{name}") for panel in figure.panels for name in panel.cells}
-        data = figure_data(figure, runs, paper_scale, reported, cells)
+        data = figure_data(figure, runs, scale.paper_scale, reported, cells)
         stem = layout.figure(paper, figure.number)
         with atomic(stem.with_suffix(".csv")) as temporary:
             data.to_csv(temporary, index=False)
-        draw(figure, data, stem)
+        published = any(panel.published for panel in figure.panels)
+        draw(figure, data, stem, "" if published else scale.stand_in)

@@ -22,9 +22,11 @@ LETTERS_PER_INCH = 16
 """Letters of a note in an inch; the widest of the labels take less."""
 
 
-def draw(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
-    """Draw the points as `<stem>.png` and `<stem>.svg`."""
+def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "") -> None:
+    """Draw the points as `<stem>.png` and `<stem>.svg`, under a line that says so if they are a stand-in's."""
     drawing = plot(figure, data)
+    if stand_in:
+        drawing.suptitle(stand_in, fontsize=NOTE_SIZE, style="italic", color="grey")
     for suffix in (".png", ".svg"):
         with atomic(stem.with_suffix(suffix)) as temporary:
             drawing.savefig(

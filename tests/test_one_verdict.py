@@ -1,0 +1,191 @@
+"""A number has one verdict in a report: one family of comparisons, one interval, one rule about seconds, and a name."""
+
+import math
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from analysis import render
+from analysis.claims import judge
+from analysis.collect import Runs
+from analysis.family import family_of
+from analysis.figures import draw
+from analysis.lines import Source
+from analysis.reported import no_reported, read_reported
+from analysis.statistics import Family, corrected, estimate
+from analysis.tables import make_table
+from analysis.verdicts import INCONCLUSIVE, MISSING, UNEVEN
+from redraft.config import CellTable, Experiments, Figure
+from redraft.config.claims import ClaimFile
+from redraft.config.tables import TableFile
+from tests import uneven
+from tests.uneven import PLAIN, REUSE
+
+ROOT = Path(__file__).parents[1]
+COLUMNS = [
+    {"name": "tokens", "title": "Tokens / baseline", "quantity": "tokens_decoded", "relative": "ratio",
+     "reported": ["tokens_m"], "judged_by": "later"},
+    {"name": "later", "title": "after epoch 1", "quantity": "reuse_epochs:tokens_decoded", "relative": "ratio",
+     "reported": ["tokens_m"], "without_first_epoch": True},
+    {"name": "speedup", "title": "Speedup", "quantity": "rollout_seconds", "relative": "speedup",
+     "reported": ["speedup"], "printed_relative": True},
+    {"name": "points", "title": "Δ", "quantity": "accuracy:many", "relative": "difference"},
+]  # fmt: skip
+ROWS = [{"label": "plain", "cell": PLAIN}, {"label": "reuse", "cell": REUSE}]
+TABLES = {"tables": [
+    {"number": 3, "kind": "cells", "title": "t", "baseline": PLAIN, "columns": COLUMNS, "rows": ROWS},
+    {"number": 101, "kind": "cells", "title": "again", "baseline": PLAIN, "columns": COLUMNS[3:], "rows": ROWS},
+]}  # fmt: skip
+CLAIMS = {"claims": [
+    {"id": "points", "quotation": "q", "section": "1",
+     "test": {"kind": "compare", "quantity": "accuracy:many", "cell": REUSE, "baseline": PLAIN, "expected": "below",
+              "threshold": 0.0}},
+    {"id": "elsewhere", "quotation": "q", "section": "1",
+     "test": {"kind": "compare", "quantity": "accuracy:many", "cell": REUSE, "baseline": PLAIN, "expected": "below",
+              "threshold": 5.0}},
+]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory):
+    """The experiments, in which SPEC-RL has these two tables and two claims."""
+    folder = tmp_path_factory.mktemp("one") / "experiments"
+    shutil.copytree(ROOT / "experiments", folder)
+    for name, content in (("tables", TABLES), ("claims", CLAIMS)):
+        (folder / "spec_rl" / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return Experiments(folder.parent)
+
+
+def source(experiments, runs=None, reported=None):
+    return Source(runs or uneven.runs(), reported or no_reported(), experiments, "spec_rl", "tiny", False)
+
+
+def table(number=3):
+    return TableFile.model_validate(TABLES).tables[0 if number == 3 else 1]
+
+
+def cell(frame, column, row="reuse"):
+    return frame.set_index(["row", "column"]).loc[(row, column)]
+
+
+def test_tables_and_claims_are_corrected_together_each_comparison_once(experiments):
+    family = family_of(source(experiments))
+    tested = {
+        "tokens": ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0), "later": ({0: 0.3, 2: 320 / 1200}, 1.0),
+        "speedup": ({0: 46 / 34, 2: 54 / 42}, 1.0), "points": ({0: -3000 / 3018, 2: -3000 / 3018}, 0.0),
+        "elsewhere": ({0: -3000 / 3018, 2: -3000 / 3018}, 5.0),
+    }  # fmt: skip
+    assert len(family) == len(tested), "the difference in points stands in two tables and a claim, and is one"
+    expected = dict(zip(tested, corrected([estimate(v).p_value(t) for v, t in tested.values()]), strict=True))
+    frames = [make_table(table(number), source(experiments), family) for number in (3, 101)]
+    for column in ("tokens", "later", "speedup", "points"):
+        assert cell(frames[0], column)["p_corrected"] == pytest.approx(expected[column])
+    claims = judge(ClaimFile.model_validate(CLAIMS).claims, uneven.runs(), False, family=family)
+    assert cell(frames[0], "points")["p_corrected"] == cell(frames[1], "points")["p_corrected"]
+    assert claims[0]["p_corrected"] == cell(frames[0], "points")["p_corrected"] == pytest.approx(expected["points"])
+    assert claims[1]["p_corrected"] == pytest.approx(expected["elsewhere"])
+
+
+def test_a_comparison_is_known_by_its_values_and_its_threshold():
+    values = {0: 1.0, 1: 2.0, 2: 4.0}
+    family = Family([(values, 0.0), (dict(values), 0.0), ({2: 4.0 + 1e-14, 1: 2.0, 0: 1.0}, 0.0), (values, 1.0)])
+    assert len(family) == 2
+    smallest = min(estimate(values).p_value(threshold) for threshold in (0.0, 1.0))
+    assert family.corrected(values, 0.0) == pytest.approx(2 * smallest)
+    assert math.isnan(family.corrected({0: 1.0, 1: 2.0}, 0.0)), "not in the family"
+    assert len(Family([({0: 1.0}, 0.0)])) == 0, "one seed allows no test"
+
+
+def test_what_is_shown_is_the_interval_that_decides(experiments):
+    found = cell(make_table(table(), source(experiments)), "later")
+    ratio, half = (0.3 + 320 / 1200) / 2, 12.7062 * abs(0.3 - 320 / 1200) / 2
+    assert (found["low"], found["high"]) == pytest.approx((ratio - half, ratio + half), rel=1e-4)
+    assert (found["bootstrap_low"], found["bootstrap_high"]) == pytest.approx((320 / 1200, 0.3))
+
+
+def uneven_time(factor=1.5):
+    runs = uneven.runs()
+    steps = runs.steps.copy()
+    steps.loc[(steps["cell"] == REUSE) & (steps["epoch"] == 0), "seconds.rollout"] *= factor
+    return Runs(runs.runs, steps, runs.scores)
+
+
+def test_no_cell_about_seconds_has_a_verdict_where_equal_work_took_unequal_time(experiments):
+    reported = read_reported(ROOT / "experiments/spec_rl", 3, experiments.reported("spec_rl"))
+    even, uneven_ones = (
+        make_table(table(), source(experiments, runs, reported)) for runs in (uneven.runs(), uneven_time())
+    )
+    assert cell(even, "speedup")["verdict"] != UNEVEN
+    assert cell(uneven_ones, "speedup")["verdict"] == UNEVEN
+    assert cell(uneven_ones, "speedup", "plain")["verdict"] == "baseline"
+    assert math.isnan(cell(uneven_ones, "speedup")["p_corrected"]), "it is not in the family either"
+    for column in ("tokens", "later"):
+        assert cell(uneven_ones, column)["verdict"] == cell(even, column)["verdict"] != UNEVEN
+
+
+def test_tokens_are_judged_without_the_first_epoch_as_the_paper_s_are(experiments):
+    """The paper's ratio of all tokens is 182.7 / 554.8; without 1/15 of the baseline's it is about 0.281."""
+    reported = read_reported(ROOT / "experiments/spec_rl", 3, experiments.reported("spec_rl"))
+    frame = make_table(table(), source(experiments, reported=reported))
+    whole = 182.7 / 554.8
+    assert cell(frame, "tokens")["reported"] == pytest.approx(whole, abs=1e-3)
+    assert cell(frame, "later")["reported"] == pytest.approx((whole - 1 / 15) / (1 - 1 / 15), abs=1e-3)
+    assert cell(frame, "later")["reported"] == pytest.approx(0.281, abs=1e-3)
+    assert cell(frame, "tokens")["verdict"] == cell(frame, "later")["verdict"]
+
+
+def test_the_verdict_of_a_column_is_the_other_s_even_where_its_own_would_differ(experiments):
+    runs = uneven.runs()
+    steps = runs.steps.copy()
+    later = (steps["cell"] == REUSE) & (steps["epoch"] > 0)
+    steps.loc[later, "tokens_decoded"] = [300, 300, 320, 320]
+    spread = later & (steps["seed"] == 0)
+    steps.loc[spread, "tokens_decoded"] = 900
+    reported = read_reported(ROOT / "experiments/spec_rl", 3, experiments.reported("spec_rl"))
+    frame = make_table(table(), source(experiments, Runs(runs.runs, steps, runs.scores), reported))
+    assert cell(frame, "later")["verdict"] == cell(frame, "tokens")["verdict"] == INCONCLUSIVE
+    plain = Runs(*(part[part["cell"] == PLAIN] for part in (runs.runs, steps, runs.scores)))
+    absent = make_table(table(), source(experiments, plain))
+    assert cell(absent, "tokens")["verdict"] == MISSING
+
+
+def test_a_value_of_fewer_seeds_than_the_preset_has_says_so_in_every_form(experiments):
+    spec = table()
+    sheet = render.Sheet(spec, spec.columns, make_table(spec, source(experiments)), "Stand-in")
+    texts = (render.markdown(sheet), render.latex(sheet), render.html(sheet, Path("results/tiny")))
+    for text in texts:
+        assert text.count("n = 2, without seed 1") == len(COLUMNS)
+        assert text.count("Stand-in. t") == 1, "and that it is a stand-in"
+
+
+def test_a_judging_column_must_exist_and_a_first_epoch_is_left_out_of_ratios_only():
+    content = TABLES["tables"][0]
+    for column, words in (({"judged_by": "nothing"}, "judged_by"), ({"relative": "difference"}, "without_first_epoch")):
+        changed = [COLUMNS[0] | column, *COLUMNS[1:]] if "judged_by" in column else [
+            COLUMNS[0], COLUMNS[1] | column, *COLUMNS[2:]]  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            CellTable.model_validate(content | {"columns": changed})
+
+
+def test_a_drawing_of_a_stand_in_says_so(tmp_path):
+    figure = Figure.model_validate({
+        "number": 1, "title": "t", "x": "step",
+        "panels": [{"quantity": "reward", "title": "reward", "cells": [PLAIN]}],
+    })  # fmt: skip
+    names = ("panel", "cell", "label", "x", "reproduced", "low", "high", "reported", "first_reuse")
+    empty = pd.DataFrame(columns=names).astype({"first_reuse": bool})
+    for text in ("", "Stand-in for the paper's models and data (preset tiny)"):
+        draw(figure, empty, tmp_path / "figure", text)
+        drawn = (tmp_path / "figure.svg").read_text()
+        assert ("<!-- Stand-in for the paper's models and data (preset tiny) -->" in drawn) == bool(text)
+
+
+def test_only_the_papers_own_scale_is_no_stand_in():
+    presets = {name: Experiments(ROOT).preset(name) for name in ("tiny", "smoke", "paper")}
+    assert presets["paper"].stand_in == ""
+    assert "Stand-in" in presets["tiny"].stand_in
+    assert "tiny" in presets["tiny"].stand_in
+    assert "smoke" in presets["smoke"].stand_in
