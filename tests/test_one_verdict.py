@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import pandas as pd
@@ -13,12 +14,14 @@ from analysis.claims import judge
 from analysis.collect import Runs
 from analysis.family import family_of
 from analysis.figures import draw
-from analysis.lines import Source
+from analysis.lines import Line, Source
+from analysis.measure import _without_first_epoch
+from analysis.report import _counts
 from analysis.reported import no_reported, read_reported
 from analysis.statistics import Family, corrected, estimate
 from analysis.tables import make_table
 from analysis.verdicts import INCONCLUSIVE, MISSING, UNEVEN
-from redraft.config import CellTable, Experiments, Figure
+from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
 from redraft.config.tables import TableFile
 from tests import uneven
@@ -135,6 +138,26 @@ def test_tokens_are_judged_without_the_first_epoch_as_the_paper_s_are(experiment
     assert cell(frame, "later")["reported"] == pytest.approx((whole - 1 / 15) / (1 - 1 / 15), abs=1e-3)
     assert cell(frame, "later")["reported"] == pytest.approx(0.281, abs=1e-3)
     assert cell(frame, "tokens")["verdict"] == cell(frame, "later")["verdict"]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(None, 4 / 14), (Fraction(1, 3), 0.0), (Fraction(1, 15), math.nan)])
+def test_the_first_epoch_is_a_fifteenth_of_the_paper_s_run_and_more_of_what_is_done_of_it(share, expected):
+    """At a third of the run the first epoch is a fifth of what is done: a ratio of 1/5 is all of it."""
+    line = Line(Row(label="reuse", cell=REUSE), "", "reuse", PLAIN, share=share)
+    ratio = 1 / 3 if share is None else 1 / 5
+    found = _without_first_epoch(ratio, line, source(Experiments(ROOT)))
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_cells_with_epochs_of_their_own_have_no_first_epoch_to_be_taken_off():
+    """The sets of 2,000 problems pass 45 epochs in as many steps."""
+    line = Line(Row(label="2K", cell="2k-grpo-spec-l0.5"), "", "2K", PLAIN)
+    assert math.isnan(_without_first_epoch(0.5, line, source(Experiments(ROOT))))
+
+
+def test_sentences_with_one_test_are_counted_once():
+    claims = [{"verdict": "reproduced", "same_as": name} for name in ("", "first", "")]
+    assert _counts([*claims, {"verdict": "not run", "same_as": ""}], "verdict") == {"reproduced": 2, "not run": 1}
 
 
 def test_the_verdict_of_a_column_is_the_other_s_even_where_its_own_would_differ(experiments):
