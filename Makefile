@@ -6,25 +6,24 @@ ENV ?= cpu
 READY := $(VENV)/.ready
 # lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
 LIGHTEVAL := .venv-lighteval
-# Snakemake with its Slurm plugin: what submits jobs on a cluster, beside the environment that they run in.
-LAUNCHER := .venv-launcher
 PRESET ?= tiny
 # A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files.
 PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test test-all mutants check bench mlflow docs lock clean lighteval launcher
+.PHONY: reproduce test test-all mutants check bench mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
 	@echo "open results/$(PRESET)/report.html"
 
-# Tests that start no server.
+# Tests that start no server and ask no package index.
 test: $(READY) check
 	$(PYTEST) -m "not servers"
 
-# These and those that start vLLM, Ray for verl, a Slurm or lighteval. The first run before the other environments exist.
-test-all: test lighteval launcher
+# These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
+# lighteval's environment exists.
+test-all: test lighteval
 	$(PYTEST) -m servers
 
 # Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take half an hour.
@@ -48,19 +47,14 @@ docs: $(READY)
 
 lighteval: $(LIGHTEVAL)/.ready
 
-launcher: $(LAUNCHER)/.ready
-
 lock:
 	sh envs/lock.sh
 
 clean:
-	rm -rf $(VENV) $(LIGHTEVAL) $(LAUNCHER) .snakemake
+	rm -rf $(VENV) $(LIGHTEVAL) .snakemake
 
-$(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/install.sh pyproject.toml
+$(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(ENV)
 
 $(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/punkt.txt envs/install.sh
 	sh envs/install.sh $(LIGHTEVAL) lighteval
-
-$(LAUNCHER)/.ready: envs/launcher/requirements.lock envs/install.sh
-	sh envs/install.sh $(LAUNCHER) launcher

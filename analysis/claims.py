@@ -4,17 +4,17 @@ Beside it, and labelled apart, stands whether the paper's own tables support the
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.claim_tests import Part, Question, cells_of, question
+from analysis.claim_tests import BySeed, Part, Question, cells_of, question
 from analysis.collect import Runs
 from analysis.quantities import ACCURACY, by_seed
 from analysis.reported_claims import ReportedTables, check
-from analysis.statistics import Estimate, corrected, estimate
-from analysis.timing import Agreement, first_epoch_agreement
-from redraft.config import Claim
+from analysis.statistics import Estimate, Family, estimate
+from analysis.timing import is_timed, timed_unevenly
+from redraft.config import Claim, Test
 
 REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
 
@@ -76,48 +76,73 @@ class Compared:
         return REPRODUCED if above == (self.part.expected == "above") else CONTRADICTED
 
 
+@dataclass(frozen=True)
+class Posed:
+    """A claim put to runs.
+
+    Attributes:
+        asked: its question, with values.
+        undecidable: why these runs cannot decide it; None if they can.
+    """
+
+    claim: Claim
+    asked: Question
+    undecidable: str | None
+
+    @property
+    def counts(self) -> bool:
+        """True if its comparisons belong to the family."""
+        return self.undecidable is None and self.asked.answerable
+
+
+def pose(claims: Sequence[Claim], runs: Runs, paper_scale: bool) -> list[Posed]:
+    """Each claim's question. One about seconds is decided only where equal work took about equal time."""
+    sources = {here: RunValues(runs, lenient=not here) for here in (True, False)}
+    return [
+        Posed(
+            claim,
+            question(claim.test, sources[paper_scale or claim.scale == "any"]),
+            _undecidable(claim, paper_scale, runs),
+        )
+        for claim in claims
+    ]
+
+
+def comparisons(posed: Iterable[Posed]) -> Iterator[tuple[BySeed, float]]:
+    """Values and threshold of every part of the claims that can be decided."""
+    return ((part.values, part.threshold) for each in posed if each.counts for part in each.asked.parts)
+
+
 def judge(
-    claims: Sequence[Claim], runs: Runs, paper_scale: bool, tables: ReportedTables | None = None
+    claims: Sequence[Claim],
+    runs: Runs,
+    paper_scale: bool,
+    tables: ReportedTables | None = None,
+    family: Family | None = None,
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
-    A claim about seconds is decided only where equal work took about equal time (`analysis.timing`).
-
     Each part of a claim is a two-sided t-test over seeds against its threshold, which is the same as asking whether
-    the 95 % Student interval leaves the threshold out. The p-values of all parts of all claims that can be decided at
-    this scale are corrected together (Benjamini and Hochberg); a claim is `reproduced` if as many parts as it needs
-    lie significantly where the paper says, `contradicted` if so many lie elsewhere that it cannot hold, else
-    `inconclusive`.
+    the 95 % Student interval leaves the threshold out. The p-values are corrected over the family (Benjamini and
+    Hochberg); a claim is `reproduced` if as many parts as it needs lie significantly where the paper says,
+    `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
     Args:
-        claims: of one paper, all of them: the correction is over the family.
+        claims: of one paper.
         runs: the paper's finished runs.
         paper_scale: whether these are the paper's models, data and benchmarks.
         tables: the paper's reported tables; without them that check is left out.
+        family: the comparisons that are corrected together; those of these claims by default.
     """
-    timing = first_epoch_agreement(runs)
-    reasons = [_undecidable(claim, paper_scale, timing) for claim in claims]
-    decidable = [reason is None for reason in reasons]
-    sources = {here: RunValues(runs, lenient=not here) for here in (True, False)}
-    at_scale = [paper_scale or claim.scale == "any" for claim in claims]
-    questions = [question(claim.test, sources[here]) for claim, here in zip(claims, at_scale, strict=True)]
-    compared = [[_test(part) for part in asked.parts] for asked in questions]
-    counted = [here and asked.answerable for asked, here in zip(questions, decidable, strict=True)]
-    family = [each.p for parts, counts in zip(compared, counted, strict=True) if counts for each in parts]
-    following = iter(corrected(family))
-    adjusted = [
-        [next(following) if counts else math.nan for _ in parts]
-        for parts, counts in zip(compared, counted, strict=True)
-    ]
-    size = sum(not math.isnan(p) for p in family)
+    posed = pose(claims, runs, paper_scale)
+    family = family or Family(comparisons(posed))
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
+    first: dict[str, str] = {}
     return [
-        _describe(claim, manifests, here)
-        | _decide(asked, parts, ps, size, reason)
-        | (check(claim, tables) if tables else {})
-        for claim, asked, parts, ps, reason, here in zip(
-            claims, questions, compared, adjusted, reasons, decidable, strict=True
-        )
+        _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
+        | _decide(each, family)
+        | (check(each.claim, tables) if tables else {})
+        for each in posed
     ]
 
 
@@ -126,28 +151,25 @@ def _test(part: Part) -> Compared:
     return Compared(part, found, found.p_value(part.threshold))
 
 
-def _undecidable(claim: Claim, paper_scale: bool, timing: Agreement | None) -> str | None:
+def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
     """Why a claim cannot be decided from these runs; None if it can."""
     if claim.scale == "paper" and not paper_scale:
         return "this cannot be decided at a scale other than the paper's"
-    if timing and not timing.comparable and _is_timed(claim.test.model_dump(mode="json")):
-        return f"not decided: equal work took up to {timing.largest:.2f} times as long in one run as in another"
+    if any(map(is_timed, quantities_of(claim.test))) and (uneven := timed_unevenly(runs)):
+        return f"not decided: equal work took up to {uneven.largest:.2f} times as long in one run as in another"
     return None
 
 
-def _is_timed(content: Any) -> bool:
-    """Test for a quantity of seconds or hours in a test's dump."""
-    if isinstance(content, dict):
-        return any(_is_timed(value) for value in content.values())
-    if isinstance(content, list):
-        return any(_is_timed(value) for value in content)
-    return isinstance(content, str) and ("seconds" in content or content == "hours")
+def quantities_of(test: Test) -> list[str]:
+    """The quantities that a test is about."""
+    content = test.model_dump()
+    named = [content.get(name) for name in ("quantity", "over", "other")]
+    return [name for name in [*named, *content.get("quantities", [])] if name]
 
 
-def _decide(
-    asked: Question, parts: list[Compared], adjusted: list[float], size: int, undecidable: str | None
-) -> dict[str, Any]:
+def _decide(posed: Posed, family: Family) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim."""
+    asked = posed.asked
     if not asked.answerable:
         reason = (
             f"no finished run with this quantity: {', '.join(asked.absent)}"
@@ -155,16 +177,18 @@ def _decide(
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None}
+    parts = [_test(part) for part in asked.parts]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)
-    if undecidable:
-        evidence += f"; {undecidable}"
+    if posed.undecidable:
+        evidence += f"; {posed.undecidable}"
         return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None}
+    adjusted = [family.corrected(part.values, part.threshold) for part in asked.parts]
     _, p_corrected = overall(asked, sides, adjusted)
     after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
-        evidence += f"; not significant after correction for {size} comparisons (p = {p_corrected:.2g})"
+        evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
     return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
 
 
@@ -199,19 +223,22 @@ def _show_parts(parts: list[Compared]) -> str:
 def show(found: Estimate) -> str:
     """`0.31 [0.28, 0.34], 3 seeds`, with the interval that is tested."""
     plural = "s" if len(found.seeds) != 1 else ""
-    return f"{found.mean:.4g} [{found.tested.low:.4g}, {found.tested.high:.4g}], {len(found.seeds)} seed{plural}"
+    return f"{found.mean:.4g} [{found.interval.low:.4g}, {found.interval.high:.4g}], {len(found.seeds)} seed{plural}"
 
 
-def _describe(claim: Claim, manifests: Mapping[str, list[str]], here: bool) -> dict[str, Any]:
-    """Fields that do not depend on the verdict."""
+def _describe(posed: Posed, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
+    """Fields that do not depend on the verdict; `first` is the first claim with this test."""
+    claim = posed.claim
     return {
         "id": claim.id,
         "quotation": claim.quotation,
         "section": claim.section,
         "test": claim.test.model_dump(mode="json"),
         "note": claim.note,
+        "weak": claim.weak,
+        "same_as": "" if first == claim.id else first,
         "manifests": {cell: manifests.get(cell, []) for cell in cells_of(claim.test)},
-        "decidable": here,
+        "decidable": posed.undecidable is None,
     }
 
 

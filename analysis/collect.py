@@ -1,7 +1,7 @@
 """Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a score."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,9 @@ import pandas as pd
 from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, read_json, read_json_lines, read_parquet, sha256
+from redraft.files import atomic, read_json, read_json_lines, read_parquet
 from redraft.layout import Layout
-from redraft.ops.provenance import policies_of
+from redraft.ops.provenance import check_hashes, hashes, policies_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Runs:
     """Finished runs.
 
     Attributes:
-        runs: cell, seed, fingerprint, manifest (path), seconds.
+        runs: cell, seed, fingerprint, manifest (path), initial (path of the initial policy's record), seconds.
         steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`.
         scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
             what else grading counts.
@@ -51,6 +51,11 @@ class Runs:
         chosen = self.runs[(self.runs["cell"] == cell) & self.runs["seed"].isin(list(seeds))]
         return list(chosen.sort_values("seed")["manifest"])
 
+    def sources(self, cell: str, seeds: Iterable[int]) -> list[str]:
+        """Paths of the records of the evaluated initial policies of a cell's runs, by seed."""
+        chosen = self.runs[(self.runs["cell"] == cell) & self.runs["seed"].isin(list(seeds))]
+        return list(chosen.sort_values("seed")["initial"])
+
     def save(self, folder: Path) -> None:
         """Write one Parquet file a frame."""
         for name in ("runs", "steps", "scores"):
@@ -68,7 +73,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     """All complete runs of a paper's cells, also those that nobody asked for this time.
 
     A run whose configuration or benchmarks are not today's, or whose initial policy was not evaluated, is left out
-    and named.
+    and named. Seeds of the preset without a finished run are named too.
 
     Raises:
         UserError: if there is no run, or a run's files do not belong together.
@@ -84,14 +89,21 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         initial = layout.initial(content["configuration"]["model_role"], seed)
         first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
         sampled = {_sampled(folder), _sampled(initial)}
-        if reason := _outdated(content, scored, first, sampled, layout.preset, experiments):
+        missing = [name for place in (folder, initial) for name in _lacking(place, place == folder)]
+        reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
+        reason = reason or (f"it was evaluated without {missing[0]}, by an earlier version" if missing else None)
+        if reason:
             print(f"left out, since {reason}: {folder}", file=sys.stderr)
             continue
-        runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | {"manifest": str(manifest)})
-        steps.append(_steps(folder, content["sha256"]["steps.jsonl"]).assign(**key))
+        _check(folder, manifest)
+        _check(initial, None)
+        files = {"manifest": str(manifest), "initial": str(initial / "generations.json")}
+        runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | files)
+        steps.append(_steps(folder).assign(**key))
         scores += [key | score for score in _scores({**first, **scored})]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
+    _warn_of_missing_seeds(pd.DataFrame(runs), experiments.preset(layout.preset).seeds)
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
@@ -161,17 +173,51 @@ def _differ(then: Any, today: Any) -> bool:
     return then is not None and then != today
 
 
-def _steps(folder: Path, digest: str) -> pd.DataFrame:
+def _lacking(folder: Path, trained: bool) -> list[str]:
+    """Names of the records of hashes that a folder of an evaluated policy should have and has not."""
+    names = ("generations.json", "grades.json", *(["diversity.json"] * trained))
+    return [n for n in names if not (folder / n).exists() or "sha256" not in read_json(folder / n)]
+
+
+def _check(folder: Path, manifest: Path | None) -> None:
+    """Check that scores, grades, diversity and records are those that were made, from this run and no other.
+
+    Generations and rollouts are large: what was made from them names their hashes, and is compared by these.
+
+    Raises:
+        UserError: for the first file that is not.
+    """
+    grades, generations = read_json(folder / "grades.json"), read_json(folder / "generations.json")
+    check_hashes(folder, grades["sha256"], folder / "grades.json")
+    _same(grades["made_from"], generations["sha256"], folder / "grades.json")
+    if manifest:
+        diversity = read_json(folder / "diversity.json")
+        check_hashes(folder, diversity["sha256"], folder / "diversity.json")
+        check_hashes(folder, {"steps.jsonl": read_json(manifest)["sha256"]["steps.jsonl"]}, manifest)
+        for record, made_from in (("generations.json", generations), ("diversity.json", diversity)):
+            _same(made_from["made_from"], hashes(manifest), folder / record)
+
+
+def _same(made_from: dict[str, str], found: dict[str, str], record: Path) -> None:
+    if made_from != found:
+        raise UserError("this was made from other files than those beside it", file=record, key="made_from",
+                        value=", ".join(f"{name} {digest[:12]}" for name, digest in made_from.items()),
+                        allowed=", ".join(f"{name} {digest[:12]}" for name, digest in found.items()))  # fmt: skip
+
+
+def _warn_of_missing_seeds(runs: pd.DataFrame, wanted: Sequence[int]) -> None:
+    for cell, part in runs.groupby("cell", sort=False):
+        if missing := sorted(set(wanted) - set(part["seed"])):
+            print(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", file=sys.stderr)
+
+
+def _steps(folder: Path) -> pd.DataFrame:
     """Records and diversity of one run, a line a step."""
-    file = folder / "steps.jsonl"
-    records: list[dict[str, Any]] = read_json_lines(file)
-    if sha256(file) != digest:
-        raise UserError("these records are not those of the manifest beside them", file=file, key="sha256",
-                        value=sha256(file), allowed=digest)  # fmt: skip
+    records: list[dict[str, Any]] = read_json_lines(folder / "steps.jsonl")
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
     frame = pd.json_normalize(records).apply(pd.to_numeric)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
-    measured = read_parquet(folder / "diversity.parquet", ("step", "epoch"))
+    measured = read_parquet(folder / "diversity.parquet", ("step", "epoch", "self_bleu_within"))
     if list(measured["step"]) != list(frame["step"]):
         raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",
                         value=len(measured), allowed=str(len(frame)))  # fmt: skip

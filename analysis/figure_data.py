@@ -21,8 +21,8 @@ COLUMNS = [
     *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
     *("first_reuse", "seeds", "manifests"),
 ]
-"""`x` is a step or an epoch from 0, hours, the position of a bar, or the lower edge of a bin. Over bins there is also
-`upper`, its upper edge; of a surface `y`."""
+"""`x` is a step or an epoch from 1, of an accuracy the steps done by the policy (0 by the initial one), hours, the
+position of a bar, or the lower edge of a bin. Over bins there is also `upper`, its upper edge; of a surface `y`."""
 FURTHER = {"bins": ["upper"], "surface": ["y"]}
 
 Bars = Mapping[str, Mapping[str, float]]
@@ -77,7 +77,7 @@ def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
 
 
 def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
-    """The points of one cell in one panel.
+    """The points of one cell in one panel; records count steps and epochs from 0, points from 1.
 
     Steps at which a quantity is null have none, unless all are: that a cell was run and measures nothing is no gap.
     """
@@ -85,23 +85,23 @@ def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
     if table.empty:
         by = "epoch" if x == "epoch" else "step"
         positions = sorted(runs.steps.loc[runs.steps["cell"] == cell, by].unique())
-        return [_point(panel, cell, int(position), estimate({}), math.nan, runs) for position in positions]
+        return [_point(panel, cell, int(position) + 1, estimate({}), math.nan, runs) for position in positions]
     ends = {"first": 0, "last": len(table) - 1}
     reported = {ends[end]: value for end, value in panel.reported.items()}
     marked = _first_reuse(runs, cell, x) if panel.mark_first_reuse else None
     points = []
     for i, (position, values) in enumerate(table.iterrows()):
         found = estimate({int(seed): float(value) for seed, value in values.items()})
-        at = float(position) if x == "hours" else int(position)  # type: ignore[arg-type]
+        at = float(position) if x == "hours" else int(position) + 1  # type: ignore[arg-type]
         point = _point(panel, cell, at, found, reported.get(i, math.nan), runs)
         points.append(point | {"first_reuse": marked is not None and at == marked})
     return points
 
 
 def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
-    """The first step (or the epoch) of a cell's second epoch, None if it has no second one."""
+    """The first step (or the epoch) of a cell's second epoch, from 1; None if it has no second one."""
     steps = runs.steps[(runs.steps["cell"] == cell) & (runs.steps["epoch"] == 1)]
-    return None if steps.empty else int(steps[x].min())
+    return None if steps.empty else int(steps[x].min()) + 1
 
 
 def _bar(panel: Panel, position: int, cell: str, runs: Runs, reported: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def _published(panel: Panel) -> list[dict[str, Any]]:
 def _point(panel: Panel, cell: str, x: float, found: Estimate, reported: float, runs: Runs) -> dict[str, Any]:
     return {
         "panel": panel.title, "quantity": panel.quantity, "cell": cell, "label": panel.label(cell), "x": x,
-        "reproduced": found.mean, "low": found.shown.low, "high": found.shown.high, "n_seeds": len(found.seeds),
+        "reproduced": found.mean, "low": found.interval.low, "high": found.interval.high, "n_seeds": len(found.seeds),
         "reported": reported, "first_reuse": False, "seeds": " ".join(map(str, found.seeds)),
         "manifests": " ".join(runs.manifests(cell, found.seeds)),
     }  # fmt: skip

@@ -1,18 +1,25 @@
 """Drawing of a whole figure from the points of `analysis.figure_data`; `analysis.panels` draws its diagrams."""
 
 import math
+import textwrap
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 
 from analysis.panels import BARS, DISTINCT, DRAWN, GREY, LINES, NOT_RUN, Colours, plt
-from redraft.config import Figure
+from redraft.config import Figure, Panel
 from redraft.files import atomic
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.7, 2.6
 """Inches."""
+NO_DATA = "no data"
+NOTE_SIZE, LINE_HEIGHT = 7, 9.5
+"""Size and line height of a note, points."""
+LETTERS_PER_INCH = 16
+"""Letters of a note in an inch; the widest of the labels take less."""
 
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
@@ -39,7 +46,9 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
     for axis, panel in zip(axes.flat, figure.panels, strict=False):
         part = data[data["panel"] == panel.title]
         DRAWN[figure.x](axis, panel, part, colours, figure.x)
-        axis.set_title(panel.title, fontsize=9)
+        if part.empty and figure.x != "cell":
+            _say_empty(axis, NO_DATA if panel.published else NOT_RUN)
+        _head(axis, panel.title, "" if figure.x == "cell" else _absent(panel, part, int(LETTERS_PER_INCH * wide)))
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.25, linewidth=0.6, axis="y" if figure.x in BARS else "both")
         axis.spines[["top", "right"]].set_visible(False)
@@ -54,6 +63,27 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
             frameon=False,
         )  # fmt: skip
     return fig
+
+
+def _absent(panel: Panel, data: pd.DataFrame, letters: int) -> str:
+    """The panel's cells that were not run, in lines of so many letters; empty if all were, or none."""
+    run = set(data["cell"])
+    absent = [panel.label(cell) for cell in panel.cells if cell not in run]
+    return "\n".join(textwrap.wrap(f"{NOT_RUN}: {', '.join(absent)}", letters)) if absent and run else ""
+
+
+def _head(axis: Axes, title: str, note: str) -> None:
+    """Write the title, and the note between it and the diagram: no line runs there, so that nothing is hidden."""
+    axis.set_title(title, fontsize=9, pad=6 + LINE_HEIGHT * len(note.splitlines()))
+    if note:
+        axis.annotate(note, (0.5, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha="center",
+                      va="bottom", fontsize=NOTE_SIZE, color="grey")  # fmt: skip
+
+
+def _say_empty(axis: Axes, text: str) -> None:
+    """Say in the middle of a diagram why nothing is in it."""
+    axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center", fontsize=9, color="grey")
+    axis.set(xticks=[], yticks=[])
 
 
 def _colours(figure: Figure) -> Colours:

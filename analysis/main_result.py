@@ -25,7 +25,8 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     table = main_table(experiments, paper)
     if table is None:
         return "", {"run": 0, "of": 0, "heading": ""}
-    whole = expand(table, experiments.preset(layout.preset).benchmarks, experiments.reported(paper))
+    preset = experiments.preset(layout.preset)
+    whole = expand(table, preset.benchmarks, experiments.reported(paper))
     relative = [column.model_copy(update={"in_brackets": False}) for column in whole.columns if relation(column)]
     compared = [row for row in whole.rows if row.at == "end" and row.cell != (row.baseline or whole.baseline)]
     cells = read_table(layout.table(paper, table.number))
@@ -33,7 +34,7 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     keys = pd.MultiIndex.from_tuples([(row.label, f"{paper}/{row.cell}") for row in compared], names=["row", "cell"])
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
     run = len(cells[["row", "cell"]].drop_duplicates())
-    sheet = Sheet(whole.model_copy(update={"note": ""}), relative, cells)
+    sheet = Sheet(whole.model_copy(update={"note": ""}), relative, cells, preset.stand_in)
     if not relative:
         return "", {"run": 0, "of": 0, "heading": table.heading}
     text = html(sheet, layout.main_result(paper).parent, f"{paper}-main-result") if run else ""
@@ -43,5 +44,5 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
 def read_table(stem: Path) -> pd.DataFrame:
     """A made table's cells."""
     frame = pd.read_csv(stem.with_suffix(".csv"))
-    texts = [column for column in ("group", "seeds", "manifests") if column in frame]
+    texts = [column for column in ("group", "seeds", "missing_seeds", "manifests") if column in frame]
     return frame.astype(dict.fromkeys(texts, str)).replace({column: {"nan": ""} for column in texts})

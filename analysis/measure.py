@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from analysis.lines import Line, Source, lookup
 from analysis.quantities import ACCURACY, FIRST_REACHED, SECONDS, by_seed, noise_by_seed
 from analysis.reported import mean_of
 from analysis.speedups import SPEEDUP, kind_of, of_reported, speedups_by_seed
-from analysis.statistics import PAIRINGS, paired
+from analysis.statistics import NEUTRAL, PAIRINGS, Estimate, estimate, paired
 from redraft.config import Column, RunTable
 
 
@@ -35,6 +36,17 @@ class Measured:
     def compared(self) -> bool:
         """True if the cell has an effect to be tested."""
         return bool(relation(self.column)) and self.applicable and not self.line.is_baseline
+
+    @property
+    def neutral(self) -> float:
+        """Value of a relative cell without an effect; NaN for an absolute one."""
+        relative = relation(self.column)
+        return NEUTRAL[relative] if relative else math.nan
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The mean of the values, with its intervals."""
+        return estimate(self.values)
 
 
 def relation(column: Column) -> str | None:
@@ -144,4 +156,21 @@ def _reported(line: Line, column: Column, table: RunTable, source: Source) -> fl
         times, before = of_reported(row, spec), of_reported(baseline, spec)
         return kind_of(column.quantity)(before, times) if before and times else math.nan
     value = PAIRINGS[relative](mean_of(row, column.reported), mean_of(baseline, column.reported))
+    if column.without_first_epoch:
+        value = _without_first_epoch(value, line, source)
     return value if math.isfinite(value) and (value or relative == "difference") else math.nan
+
+
+def _without_first_epoch(ratio: float, line: Line, source: Source) -> float:
+    """A reported ratio of tokens without the first epoch, in which cell and baseline decode the same.
+
+    The paper prints no epoch. Its first is taken for its share s of the baseline's steps, as if all decoded as much; a
+    whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
+    paper's, and where no later epoch has begun.
+    """
+    cells = [lookup(source, line.row.cell), lookup(source, line.baseline)]
+    if any("epochs" in {**cell.trainer, **cell.trainer_factors} for cell in cells):
+        return math.nan
+    epochs = float(source.experiments.hyperparameters(source.paper).trainer["epochs"].value)
+    share = 1 / (epochs * float(line.share or 1))
+    return (ratio - share) / (1 - share) if share < 1 else math.nan

@@ -21,7 +21,6 @@ DISTINCT = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
 GREY = "#9aa5b1"
 """Colour of a baseline's bar."""
 NOT_RUN = "not run"
-NO_DATA = "no data"
 LINES = ("step", "epoch", "hours")
 BARS = ("cell", "bins")
 
@@ -31,7 +30,6 @@ Colours = Mapping[str, object]
 
 def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: str) -> None:
     """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap."""
-    shift = 0 if x == "hours" else 1  # steps and epochs count from 0 in the data, from 1 for people
     for cell in panel.cells:
         line = data[data["cell"] == cell].set_index("x").sort_index()
         if line.empty:
@@ -39,31 +37,18 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
         colour = colours[panel.label(cell)]
         if x != "hours" and not panel.quantity.startswith(ACCURACY):
             line = line.reindex(range(line.index[0], line.index[-1] + 1))
-        at = line.index + shift
-        axis.plot(at, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
+        axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
         if panel.smoothing is not None:
             smooth = line["reproduced"].ewm(alpha=1 - panel.smoothing, adjust=False).mean()
-            axis.plot(at, smooth, color=colour, linewidth=2.2, alpha=0.7)
-        axis.fill_between(at, line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
-        axis.plot(at, line["reported"], color="grey", marker="x", linestyle="none")
+            axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
+        axis.fill_between(line.index, line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+        axis.plot(line.index, line["reported"], color="grey", marker="x", linestyle="none")
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
-        axis.plot(marked.index + shift, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
-    _name_absent(axis, panel, data)
+        axis.plot(marked.index, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
     if panel.log and (data["reproduced"] > 0).any():
         axis.set_yscale("log", nonpositive="mask")
     if not data.empty and x != "hours":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _name_absent(axis: Axes, panel: Panel, data: pd.DataFrame) -> None:
-    """Say which cells were not run."""
-    absent = [panel.label(cell) for cell in panel.cells if cell not in set(data["cell"])]
-    if len(absent) == len(panel.cells):
-        axis.text(0.5, 0.5, NOT_RUN, transform=axis.transAxes, ha="center", va="center", fontsize=9, color="grey")
-        axis.set(xticks=[], yticks=[])
-    elif absent:
-        axis.text(0.98, 0.97, f"{NOT_RUN}: {', '.join(absent)}", transform=axis.transAxes, ha="right", va="top",
-                  fontsize=7, color="grey", bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0})  # fmt: skip
 
 
 def _bars(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str) -> None:
@@ -101,7 +86,6 @@ def _bins(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str
         error = np.array([bins["reproduced"] - bins["low"], bins["high"] - bins["reproduced"]])
         axis.bar(left, bins["reproduced"], width=width, align="edge", color=colours[panel.label(cell)],
                  yerr=np.nan_to_num(error), error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
-    _name_absent(axis, panel, data)
     if run:
         axis.set_xticks(panel.bins)
     axis.set_xlabel(panel.by, fontsize=8)
@@ -112,9 +96,6 @@ def _bins(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str
 def _surface(axis: Axes, panel: Panel, data: pd.DataFrame, _colours: Colours, _: str) -> None:
     """A square a point, its colour the mean and its number beside it; the axes are the points' own values in order."""
     if data.empty:
-        text = NO_DATA if panel.published else NOT_RUN
-        axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center", fontsize=9, color="grey")
-        axis.set(xticks=[], yticks=[])
         return
     grid = data.pivot_table(index="y", columns="x", values="reproduced", aggfunc="mean")
     image = axis.imshow(np.ma.masked_invalid(grid), origin="lower", aspect="auto", cmap="viridis")
@@ -127,9 +108,6 @@ def _surface(axis: Axes, panel: Panel, data: pd.DataFrame, _colours: Colours, _:
     axis.set_xlabel(names[0], fontsize=8)
     axis.set_ylabel(names[1], fontsize=8)
     axis.figure.colorbar(image, ax=axis)
-    if panel.cells:
-        absent = [panel.label(cell) for cell in panel.cells if cell not in set(data["cell"])]
-        axis.set_title(f"{NOT_RUN}: {', '.join(absent)}" if absent else "", loc="right", fontsize=6, color="grey")
 
 
 DRAWN: dict[str, Callable[[Axes, Panel, pd.DataFrame, Colours, str], None]] = {

@@ -139,10 +139,11 @@ def _record(
         "reported": reported,
         "deviation": value - reported if math.isfinite(value) else math.nan,
         "verdict": _verdict(line, value, reported, decimals, is_baseline=baseline is None),
-        **dict.fromkeys(("tested_low", "tested_high", "p", "p_corrected", "noise"), math.nan),
+        **dict.fromkeys(("bootstrap_low", "bootstrap_high", "p", "p_corrected", "noise"), math.nan),
         "iqm": value,
         "cell": "",
         "seeds": "",
+        "missing_seeds": "",
         "manifests": "",
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from analysis.verdicts import BASELINE, MISSING, NO_DATA, NOT_APPLICABLE
+from analysis.verdicts import BASELINE, MARKS, MISSING, NO_DATA, NOT_APPLICABLE
 from redraft.config import Column
 from redraft.config.tables import AnyTable
 
@@ -20,17 +20,28 @@ TEMPLATES = Environment(
 )  # fmt: skip
 
 
+TEMPLATES.globals["MARKS"] = MARKS
+
 NEVER = "†"
 """Text of a target that was never reached."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A made table: what its declaration says of it, its columns at one preset, and its cells."""
+    """A made table: what its declaration says of it, its columns at one preset, and its cells.
+
+    `stand_in` says that the runs are not of the paper's models and data, if they are not.
+    """
 
     table: AnyTable
     columns: list[Column]
     cells: pd.DataFrame
+    stand_in: str = ""
+
+    @property
+    def title(self) -> str:
+        """The table's title, behind the word that it is not of what the title names, where it is not."""
+        return f"{self.stand_in}. {self.table.title}" if self.stand_in else self.table.title
 
     @property
     def headers(self) -> list[str]:
@@ -64,6 +75,8 @@ def cell_text(cell: pd.Series, column: Column) -> str:
     text = value_text(cell, column)
     if interval := _interval(cell, column):
         text += f" {interval}"
+    if missing := _missing_seeds(cell):
+        text += f" ({missing})"
     if not math.isnan(cell["reported"]):
         text += f" (paper {number(cell['reported'], column.decimals)})"
     return text
@@ -100,6 +113,12 @@ def _interval(cell: pd.Series, column: Column) -> str:
     return f"[{number(cell['low'], column.decimals)}, {number(cell['high'], column.decimals)}]"
 
 
+def _missing_seeds(cell: pd.Series) -> str:
+    """`n = 2, without seed 1`, where a value rests on fewer seeds than the preset has; else nothing."""
+    missing = str(cell["missing_seeds"]).split()
+    return f"n = {cell['n_seeds']}, without seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
+
+
 def wide(sheet: Sheet, heading: str = "{}") -> pd.DataFrame:
     """Rows and columns as the paper prints them, each cell as text; a group's heading is a row of empty cells."""
     labels, rows = [], []
@@ -115,12 +134,12 @@ def wide(sheet: Sheet, heading: str = "{}") -> pd.DataFrame:
 def markdown(sheet: Sheet) -> str:
     """The table in GitHub's Markdown."""
     note = f"\n{sheet.table.note}\n" if sheet.table.note else ""
-    return f"**{sheet.table.heading}.** {sheet.table.title}\n\n{wide(sheet, '**{}**').to_markdown()}\n{note}"
+    return f"**{sheet.table.heading}.** {sheet.title}\n\n{wide(sheet, '**{}**').to_markdown()}\n{note}"
 
 
 def latex(sheet: Sheet) -> str:
     """The table for `\\input`, with booktabs."""
-    caption = f"{sheet.table.title}. Mean over seeds [95\\,\\% bootstrap interval] (reported value)."
+    caption = f"{sheet.title}. Mean over seeds [95\\,\\% Student interval] (reported value)."
     text = wide(sheet).to_latex(escape=True, caption=caption, label=f"tab:{sheet.table.number}", position="ht")
     text = re.sub(r"^([^&\n]+?)((?: & ?)+ *\\\\)$", r"\\midrule \\emph{\1}\2", text, flags=re.MULTILINE)
     for symbol, command in LATEX.items():
@@ -143,7 +162,11 @@ def html(sheet: Sheet, base: Path, name: str = "") -> str:
     """
     rows = [(group, label, [_html_slot(slot, base) for slot in slots]) for group, label, slots in sheet.rows()]
     return TEMPLATES.get_template("table.html.j2").render(
-        table=sheet.table, headers=sheet.headers, rows=rows, name=name or f"table{sheet.table.number}"
+        table=sheet.table,
+        title=sheet.title,
+        headers=sheet.headers,
+        rows=rows,
+        name=name or f"table{sheet.table.number}",
     )
 
 
@@ -154,6 +177,7 @@ def _html_slot(slot: list[tuple[pd.Series, Column]], base: Path) -> dict:
         "verdict": cell["verdict"],
         "value": number(cell["reproduced"], column.decimals),
         "interval": _interval(cell, column),
+        "missing_seeds": _missing_seeds(cell),
         "noise": "" if math.isnan(cell["noise"]) else number(cell["noise"], max(column.decimals, 1)),
         "p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
         "reported": "" if math.isnan(cell["reported"]) else number(cell["reported"], column.decimals),

@@ -17,7 +17,7 @@ from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, number
 from analysis.timing import first_epoch_agreement
 from analysis.verdicts import MISSING
-from redraft.config import Experiments, Figure, Preset, StepTable, Table
+from redraft.config import Experiments, Figure, Preset, PublishedTable, StepTable, Table
 from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
 
@@ -61,8 +61,9 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         "claims": claims,
         "counts": _counts(claims, "verdict"),
         "reported_counts": _counts(claims, "reported_verdict"),
+        "weak": sum(bool(c["weak"]) for c in claims if not c["same_as"] and c["verdict"] == "reproduced"),
         "main": read_main_result(layout, paper) if tables else None,
-        "tables": [_table(layout, paper, table) for table in tables],
+        "tables": [_table(layout, paper, table, preset) for table in tables],
         "figures": [_figure(layout, paper, figure) for figure in figures.figures],
         "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
         "without_counterpart": _without_counterpart(layout, paper),
@@ -72,8 +73,8 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
 
 
 def _counts(claims: list[dict[str, Any]], key: str) -> dict[str, int]:
-    """Number of claims with each verdict, the most frequent first."""
-    return dict(Counter(claim[key] for claim in claims if key in claim).most_common())
+    """Number of claims with each verdict, the most frequent first; claims with the same test are one."""
+    return dict(Counter(claim[key] for claim in claims if key in claim and not claim["same_as"]).most_common())
 
 
 def read_main_result(layout: Layout, paper: str) -> dict[str, Any] | None:
@@ -83,7 +84,7 @@ def read_main_result(layout: Layout, paper: str) -> dict[str, Any] | None:
     return counts | {"html": _fragment(layout, stem.with_suffix(".html"))} if counts["of"] else None
 
 
-def _table(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
+def _table(layout: Layout, paper: str, table: Table, preset: Preset) -> dict[str, Any]:
     """A rendered table, and how much of it is there."""
     stem = layout.table(paper, table.number)
     verdicts = read_table(stem)["verdict"]
@@ -92,6 +93,7 @@ def _table(layout: Layout, paper: str, table: Table) -> dict[str, Any]:
         "number": table.number,
         "name": table.heading,
         "title": table.title,
+        "stand_in": "" if isinstance(table, PublishedTable) else preset.stand_in,
         "open": not table.beyond_paper and not isinstance(table, StepTable),
         "missing": float((verdicts == MISSING).mean()),
         "html": _fragment(layout, stem.with_suffix(".html"))

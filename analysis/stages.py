@@ -19,13 +19,17 @@ def collect_runs(preset: str, paper: str) -> None:
 def judge_claims(preset: str, paper: str) -> None:
     """Judge every claim of a paper on its runs, and beside that on the paper's own tables, if they are transcribed."""
     from analysis.claims import judge
+    from analysis.family import family_of
+    from analysis.lines import Source
+    from analysis.reported import no_reported
     from analysis.reported_claims import ReportedTables
 
     layout, experiments = Layout(preset), Experiments()
     runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
     spec = experiments.reported(paper)
     tables = ReportedTables(experiments.folder / paper, spec, experiments) if spec else None
-    write_json(layout.claims(paper), judge(experiments.claims(paper).claims, runs, paper_scale, tables))
+    family = family_of(Source(runs, no_reported(), experiments, paper, preset, paper_scale))
+    write_json(layout.claims(paper), judge(experiments.claims(paper).claims, runs, paper_scale, tables, family))
 
 
 def cases(preset: str, paper: str) -> None:

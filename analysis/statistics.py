@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,16 +37,16 @@ class Estimate:
 
     Attributes:
         mean: NaN if there is no run.
-        shown: 95 % percentile bootstrap over seeds, for tables and figures.
-        tested: 95 % Student interval over seeds, on which verdicts rest: with three or four seeds the bootstrap is
-            the range of the values, which misses the mean of the distribution far more often than one time in twenty.
+        interval: 95 % Student interval over seeds, which is shown and on which verdicts rest.
+        bootstrap: 95 % percentile bootstrap over seeds, for the CSV files. With three or four seeds it is the range of
+            the values, which misses the mean of the distribution far more often than one time in twenty.
         seeds: which runs it rests on.
         values: of those runs, in their order.
     """
 
     mean: float
-    shown: Interval
-    tested: Interval
+    interval: Interval
+    bootstrap: Interval
     seeds: tuple[int, ...]
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
@@ -83,8 +83,8 @@ def estimate(values: Mapping[int, float]) -> Estimate:
         (array,), np.mean, method="percentile", rng=np.random.default_rng(0)
     ).confidence_interval
     student = stats.t.interval(0.95, len(array) - 1, loc=mean, scale=stats.sem(array))
-    shown, tested = Interval(*map(float, resampled)), Interval(*map(float, student))
-    return Estimate(mean, shown, tested, seeds, tuple(array.tolist()))
+    interval, bootstrap = Interval(*map(float, student)), Interval(*map(float, resampled))
+    return Estimate(mean, interval, bootstrap, seeds, tuple(array.tolist()))
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
@@ -97,6 +97,32 @@ def corrected(p_values: Sequence[float]) -> list[float]:
     if tested.any():
         array[tested] = stats.false_discovery_control(array[tested])
     return [float(p) for p in array]
+
+
+class Family:
+    """Comparisons that are corrected together, each once however often it is shown.
+
+    Two comparisons with the same values and the same threshold are one: they are known by ten digits of their values.
+
+    Args:
+        comparisons: values by seed, and the threshold that their mean is tested against.
+    """
+
+    def __init__(self, comparisons: Iterable[tuple[Mapping[int, float], float]]) -> None:
+        found = {_identity(*each): estimate(each[0]).p_value(each[1]) for each in comparisons}
+        tested = {key: p for key, p in found.items() if not math.isnan(p)}
+        self._corrected = dict(zip(tested, corrected(list(tested.values())), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._corrected)
+
+    def corrected(self, values: Mapping[int, float], threshold: float) -> float:
+        """The corrected p-value of a comparison; NaN if it cannot be tested or is not in the family."""
+        return self._corrected.get(_identity(values, threshold), math.nan)
+
+
+def _identity(values: Mapping[int, float], threshold: float) -> Hashable:
+    return tuple((seed, f"{values[seed]:.10g}") for seed in sorted(values)), f"{threshold:.10g}"
 
 
 def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:

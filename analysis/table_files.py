@@ -9,11 +9,13 @@ from analysis import published, render, render_reported
 from analysis.collect import Runs
 from analysis.columns import expand
 from analysis.counterparts import summary, without_counterpart
+from analysis.family import family_of
 from analysis.lines import Source
 from analysis.main_result import fragment
 from analysis.render import Sheet
 from analysis.reported import ReportedTable, no_reported, read_reported
 from analysis.speedups import reported_speedups
+from analysis.statistics import Family
 from analysis.tables import make_table
 from redraft.config import Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
 from redraft.files import atomic, write_atomically, write_json
@@ -26,8 +28,9 @@ def write_tables(preset: str, paper: str) -> None:
     runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
     source = Source(runs, no_reported(), experiments, paper, preset, paper_scale)
     tables, vocabulary = experiments.tables(paper).tables, experiments.reported(paper)
+    family = family_of(source)
     for table in tables:
-        _write_table(table, source, layout)
+        _write_table(table, source, layout, family)
     if tables:
         _write_main_result(source, layout)
     if vocabulary and vocabulary.times:
@@ -37,8 +40,8 @@ def write_tables(preset: str, paper: str) -> None:
         _write_counterparts({t.number: t for t in compared}, vocabulary, source, layout)
 
 
-def _write_table(table: Table, source: Source, layout: Layout) -> None:
-    sheet = _sheet(table, replace(source, reported=_reported(table, source)))
+def _write_table(table: Table, source: Source, layout: Layout, family: Family) -> None:
+    sheet = _sheet(table, replace(source, reported=_reported(table, source)), family)
     stem = layout.table(source.paper, table.number)
     _write_csv(sheet.cells, stem.with_suffix(".csv"))
     write_atomically(stem.with_suffix(".md"), render.markdown(sheet))
@@ -46,14 +49,15 @@ def _write_table(table: Table, source: Source, layout: Layout) -> None:
     write_atomically(stem.with_suffix(".html"), render.html(sheet, stem.parent, f"{source.paper}-table{table.number}"))
 
 
-def _sheet(table: Table, source: Source) -> Sheet:
+def _sheet(table: Table, source: Source, family: Family) -> Sheet:
     """A table with its columns and cells."""
     if isinstance(table, PublishedTable):
         cells = published.make_published(table, published_data(), source.reported)
-        return Sheet(table, published.columns_of(table), cells)
+        return Sheet(table, published.columns_of(table), cells)  # the paper's own curves: no stand-in
     benchmarks = source.experiments.preset(source.preset).benchmarks
     whole = expand(table, benchmarks, source.experiments.reported(source.paper))
-    return Sheet(whole, whole.columns, make_table(whole, source))
+    stand_in = source.experiments.preset(source.preset).stand_in
+    return Sheet(whole, whole.columns, make_table(whole, source, family), stand_in)
 
 
 def _reported(table: Table, source: Source) -> ReportedTable:

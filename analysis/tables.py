@@ -1,39 +1,70 @@
 """A regenerated table: every cell with its reproduced and reported value, interval, seeds and verdict."""
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
 from analysis.columns import AVERAGE
 from analysis.lines import Line, Source, lines_of
 from analysis.measure import Measured, average, measure, relation
-from analysis.statistics import NEUTRAL, Estimate, corrected, estimate
-from analysis.verdicts import NOT_APPLICABLE, verdict
-from redraft.config import Column, Row, RunTable
+from analysis.statistics import Family
+from analysis.timing import is_timed, timed_unevenly
+from analysis.verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
+from redraft.config import Row, RunTable
 
 COLUMNS = [
     *("group", "row", "step", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"),
-    *("tested_low", "tested_high", "p", "p_corrected", "iqm", "noise", "cell", "seeds", "manifests"),
+    *("bootstrap_low", "bootstrap_high", "p", "p_corrected", "iqm", "noise", "cell", "seeds", "missing_seeds"),
+    "manifests",
 ]
-"""`low` and `high` are the bootstrap interval that is shown, `tested_low` and `tested_high` that of the verdict.
+"""`low` and `high` are the Student interval, which is shown and decides.
 
 `step` is the steps that the row's policy has done, empty for the last one. `p` is that of "no effect", `p_corrected`
-the same over all relative cells of the table. `noise` is the standard error that sampling alone causes.
+the same over the family of the paper's report. `noise` is the standard error that sampling alone causes.
+`missing_seeds` are the preset's without a finished run.
 """
 
 
-def make_table(table: RunTable, source: Source) -> pd.DataFrame:
-    """All cells of a table, a line each, columns as in `COLUMNS`."""
-    lines = lines_of(table, source)
-    cells = [cell for line in lines for cell in _cells_of(line, table, source)]
+def make_table(table: RunTable, source: Source, family: Family | None = None) -> pd.DataFrame:
+    """All cells of a table, a line each, columns as in `COLUMNS`.
+
+    Args:
+        table: with all its columns (`analysis.columns.expand`).
+        source: runs and reported values.
+        family: the comparisons that are corrected together; those of this table by default.
+    """
+    cells = cells_of(table, source)
+    family = family or Family(comparisons(cells, source))
+    frame = pd.DataFrame([_record(cell, family, source) for cell in cells], columns=COLUMNS)
+    return _judged_by_others(frame, table)
+
+
+def cells_of(table: RunTable, source: Source) -> list[Measured]:
+    """All cells of a table, line by line, a mean row last."""
+    cells = [cell for line in lines_of(table, source) for cell in _cells_of(line, table, source)]
     if table.mean_row:
         cells += [_mean_of([cell for cell in cells if cell.column == column]) for column in table.columns]
-    found = [estimate(cell.values) for cell in cells]
-    tests = [
-        f.p_value(_neutral(cell.column)) if cell.compared else math.nan for cell, f in zip(cells, found, strict=True)
-    ]
-    judged = zip(cells, found, tests, corrected(tests), strict=True)
-    return pd.DataFrame([_record(*one, source) for one in judged], columns=COLUMNS)
+    return cells
+
+
+def comparisons(cells: Iterable[Measured], source: Source) -> Iterator[tuple[Mapping[int, float], float]]:
+    """Values and neutral value of each cell that is tested; seconds are not where equal work took unequal time."""
+    for cell in cells:
+        if cell.compared and not (is_timed(cell.column.quantity) and timed_unevenly(source.runs)):
+            yield cell.values, cell.neutral
+
+
+def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
+    """The frame with the verdicts of columns that another column judges, line by line."""
+    width = len(table.columns)
+    for i, column in enumerate(table.columns):
+        if column.judged_by:
+            other = [each.name for each in table.columns].index(column.judged_by)
+            compared = ~frame["verdict"].iloc[i::width].isin([MISSING, BASELINE, NOT_APPLICABLE])
+            own = frame.index[i::width][compared]
+            frame.loc[own, "verdict"] = frame["verdict"].iloc[other::width][compared.to_numpy()].to_numpy()
+    return frame
 
 
 def _cells_of(line: Line, table: RunTable, source: Source) -> list[Measured]:
@@ -64,35 +95,47 @@ def _mean_of(cells: list[Measured]) -> Measured:
     )
 
 
-def _record(cell: Measured, found: Estimate, p: float, p_corrected: float, source: Source) -> dict:
+def _record(cell: Measured, family: Family, source: Source) -> dict:
     """A cell as a line of the CSV file."""
-    line, relative = cell.line, relation(cell.column)
-    is_baseline = bool(relative) and line.is_baseline
-    result = verdict(found, cell.reported, relative, is_baseline, p_corrected) if cell.applicable else NOT_APPLICABLE
+    line, found = cell.line, cell.estimate
+    wanted = source.experiments.preset(source.preset).seeds
     return {
         "group": line.group,
         "row": line.label,
         "step": "" if line.at is None else str(line.at),
         "column": cell.column.name,
         "reproduced": found.mean,
-        "low": found.shown.low,
-        "high": found.shown.high,
+        "low": found.interval.low,
+        "high": found.interval.high,
         "n_seeds": len(found.seeds),
         "reported": cell.reported,
         "deviation": found.mean - cell.reported,
-        "verdict": result,
-        "tested_low": found.tested.low,
-        "tested_high": found.tested.high,
-        "p": p,
-        "p_corrected": p_corrected,
+        "verdict": _verdict(cell, family, source),
+        "bootstrap_low": found.bootstrap.low,
+        "bootstrap_high": found.bootstrap.high,
+        "p": found.p_value(cell.neutral) if cell.compared else math.nan,
+        "p_corrected": family.corrected(cell.values, cell.neutral) if cell.compared else math.nan,
         "iqm": found.iqm,
         "noise": cell.noise,
         "cell": f"{source.paper}/{line.row.cell}" if line.row.cell else "",
         "seeds": " ".join(map(str, found.seeds)),
-        "manifests": " ".join(path for name in cell.cells for path in source.runs.manifests(name, found.seeds)),
+        "missing_seeds": " ".join(str(seed) for seed in wanted if found.seeds and seed not in found.seeds),
+        "manifests": " ".join(path for name in cell.cells for path in _made_from(name, cell, source)),
     }
 
 
-def _neutral(column: Column) -> float:
-    relative = relation(column)
-    return NEUTRAL[relative] if relative else math.nan
+def _made_from(name: str, cell: Measured, source: Source) -> list[str]:
+    """Manifests of a cell's runs, or the records of the initial policies in a row of those."""
+    of = source.runs.sources if cell.line.at == 0 else source.runs.manifests
+    return of(name, cell.estimate.seeds)
+
+
+def _verdict(cell: Measured, family: Family, source: Source) -> str:
+    if not cell.applicable:
+        return NOT_APPLICABLE
+    relative = relation(cell.column)
+    is_baseline = bool(relative) and cell.line.is_baseline
+    corrected = family.corrected(cell.values, cell.neutral) if cell.compared else math.nan
+    result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
+    undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
+    return UNEVEN if undecided and is_timed(cell.column.quantity) and timed_unevenly(source.runs) else result

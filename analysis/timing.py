@@ -2,10 +2,12 @@
 tokens there do the same work, whatever their method, and should take the same time."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pandas as pd
 
 from analysis.collect import Runs
+from analysis.speedups import SPEEDUP
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Agreement:
         return self.largest <= 1.2
 
 
+@lru_cache(maxsize=4)
 def first_epoch_agreement(runs: Runs) -> Agreement | None:
     """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
 
@@ -41,6 +44,17 @@ def first_epoch_agreement(runs: Runs) -> Agreement | None:
         return None
     ratios = pd.Series(spread)
     return Agreement(len(ratios), float(ratios.median()), float(ratios.max()))
+
+
+def timed_unevenly(runs: Runs) -> Agreement | None:
+    """The agreement of the runs' seconds if it is too bad for a verdict on any; else None."""
+    agreement = first_epoch_agreement(runs)
+    return agreement if agreement and not agreement.comparable else None
+
+
+def is_timed(quantity: str) -> bool:
+    """True for a quantity of seconds or hours, and for a speedup, which is made of them."""
+    return "seconds" in quantity or quantity.startswith(("hours", SPEEDUP))
 
 
 def _spread(seconds: pd.Series) -> float:

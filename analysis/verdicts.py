@@ -7,6 +7,14 @@ from analysis.statistics import NEUTRAL, Estimate
 MISSING, BASELINE, NOT_COMPARABLE, NOT_APPLICABLE = "missing", "baseline", "not comparable", "not applicable"
 INCONCLUSIVE, AGREES, DIFFERS = "inconclusive", "agrees", "differs"
 NO_DATA = "no data"
+UNEVEN = "not decided"
+"""Verdict on seconds where equal work took unequal time."""
+
+MARKS = {
+    AGREES: "=", "same direction": "↗", DIFFERS: "≠", "opposite direction": "↘", INCONCLUSIVE: "?", UNEVEN: "⌛",
+    "reproduced": "✓", "contradicted": "✗", "supported": "✓", "not supported": "✗",
+}  # fmt: skip
+"""Marks of verdicts, so that none is told by its colour alone."""
 
 SIGNIFICANT = 0.05
 """Corrected p-value above which no effect is asserted."""
@@ -15,10 +23,10 @@ SIGNIFICANT = 0.05
 def verdict(
     found: Estimate, reported: float, relative: str | None, is_baseline: bool = False, p_corrected: float = math.nan
 ) -> str:
-    """Verdict on a reproduced value beside the reported one, by the tested interval.
+    """Verdict on a reproduced value beside the reported one, by its Student interval.
 
     Args:
-        p_corrected: p-value of "no effect" after correction over the table's comparisons.
+        p_corrected: p-value of "no effect" after correction over the family of the paper's report.
 
     Returns:
         `missing` without runs, `baseline` for a cell compared with itself, `not comparable` without a reported value.
@@ -36,9 +44,9 @@ def verdict(
     if math.isinf(found.mean):
         return _never(found, reported)
     neutral = NEUTRAL[relative] if relative else math.nan
-    if math.isnan(found.tested.low) or neutral in found.tested or p_corrected > SIGNIFICANT:
+    if math.isnan(found.interval.low) or neutral in found.interval or p_corrected > SIGNIFICANT:
         return INCONCLUSIVE
-    if reported in found.tested:
+    if reported in found.interval:
         return AGREES
     if relative is None or reported == neutral:
         return DIFFERS

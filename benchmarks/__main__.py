@@ -1,12 +1,23 @@
 """Entry point that runs all benchmarks."""
 
-from benchmarks import diversity, engine, gpu_rollout, grading, memory, vllm_rollout, vllm_scoring, workflow
+from benchmarks import (
+    diversity,
+    engine,
+    gpu_rollout,
+    grading,
+    memory,
+    rewards,
+    vllm_rollout,
+    vllm_scoring,
+    workflow,
+)
 
 diversity.main()
 engine.main()
 gpu_rollout.main()
 grading.main()
 memory.main()
+rewards.main()
 vllm_rollout.main()
 vllm_scoring.main()
 workflow.main()

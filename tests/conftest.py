@@ -41,8 +41,8 @@ def campaign(tmp_path_factory, worker_id):
 
 
 LONGEST = (
-    "test_workflow", "test_slurm", "test_verl", "test_trainer", "test_workstation", "test_environments", "test_faults",
-    "test_evaluate_command", "test_verl_config", "test_graders",
+    "test_workflow", "test_slurm", "test_slurm_new_user", "test_verl", "test_trainer", "test_workstation",
+    "test_environments", "test_faults", "test_evaluate_command", "test_verl_config", "test_graders",
 )  # fmt: skip
 """Test files that start first, in this order, so that no worker waits for them at the end."""
 

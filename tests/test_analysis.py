@@ -45,6 +45,7 @@ def run_steps(cell, seed, tokens, seconds, **values):
             "prefix_length": math.nan if i == 0 else 10.0, "full_reuse_ratio": math.nan if i == 0 else 0.5,
             "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3,
             "kl": 0.01 * i, "clip_fraction": 0.001, "distinct_1": 0.1, "self_bleu": 0.5,
+            "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
             "rouge_1": math.nan if i == 0 else 0.6,
             **{f"seconds.{name}": seconds for name in (*STAGES, "total")}, **values,
         }
@@ -61,7 +62,8 @@ def runs():
         for seed in (0, 1, 2):
             steps += run_steps(cell, seed, tokens + seed, seconds)
             lines.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0,
-                          "manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json"})  # fmt: skip
+                          "manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json",
+                          "initial": f"results/tiny/initial/qwen3-1.7b-base/seed{seed}/generations.json"})  # fmt: skip
             for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution")):
                 scores.append({"cell": cell, "seed": seed, "step": 3, "benchmark": benchmark, "role": role,
                                "correct": correct + seed, "total": 100})  # fmt: skip
@@ -156,7 +158,7 @@ def test_latex_and_html_hold_the_same_cells(table3):
 
 
 def estimated(mean, low, high):
-    return Estimate(mean, NONE, Interval(low, high), (0, 1))
+    return Estimate(mean, Interval(low, high), NONE, (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -180,12 +182,12 @@ def test_verdicts(found, reported, relative, expected):
 
 
 def test_an_interval_needs_two_seeds_and_verdicts_rest_on_the_wider_one():
-    assert math.isnan(estimate({0: 1.0}).tested.low)
+    assert math.isnan(estimate({0: 1.0}).interval.low)
     found = estimate({0: 1.0, 1: 2.0, 2: 4.0})
-    assert found.shown == Interval(1.0, 4.0)
+    assert found.bootstrap == Interval(1.0, 4.0)
     assert found.mean == pytest.approx(7 / 3)
     # Student's t with two degrees of freedom is 4.3027, the standard error 1.5275 / sqrt(3).
-    assert found.tested.high - found.mean == pytest.approx(4.3027 * 1.5275 / math.sqrt(3), rel=1e-3)
+    assert found.interval.high - found.mean == pytest.approx(4.3027 * 1.5275 / math.sqrt(3), rel=1e-3)
     assert estimate({0: 3.0, 1: 3.0}) == Estimate(3.0, Interval(3.0, 3.0), Interval(3.0, 3.0), (0, 1))
     assert estimate({}).seeds == ()
     assert estimate({0: math.nan, 1: 2.0, 2: 3.0}).seeds == (1, 2)

@@ -26,7 +26,7 @@ from redraft.rollout.types import Finish, Group, Rollout, Sample
 from redraft.train import campaign as loop
 from redraft.train import checkpoint, contract
 from redraft.train.campaign import Campaign
-from redraft.train.contract import RolledOut, Updated
+from redraft.train.contract import Fresh, RolledOut, Updated
 from redraft.train.stages import STAGES
 from tests.trainers import make_trainer
 
@@ -89,10 +89,10 @@ class Scripted:
         self.call("publish")
         self.published = list(self.policy)
 
-    def fresh_rewards(self, tasks: contract.Sequence[contract.Task], step: int) -> list[float]:
-        self.call("fresh_rewards")
-        assert self.published == self.policy, "fresh rewards are the updated policy's"
-        return [float(len(self.policy)), 0.0]
+    def fresh(self, tasks: contract.Sequence[contract.Task], step: int) -> Fresh:
+        self.call("fresh")
+        assert self.published == self.policy, "fresh samples are the updated policy's"
+        return Fresh([float(len(self.policy)), 0.0], kl=0.125 * step)
 
     def save(self, folder: contract.Path) -> None:
         self.call("save")
@@ -136,7 +136,7 @@ def results(folder):
 
 
 PLAIN, SAVED, EVALUATED = (
-    ["roll_out", "update", *saves, "publish", "fresh_rewards"] for saves in ([], ["save"], ["save", "save_policy"])
+    ["roll_out", "update", *saves, "publish", "fresh"] for saves in ([], ["save"], ["save", "save_policy"])
 )  # fmt: skip
 
 
@@ -147,14 +147,15 @@ def test_calls_come_in_this_order(tmp_path):
 
 def test_a_step_that_only_rolls_out_neither_updates_nor_publishes(tmp_path):
     _, trainer = go(tmp_path, make_run(batch=2 * PROMPTS))
-    gathers, updates = ["roll_out", "fresh_rewards"], PLAIN
-    assert trainer.calls == gathers + updates + ["roll_out", "save", "fresh_rewards"] + EVALUATED + gathers + EVALUATED
+    gathers, updates = ["roll_out", "fresh"], PLAIN
+    assert trainer.calls == gathers + updates + ["roll_out", "save", "fresh"] + EVALUATED + gathers + EVALUATED
 
 
 def test_without_fresh_samples_none_are_made(tmp_path):
     _, trainer = go(tmp_path, make_run(fresh=0))
-    assert "fresh_rewards" not in trainer.calls
-    assert {record["fresh_reward"] for record in read_json_lines(tmp_path / "steps.jsonl")} == {None}
+    assert "fresh" not in trainer.calls
+    records = read_json_lines(tmp_path / "steps.jsonl")
+    assert {(record["fresh_reward"], record["fresh_kl"]) for record in records} == {(None, None)}
 
 
 def test_what_is_written_is_written_in_this_order(tmp_path, monkeypatch):
@@ -214,6 +215,7 @@ def test_records_say_what_was_rolled_out_and_whether_there_was_an_update(tmp_pat
     assert [r["training_step"] for r in records] == [0, 1, 1, 2, 2, 3]
     assert [r["gradient_norm"] for r in records] == [None, 4.0] * 3
     assert [r["fresh_reward"] for r in records] == [0.0, 0.5, 0.5, 1.0, 1.0, 1.5]
+    assert [r["fresh_kl"] for r in records] == [0.125 * step for step in range(6)]
     assert {(r["rollouts"], r["tokens_cached"], r["grading_seconds"]) for r in records} == {(4, 3, 0.5)}
     for record in records:
         seconds = record["seconds"]
@@ -227,7 +229,7 @@ def test_records_say_what_was_rolled_out_and_whether_there_was_an_update(tmp_pat
 
 def test_measuring_and_saving_are_no_time_of_a_step(tmp_path, monkeypatch):
     """Each of the three lets the clock go far on."""
-    for name in ("save", "save_policy", "fresh_rewards"):
+    for name in ("save", "save_policy", "fresh"):
         original = getattr(Scripted, name)
 
         def slow(self, *args, original=original):
@@ -276,7 +278,7 @@ def undisturbed(tmp_path_factory):
 
 
 CALLS = [(name, number) for name, count in {
-    "roll_out": 6, "update": 6, "save": 3, "save_policy": 2, "publish": 6, "fresh_rewards": 6,
+    "roll_out": 6, "update": 6, "save": 3, "save_policy": 2, "publish": 6, "fresh": 6,
 }.items() for number in range(count)]  # fmt: skip
 
 
@@ -325,7 +327,7 @@ def test_a_run_that_dies_at_any_write_ends_as_if_it_had_not(name, module, when, 
 
 def test_a_checkpoint_without_its_record_does_not_count(tmp_path):
     with pytest.raises(DiedError):
-        go(tmp_path, die=("fresh_rewards", 3))
+        go(tmp_path, die=("fresh", 3))
     assert [path.name for path in tmp_path.glob("checkpoints/*/*")] == ["step-000003"]
     assert len(read_json_lines(tmp_path / "steps.jsonl")) == 3
     _, trainer = go(tmp_path)
@@ -466,7 +468,7 @@ def trainers():
 
 def test_all_trainers_have_the_contract_s_members_with_its_signatures():
     """mypy sees the local trainer's only: verl's base class is untyped."""
-    assert {"no_update", "now", "roll_out", "update", "publish", "fresh_rewards", "save", "restore", "save_policy"} == {
+    assert {"no_update", "now", "roll_out", "update", "publish", "fresh", "save", "restore", "save_policy"} == {
         *MEMBERS
     }
     for trainer in trainers():

@@ -63,7 +63,9 @@ def steps_of(cell, seed):
             "tokens_reused": 0 if i < 2 or cell == A else 1000, "prefix_length": prefixes[i], "full_reuse_ratio": 0.5,
             "response_length": 20.0, "token_age_epochs": 0.5, "training_step": i + 1, "informative": 0.5,
             "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * i, "clip_fraction": 0.001,
-            "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6,
+            "distinct_1": 0.1, "self_bleu": 0.5,
+            "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+            "rouge_1": 0.6,
             **{f"seconds.{stage}": tokens / 100 for stage in STAGES}, "seconds.total": tokens / 50,
         }
         for i in range(6)
@@ -272,6 +274,24 @@ def made_up(differences):
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 
+def void_claims(number):
+    """Different claims that B's tokens exceed A's by two, as in `made_up([1, 2, 3])` they do exactly."""
+    tests = [
+        Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=2 + 1e-6 * i)
+        for i in range(number)
+    ]
+    return [claim(test) for test in tests]
+
+
+def test_a_comparison_that_several_claims_make_is_corrected_for_once():
+    few, (void,) = made_up([1, 2, 3]), void_claims(1)
+    test = Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=-1)
+    again = Claim(id="again", quotation="q", section="1", test=test)
+    first, *_, last = judge([claim(test), *[void] * 10, again], few, paper_scale=True)
+    assert first["p_corrected"] == last["p_corrected"] == pytest.approx(2 * first["p"])
+    assert (first["same_as"], last["same_as"]) == ("", first["id"])
+
+
 def test_the_correction_is_over_all_claims_and_takes_weak_verdicts_back():
     """Differences 1, 2, 3 have t = 3/(1/√3) = 5.1962 against −1 with two degrees of freedom: p = 0.0351. Ten claims
     more without any effect (t = 0, p = 1) make 11 · 0.0351 = 0.386 of it."""
@@ -280,15 +300,15 @@ def test_the_correction_is_over_all_claims_and_takes_weak_verdicts_back():
     alone = judge([claim(test)], few, paper_scale=True)[0]
     assert alone["verdict"] == REPRODUCED
     assert alone["p"] == alone["p_corrected"] == pytest.approx(0.0351, abs=1e-4)
-    void = claim(Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=2))
-    among = judge([claim(test), *[void] * 10], few, paper_scale=True)
+    voids = void_claims(10)
+    among = judge([claim(test), *voids], few, paper_scale=True)
     assert among[0]["verdict"] == INCONCLUSIVE
     assert among[0]["p"] == pytest.approx(0.0351, abs=1e-4)
     assert among[0]["p_corrected"] == pytest.approx(11 * among[0]["p"])
     assert among[0]["evidence"].endswith("not significant after correction for 11 comparisons (p = 0.39)")
     not_run = claim(Range(quantity="tokens_decoded", cells=[ABSENT], low=0, high=1))
     elsewhere = claim(Bound(quantity="kl_max", cell=A, expected="below", threshold=1), scale="paper")
-    with_others = judge([claim(test), *[void] * 10, *[not_run, elsewhere] * 5], few, paper_scale=False)
+    with_others = judge([claim(test), *voids, *[not_run, elsewhere] * 5], few, paper_scale=False)
     assert with_others[0]["p_corrected"] == among[0]["p_corrected"], "what is not decided is not in the family"
     assert "after correction" not in among[1]["evidence"], "what was not significant before is not said to be lost"
 
@@ -297,8 +317,8 @@ def test_a_contradiction_is_corrected_as_well():
     few = made_up([1, 2, 3])
     test = Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="below", threshold=-1)
     assert judge([claim(test)], few, paper_scale=True)[0]["verdict"] == CONTRADICTED
-    void = claim(Compare(quantity="tokens_decoded", cell=B, baseline=A, expected="above", threshold=2))
-    assert judge([claim(test), *[void] * 10], few, paper_scale=True)[0]["verdict"] == INCONCLUSIVE
+    voids = void_claims(10)
+    assert judge([claim(test), *voids], few, paper_scale=True)[0]["verdict"] == INCONCLUSIVE
 
 
 def test_the_p_value_of_several_parts_is_the_one_the_verdict_hangs_on():

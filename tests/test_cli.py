@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -90,7 +91,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["compare", "spec_rl/nothing", "nothing", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (["stage", "grade", "tiny", "nothing.parquet", "scores.json"], ["nothing.parquet", "missing"]),
-        (["stage", "diversity", ".", "0", "out.parquet"], ["rollouts", "no saved rollouts"]),
+        (["stage", "diversity", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
         (["stage", "train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"], ["no-model", "no model"]),
         (["stage", "model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
         (
@@ -116,20 +117,28 @@ RECORD = {"step": 0, "epoch": 0, "tokens_decoded": 1200, "tokens_verified": 0, "
 SECONDS = {"rollout": 2.0, "verification": 0.5, "assembly": 0.0, "total": 4.0}
 
 
-def finish(folder, cell, **reward):
-    """A run of two steps, as training and grading would leave it."""
-    run = Layout("tiny", folder / "results").run(cell, 0)
+PROCESSES = (("08:00:00", "08:01:00"), ("08:30:00", "08:31:00"))
+"""Starts and ends of the two processes that trained a run, for 90 seconds in steps."""
+
+
+def finish(folder, cell, seed=0, correct=3, **values):
+    """A run of ten steps in two epochs, as training and grading would leave it; the last step takes longest."""
+    run = Layout("tiny", folder / "results").run(cell, seed)
     run.mkdir(parents=True)
-    records = [RECORD | {"step": i, "epoch": i, "seconds": SECONDS} | reward for i in range(2)]
+    seconds = [SECONDS] * 9 + [SECONDS | {"total": 4 * SECONDS["total"]}]
+    records = [RECORD | {"step": i, "epoch": i // 5, "seconds": seconds[i]} | values for i in range(10)]
     (run / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     manifest = {
-        "run": f"{cell}/seed0",
-        "fingerprint": run_fingerprint(Experiments(folder).run(cell, 0, "tiny")),
+        "run": f"{cell}/seed{seed}",
+        "fingerprint": run_fingerprint(Experiments(folder).run(cell, seed, "tiny")),
         "git": {"commit": None},
-        "configuration": {"seed": 0},
+        "configuration": {"seed": seed},
+        "processes": [{"started": f"2026-11-01T{a}+00:00", "ended": f"2026-11-01T{b}+00:00"} for a, b in PROCESSES],
+        "finished": "2026-11-01T08:31:02+00:00",
+        "seconds": 90.25,
     }
     (run / "manifest.json").write_text(json.dumps(manifest))
-    grade(run, 3)
+    grade(run, correct)
     return run
 
 
@@ -142,17 +151,31 @@ def grade(run, correct):
     (run / "scores.json").write_text(json.dumps(scores))
 
 
-def test_compare_prints_the_quantities_of_the_tables_side_by_side(folder):
-    for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
-        finish(folder, cell, reward=reward)
+def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_intervals(folder):
+    """Seeds 0 and 1 of both; of the first cell seed 2 as well, which has no partner."""
+    runs = [((3, 2), (1000, 300), (2.0, 1.0)), ((3, 0), (1000, 500), (2.0, 0.5))]
+    for seed, (correct, tokens, seconds) in enumerate(runs):
+        for cell, k, decoded, rollout in zip(CELLS, correct, tokens, seconds, strict=True):
+            finish(folder, cell, seed=seed, correct=k, tokens_decoded=decoded, seconds=SECONDS | {"rollout": rollout})
+    finish(folder, CELLS[0], seed=2, correct=4)
     result = redraft(folder, "compare", *CELLS)
     assert result.returncode == 0, result.stderr
-    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
-    assert lines["tokens_decoded"].split() == ["2,400", "2,400", "1"]
-    assert lines["generation_seconds"].split() == ["5", "5", "1"]
-    assert lines["reward"].split() == ["0.500", "0.250", "0.500"]
-    assert lines["fresh_reward"].split() == ["-", "-", "-"]
-    assert lines["accuracy:arithmetic"].split() == ["75", "75", "1"]
+    header, *rows = (re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines())
+    assert header == ["quantity", *CELLS, "second against first", "95 % interval", "seeds"]
+    lines = {row[0]: row[1:] for row in rows}
+    # Student's t of one degree of freedom is 12.7062.
+    assert lines["tokens_decoded (tokens)"] == ["10,000", "4,000", "0.400 of it", "[-0.871, 1.671]", "2"]
+    assert lines["rollout_seconds (s)"] == ["20", "7.500", "3 × as fast", "[-9.706, 15.706]", "2"]
+    assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
+    assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]
+    assert lines["fresh_reward"] == ["-", "-", "-", "[-, -]", "0"]
+
+
+def test_one_seed_has_no_interval(folder):
+    for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
+        finish(folder, cell, reward=reward)
+    rows = [re.split(r" {2,}", line.strip()) for line in redraft(folder, "compare", *CELLS).stdout.splitlines()]
+    assert ["reward", "0.500", "0.250", "-0.250", "[-, -]", "1"] in rows
 
 
 @pytest.mark.parametrize(
@@ -194,10 +217,53 @@ def tracked(layout):
 def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
     layout = Layout("tiny", folder / "results")
     runs = [finish(folder, cell) for cell in CELLS]
-    before = [("spec_rl/grpo-spec-l0/seed0", 2, 0.75), ("spec_rl/grpo-vanilla/seed0", 2, 0.75)]
+    before = [("spec_rl/grpo-spec-l0/seed0", 10, 0.75), ("spec_rl/grpo-vanilla/seed0", 10, 0.75)]
     assert tracked(layout) == tracked(layout) == before
     grade(runs[0], 1)
-    assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 2, 0.25)]
+    assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 10, 0.25)]
+
+
+def test_mlflow_has_the_times_of_training_and_counts_steps_and_epochs_from_1(folder):
+    from mlflow.tracking import MlflowClient
+
+    layout = Layout("tiny", folder / "results")
+    finish(folder, CELLS[0])
+    tracked(layout)
+    client = MlflowClient(f"sqlite:///{layout.tracking}")
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny/spec_rl").experiment_id])
+    start, end = (
+        1000 * int(datetime.fromisoformat(f"2026-11-01T{at}+00:00").timestamp()) for at in ("08:00:00", "08:31:02")
+    )
+    assert (run.info.start_time, run.info.end_time) == (start, end), "not those of the import"
+    assert run.data.metrics["training_seconds"] == 90.25
+    history = {key: client.get_metric_history(run.info.run_id, key) for key in ("step", "epoch", "accuracy.arithmetic")}
+    assert (
+        [metric.step for metric in history["step"]] == [metric.value for metric in history["step"]] == [*range(1, 11)]
+    )
+    assert [metric.value for metric in history["epoch"]] == [1] * 5 + [2] * 5
+    # Steps take 4 s and the last one 16, 52 together, on which the 1,862 s from start to end are spread.
+    gone = [(metric.timestamp - start) / 1000 for metric in history["step"]]
+    assert gone == pytest.approx([1862 * 4 * i / 52 for i in range(1, 10)] + [1862], abs=0.001)
+    policies = [(metric.step, metric.value, metric.timestamp) for metric in history["accuracy.arithmetic"]]
+    ended = {metric.step: metric.timestamp for metric in history["step"]}
+    assert policies == [(9, 0.0, ended[9]), (10, 0.75, ended[10])], "a policy is named by the steps that it has done"
+
+
+def test_what_an_earlier_version_imported_is_imported_anew(folder, monkeypatch):
+    from redraft.ops import tracking
+
+    layout = Layout("tiny", folder / "results")
+    finish(folder, CELLS[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "VERSION", 1)
+        patch.setattr(tracking, "COUNTED", ())
+        tracked(layout)
+    from mlflow.tracking import MlflowClient
+
+    tracked(layout)
+    client = MlflowClient(f"sqlite:///{layout.tracking}")
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny/spec_rl").experiment_id])
+    assert run.data.metrics["step"] == 10
 
 
 def test_a_killed_import_is_replaced(folder, monkeypatch):
@@ -216,7 +282,7 @@ def test_a_killed_import_is_replaced(folder, monkeypatch):
         patch.setattr(MlflowClient, "log_batch", killed)
         with pytest.raises(KeyboardInterrupt):
             tracked(layout)
-    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 2, 0.75)]
+    assert tracked(layout) == [("spec_rl/grpo-vanilla/seed0", 10, 0.75)]
 
 
 def test_no_space_left_is_one_message_and_keeps_what_was_there(tmp_path, monkeypatch):

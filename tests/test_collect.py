@@ -14,6 +14,7 @@ from redraft.config import Experiments, run_fingerprint, sampling_fingerprint
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
+from redraft.ops.provenance import hashes
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-vanilla"
@@ -36,8 +37,20 @@ def layout(tmp_path):
     for seed in (0, 1):
         write_run(layout.run(CELL, seed), seed)
         write_json(layout.initial(ROLE, seed) / "scores.json", {"0": SCORES})
-        write_json(layout.initial(ROLE, seed) / "generations.json", {"sampled": SAMPLED})
+        write_hashes(layout.initial(ROLE, seed))
     return layout
+
+
+def write_hashes(folder, *manifest):
+    """The records beside an evaluated policy, as they would be of the files that are there."""
+    (folder / "grades.parquet").write_text("grades")
+    made = {"generations.parquet": "a hash"}
+    write_json(folder / "generations.json", {"sampled": SAMPLED, "sha256": made, "made_from": hashes(*manifest)})
+    graded = hashes(folder / "grades.parquet", folder / "scores.json")
+    write_json(folder / "grades.json", {"sha256": graded, "made_from": made})
+    if manifest:
+        measured = {"sha256": hashes(folder / "diversity.parquet"), "made_from": hashes(*manifest)}
+        write_json(folder / "diversity.json", measured)
 
 
 def write_run(folder, seed):
@@ -56,14 +69,14 @@ def write_run(folder, seed):
         for i in (0, 1)
     ]
     (folder / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu": 0.5}).to_parquet(folder / "diversity.parquet")
+    pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.5}).to_parquet(folder / "diversity.parquet")
     write_json(folder / "scores.json", {str(step): SCORES for step in EVALUATED})
-    write_json(folder / "generations.json", {"sampled": SAMPLED})
     fingerprint = run_fingerprint(Experiments(ROOT).run(CELL, seed, "smoke"))
     digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
     digests |= {f"policies/step-{step:04d}/model.safetensors": "a hash" for step in EVALUATED}
     manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
     write_json(folder / "manifest.json", manifest | {"configuration": {"model_role": ROLE}})
+    write_hashes(folder, folder / "manifest.json")
 
 
 def collected(layout):
@@ -78,6 +91,56 @@ def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path)
     assert set(runs.scores["step"]) == {0, *EVALUATED}
     runs.save(tmp_path / "collected")
     pd.testing.assert_frame_equal(Runs.load(tmp_path / "collected").steps, runs.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("scores.json", lambda text: text.replace('"correct": 3', '"correct": 4')),
+        ("grades.parquet", lambda text: text + " "),
+        ("grades.json", lambda text: text.replace("a hash", "another hash")),
+    ],
+)
+@pytest.mark.parametrize("of", ["run", "initial"])
+def test_scores_that_are_not_what_was_graded_are_an_error(layout, of, name, change):
+    folder = layout.run(CELL, 0) if of == "run" else layout.initial(ROLE, 0)
+    before = (folder / name).read_text()
+    assert change(before) != before
+    (folder / name).write_text(change(before))
+    with pytest.raises(UserError) as error:
+        collected(layout)
+    assert error.value.file == folder / name
+
+
+@pytest.mark.parametrize("name", ["generations.json", "diversity.json"])
+def test_what_was_made_from_another_run_is_an_error(layout, name):
+    folder = layout.run(CELL, 0)
+    edit(folder / name, lambda record: record["made_from"].update({"manifest.json": "of another run"}))
+    with pytest.raises(UserError, match="made from other files") as error:
+        collected(layout)
+    assert error.value.file == folder / name
+
+
+def test_diversity_of_other_rollouts_is_an_error(layout):
+    folder = layout.run(CELL, 1)
+    frame = pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.25})
+    frame.to_parquet(folder / "diversity.parquet")
+    with pytest.raises(UserError, match=r"not the one that diversity\.json names"):
+        collected(layout)
+
+
+def test_a_run_without_hashes_of_its_evaluation_is_left_out_and_named(layout, capsys):
+    (layout.run(CELL, 0) / "grades.json").unlink()
+    assert list(collected(layout).runs["seed"]) == [1]
+    assert "it was evaluated without grades.json, by an earlier version" in capsys.readouterr().err
+
+
+def test_seeds_without_a_finished_run_are_named(layout, capsys):
+    seeds = Experiments(ROOT).preset("smoke").seeds
+    (layout.run(CELL, 0) / "scores.json").unlink()
+    collected(layout)
+    missing = ", ".join(map(str, sorted({*seeds} - {1})))
+    assert f"without seed {missing}: grpo-vanilla has 1 finished runs" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_finished_is_left_out(layout):
@@ -149,6 +212,7 @@ def test_a_default_that_has_changed_since_is_noticed_and_a_new_field_is_not_one(
 
     for seed, algorithm in ((0, {}), (1, {"clip_ratio_c": 5.0})):
         edit(layout.run(CELL, seed) / "manifest.json", partial(configure, seed=seed, **algorithm))
+        write_hashes(layout.run(CELL, seed), layout.run(CELL, seed) / "manifest.json")
     assert list(collected(layout).runs["seed"]) == [0]
     assert "a default of its configuration changed" in capsys.readouterr().err
 
@@ -184,6 +248,7 @@ def test_a_run_without_an_evaluated_initial_policy_is_left_out_and_named(layout,
 def test_each_seed_has_the_initial_scores_of_its_own_evaluation(layout):
     first = next(iter(BENCHMARKS))
     edit(layout.initial(ROLE, 1) / "scores.json", lambda scores: scores["0"][first].update(correct=7))
+    write_hashes(layout.initial(ROLE, 1))
     scores = collected(layout).scores
     chosen = scores[(scores["step"] == 0) & (scores["benchmark"] == first)]
     assert dict(zip(chosen["seed"], chosen["correct"], strict=True)) == {0: 3, 1: 7}
@@ -207,14 +272,16 @@ def test_a_run_of_a_cell_that_is_gone_is_left_out(layout, capsys):
 def test_records_that_lost_lines_are_refused(layout):
     file = layout.run(CELL, 0) / "steps.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")
-    with pytest.raises(UserError, match=r"steps\.jsonl: these records are not those of the manifest"):
+    with pytest.raises(UserError, match=r"steps\.jsonl: this file is not the one that manifest\.json names"):
         collected(layout)
 
 
 @pytest.mark.parametrize("steps", [[0], [0, 2], [0, 1, 2], [1, 0]], ids=str)
 def test_diversity_of_other_steps_is_refused(steps, layout):
-    file = layout.run(CELL, 0) / "diversity.parquet"
-    pd.DataFrame({"step": steps, "epoch": steps, "self_bleu": 0.5}).to_parquet(file)
+    folder = layout.run(CELL, 0)
+    frame = pd.DataFrame({"step": steps, "epoch": steps, "self_bleu_within": 0.5})
+    frame.to_parquet(folder / "diversity.parquet")
+    write_hashes(folder, folder / "manifest.json")
     with pytest.raises(UserError, match="other steps than were recorded"):
         collected(layout)
 

@@ -1,5 +1,7 @@
 """Diversity and overlap, against numbers worked out by hand, plain definitions, and the packages that define them."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,15 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
 from redraft.errors import UserError
-from redraft.evaluate.diversity import SELF_BLEU_SAMPLE, distinct_1, distinct_2, measure, self_bleu
+from redraft.evaluate.diversity import (
+    SELF_BLEU_SAMPLE,
+    distinct_1,
+    distinct_2,
+    distinct_within,
+    measure,
+    self_bleu,
+    self_bleu_within,
+)
 from redraft.evaluate.overlap import Trajectories, rouge_1
 from redraft.evaluate.ragged import Ragged
 from redraft.files import atomic
@@ -19,8 +29,9 @@ from redraft.train.records import describe, save_groups_of_step
 from tests.groups import group_of
 
 COLUMNS = [
-    "step", "epoch", "distinct_1", "distinct_2", "self_bleu", "rouge_1", "rouge_1_precision", "rouge_1_recall",
-    "distinct_trajectories", "trajectories_share", "token_age_steps", "token_age_steps_max",
+    "step", "epoch", "distinct_1", "distinct_2", "self_bleu", "self_bleu_within", "distinct_within", "rouge_1",
+    "rouge_1_precision", "rouge_1_recall", "distinct_trajectories", "trajectories_share",
+    "token_age_steps", "token_age_steps_max",
 ]  # fmt: skip
 
 row = st.lists(st.integers(0, 5) | st.integers(0, 2**31 - 2), max_size=12)
@@ -120,6 +131,43 @@ def test_self_bleu_is_of_a_seeded_sample():
     assert first != other
 
 
+def collapsed(prompts, size):
+    """Responses of which those to one prompt are the same, beside as many that all differ."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat(np.arange(prompts), size)
+    different = rng.integers(0, 1000, (prompts * size, 20))
+    return ids, Ragged.of(different[ids * size]), Ragged.of(different)
+
+
+def test_collapse_within_prompts_is_seen_within_them_and_hardly_in_a_sample_of_all():
+    ids, same, different = collapsed(256, 8)
+    seen = [self_bleu(responses, stream(0, "test")) for responses in (same, different)]
+    assert max(seen) < 0.2, "two of a prompt are rarely in the sample"
+    assert self_bleu_within(ids, same, stream(0, "test")) == 1.0
+    assert self_bleu_within(ids, different, stream(0, "test")) < 0.05
+    assert distinct_within(ids, same) == 1 / 8
+    assert distinct_within(ids, different) == 1.0
+
+
+def test_self_bleu_within_is_the_mean_over_a_sample_of_the_prompts_with_two_responses():
+    rng = np.random.default_rng(0)
+    ids = [0, 1, 0, 2, 1, 1]
+    rows = [rng.integers(0, 3, 9) for _ in ids]
+    groups = {prompt: Ragged.of([row for i, row in zip(ids, rows, strict=True) if i == prompt]) for prompt in (0, 1)}
+    own = {prompt: self_bleu(group, stream(0, "any")) for prompt, group in groups.items()}
+    assert own[0] != own[1]
+    assert self_bleu_within(ids, Ragged.of(rows), stream(0, "test")) == pytest.approx((own[0] + own[1]) / 2)
+    drawn = [self_bleu_within(ids, Ragged.of(rows), stream(seed, "test"), sample=1) for seed in range(9)]
+    assert {round(value, 12) for value in drawn} == {round(value, 12) for value in own.values()}
+
+
+def test_within_prompts_by_hand():
+    ids, rows = [0, 1, 1, 0, 1, 2], Ragged.of([[1], [2, 3], [2], [1], [2, 3], [9]])
+    assert distinct_within(ids, rows) == pytest.approx((1 / 2 + 2 / 3) / 2), "a prompt with one response has no share"
+    assert math.isnan(distinct_within([0, 1], Ragged.of([[1], [1]])))
+    assert math.isnan(self_bleu_within([0, 1], Ragged.of([[1], [1]]), stream(0, "test")))
+
+
 def test_trajectories_by_hand():
     trajectories = Trajectories()
     # Prompt 0 has two different responses in two rollouts, prompt 1 one in two.
@@ -177,6 +225,8 @@ def test_a_run_by_hand(folder):
     assert frame.loc[:1, "rouge_1":"rouge_1_recall"].isna().all(axis=None)
     # Two of four tokens, and of three earlier ones: F is 4/7; the other response is the same.
     assert frame.loc[2, "rouge_1":"rouge_1_recall"].tolist() == pytest.approx([11 / 14, 3 / 4, 5 / 6])
+    assert frame["distinct_within"].tolist() == [1, 1, 1]
+    assert frame["self_bleu_within"].between(0, 0.5).all()
     assert frame["distinct_trajectories"].tolist() == pytest.approx([2, 2, 3])
     assert frame["trajectories_share"].tolist() == pytest.approx([1, 1, 3 / 4])
     assert frame["token_age_steps"].tolist() == pytest.approx([0, 0, 8 / 6])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from redraft.ops import provenance
 
@@ -45,6 +46,27 @@ def test_a_lock_has_the_versions_that_were_chosen_and_all_that_is_asked_for(envi
     assert set(asked_for(environment)) <= set(found)
 
 
+@pytest.mark.parametrize("environment", ["cpu", "gpu"])
+def test_the_plugin_for_slurm_finds_all_that_it_asks_for_but_its_newer_numpy(environment):
+    """It uses numpy and pandas for its report of efficiency alone, which nothing here asks for."""
+    found, text = pins(environment), (ENVS / "slurm.txt").read_text()
+    plugins = dict(re.findall(r"^([a-z-]+)==([\d.]+) --hash=sha256:[0-9a-f]{64}$", text, flags=re.M))
+    assert len(plugins) == 2
+    unmet = set()
+    for name, version in plugins.items():
+        assert importlib.metadata.version(name) == version
+        for needed in map(Requirement, importlib.metadata.requires(name)):
+            has = (found | plugins).get(needed.name)
+            unmet |= set() if has and needed.specifier.contains(has) else {needed.name}
+    assert unmet == {"numpy"}
+
+
+def test_the_environment_that_trains_can_submit_to_slurm():
+    """The literal `snakemake --profile slurm` ends in "invalid choice" where the plugin is not installed."""
+    shown = subprocess.run(["snakemake", "--help"], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert re.search(r"--executor \{[^}]*\bslurm,slurm-jobstep\b", shown)
+
+
 def test_both_environments_train_and_grade_with_the_same_versions():
     cpu, gpu = pins("cpu"), pins("gpu")
     assert {name: cpu[name] for name in SHARED} == {name: gpu[name] for name in SHARED}
@@ -66,6 +88,7 @@ def test_lighteval_s_environment_can_use_the_other_s_packages_of_pytorch_s_cuda_
     assert {pins(name)["langdetect"] for name in PINNED} == {pins("cpu")["langdetect"]}
 
 
+@pytest.mark.servers
 def test_a_resolver_takes_what_the_environments_ask_for(tmp_path):
     """`make lock` in a copy changes nothing, since pins that still fit are kept."""
     shutil.copytree(ENVS, tmp_path / "envs")

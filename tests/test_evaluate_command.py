@@ -1,15 +1,18 @@
 """`redraft evaluate`: from a model to a table, and the messages of mistakes."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from redraft.cli import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
@@ -34,9 +37,16 @@ def folder(tmp_path_factory):
 
 
 def evaluate(folder, *arguments, **environment):
-    command = ["redraft", "evaluate", *arguments]
-    env = os.environ | {"HF_HUB_OFFLINE": "1"} | environment
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+    """Standard output and error of the command, called in this process, which has loaded torch already."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as end:
+            main(["evaluate", *arguments])
+    assert end.value.code == 0, err.getvalue()
+    return out.getvalue(), err.getvalue()
 
 
 QUICK = ("model", "--protocol", "tiny", "--limit", "4", "--rows", "16", "--threads", "1")
@@ -44,9 +54,11 @@ QUICK = ("model", "--protocol", "tiny", "--limit", "4", "--rows", "16", "--threa
 
 @pytest.fixture(scope="module")
 def evaluated(folder):
-    result = evaluate(folder, *QUICK)
+    """Standard output of the command in a process of its own, and its folder of results."""
+    command = ["redraft", "evaluate", *QUICK]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
-    return result, next((folder / "results/evaluations").glob("model-*/tiny-redraft-torch-seed0-first4"))
+    return result.stdout, next((folder / "results/evaluations").glob("model-*/tiny-redraft-torch-seed0-first4"))
 
 
 def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path, monkeypatch):
@@ -67,8 +79,8 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
 
 
 def test_it_prints_counts_and_says_where_everything_is(evaluated):
-    result, where = evaluated
-    header, *rows = result.stdout.splitlines()
+    printed, where = evaluated
+    header, *rows = printed.splitlines()
     assert header.split()[:3] == ["benchmark", "correct", "accuracy"]
     assert {row.split()[0]: row.split()[1].partition("/")[2] for row in rows[:2]} == {
         "arithmetic": "16", "arithmetic-minus": "16",
@@ -85,11 +97,11 @@ def test_again_it_grades_only_and_with_another_model_it_samples_anew(folder, eva
     _, where = evaluated
     before = (where / "generations.parquet").stat().st_mtime_ns
     (where / "scores.json").unlink()
-    assert evaluate(folder, *QUICK).returncode == 0
+    evaluate(folder, *QUICK)
     assert (where / "generations.parquet").stat().st_mtime_ns == before
     assert (where / "scores.json").exists()
     os.utime(folder / "model/model.safetensors")
-    assert evaluate(folder, *QUICK).returncode == 0
+    evaluate(folder, *QUICK)
     assert (where / "generations.parquet").stat().st_mtime_ns > before
 
 
@@ -102,7 +114,7 @@ def test_a_killed_run_with_another_model_does_not_show_the_last_one_s_answers(fo
             time.sleep(0.02)
         process.kill()
     before = time.time_ns()
-    assert evaluate(folder, *QUICK).returncode == 0
+    evaluate(folder, *QUICK)
     assert (where / "generations.parquet").stat().st_mtime_ns > before
 
 
@@ -120,14 +132,13 @@ def test_real_problems_of_all_kinds_are_put_and_graded(folder):
     file = folder / "experiments/benchmarks.yaml"
     file.write_text(file.read_text().replace("max_new_tokens: 4096", "max_new_tokens: 16"))
     arguments = ("--protocol", "greedy", "--benchmarks", ",".join(names), "--limit", "2", "--threads", "1")
-    result = evaluate(folder, "wide", *arguments, REDRAFT_DATA=str(DATA))
-    assert result.returncode == 0, result.stderr
-    counts = dict(row.split()[:2] for row in result.stdout.splitlines()[1 : 1 + len(names)])
+    printed, said = evaluate(folder, "wide", *arguments, REDRAFT_DATA=str(DATA))
+    counts = dict(row.split()[:2] for row in printed.splitlines()[1 : 1 + len(names)])
     assert list(counts) == list(names)
     assert {count.partition("/")[2] for count in counts.values()} == {"2"}
     assert {counts[name] for name in names[:4]} == {"0/2"}  # noise boxes nothing, and rarely has a comma
-    assert "ifeval: prompt_strict " in result.stdout
-    assert "540 of 541 problems: a copy that lacks one prompt" in result.stderr
+    assert "ifeval: prompt_strict " in printed
+    assert "540 of 541 problems: a copy that lacks one prompt" in said
 
 
 def _first(name):

@@ -111,6 +111,7 @@ def test_over_hours_lines_stand_at_their_own_hours_and_a_smoothed_one_lies_over_
 def test_an_accuracy_over_steps_is_a_whole_line_from_the_initial_policy_on(runs):
     panel = {"quantity": "accuracy:all", "title": "r", "cells": [A]}
     data = figure_data(figure("step", panel), runs, paper_scale=False)
+    assert list(data["x"]) == [0, 2], "steps done by the policy"
     line = plot(figure("step", panel), data).axes[0].lines[0]
     assert list(line.get_xdata()) == [0, 2]
     assert list(line.get_ydata()) == [0.0, 100.0]

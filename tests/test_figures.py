@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.path import Path as Outline
 from pydantic import ValidationError
 
 from analysis.collect import Runs
@@ -34,7 +35,9 @@ def step(cell, seed, number, steps_per_epoch, **values):
         "tokens_reused": 20.0 if drafts else 0.0, "prefix_length": 10.0 if drafts else math.nan,
         "full_reuse_ratio": 0.5 if drafts else math.nan, "response_length": 20.0, "token_age_epochs": 0.5,
         "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * number, "clip_fraction": 0.001,
-        "gradient_norm": 1.0, "distinct_1": 0.1, "self_bleu": 0.5, "rouge_1": 0.6 if drafts else math.nan,
+        "gradient_norm": 1.0, "distinct_1": 0.1, "self_bleu": 0.5,
+        "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+        "rouge_1": 0.6 if drafts else math.nan,
         "rouge_1_precision": 0.6, "rouge_1_recall": 0.6, "distinct_2": 0.3, "distinct_trajectories": 2.0,
         "trajectories_share": 0.9, "token_age_steps": 1.0,
         **{f"seconds.{stage}": number + 1 + seed / 10 for stage in STAGES}, **values,
@@ -61,14 +64,16 @@ def line_of(data, panel, cell):
 def test_a_line_has_a_point_for_every_step_that_was_run():
     data = figure_data(FIGURES[4], made_up({"grpo-vanilla": 2, "grpo-spec-l0": 2}), paper_scale=False)
     line = line_of(data, "rollout time (s)", "grpo-spec-l0")
-    assert list(line.index) == [0, 1, 2, 3, 4, 5]
+    assert list(line.index) == [1, 2, 3, 4, 5, 6], "steps count from 1, as people count"
     assert list(line["reproduced"]) == pytest.approx([1.05, 2.05, 3.05, 4.05, 5.05, 6.05])
-    assert (line.loc[2, "low"], line.loc[2, "high"]) == pytest.approx((3.0, 3.1)), "with two seeds, their range"
-    assert (line.loc[2, "label"], line.loc[2, "seeds"]) == ("ℓ = 1", "0 1")
-    assert line.loc[2, "manifests"] == "grpo-spec-l0/0 grpo-spec-l0/1"
+    assert (line.loc[3, "low"], line.loc[3, "high"]) == pytest.approx(
+        (3.05 - 12.7062 * 0.05, 3.05 + 12.7062 * 0.05), rel=1e-5
+    ), "Student's interval of 3.0 and 3.1"
+    assert (line.loc[3, "label"], line.loc[3, "seeds"]) == ("ℓ = 1", "0 1")
+    assert line.loc[3, "manifests"] == "grpo-spec-l0/0 grpo-spec-l0/1"
     assert set(data["cell"]) == {"grpo-vanilla", "grpo-spec-l0"}, "nothing for what was not run"
     prefix = line_of(data, "verified prefix length (tokens)", "grpo-spec-l0")
-    assert list(prefix.index) == [2, 3, 4, 5], "there is no prefix without drafts"
+    assert list(prefix.index) == [3, 4, 5, 6], "there is no prefix without drafts"
     assert data["reported"].isna().all()
 
 
@@ -88,7 +93,7 @@ def test_by_epoch_a_point_is_the_mean_of_the_epoch_s_steps():
     runs = made_up({"grpo-vanilla": 2, "dapo-vanilla": 3}, change=overlap)
     data = figure_data(FIGURES[2], runs, paper_scale=True)
     grpo = line_of(data, "ROUGE-1 (F)", "grpo-vanilla")
-    assert list(grpo.index) == [1, 2], "there is no earlier epoch to compare the first with"
+    assert list(grpo.index) == [2, 3], "there is no earlier epoch to compare the first with"
     assert list(grpo["reproduced"]) == pytest.approx([0.25, 0.45])
     assert list(grpo["reported"]) == [0.5, 0.7]
     assert list(grpo["deviation"]) == pytest.approx([-0.25, -0.25])
@@ -101,7 +106,7 @@ def test_by_epoch_a_point_is_the_mean_of_the_epoch_s_steps():
 def test_the_first_reuse_is_the_first_step_of_a_line_s_second_epoch():
     data = figure_data(FIGURES[7], made_up({"2k-grpo-spec-l0.5": 2, "4k-grpo-spec-l0.5": 4}), paper_scale=False)
     marked = data[data["first_reuse"]]
-    assert dict(zip(marked["cell"], marked["x"], strict=True)) == {"2k-grpo-spec-l0.5": 2, "4k-grpo-spec-l0.5": 4}
+    assert dict(zip(marked["cell"], marked["x"], strict=True)) == {"2k-grpo-spec-l0.5": 3, "4k-grpo-spec-l0.5": 5}
     one_epoch = figure_data(FIGURES[7], made_up({"5k-grpo-spec-l0.5": 9}), paper_scale=False)
     assert len(one_epoch) == 6
     assert not one_epoch["first_reuse"].any()
@@ -118,12 +123,13 @@ def test_a_quantity_that_an_algorithm_lacks_has_no_points_and_one_of_some_steps_
 
     data = figure_data(figure, made_up({"a": 2, "b": 2, "c": 2}, change=null), paper_scale=False)
     without = line_of(data, "KL", "b")
-    assert (list(without.index), set(without["n_seeds"])) == ([*range(6)], {0})
+    assert (list(without.index), set(without["n_seeds"])) == ([*range(1, 7)], {0})
     assert without["reproduced"].isna().all()
-    assert list(line_of(data, "H", "c").index) == [0, 2, 4, 5]
+    assert list(line_of(data, "H", "c").index) == [1, 3, 5, 6]
     axes = plot(figure, data).axes
     assert axes[0].get_yscale() == "log"
     assert texts(axes[0]) == [], "b was run, and measures no KL"
+    assert list(axes[1].lines[0].get_xdata()) == [*range(1, 7)], "the axis shows the data as they are"
     assert np.isnan(axes[1].lines[0].get_ydata()).tolist() == [False, True, False, True, False, False]
     plt.close("all")
 
@@ -145,7 +151,9 @@ def test_bars_show_the_last_policy_beside_the_paper_s_value_at_its_scale_only():
     data = figure_data(BARS, runs, paper_scale=True, reported=reported)
     assert list(data["cell"]) == ["8b-grpo-spec-l0.5"] * 2, "no bar for what was not run"
     bar = line_of(data, "accuracy", "8b-grpo-spec-l0.5").loc[1]
-    assert (bar["reproduced"], bar["low"], bar["high"]) == pytest.approx((60.5, 60.0, 61.0))
+    assert (bar["reproduced"], bar["low"], bar["high"]) == pytest.approx(
+        (60.5, 60.5 - 12.7062 * 0.5, 60.5 + 12.7062 * 0.5), rel=1e-5
+    )
     assert (bar["reported"], bar["deviation"], bar["n_seeds"]) == pytest.approx((59.3, 1.2, 2))
     time = line_of(data, "time", "8b-grpo-spec-l0.5").loc[0]
     assert (time["reproduced"], math.isnan(time["reported"])) == (pytest.approx(21.3), True)
@@ -195,7 +203,75 @@ def test_what_was_not_run_is_named_in_the_drawing(number):
         if figure.x == "cell" or len(absent) == len(panel.cells):
             assert texts(axis) == ["not run"] * (len(absent) if figure.x == "cell" else 1)
         else:
-            assert texts(axis) == [f"not run: {', '.join(absent)}"]
+            assert [text.replace("\n", " ") for text in texts(axis)] == [f"not run: {', '.join(absent)}"]
+    plt.close("all")
+
+
+@pytest.mark.parametrize("number", FIGURES)
+@pytest.mark.parametrize(
+    "run", [["grpo-spec-l0.5"], ["grpo-vanilla", "dapo-vanilla", "grpo-spec-linf", "8b-grpo-vanilla"]]
+)
+def test_no_text_of_a_drawing_lies_over_a_line_a_bar_or_another_text(number, run):
+    figure = FIGURES[number]
+    drawing = plot(figure, figure_data(figure, made_up(dict.fromkeys(run, 2)), paper_scale=False))
+    drawing.canvas.draw()
+    written = [
+        (text, axis)
+        for axis in drawing.axes if axis.get_visible()
+        for text in [*axis.texts, axis.title, axis.xaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()]
+        if text.get_text() and text.get_visible()
+    ]  # fmt: skip
+    written += [(text, None) for legend in drawing.legends for text in legend.get_texts()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text, _ in written]
+    for name, box in boxes:
+        for axis in drawing.axes:
+            assert not any(hides(box, drawn) for drawn in shapes(axis)), name
+    overlapping = {
+        (a, b)
+        for i, (a, first) in enumerate(boxes)
+        for b, second in boxes[i + 1 :]
+        if first.padded(-0.5).overlaps(second)
+    }
+    assert not {pair for pair in overlapping if any("not run" in name for name in pair)}
+    assert all(text.get_bbox_patch() is None for text, _ in written), "nothing opaque behind a text"
+    plt.close("all")
+
+
+def shapes(axis):
+    """Outlines of an axis's lines and bars, in pixels."""
+    lines = [line.get_path().transformed(line.get_transform()) for line in axis.lines]
+    return [*lines, *(bar.get_path().transformed(bar.get_transform()) for bar in axis.patches)]
+
+
+def hides(box, path):
+    """Whether a text's box meets an outline; NaN are gaps."""
+    points = path.vertices[~np.isnan(path.vertices).any(axis=1)]
+    return len(points) > 0 and Outline(points).intersects_bbox(box, filled=False)
+
+
+def test_what_was_not_run_stands_between_the_title_and_the_diagram():
+    drawing = plot(FIGURES[4], figure_data(FIGURES[4], made_up({"grpo-spec-l0.5": 2}), paper_scale=False))
+    drawing.canvas.draw()
+    for axis in drawing.axes:
+        note, title = (text.get_window_extent() for text in (axis.texts[0], axis.title))
+        assert axis.bbox.y1 <= note.y0 < note.y1 <= title.y0 + 0.5
+        assert 0 <= note.x0 < note.x1 <= drawing.bbox.x1
+    plt.close("all")
+
+
+def test_a_long_note_is_broken_so_that_it_stays_above_its_own_diagram():
+    cells = ["a", *(f"a-cell-with-a-long-name-{i}" for i in range(9))]
+    panels = [{"quantity": "reward", "title": title, "cells": cells} for title in "pqr"]
+    figure = Figure(number=5, title="t", x="step", columns=3, panels=panels)
+    drawing = plot(figure, figure_data(figure, made_up({"a": 2}), paper_scale=False))
+    drawing.canvas.draw()
+    assert len(drawing.axes) == 3
+    for axis in drawing.axes:
+        note, title = (text.get_window_extent() for text in (axis.texts[0], axis.title))
+        around = axis.get_tightbbox()
+        assert around.x0 - 12 <= note.x0 < note.x1 <= around.x1 + 12
+        assert note.x1 - note.x0 < axis.bbox.width + 12, "not wider than the diagram"
+        assert axis.bbox.y1 <= note.y0 < note.y1 <= title.y0 + 0.5
     plt.close("all")
 
 

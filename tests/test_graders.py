@@ -24,7 +24,7 @@ RIGHT, WRONG = "1a=;\\boxed{7}", "1a=;\\boxed{8}"
 FAKES = """
 import os, signal, time
 
-def grade(texts, answer):
+def grade(texts, answer, rule):
     return [one(text, answer) for text in texts], 0.25
 
 def one(text, answer):
@@ -37,11 +37,11 @@ def one(text, answer):
         bytearray(1 << 40)
     return float(answer in text)
 
-def slow(texts, answer):
+def slow(texts, answer, rule):
     time.sleep(0.4 if texts[0] else 0.0)
     return [1.0] * len(texts), 0.01 if texts[0] else 0.0
 
-def failing(texts, answer):
+def failing(texts, answer, rule):
     return 1 / len(texts[0])
 """
 """Graders in place of the real one. A module of its own, since a worker cannot import a file of tests."""
@@ -66,7 +66,7 @@ def grade(graders, *texts, prompt=0):
 
 @pytest.fixture(scope="module")
 def graders():
-    with Graders(["7", "8"], TOKENIZER, 2) as graders:
+    with Graders(["7", "8"], TOKENIZER, 2, "last_box") as graders:
         yield graders
 
 
@@ -102,7 +102,7 @@ def test_a_response_that_costs_its_worker_earns_nothing_and_the_others_their_own
     monkeypatch.setattr(grading, "SECONDS", 3.0)
     texts = ("right 7", lost, "wrong", "7 again")
     rollouts = [Rollout(0, i, np.array([i], np.int32), np.zeros(1), np.zeros(1), Finish.EOS) for i in range(4)]
-    with Graders(["7"], Words(*texts), 2) as graders:
+    with Graders(["7"], Words(*texts), 2, "last_box") as graders:
         others = graders.grade(0, rollouts[:1])
 
         async def both():
@@ -113,7 +113,7 @@ def test_a_response_that_costs_its_worker_earns_nothing_and_the_others_their_own
 
 
 def test_an_error_of_the_grader_itself_is_not_a_reward_of_nothing(fakes, monkeypatch):
-    with Graders(["7"], TOKENIZER, 1) as graders:
+    with Graders(["7"], TOKENIZER, 1, "last_box") as graders:
         monkeypatch.setattr(grading, "_grade", fakes.failing)
         with pytest.raises(ZeroDivisionError):
             grade(graders, "")
@@ -188,7 +188,7 @@ def workers():
 
 def test_graders_processes_are_as_many_as_asked_for_and_end_with_the_block():
     before = workers()
-    with Graders(["7"], TOKENIZER, 2):
+    with Graders(["7"], TOKENIZER, 2, "last_box"):
         assert len(workers() - before) == 2
     assert workers() <= before
 
@@ -270,7 +270,7 @@ class Waiters(collections.deque):
         super().remove(waiter)
 
 asked = []
-with exit_on_sigterm(), Graders(["7"], None, 1) as graders:
+with exit_on_sigterm(), Graders(["7"], None, 1, "last_box") as graders:
     time.sleep(0.2)  # until the pool's thread waits for work
     condition = graders.pool._context.task_queue.not_empty
     condition._waiters = Waiters(condition._waiters)

@@ -151,6 +151,32 @@ def test_entropy_is_the_mean_over_response_tokens_before_the_update(tiny_model, 
     assert metrics["entropy"] == pytest.approx(expected, rel=1e-4)
 
 
+def laws_by_hand(model, sequences):
+    """The law before each response token, float32 (all tokens, vocabulary), each response computed by itself."""
+    with torch.no_grad():
+        rows = [model(input_ids=torch.tensor([[*p, *r]])).logits[0, len(p) - 1 : -1] for p, r in sequences]
+    return torch.cat(rows).log_softmax(-1)
+
+
+def test_the_divergence_is_the_sum_over_the_vocabulary_without_a_bound(tiny_model, sequences):
+    learner = make_learner(make_run(GRPO()), tiny_model, moved=1.0)
+    rollouts = [sample.rollout for group in groups_of(sequences) for sample in group.samples]
+    own, other = laws_by_hand(learner.policy, sequences), laws_by_hand(learner.reference, sequences)
+    expected = float((own.exp() * (own - other)).sum(-1).mean())
+    found = learner.divergence(rollouts, prompts_of(sequences))
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert found > 1, "the policy was moved far away"
+    backwards = float((other.exp() * (other - own)).sum(-1).mean())
+    assert abs(found - backwards) > 0.05 * found, "the test tells the two directions apart"
+    same = make_learner(make_run(GRPO()), tiny_model)
+    assert same.divergence(rollouts, prompts_of(sequences)) == pytest.approx(0, abs=1e-6)
+
+
+def test_without_a_reference_policy_there_is_no_divergence(tiny_model, sequences):
+    rollouts = [sample.rollout for group in groups_of(sequences) for sample in group.samples]
+    assert make_learner(make_run(RLOO()), tiny_model).divergence(rollouts, prompts_of(sequences)) is None
+
+
 def count_steps(learner, name):
     counted, step = [], learner.parts[name].step
     learner.parts[name].step = lambda: [counted.append(1), step()]

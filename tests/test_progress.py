@@ -1,8 +1,25 @@
-"""Progress lines of a campaign, on a simulated clock."""
+"""Progress lines of a campaign and its time left, on a simulated clock."""
 
+import itertools
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_redraft as plugin
+from redraft.config import Experiments
+from redraft.ops import usage
+from redraft.ops.campaign import plan, priors, taken
+from redraft.ops.time_left import Durations, Job, Left, Plan, left, makespan
+
+ROOT = Path(__file__).parents[1]
+CORE = (("cores", 1),)
 
 
 @pytest.fixture
@@ -12,22 +29,221 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_rest_is_estimated_from_the_jobs_that_ended_and_says_what_it_leaves_out(clock):
+def job(rule, *needs, takes=CORE):
+    return Job(rule, frozenset(needs), takes)
+
+
+# Jobs played through.
+
+
+@pytest.mark.parametrize(
+    ("jobs", "cores", "seconds"),
+    [
+        ({1: job("a"), 2: job("a"), 3: job("a")}, 1, 30),
+        ({1: job("a"), 2: job("a"), 3: job("a")}, 2, 20),
+        ({1: job("a"), 2: job("a", 1), 3: job("b", 2)}, 8, 27),  # a chain does not end sooner on more cores
+        ({1: job("a"), 2: job("b"), 3: job("a", 2)}, 2, 17),
+        ({1: job("a", 99), 2: job("b", 1)}, 1, 17),  # what job 1 needs is there already
+        ({1: job("a", takes=(("cores", 2),)), 2: job("b"), 3: job("b")}, 2, 17),
+        ({}, 2, 0),
+    ],
+)
+def test_a_job_starts_once_what_it_needs_has_ended_and_there_is_room(jobs, cores, seconds):
+    assert makespan(Plan(jobs, {"cores": cores}), {}, {"a": 10, "b": 7}.get) == seconds
+
+
+def test_gpus_and_a_cluster_s_places_are_shared_as_cores_are():
+    jobs = {i: job("a", takes=(("cores", 1), ("gpus", 2))) for i in range(4)}
+    assert makespan(Plan(jobs, {"cores": 64, "gpus": 4}), {}, {"a": 10}.get) == 20
+    remote = {i: job("a", takes=(("jobs", 1),)) for i in range(6)} | {9: job("b")}
+    assert makespan(Plan(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get) == 20
+
+
+def test_what_runs_holds_its_room_for_the_rest_of_its_time():
+    jobs = {1: job("a"), 2: job("a"), 3: job("b", 1)}
+    assert makespan(Plan(jobs, {"cores": 1}), {1: 4.0}, {"a": 10, "b": 7}.get) == 21
+    durations = Durations({"a": 10.0, "b": 7.0})
+    assert left(Plan(jobs, {"cores": 2}), [], {1: 6.0, 2: 1.0}, durations).seconds == 11
+    overdue = left(Plan({1: job("a")}, {"cores": 1}), [], {1: 500.0}, durations)
+    assert overdue.seconds == 1, "a tenth of the mean, and never nothing"
+
+
+def test_a_target_takes_no_time_and_is_no_job():
+    jobs = Plan({1: job("a"), 2: job("", 1, takes=())}, {"cores": 1})
+    assert left(jobs, [], {}, Durations({"a": 10.0})) == Left(10.0, 1, {})
+    assert left(jobs, [1], {}, Durations({"a": 10.0})) == Left(0.0, 0, {})
+
+
+# What a kind of job takes.
+
+
+def test_a_prior_counts_as_one_job_and_all_priors_go_at_the_pace_seen_here():
+    durations = Durations({"train": 10.0, "grade": 2.0})
+    assert (durations.mean("train"), durations.mean("grade"), durations.mean("other")) == (10.0, 2.0, None)
+    durations.add("train", 30.0)
+    durations.add("train", 50.0)
+    assert durations.mean("grade") == pytest.approx(8.0), "80 s where the prior said 20"
+    assert durations.mean("train") == pytest.approx((40 + 30 + 50) / 3)
+    durations.add("other", 3.0)
+    durations.add("other", 5.0)
+    assert (durations.mean("other"), durations.mean("grade")) == (4.0, pytest.approx(8.0))
+
+
+def test_the_shipped_priors_name_every_rule_of_the_presets_that_they_are_of():
+    rules = {
+        name
+        for file in (ROOT / "workflows/rules").glob("*.smk")
+        for name in re.findall(r"^rule (\w+):", file.read_text(), re.M)
+    }
+    of_gpus_or_verl = {"prepare_data", "lighteval", "lighteval_environment"}
+    for preset in ("smoke", "tiny"):
+        Experiments(ROOT).preset(preset)
+        assert rules | {"generate_initial"} == priors(preset).keys() | of_gpus_or_verl
+        assert all(0 < seconds < 600 for seconds in priors(preset).values())
+    assert priors("paper") == {}
+
+
+def test_the_tiny_preset_is_expected_to_take_about_nine_minutes_on_two_cores():
+    shipped = priors("tiny")
+    seconds = makespan(Plan(a_campaign(), {"cores": 2}), {}, lambda rule: shipped.get(rule, 0.0))
+    assert 6 < seconds / 60 < 13
+
+
+# A whole campaign.
+
+
+KINDS = {
+    "make_model": 60.0, "train": 70.0, "generate": 12.0, "generate_initial": 7.0, "grade": 6.0, "diversity": 4.0,
+    "collect": 2.0, "tables": 20.0, "figures": 25.0, "claims": 3.0, "report": 3.0, "track": 12.0,
+}  # fmt: skip
+
+
+def a_campaign(runs=12, initial=3):
+    """Jobs of a campaign such as the tiny preset's, by number."""
+    numbers = itertools.count(1)
+    jobs = {}
+
+    def add(rule, *needs):
+        number = next(numbers)
+        jobs[number] = job(rule, *needs)
+        return number
+
+    model = add("make_model")
+    ends = [add("grade", add("generate_initial", model)) for _ in range(initial)]
+    for _ in range(runs):
+        run = add("train", model)
+        ends += [add("grade", add("generate", run)), add("diversity", run)]
+    collected = add("collect", *ends)
+    parts = [add(rule, collected) for rule in ("tables", "figures", "claims")]
+    last = [add("report", *parts), add("track", collected)]
+    jobs[next(numbers)] = job("", *last, takes=())
+    return jobs
+
+
+def play(jobs, cores, seconds, clock, campaign, rng):
+    """Run the jobs on the clock in an order of chance; what the campaign says at each end, and when it was over."""
+    waiting = {number for number, one in jobs.items() if one.rule}
+    running, said = {}, []
+    while waiting or running:
+        ready = [number for number in sorted(waiting) if not jobs[number].needs & (waiting | running.keys())]
+        rng.shuffle(ready)
+        for number in ready[: cores - len(running)]:
+            waiting.remove(number)
+            running[number] = clock[0] + seconds[number]
+            campaign.start(number, jobs[number].rule)
+        ended = min(running, key=running.get)
+        clock[0] = running.pop(ended)
+        campaign.finish(ended)
+        said.append((clock[0], campaign.rest(), left_of(campaign)))
+    return said
+
+
+def left_of(campaign):
+    running = {number: plugin.time.monotonic() - began for number, (_, began) in campaign._running.items()}
+    return left(campaign._expected, campaign._ended, running, campaign._durations).seconds
+
+
+def simulated(clock, cores, known, pace=1.0, runs=12, seed=0):
+    """A campaign whose jobs take `pace` times the priors, a third more or less; (now, said, estimate, truth)."""
+    rng = np.random.default_rng(seed)
+    jobs = a_campaign(runs)
+    seconds = {number: pace * KINDS.get(one.rule, 0) * rng.lognormal(0, 0.3) for number, one in jobs.items()}
     campaign = plugin.Campaign()
-    campaign.plan({"train": 4, "grade": 4, "all": 1, "total": 9})
-    assert campaign.total == 9
-    for job in (0, 1):
-        campaign.start(job, "train")
-    assert campaign.rest() == "time left not known yet"
+    campaign.expect(Plan(jobs, {"cores": cores}), Durations({kind: KINDS[kind] for kind in known}))
+    said = play(jobs, cores, seconds, clock, campaign, rng)
+    assert not campaign._running
+    end = said[-1][0]
+    return [(now, text, estimate, end - now) for now, text, estimate in said]
+
+
+@pytest.mark.parametrize(("cores", "factor"), [(1, 1.8), (2, 1.8), (4, 1.8), (16, 3)])
+@pytest.mark.parametrize("pace", [0.4, 1.0, 3.0])
+def test_with_priors_the_time_left_is_near_the_truth_from_the_first_job_on(clock, cores, factor, pace):
+    """With 16 cores all trainings run at once, and those that end first are the short ones."""
+    ratios = []
+    for seed in range(3):
+        clock[0] = 0.0
+        points = simulated(clock, cores, KINDS, pace, seed=seed)
+        total = points[-1][0]
+        ratios += [estimate / truth for _, _, estimate, truth in points if truth > 0.1 * total]
+        assert all(text.startswith("about") for _, text, _, _ in points[:-1])
+        assert points[-1][1] == "nothing left"
+    ratios = np.array(ratios)
+    assert 1 / factor < ratios.min() <= ratios.max() < factor
+    assert 1 / factor**0.4 < np.median(ratios) < factor**0.4
+
+
+def test_without_priors_it_is_a_lower_bound_until_all_kinds_have_been_seen_and_never_nothing(clock):
+    points = simulated(clock, 2, known=())
+    for _, text, estimate, truth in points[:-1]:
+        assert not re.search(r"\b0 s left", text)
+        if not text.startswith("about"):
+            assert estimate <= 1.3 * truth
+            assert "never timed" in text
+    said = [text for _, text, _, _ in points]
+    assert said[0] == "time left not known: 60 jobs of kinds never timed"
+    assert sum(text.startswith("at least") for text in said) > 30, (
+        "the analysis comes last, and nothing was known of it"
+    )
+
+
+def test_when_only_jobs_of_unknown_kinds_remain_no_time_is_named(clock):
+    campaign = plugin.Campaign()
+    jobs = {1: job("train"), **{i: job("grade", 1) for i in range(2, 92)}}
+    campaign.expect(Plan(jobs, {"cores": 2}), Durations({}))
+    campaign.start(1, "train")
     clock[0] = 60.0
-    assert campaign.finish(0) == ("train", 60.0)
-    # Three trainings of 60 s are left, one of which has run for 60 s; two run at a time.
-    assert campaign.rest() == "about 60 s left and 4 jobs of kinds not timed yet"
-    campaign.finish(1)
+    assert campaign.rest() == "time left not known: 91 jobs of kinds never timed"
+    assert campaign.finish(1) == ("train", 60.0)
+    assert campaign.rest() == "time left not known: 90 jobs of kinds never timed"
     campaign.start(2, "grade")
     clock[0] = 62.0
     campaign.finish(2)
-    assert campaign.rest() == "about 63 s left"
+    assert campaign.rest() == "about 90 s left", "89 jobs, two at a time"
+
+
+def test_lines_say_how_many_jobs_ended_and_what_is_not_known_without_a_plan(clock):
+    campaign = plugin.Campaign()
+    campaign.plan({"train": 4, "grade": 4, "all": 1, "total": 9})
+    assert (campaign.total, campaign.done, campaign.rest()) == (9, 0, "time left not known")
+    campaign.start(0, "train")
+    campaign.finish(0)
+    assert (campaign.done, campaign.left["train"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        (Left(0.2, 1, {}), "about 1 s left"),
+        (Left(540.0, 9, {}), "about 9 min left"),
+        (Left(540.0, 9, {"track": 2, "report": 1}), "at least 9 min left, not counting 3 jobs of kinds never timed"),
+        (Left(0.0, 9, {"track": 9}), "time left not known: 9 jobs of kinds never timed"),
+        (Left(70.0, 2, {"track": 1}), "at least 70 s left, not counting 1 job of a kind never timed"),
+        (Left(0.0, 0, {}), "nothing left"),
+    ],
+)
+def test_the_time_left_as_text(rest, text):
+    assert plugin.time_left(rest) == text
 
 
 @pytest.mark.parametrize(
@@ -35,3 +251,141 @@ def test_the_rest_is_estimated_from_the_jobs_that_ended_and_says_what_it_leaves_
 )
 def test_durations(seconds, text):
     assert plugin.duration(seconds) == text
+
+
+# What Snakemake knows of a campaign.
+
+
+def snakemake_s(local_exec, records):
+    """What this uses of a workflow: a model, two trainings with a GPU, a table and a target; the model is there."""
+    rules = {name: SimpleNamespace(name=name, norun=name == "all") for name in ("model", "train", "tables", "all")}
+    names = ["model", "train", "train", "tables", "all"]
+    jobs = [
+        SimpleNamespace(rule=rules[name], threads=64 if name == "tables" else 1, output=[] if name == "all" else [i],
+                        resources={"gpus": 1} if name == "train" else {})
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    needs = {0: [], 1: [0], 2: [0], 3: [1, 2], 4: [3]}
+
+    class Dependencies:
+        def __getitem__(self, one):
+            return [jobs[i] for i in needs[number(one)]]
+
+    def number(one):
+        return next(i for i, other in enumerate(jobs) if other is one)
+
+    dag = SimpleNamespace(jobs=jobs, jobid=number, needrun_jobs=lambda: jobs[1:], dependencies=Dependencies())
+    return SimpleNamespace(
+        dag=dag, nodes=None if local_exec else 20, is_local=lambda rule: local_exec or rule.name != "train",
+        resource_settings=SimpleNamespace(cores=4, local_cores=None),
+        scheduler=SimpleNamespace(global_resources={"gpus": 2}),
+        persistence=SimpleNamespace(metadata=records.get),
+    )  # fmt: skip
+
+
+def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_the_places():
+    here = plan(snakemake_s(True, {}))
+    assert (here.capacity["cores"], here.capacity["gpus"]) == (4, 2)
+    assert here.jobs == {
+        1: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
+        2: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
+        3: Job("tables", frozenset({1, 2}), (("cores", 4), ("gpus", 0))),
+        4: Job("", frozenset({3})),
+    }
+    cluster = plan(snakemake_s(False, {}))
+    assert cluster.capacity["jobs"] == 20
+    assert cluster.jobs[1] == Job("train", frozenset({0}), (("jobs", 1),))
+    assert cluster.jobs[3] == here.jobs[3], "the analysis stays on this machine"
+
+
+def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch():
+    def record(rule, start, end):
+        return SimpleNamespace(rule=rule, starttime=start, endtime=end)
+
+    records = {0: record("model", 10.0, 70.0), 1: record("train", 5.0, 5.0), 2: record("fit", 5.0, 9.0),
+               3: record("tables", None, 9.0)}  # fmt: skip
+    workflow = snakemake_s(True, records)
+    assert list(taken(workflow, workflow.dag.jobs)) == [("model", 60.0)]
+
+
+# What a call took.
+
+BUSY = "import time\nwhile time.process_time() < {}: pass"
+CALL = f"""
+import subprocess, sys
+from redraft.ops.usage import processor_seconds, wall_seconds
+before = processor_seconds()
+inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+subprocess.run([sys.executable, "-c", inner, {BUSY.format(0.6)!r}])
+print(processor_seconds() - before, wall_seconds())
+"""
+
+
+def test_processor_seconds_count_what_the_children_of_children_worked():
+    result = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, check=True)
+    processor, wall = map(float, result.stdout.split())
+    assert 0.6 <= processor < 2, "a sleeping parent's wall time is no work"
+    assert wall >= 0.5
+
+
+def test_the_line_at_the_end_names_minutes_and_processor_seconds_and_where():
+    record = {"wall_seconds": 552.0, "processor_seconds": 1048.2, "here": True}
+    assert usage.text(record) == "this call took 9.2 minutes and 1,048 processor seconds of all jobs and of Snakemake"
+    assert usage.text(record | {"here": False}).endswith("on this machine; Slurm counts those of its jobs")
+
+
+def test_on_a_cluster_jobs_wait_until_the_queue_says_that_they_run(clock):
+    campaign = plugin.Campaign()
+    campaign.plan({"train": 3, "total": 3})
+    assert campaign.counts() == ""
+    for job in (0, 1, 2):
+        campaign.submit(job, "train")
+    assert campaign.counts() == "; 0 run, 3 wait"
+    clock[0] = 100.0
+    assert campaign.queue({0: "running", 1: "waiting", 2: "waiting"}) == [0]
+    assert campaign.queue({0: "running", 1: "waiting"}) == [], "it ran already"
+    assert campaign.counts() == "; 1 run, 2 wait"
+    clock[0] = 160.0
+    assert campaign.finish(0) == ("train", 60.0), "the wait is no part of it"
+    assert campaign.finish(1) == ("train", 60.0), "it began when it was last seen to wait"
+    assert campaign.counts() == "; 0 run, 1 wait"
+    campaign.fail(2)
+    campaign.submit(2, "train")
+    campaign.queue({2: "running"})
+    campaign.submit(2, "train")
+    assert campaign.counts() == "; 0 run, 1 wait", "a job is once in the counts, whatever its attempts"
+
+
+@pytest.fixture
+def handler(capsys):
+    """Sends records to the plugin; returns the lines that it writes."""
+    made = object.__new__(plugin.LogHandler)
+    logging.Handler.__init__(made)
+    made.common_settings = SimpleNamespace(dryrun=False)
+    made.__post_init__()
+
+    def emit(text="", level=logging.INFO, **fields):
+        record = logging.LogRecord("", level, "", 0, text, None, None)
+        vars(record).update(fields)
+        made.emit(record)
+        return capsys.readouterr().err.splitlines()
+
+    return emit
+
+
+def test_the_lines_of_a_job_on_a_cluster(handler, clock):
+    handler(event=LogEvent.RUN_INFO, stats={"train": 1, "tables": 1, "total": 2})
+    job = {"event": LogEvent.JOB_INFO, "jobid": 7, "rule_name": "train", "wildcards": {"cell": "a"}}
+    assert handler(**job, local=False) == ["  queue  train a"]
+    assert handler("the queue", slurm_states={7: "waiting"}) == []
+    assert handler("the queue", slurm_states={7: "running", 99: "running"}) == ["  start  train a"]
+    assert handler("the queue", slurm_states={}) == []
+    clock[0] = 5.0
+    assert handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=7) == ["Error in rule"]
+    handler(**(job | {"jobid": 6}), local=False)
+    handler("Error in rule", level=logging.ERROR, event=LogEvent.JOB_ERROR, jobid=6)
+    handler(**job, local=False)
+    (end,) = handler(event=LogEvent.JOB_FINISHED, job_id=7)
+    assert end.endswith("; 0 run, 0 wait")
+    assert handler(**(job | {"jobid": 8}), local=True) == ["  start  train a"]
+    assert handler("2 jobs will never start", level=logging.WARNING) == ["2 jobs will never start"]

@@ -51,7 +51,8 @@ def made_up(layout):
             manifest = layout.run(f"spec_rl/{cell}", seed) / "manifest.json"
             machine = {"processor": "abacus", "cores": 2}
             write_json(manifest, {"git": {"commit": "c0ffee" * 7, "modified": True}, "machine": machine})
-            runs.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0, "manifest": str(manifest)})
+            runs.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0, "manifest": str(manifest),
+                         "initial": str(manifest)})  # fmt: skip
             for number in range(2 * per_epoch):
                 drafts = number >= per_epoch and share < 1
                 decoded = 100.0 * (share if drafts else 1)
@@ -62,7 +63,9 @@ def made_up(layout):
                     "prefix_length": 10.0 if drafts else math.nan, "full_reuse_ratio": 0.5 if drafts else math.nan,
                     "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4,
                     "entropy": 0.3, "kl": 0.01, "clip_fraction": 0.001, "gradient_norm": 1.0, "distinct_1": 0.1,
-                    "self_bleu": 0.5, "rouge_1": 0.6 if number >= per_epoch else math.nan,
+                    "self_bleu": 0.5,
+                    "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+                    "rouge_1": 0.6 if number >= per_epoch else math.nan,
                     **{f"seconds.{stage}": decoded / 100 for stage in STAGES},
                 })  # fmt: skip
             for at in (0, *range(10, run.steps, 10), run.steps):

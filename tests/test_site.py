@@ -8,30 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redraft.config.site import DEFAULTS, Request, Site, load_site, minutes
+from redraft.config import Experiments
+from redraft.config.requests import Request, request_of
+from redraft.config.site import FILE, Site, load_site, minutes, site_file
 from redraft.errors import UserError
 from redraft.ops.slurm_ends import known
 
 ROOT = Path(__file__).parents[1]
+PAPER = Experiments(ROOT).preset("paper")
 
 
 @pytest.fixture
-def site_file(tmp_path, monkeypatch):
+def site_file_named(tmp_path, monkeypatch):
     file = tmp_path / "site.yaml"
     monkeypatch.setenv("REDRAFT_SLURM_SITE", str(file))
     return file
 
 
-def test_a_stage_goes_before_all_and_all_before_the_default():
+def test_a_stage_goes_before_all_and_all_before_what_the_preset_needs():
     site = Site(runtime="2d", partition="gpu", stages={"train": Request(runtime="3d")})
-    assert site.request("train").runtime == "3d"
-    assert site.request("evaluate").runtime == "2d"
-    assert site.request("grade").partition == "gpu"
-    assert site.request("train").memory_gb == DEFAULTS["train"].memory_gb
+    assert site.request("train", PAPER).runtime == "3d"
+    assert site.request("evaluate", PAPER).runtime == "2d"
+    assert site.request("grade", PAPER).partition == "gpu"
+    assert site.request("train", PAPER).memory_gb == request_of("train", PAPER).memory_gb
 
 
 def test_a_training_job_asks_for_the_gpus_of_one_node_by_their_model():
-    resources = Site(gpu_model="h100", account="me", options=["--exclusive", "--nice=5"]).resources("train", gpus=8)
+    resources = Site(gpu_model="h100", account="me", options=["--exclusive", "--nice=5"]).resources("train", PAPER)
     assert resources == {
         "slurm_account": "me", "slurm_extra": "--exclusive --nice=5", "nodes": 1, "runtime": 4 * 24 * 60,
         "mem_mb": 800 * 1024, "cpus_per_task": 64, "gres": "gpu:h100:8",
@@ -54,31 +57,39 @@ def test_every_end_of_a_job_has_a_word_that_the_plugin_knows(state, word):
 
 
 def test_several_nodes_are_one_task_each():
-    resources = Site().resources("train", gpus=8, nodes=2)
+    two = PAPER.model_copy(update={"engine": PAPER.engine.model_copy(update={"nodes": 2})})
+    resources = Site().resources("train", two)
     assert resources | {"nodes": 2, "tasks": 2, "tasks_per_gpu": 0, "mpi": "srun", "gres": "gpu:8"} == resources
+    assert Site().resources("evaluate", two) | {"nodes": 1, "gres": "gpu:1"} == Site().resources("evaluate", two)
 
 
 def test_a_stage_without_gpus_asks_for_none():
-    assert not {"gres", "gpu", "gpus"} & set(Site(gpu_model="h100").resources("grade"))
+    assert not {"gres", "gpu", "gpus"} & set(Site(gpu_model="h100").resources("grade", PAPER))
 
 
 def test_the_file_that_is_shipped_sets_nothing_and_its_example_is_valid():
     text = (ROOT / "profiles/slurm/site.yaml").read_text()
     assert yaml.safe_load(text) is None
-    example = "\n".join(line.removeprefix("# ") for line in text.splitlines()[4:] if line != "#")
-    assert Site.model_validate(yaml.safe_load(example)).request("train").gpu_model == "h100"
+    example = "\n".join(line.removeprefix("# ") for line in text.splitlines()[3:] if line != "#")
+    assert Site.model_validate(yaml.safe_load(example)).request("train", PAPER).gpu_model == "h100"
 
 
-def test_an_unknown_key_is_named_with_those_that_are_known(site_file):
-    site_file.write_text("stages: {train: {partitions: gpu}}")
+def test_an_unknown_key_is_named_with_those_that_are_known(site_file_named):
+    site_file_named.write_text("stages: {train: {partitions: gpu}}")
     with pytest.raises(UserError) as error:
         load_site()
     assert error.value.key == "stages.train.partitions"
     assert "partition" in error.value.allowed
-    assert error.value.file == site_file
+    assert error.value.file == site_file_named
 
 
-def test_a_file_that_is_named_and_missing_is_an_error(site_file):
+def test_the_site_file_is_the_one_that_is_named(site_file_named, monkeypatch):
+    assert site_file() == site_file_named
+    monkeypatch.delenv("REDRAFT_SLURM_SITE")
+    assert site_file() == FILE
+
+
+def test_a_file_that_is_named_and_missing_is_an_error(site_file_named):
     with pytest.raises(UserError, match="no such file"):
         load_site()
 

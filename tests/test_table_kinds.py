@@ -37,9 +37,11 @@ def made_up(cells, seeds=(0, 1)):
     steps, scores, lines = [], [], []
     for cell, (hours, percents) in cells.items():
         for seed in seeds:
-            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json"})
+            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json",
+                          "initial": f"results/tiny/initial/{seed}.json"})  # fmt: skip
             steps += [
                 {"cell": cell, "seed": seed, "step": i, "epoch": i // 2, "responses": 8 - i, "reward": i / 10,
+                 "tokens_decoded": int(1000 * hours),
                  "seconds.total": hours * HOUR, "seconds.rollout": hours * HOUR / 2, "seconds.verification": 0.0,
                  "seconds.assembly": 0.0}
                 for i in range(STEPS)
@@ -106,9 +108,12 @@ def test_a_target_table_shows_hours_speedups_daggers_and_means():
     assert cells.loc[("Mean", "low_speedup"), "reproduced"] == 4.0, "of the rows that have one"
     shown = {line.split("|")[1].strip(): line for line in text(table, cells).splitlines() if line.startswith("|")}
     assert [part.strip() for part in shown["fast"].split("|")[2:5]] == [
-        "2.0 [2.0, 2.0] (4.0 ×)", "6.0 [6.0, 6.0] (†)", "4.0 [4.0, 4.0]"
+        "2.0 [2.0, 2.0] (n = 2, without seed 2) (4.0 ×)", "6.0 [6.0, 6.0] (n = 2, without seed 2) (†)",
+        "4.0 [4.0, 4.0] (n = 2, without seed 2)",
     ]  # fmt: skip
-    assert [part.strip() for part in shown["weak"].split("|")[2:5]] == ["† (†)", "† (†)", "–"]
+    assert [part.strip() for part in shown["weak"].split("|")[2:5]] == [
+        *["† (n = 2, without seed 2) (†)"] * 2, "–",
+    ]  # fmt: skip
     page = render.html(render.Sheet(table, table.columns, cells.reset_index()), Path("results"))
     assert "(4.0 ×)</span>" in page
 

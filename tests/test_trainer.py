@@ -118,9 +118,9 @@ def undisturbed(tiny_model, tmp_path_factory):
 
 KEYS = {
     "step", "epoch", "rollouts", "tokens_decoded", "tokens_reused", "tokens_verified", "response_length", "truncated",
-    "prefix_length", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "entropy", "kl",
-    "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative", "tokens_cached",
-    "grading_seconds",
+    "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "fresh_kl",
+    "entropy", "kl", "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative",
+    "tokens_cached", "grading_seconds",
 }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
 
         return wrapped
 
-    monkeypatch.setattr(trainer.campaign, "_fresh_reward", timed(trainer.campaign._fresh_reward, measuring))
+    monkeypatch.setattr(trainer.campaign, "_fresh", timed(trainer.campaign._fresh, measuring))
     monkeypatch.setattr(trainer.campaign, "_step", timed(trainer.campaign._step, elapsed))
     for step, record in enumerate(first_steps(trainer, STEPS_PER_EPOCH + 1)):
         seconds = record["seconds"]

@@ -82,10 +82,10 @@ def test_a_missing_seed_is_missing_and_never_zero(runs):
 
 def test_an_interval_is_the_same_every_time_and_student_s_is_by_the_sample_variance():
     many = dict(enumerate([0.1, 1.7, 2.9, 4.3, 7.1, 11.3, 13.7, 19.9, 23.3]))
-    assert len({estimate(many).shown for _ in range(5)}) == 1
+    assert len({estimate(many).bootstrap for _ in range(5)}) == 1
     values = {0: 1.0, 1: 2.0, 2: 4.0, 3: 8.0}
     half = t.ppf(0.975, 3) * math.sqrt(variance(values.values()) / 4)
-    assert (estimate(values).tested.low, estimate(values).tested.high) == pytest.approx((3.75 - half, 3.75 + half))
+    assert (estimate(values).interval.low, estimate(values).interval.high) == pytest.approx((3.75 - half, 3.75 + half))
 
 
 def test_an_accuracy_s_interval_is_by_the_sample_variance_between_problems():

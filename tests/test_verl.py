@@ -46,6 +46,7 @@ def test_every_step_is_an_update_with_a_reward_and_the_engine_holds_the_trainers
         assert [(r["step"], r["epoch"]) for r in records] == [(i, i // STEPS_PER_EPOCH) for i in range(STEPS)]
         assert all(r["updated"] and r["rollouts"] == 64 for r in records)
         assert all(0 <= r["reward"] <= 1 and 0 <= r["fresh_reward"] <= 1 for r in records)
+        assert all((r["fresh_kl"] is None) == (r["kl"] is None) and (r["fresh_kl"] or 0) >= 0 for r in records)
         assert any(r["gradient_norm"] > 0 for r in records)
         assert max(r["log_prob_gap_max"] for r in records) < 1e-3, "else vLLM kept old weights"
         assert all(r["seconds"]["total"] > 0 for r in records)

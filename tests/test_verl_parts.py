@@ -129,8 +129,9 @@ def worker(monkeypatch):
             self.usage = SimpleNamespace(verification_seconds=1.0, decoding_seconds=2.0)
 
     class Grader:
-        def grade(self, texts, answer):
+        def grade(self, texts, answer, rule):
             time.sleep(0.01)
+            assert rule == "last_box"
             return [float(answer in text) for text in texts], 0.5
 
     async def strategy(task, tools):
@@ -180,7 +181,8 @@ def test_a_worker_s_groups_are_graded_remembered_and_costed(worker):
 
 def test_what_is_only_measured_is_not_remembered(worker):
     asyncio.run(worker.roll_out(TASKS[:1], 0))
-    assert asyncio.run(worker.fresh_rewards([Task(1, 1, 2), Task(2, 1, 1)], 0)) == [0, 0, 1]
+    groups = unpack_groups(asyncio.run(worker.fresh([Task(1, 1, 2), Task(2, 1, 1)], 0)))
+    assert [(group.prompt, group.rewards.tolist()) for group in groups] == [(1, [0, 0]), (2, [1])]
     assert [len(shard.target.memory) for shard in worker.shards] == [0, 2]
     assert found(worker.shards[1].target, 1) == [[5], [5]]
 
@@ -201,8 +203,8 @@ def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers,
             groups = [a_group(task.prompt, task.visit, step=step) for task in tasks]
             return Part(pack_groups(groups), dict.fromkeys(GENERATION_STAGES, 2.0 * len(tasks)), len(tasks), 0.5)
 
-        def fresh_rewards(self, tasks, step):
-            return [float(task.prompt) for task in tasks]
+        def fresh(self, tasks, step):
+            return pack_groups([a_group(task.prompt, task.visit, step=step) for task in tasks])
 
     monkeypatch.setattr(module.ray, "get", lambda calls: [asyncio.run(call) for call in calls])
     manager = object.__new__(module.RolloutManager)
@@ -211,7 +213,7 @@ def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers,
     groups, waited, cached, grading = manager.roll_out(tasks, 7)
     assert [(g.prompt, g.visit, g.rollouts[0].sampled_at[0]) for g in groups] == [(5, 3, 7), (2, 3, 7), (9, 3, 7)]
     assert (waited, cached, grading) == (dict.fromkeys(GENERATION_STAGES, 6.0), 3, 0.5 * min(workers, 3))
-    assert sorted(manager.fresh_rewards(tasks, 7)) == [2, 5, 9]
+    assert [(g.prompt, g.rollouts[0].sampled_at[0]) for g in manager.fresh(tasks, 7)] == [(5, 7), (2, 7), (9, 7)]
 
 
 TIMERS = {"gen": 8.0, "old_log_prob": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0, "step": 20.0}
@@ -322,6 +324,29 @@ def test_engines_sleep_while_verl_updates_and_wake_once_with_the_new_weights(ste
     steps._rest()
     steps._wake()
     assert steps.called == ["sleep", "wake", "sleep", "wake"]
+
+
+def test_fresh_samples_are_compared_with_the_reference_while_engines_sleep_and_only_measured(steps, monkeypatch):
+    from redraft.train.verl import trainer as module
+
+    def note(name, value):
+        return lambda *_: steps.called.append(name) or value
+
+    steps.agent_loop_manager = SimpleNamespace(fresh=note("sample", [a_group(3), a_group(1, size=2)]))
+    steps.rows.put_unmasked = note("put", BATCH)
+    steps.use_reference_policy = True
+    monkeypatch.setattr(type(steps), "_balance_batch", note("balance", BATCH))
+    monkeypatch.setattr(type(steps), "_compute_ref_log_prob", note("reference", BATCH))
+    monkeypatch.setattr(module, "low_variance_kl", lambda batch: 0.25)
+    steps.awake = False
+    found = steps.fresh(TASKS, 5)
+    assert steps.called == ["wake", "sample", "sleep", "put", "balance", "reference", "wake"]
+    assert (len(found.rewards), found.kl) == (a_group(3).rewards.size + 2, 0.25)
+    assert steps.cleared == [(["a", "b"], "train")], "nothing is left for the next update"
+    steps.use_reference_policy = False
+    steps.called.clear()
+    assert steps.fresh(TASKS, 5).kl is None
+    assert steps.called == ["sample"]
 
 
 def test_a_checkpoint_has_a_part_of_every_process_and_its_policy_is_linked(steps, tmp_path, monkeypatch):

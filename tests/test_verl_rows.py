@@ -17,7 +17,15 @@ from redraft.errors import UserError
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.train.losses import ESTIMATORS, advantages
 from redraft.train.verl import rows
-from redraft.train.verl.rows import PARTITION, HandedOver, Rows, log_prob_gap, put_stored_log_probs, stored_keys
+from redraft.train.verl.rows import (
+    PARTITION,
+    HandedOver,
+    Rows,
+    log_prob_gap,
+    low_variance_kl,
+    put_stored_log_probs,
+    stored_keys,
+)
 from tests.trainers import make_trainer
 
 SIZE, LIMIT, PAD = 4, 8, 99
@@ -248,6 +256,29 @@ def test_without_a_token_sampled_now_there_is_no_gap(queue):
     batch = put([a_group(2, (3, 1, {"prefix": 3}), (5, 0, {"carried": True}))])
     fill_in(queue, batch, "old_log_probs", 5.0)
     assert log_prob_gap(batch) == (0.0, 0.0)
+
+
+def test_what_is_only_measured_has_no_masked_rows_whatever_its_size_and_loss(queue):
+    batch = Rows(make_run(GRPO(loss_agg_mode="seq-mean-token-mean")), PROMPTS, PAD).put_unmasked(
+        [a_group(2, (3, 1)), a_group(0, (4, 1), (2, 0))], 7
+    )
+    assert batch.keys == ["000000000_0_0", "000000001_0_0", "000000001_1_0"]
+    assert not any(tag.get("is_padding") for tag in batch.tags)
+
+
+def test_the_estimate_of_the_divergence_is_unbiased_and_has_no_bound(queue):
+    """Over all tokens of a law, each as often as it is drawn, the estimates' mean is the divergence."""
+    policy, reference = np.array([0.5, 0.25, 0.25]), np.array([0.125, 0.125, 0.75])
+    draws = [0, 0, 1, 2]
+    batch = put([a_group(0, (4, 1))])
+    key = batch.keys[0]
+    queue.rows[key]["rollout_log_probs"] = torch.tensor(np.log(policy[draws]))
+    queue.rows[key]["ref_log_prob"] = torch.tensor(np.log(reference[draws]))
+    for other in batch.keys[1:]:  # masked rows
+        queue.rows[other] |= {"rollout_log_probs": torch.tensor([0.0]), "ref_log_prob": torch.tensor([9.0])}
+    assert low_variance_kl(batch) == pytest.approx(float((policy * np.log(policy / reference)).sum()))
+    queue.rows[key]["ref_log_prob"] = queue.rows[key]["rollout_log_probs"] - 1000.0
+    assert low_variance_kl(batch) == pytest.approx(999.0), "verl's own is bounded by 10"
 
 
 def verl_s_advantages(queue, batch, algorithm):

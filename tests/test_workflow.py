@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -154,6 +155,44 @@ def test_the_terminal_says_what_runs_how_far_and_how_long(campaign):
     assert len(set(totals)) == 1
     assert done == tuple(range(1, totals[0])), "all but the target itself"
     assert re.search(r"grpo-vanilla seed 0 +\d+/6 .* s left", text)
+
+
+LINE = re.compile(r"^\[ *\d+/\d+\] .*; (.*) gone, about (.*) left$", re.M)
+UNITS = {"s": 1, "min": 60, "h": 3600}
+
+
+def seconds_of(text):
+    words = text.split()
+    return sum(int(count) * UNITS[unit] for count, unit in zip(words[::2], words[1::2], strict=True))
+
+
+def test_the_time_left_that_the_terminal_says_is_near_the_truth(campaign):
+    text = (campaign / "terminal").read_text()
+    said = [(seconds_of(gone), seconds_of(left)) for gone, left in LINE.findall(text)]
+    assert len(said) == len(re.findall(r"^\[ *\d+/\d+\]", text, flags=re.M)) - 1, "the last one says `nothing left`"
+    end = first_call(campaign)["wall_seconds"]
+    ratios = [left / (end - gone) for gone, left in said if 0.1 * end < gone < 0.8 * end]
+    assert 1 / 2.5 < statistics.median(ratios) < 2.5
+    assert re.search(r"^  about \d+ (s|min) left$", text, flags=re.M), "before the first job too"
+
+
+def first_call(campaign):
+    return json.loads((campaign / "results/smoke/calls.jsonl").read_text().splitlines()[0])
+
+
+def test_a_call_leaves_and_says_its_wall_time_and_its_processor_seconds(campaign):
+    record = first_call(campaign)
+    jobs = int(re.search(r"^(\d+) jobs:", (campaign / "terminal").read_text(), flags=re.M)[1]) - 1
+    assert (sum(record["jobs"].values()), record["jobs"]["train"], record["finished"]) == (jobs, RUNS, True)
+    manifests = (campaign / "results/smoke/runs").glob("*/*/seed*/steps.jsonl")
+    steps = [json.loads(line)["seconds"]["total"] for file in manifests for line in file.read_text().splitlines()]
+    assert len(steps) == RUNS * 6
+    assert sum(steps) < record["processor_seconds"] < os.cpu_count() * record["wall_seconds"]
+    assert record["wall_seconds"] > max(record["mean_seconds"].values()) > 1
+    assert (
+        "and {:,.0f} processor seconds of all jobs".format(record["processor_seconds"])
+        in (campaign / "terminal").read_text()
+    )
 
 
 def test_a_second_call_does_nothing(campaign):

@@ -1,4 +1,5 @@
-"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval.
+"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval, or resolve
+packages from an index.
 
 `make test` runs the others, from the main environment alone. An unmarked test runs with variables under which vLLM and
 Ray refuse to start, in its own process and in every process that it starts; the error names the marker. Slurm and
@@ -14,7 +15,7 @@ import pytest
 MARKER = "servers"
 REFUSED = {name: f"refused-to-tests-without-the-marker-{MARKER}" for name in ("VLLM_PORT", "RAY_ADDRESS")}
 """Values that are neither a port nor an address."""
-NAMED = re.compile(r"\.venv-(lighteval|launcher)\b|\btests\.(slurm|verl_runs)\b")
+NAMED = re.compile(r"\.venv-lighteval\b|\btests\.(slurm|verl_runs)\b")
 """Names in test files that start lighteval or a Slurm, or use the set-up for training under verl."""
 
 

@@ -15,7 +15,10 @@ TOTALS = {"few": 30, "many": 3018}
 def runs():
     """The runs, as `collect` gathers them."""
     keys = [(cell, seed) for cell, seeds in SEEDS.items() for seed in seeds]
-    lines = [{"cell": c, "seed": s, "manifest": f"results/tiny/{c}/seed{s}/manifest.json"} for c, s in keys]
+    lines = [
+        {"cell": c, "seed": s, "manifest": f"results/tiny/{c}/seed{s}/manifest.json", "initial": f"{s}.json"}
+        for c, s in keys
+    ]
     steps = [step(cell, seed, number) for cell, seed in keys for number in range(4)]
     scores = [line for cell, seed in keys for done in (0, 2, 4) for line in scores_of(cell, seed, done)]
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))

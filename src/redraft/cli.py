@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from redraft import summary as summaries
 from redraft.config import Experiments, run_fingerprint
 from redraft.config.resolve import Settings
 from redraft.errors import UserError
 from redraft.files import NO_SPACE
 from redraft.layout import Layout
 from redraft.stage_commands import StageGroup
-from redraft.summary import aligned, finished, number, side_by_side, summary
+from redraft.summary import aligned, number, summary
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 stages = typer.Typer(cls=StageGroup, no_args_is_help=True, help="Single stages, as the workflow's rules run them.")
@@ -104,13 +105,12 @@ def compare(
     first: Cell,
     second: Cell,
     preset: Preset = DEFAULT_PRESET,
-    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
 ) -> None:
-    """Print the main quantities of two finished runs side by side."""
+    """Compare two cells over the seeds that both have finished: means, and paired intervals."""
     experiments, layout = Experiments(), Layout(preset)
-    experiments.preset(preset)
-    a, b = (summary(finished(experiments.run(cell, seed, preset), layout), cell, seed) for cell in (first, second))
-    typer.echo(aligned(["quantity", first, second, "second / first"], side_by_side(a, b)))
+    rows = summaries.compare(first, second, experiments.preset(preset), experiments, layout)
+    header = ["quantity", first, second, "second against first", "95 % interval", "seeds"]
+    typer.echo(aligned(header, rows))
 
 
 @app.command()

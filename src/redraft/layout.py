@@ -118,6 +118,11 @@ class Layout:
         return self.folder / "report.html"
 
     @property
+    def calls(self) -> Path:
+        """What each call of Snakemake took, a line each."""
+        return self.folder / "calls.jsonl"
+
+    @property
     def tracking(self) -> Path:
         """MLflow's database."""
         return self.folder / "mlflow.db"

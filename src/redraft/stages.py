@@ -120,7 +120,8 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
     report = _reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=campaign.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
     policies = [campaign.folder.policy(step) for step in campaign.evaluated_steps]
-    outputs = [campaign.folder.records, *(file for p in policies for file in sorted(p.glob("*.safetensors")))]
+    outputs = [campaign.folder.records, *sorted((folder / "rollouts").glob("*.parquet"))]
+    outputs += [file for policy in policies for file in sorted(policy.glob("*.safetensors"))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
     write_manifest(
@@ -192,7 +193,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     from redraft.config import sampling_fingerprint
     from redraft.evaluate.generate import generate as sample
     from redraft.ops.lease import EVALUATION, lease
-    from redraft.ops.provenance import environment, git_state
+    from redraft.ops.provenance import environment, git_state, hashes
 
     preset = Experiments().preset(preset_name)
     log = file.parent / "generate.log"
@@ -202,8 +203,13 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
         sample(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
         write_json(file.with_suffix(".json"), {
             "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
-            "git": git_state(), **environment(),
+            "sha256": hashes(file), "made_from": hashes(*map(_file_of, policies)), "git": git_state(), **environment(),
         })  # fmt: skip
+
+
+def _file_of(policy: Path) -> Path:
+    """The file that says which policy it is: a run's manifest, or the weights in a folder."""
+    return policy / "model.safetensors" if policy.is_dir() else policy
 
 
 def _policies_of(path: Path) -> dict[int, Path]:
@@ -231,10 +237,15 @@ def lighteval(generations: Path, grades: Path, comparison: Path) -> None:
 
 
 def diversity(run_folder: Path, seed: int, file: Path) -> None:
-    """Measure the diversity of a run's saved rollouts."""
+    """Measure the diversity of a run's saved rollouts, which must be those that its manifest names."""
     from redraft.evaluate.diversity import measure
+    from redraft.ops.provenance import check_hashes, hashes
 
+    manifest = run_folder / "manifest.json"
+    rollouts = {name: digest for name, digest in read_json(manifest)["sha256"].items() if name.startswith("rollouts/")}
+    check_hashes(run_folder, rollouts, manifest)
     measure(run_folder, seed, file)
+    write_json(file.with_suffix(".json"), {"sha256": hashes(file), "made_from": hashes(manifest)})
 
 
 def choose_cases(run_folder: Path, file: Path) -> None:

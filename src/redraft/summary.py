@@ -3,16 +3,19 @@
 import math
 from pathlib import Path
 
-from redraft.config import Run, run_fingerprint
+from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines
 from redraft.layout import Layout
 
-QUANTITIES = (
-    "tokens_decoded", "tokens_verified", "rollout_seconds", "generation_seconds", "step_seconds", "fresh_reward",
-    "reward",
-)  # fmt: skip
-"""Quantities of a run, besides its accuracies."""
+RELATIONS = {
+    "tokens_decoded": ("tokens", "ratio"), "reuse_epochs:tokens_decoded": ("tokens a step", "ratio"),
+    "tokens_verified": ("tokens", "difference"), "rollout_seconds": ("s", "speedup"),
+    "generation_seconds": ("s", "speedup"), "step_seconds": ("s", "speedup"), "fresh_reward": ("", "difference"),
+    "reward": ("", "difference"),
+}  # fmt: skip
+"""Quantities of a run, besides its accuracies: unit, and how tables relate two cells of it."""
+SUFFIX = {"ratio": " of it", "speedup": " × as fast", "difference": ""}
 
 
 def finished(run: Run, layout: Layout) -> Path:
@@ -55,14 +58,49 @@ def summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
     key = {"cell": cell, "seed": seed, "step": int(last)}
     graded = pd.DataFrame([key | {"benchmark": name} | score for name, score in scores[last].items()])
     runs = Runs(runs=pd.DataFrame(), steps=steps, scores=graded)
-    names = [*QUANTITIES, *(ACCURACY + name for name in scores[last])]
+    names = [*RELATIONS, *(ACCURACY + name for name in scores[last]), ACCURACY + "all"]
     return {name: by_seed(runs, name, cell)[seed] for name in names}
 
 
-def side_by_side(first: dict[str, float], second: dict[str, float]) -> list[list[str]]:
-    """Rows of two summaries: quantity, both values, and the second over the first."""
-    pairs = {name: (first.get(name, math.nan), second.get(name, math.nan)) for name in first | second}
-    return [[name, number(x), number(y), number(y / x if x else math.nan)] for name, (x, y) in pairs.items()]
+def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[list[str]]:
+    """Rows of a comparison of two cells over the seeds that both have finished.
+
+    A row is a quantity with its unit, its mean in each cell, the second cell against the first as the tables relate
+    them, its 95 % Student interval over the seeds, and their number.
+
+    Raises:
+        UserError: if the cells share no finished seed, or a finished run is of another configuration than today's.
+    """
+    from analysis.quantities import ACCURACY
+    from analysis.statistics import estimate, paired
+
+    both = {seed: runs for seed in preset.seeds if (runs := _finished_pair(first, second, seed, experiments, layout))}
+    if not both:
+        for cell in (first, second):
+            finished(experiments.run(cell, preset.seeds[0], preset.name), layout)  # names the file that is missing
+        raise UserError("no seed of both cells is finished", key="cells", value=f"{first}, {second}")
+    rows = []
+    for name in next(iter(both.values()))[0]:
+        a, b = ({seed: pair[i][name] for seed, pair in both.items()} for i in (0, 1))
+        unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS.get(name, ("", "difference"))
+        found = estimate(paired(b, a, relation))
+        shown = f"{number(found.mean)}{SUFFIX[relation] or (' points' if unit == '%' else '')}"
+        interval = f"[{number(found.interval.low)}, {number(found.interval.high)}]"
+        rows.append([f"{name} ({unit})" if unit else name, number(estimate(a).mean), number(estimate(b).mean), shown,
+                     interval, str(len(found.seeds))])  # fmt: skip
+    return rows
+
+
+def _finished_pair(
+    first: str, second: str, seed: int, experiments: Experiments, layout: Layout
+) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Summaries of both cells' runs of a seed; None if one of them is not finished."""
+    runs = [experiments.run(cell, seed, layout.preset) for cell in (first, second)]
+    folders = [layout.run(cell, seed) for cell in (first, second)]
+    if not all((folder / name).exists() for folder in folders for name in ("manifest.json", "scores.json")):
+        return None
+    a, b = (summary(finished(run, layout), f"{run.paper}/{run.cell}", seed) for run in runs)
+    return a, b
 
 
 def number(value: float) -> str:

@@ -43,7 +43,7 @@ rule collect:
 rule tables:
     input:
         **COLLECTED,
-        spec="experiments/{paper}/tables.yaml",
+        spec=lambda wildcards: family_files(wildcards.paper),
         reported=lambda wildcards: reported_files(wildcards.paper),
         published=lambda wildcards: published_files(wildcards.paper),
     output:
@@ -53,8 +53,7 @@ rule tables:
     params:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/tables.yaml",
-            *reported_files(wildcards.paper),
+            *family_files(wildcards.paper), *reported_files(wildcards.paper)
         ),
     shell:
         "redraft stage tables {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
@@ -74,6 +73,7 @@ rule figures:
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/figures.yaml"
         ),
+        version=2,  # increase when the data or the drawings change
     shell:
         "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
@@ -111,7 +111,7 @@ rule cases:
 rule claims:
     input:
         **COLLECTED,
-        spec="experiments/{paper}/claims.yaml",
+        spec=lambda wildcards: family_files(wildcards.paper),
         reported=lambda wildcards: reported_files(wildcards.paper),
     output:
         LAYOUT.claims("{paper}"),
@@ -120,8 +120,7 @@ rule claims:
     params:
         preset=PRESET.name,
         content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/claims.yaml",
-            *reported_files(wildcards.paper),
+            *family_files(wildcards.paper), *reported_files(wildcards.paper)
         ),
     shell:
         "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
@@ -150,5 +149,6 @@ rule track:
         LOGS / "{paper}/track.log",
     params:
         preset=PRESET.name,
+        version=2,  # increase when other things are imported
     shell:
         "redraft stage track {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"

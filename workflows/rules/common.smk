@@ -10,11 +10,14 @@ from redraft.config import (
     fingerprint,
     sampling_fingerprint,
 )
-from redraft.config.site import load_site
+from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import published_data
+from redraft.ops import campaign, usage
 from redraft.ops.slurm_ends import know_all_ends
-from redraft.ops.supply import count_devices
+from redraft.ops.slurm_requests import check_requests
+from redraft.ops.slurm_waiting import watch_queue
+from redraft.ops.supply import count_devices, limit_local_jobs
 
 
 def checked(function):
@@ -46,10 +49,17 @@ EXPERIMENTS = Experiments()
 PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 LAYOUT = Layout(PRESET.name)
 SITE = checked(load_site)
+SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
 PAPERS = list(PRESET.default)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
 ONE = min(PRESET.engine.gpus, 1)
+STAGES = {
+    "train": "train",
+    **dict.fromkeys(["generate", "generate_initial"], "evaluate"),
+    **dict.fromkeys(["grade", "lighteval", "diversity"], "grade"),
+}
+"""Stage of the site file, of each rule whose jobs go to Slurm."""
 GPUS = {"train": PRESET.engine.gpus, "generate": ONE, "generate_initial": ONE}
 
 
@@ -144,6 +154,12 @@ def training_files(run):
     return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
 
 
+def family_files(paper):
+    """Declarations of a paper's tables and claims, whose p-values are corrected together."""
+    files = [f"experiments/{paper}/{name}.yaml" for name in ("tables", "claims")]
+    return [file for file in files if Path(file).exists()]
+
+
 def reported_files(paper):
     """What all reported values of a paper are read from; nothing if none are transcribed."""
     vocabulary = EXPERIMENTS.reported(paper)
@@ -221,5 +237,17 @@ wildcard_constraints:
 
 onstart:
     checked(lambda: count_devices(workflow, GPUS))
+    checked(lambda: check_requests(workflow, STAGES, SITE_FILE))
+    limit_local_jobs(workflow)
     checked(lambda: freeze.start(workflow, PRESET.name, READ))
     know_all_ends(workflow)
+    watch_queue(workflow, STAGES, SITE_FILE)
+    campaign.expect(workflow, PRESET.name)
+
+
+onsuccess:
+    usage.close(workflow, LAYOUT, finished=True)
+
+
+onerror:
+    usage.close(workflow, LAYOUT, finished=False)

@@ -16,7 +16,7 @@ rule generate:
         f"{RUN}/generate.log",
     threads: 1
     resources:
-        **SITE.resources("evaluate", GPUS["generate"]),
+        **SITE.resources("evaluate", PRESET),
         gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
@@ -47,15 +47,16 @@ rule grade:
     output:
         scores="{evaluated}/scores.json",
         grades="{evaluated}/grades.parquet",
+        hashes="{evaluated}/grades.json",
     log:
         "{evaluated}/grade.log",
     threads: 1
     resources:
-        **SITE.resources("grade"),
+        **SITE.resources("grade", PRESET),
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
-        version=2,  # increase when the grader or the scores change
+        version=3,  # increase when the grader or the scores change
     shell:
         "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 
@@ -85,7 +86,7 @@ rule lighteval:
         "{evaluated}/lighteval.log",
     threads: 1
     resources:
-        **SITE.resources("grade"),
+        **SITE.resources("grade", PRESET),
     shell:
         "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 
@@ -94,14 +95,15 @@ rule diversity:
     input:
         manifest=f"{RUN}/manifest.json",
     output:
-        f"{RUN}/diversity.parquet",
+        measured=f"{RUN}/diversity.parquet",
+        hashes=f"{RUN}/diversity.json",
     log:
         f"{RUN}/diversity.log",
     threads: 1
     resources:
-        **SITE.resources("grade"),
+        **SITE.resources("grade", PRESET),
     params:
         folder=subpath(input.manifest, parent=True),
-        version=2,  # increase when the measures change
+        version=3,  # increase when the measures change
     shell:
-        "redraft stage diversity {params.folder:q} {wildcards.seed} {output:q} > {log:q} 2>&1"
+        "redraft stage diversity {params.folder:q} {wildcards.seed} {output.measured:q} > {log:q} 2>&1"

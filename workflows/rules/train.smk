@@ -15,7 +15,7 @@ rule train:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
     resources:
-        **SITE.resources("train", GPUS["train"], PRESET.engine.nodes),
+        **SITE.resources("train", PRESET),
         gpus=GPUS["train"],
     params:
         preset=PRESET.name,

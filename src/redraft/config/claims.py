@@ -247,6 +247,8 @@ class Claim(Config):
     model or task changes by itself; at any other scale the evidence is shown and the verdict is inconclusive."""
     note: str = ""
     """Omissions of the test, or the reason for its threshold."""
+    weak: str = ""
+    """Reason why its verdict says little, if it does: it holds by construction, or tells no method from another."""
 
 
 class ClaimFile(Config):

@@ -40,6 +40,11 @@ class Preset(Config):
     default: dict[PaperName, list[str]]
     """Paper to the grids that `snakemake` runs without a target."""
 
+    @property
+    def stand_in(self) -> str:
+        """Text for every table and figure that is not of the papers' models and data; empty at the papers' scale."""
+        return "" if self.paper_scale else f"Stand-in for the paper's models and data (preset {self.name})"
+
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int]) -> list[int]:

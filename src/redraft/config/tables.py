@@ -30,6 +30,10 @@ class Column(Config):
     """Columns of the reported table whose mean is the paper's value."""
     printed_relative: bool = False
     """The paper prints these columns relative to its baseline already, as it does speedups."""
+    without_first_epoch: bool = False
+    """The paper's ratio is taken without the first epoch, in which nothing can be reused (docs/metrics.md)."""
+    judged_by: str = ""
+    """Name of the column whose verdict this one has, if not its own."""
     decimals: int = Field(default=2, ge=0)
     """Decimals shown to people."""
     scale: float = 1.0
@@ -104,6 +108,12 @@ class TableOfCells(AnyTable):
     def _consistent(self) -> "TableOfCells":
         refuse_twice("column", [column.name for column in self.columns])
         refuse_twice("row", [(row.group, row.label) for row in self.rows])
+        names = [column.name for column in self.columns]
+        for column in self.columns:
+            if column.judged_by and column.judged_by not in names:
+                raise ValueError(f"judged_by ({column.judged_by}) must be a column ({', '.join(names)})")
+            if column.without_first_epoch and column.relative != "ratio":
+                raise ValueError(f"without_first_epoch ({column.name}) needs relative: ratio")
         cells = [row.cell for row in self.rows]
         for baseline in (self.baseline, *(row.baseline for row in self.rows if row.baseline)):
             if baseline not in cells:

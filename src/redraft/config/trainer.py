@@ -9,6 +9,9 @@ from redraft.config.base import Config
 from redraft.config.capability import Capability
 from redraft.config.verl_keys import checked_site_keys
 
+Reward = Literal["last_box", "boxed_or_numeric", "release"]
+"""Rule that rewards a response (docs/grading.md)."""
+
 Clock = Literal["steps", "training_steps"]
 """Clock of a run: its rollout batches, or its update batches."""
 
@@ -39,6 +42,9 @@ class Trainer(Config):
     """Maximum prompt length, tokens; a longer prompt is an error under verl."""
     max_response_tokens: int = Field(ge=1)
     """Maximum response length, tokens, with the end-of-sequence token."""
+    reward: Reward = "last_box"
+    """`last_box` reads the last box alone; `boxed_or_numeric`, as SPEC-RL's paper, without a box the last number;
+    `release`, as its release, all LaTeX of the response. Evaluation always grades the last box."""
     fresh_samples: int = Field(default=1, ge=0)
     """New samples for each prompt of a step, logged as `fresh_reward` (docs/metrics.md) and not trained on."""
     evaluate_every: int = Field(ge=1)

@@ -1,4 +1,4 @@
-"""Verdicts of three grading rules on the same texts: the table of `docs/grading.md`.
+"""Verdicts of the rules of `redraft.tasks.rules` on the same texts: the table of `docs/grading.md`.
 
 `python -m redraft.evaluate.conformance` prints the table.
 """

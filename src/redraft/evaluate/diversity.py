@@ -5,9 +5,14 @@ diversity-promoting objective function for neural conversation models"; the pape
 is the same for n = 1). Self-BLEU is the mean BLEU of each response against the others of its batch (Zhu et al., 2018,
 "Texygen"). SPEC-RL shows Distinct-1 and Self-BLEU in Figure 6 and the overlap of consecutive epochs in Figure 2. All
 measures count the model's tokens, not words of text; Self-BLEU takes each token id as a word.
+
+A sample from all prompts holds hardly two responses to the same one, so its Self-BLEU cannot tell whether a prompt's
+responses have become alike. Self-BLEU and the share of different responses within prompts can, and are not in the
+paper.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +30,8 @@ from redraft.rollout.streams import stream
 ROLLOUT_COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at")
 SELF_BLEU_SAMPLE = 32
 """Responses of a step that enter Self-BLEU. Its time grows with their square (`benchmarks/diversity.py`)."""
+SELF_BLEU_PROMPTS = 16
+"""Prompts of a step whose responses enter Self-BLEU within prompts; its time grows with their number."""
 
 
 def distinct_1(responses: Ragged) -> float:
@@ -66,7 +73,53 @@ def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = S
     if len(responses) < 2:
         return 0.0
     rows = responses.rows()
-    words = [" ".join(map(str, rows[i].tolist())) for i in generator.permutation(len(rows))[:sample]]
+    return _mean_bleu([rows[i] for i in generator.permutation(len(rows))[:sample]])
+
+
+def self_bleu_within(
+    prompts: Sequence[int], responses: Ragged, generator: np.random.Generator, sample: int = SELF_BLEU_PROMPTS
+) -> float:
+    """Mean sentence BLEU of each response against the other responses to its prompt, over a random sample of prompts.
+
+    1 says that all responses to a prompt are the same. The score is that of `self_bleu`. Its values compare only
+    between groups of one size.
+
+    Args:
+        prompts: prompt of each response.
+        responses: the responses of a step.
+        generator: draws the prompts, without replacement, among those with at least two responses.
+        sample: largest number of prompts.
+
+    Returns:
+        0 to 1; NaN if no prompt has two responses.
+    """
+    groups = _groups(prompts, responses)
+    chosen = generator.permutation(len(groups))[:sample]
+    return float(np.mean([_mean_bleu(groups[i]) for i in chosen])) if groups else math.nan
+
+
+def distinct_within(prompts: Sequence[int], responses: Ragged) -> float:
+    """Different responses to a prompt over all its responses of the step, mean over prompts with at least two.
+
+    Returns:
+        Above 0, to 1; NaN if no prompt has two responses.
+    """
+    groups = _groups(prompts, responses)
+    shares = [len({row.tobytes() for row in rows}) / len(rows) for rows in groups]
+    return float(np.mean(shares)) if shares else math.nan
+
+
+def _groups(prompts: Sequence[int], responses: Ragged) -> list[list[np.ndarray]]:
+    """The responses to each prompt that has at least two, in the order of the prompts' first ones."""
+    groups: dict[int, list[np.ndarray]] = {}
+    for prompt, row in zip(prompts, responses.rows(), strict=True):
+        groups.setdefault(prompt, []).append(row)
+    return [rows for rows in groups.values() if len(rows) > 1]
+
+
+def _mean_bleu(rows: Sequence[np.ndarray]) -> float:
+    """Mean sentence BLEU, 0 to 1, of each row against the others."""
+    words = [" ".join(map(str, row.tolist())) for row in rows]
     bleu = BLEU(tokenize="none", effective_order=True)
     scores = [bleu.sentence_score(w, words[:i] + words[i + 1 :]).score for i, w in enumerate(words)]
     # Rounding can lift the BLEU of a copy above 100.
@@ -130,6 +183,7 @@ class Measurement:
             "Distinct-1": lambda rollouts: {"distinct_1": distinct_1(rollouts.responses)},
             "Distinct-2": lambda rollouts: {"distinct_2": distinct_2(rollouts.responses)},
             "Self-BLEU": self._self_bleu,
+            "within prompts": self._within,
             "ROUGE-1": self._rouge_1,
             "trajectories": self._trajectories,
             "token age": _token_ages,
@@ -144,6 +198,13 @@ class Measurement:
 
     def _self_bleu(self, rollouts: StepRollouts) -> dict[str, float]:
         return {"self_bleu": self_bleu(rollouts.responses, stream(self.seed, "self-bleu", rollouts.step))}
+
+    def _within(self, rollouts: StepRollouts) -> dict[str, float]:
+        drawn = stream(self.seed, "self-bleu-within", rollouts.step)
+        return {
+            "self_bleu_within": self_bleu_within(rollouts.prompts, rollouts.responses, drawn),
+            "distinct_within": distinct_within(rollouts.prompts, rollouts.responses),
+        }
 
     def _rouge_1(self, rollouts: StepRollouts) -> dict[str, float]:
         keys = list(zip(rollouts.prompts, rollouts.samples, strict=True))

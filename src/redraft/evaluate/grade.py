@@ -17,6 +17,7 @@ from redraft.errors import UserError
 from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.evaluate.score import score
 from redraft.files import atomic, write_json
+from redraft.ops.provenance import hashes
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
 from redraft.tasks.choices import grade_choice
 from redraft.tasks.workers import run
@@ -40,7 +41,7 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
     """Grade a file of generations.
 
     Writes `grades.parquet` beside `scores`, one line per sample. Then writes `scores`, which maps step and benchmark to
-    the numbers of `redraft.evaluate.score`.
+    the numbers of `redraft.evaluate.score`. Last comes `grades.json`, with the hashes of both and of the generations.
 
     Args:
         generations: file of `redraft.evaluate.generate`.
@@ -64,6 +65,9 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
             for name, part in of_step.groupby("benchmark")
         }
         for step, of_step in graded.groupby("step")
+    })  # fmt: skip
+    write_json(scores.with_name("grades.json"), {
+        "sha256": hashes(scores.with_name("grades.parquet"), scores), "made_from": hashes(generations),
     })  # fmt: skip
 
 

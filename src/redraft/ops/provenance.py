@@ -15,6 +15,7 @@ from typing import Any
 
 from redraft.config.experiment import Run
 from redraft.config.identity import run_fingerprint
+from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
 from redraft.layout import FROZEN, code_root
 
@@ -65,6 +66,24 @@ def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
     """Folders of the policies that a run kept for evaluation, beside its manifest, by the steps that they have done."""
     matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
     return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
+
+
+def hashes(*files: Path) -> dict[str, str]:
+    """SHA-256 of files, by name."""
+    return {file.name: sha256(file) for file in files}
+
+
+def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> None:
+    """Compare files of a folder with the hashes that a record holds of them.
+
+    Raises:
+        UserError: for the first file that is missing or another one.
+    """
+    for name, digest in recorded.items():
+        found = sha256(folder / name) if (folder / name).exists() else None
+        if found != digest:
+            raise UserError(f"this file is not the one that {record.name} names", file=folder / name, key="sha256",
+                            value=found, allowed=digest)  # fmt: skip
 
 
 def environment() -> dict[str, Any]:

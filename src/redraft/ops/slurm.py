@@ -20,6 +20,15 @@ UNCONFIGURED = "Could not establish a configuration source"
 """Error of Slurm's commands where they are installed and know of no cluster."""
 
 
+def output_of(*command: str) -> str | None:
+    """Output of one of Slurm's commands; None without Slurm or its answer."""
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if asked.returncode else asked.stdout
+
+
 def job_state(job: str) -> str | None:
     """State of a job by `squeue`; empty if the job has left the queue, None if Slurm does not answer."""
     command = ["squeue", "--noheader", "--format=%T", "--jobs", job]
@@ -37,12 +46,7 @@ def cluster_name() -> str | None:
     """Name of the cluster that Slurm's commands ask here; None without Slurm or its answer."""
     if named := os.environ.get("SLURM_CLUSTER_NAME"):
         return named  # only jobs have it
-    try:
-        answer = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=ANSWER_SECONDS,
-                                check=False)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", answer.stdout, flags=re.MULTILINE)
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", output_of("scontrol", "show", "config") or "", flags=re.MULTILINE)
     return found[1] if found else None
 
 

@@ -1,9 +1,15 @@
-"""Number of GPUs that Snakemake may give to its jobs on this machine. On a cluster the scheduler counts them."""
+"""What Snakemake may give to its jobs on this machine: GPUs, and beside a cluster the processors.
+
+On a cluster the scheduler counts both for the jobs that are submitted.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from redraft.ops.gpus import available, check_devices
+
+LOCAL = "local_cores"
+"""Name of the resource that counts processors of jobs beside Snakemake."""
 
 
 def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
@@ -29,6 +35,22 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
     check_devices({_name(job): needs[job.rule.name] for job in jobs}, supply)
     for counts in (scheduler.global_resources, scheduler.resources):
         counts["gpus"] = supply
+
+
+def limit_local_jobs(workflow: Any) -> None:
+    """On a cluster, limit the jobs that run beside Snakemake to the cores here; call it in `onstart`.
+
+    Snakemake limits cores only where all jobs are local: beside a cluster it starts all that are ready, and does not
+    use its option `--local-cores` (9.27).
+    """
+    if workflow.local_exec:
+        return
+    cores = workflow.resource_settings.local_cores or workflow.resource_settings.cores
+    for counts in (workflow.scheduler.global_resources, workflow.scheduler.resources):
+        counts[LOCAL] = cores
+    for job in workflow.dag.needrun_jobs():
+        if job.is_local:
+            job.scheduler_resources[LOCAL] = min(job.threads, cores)
 
 
 def _name(job: Any) -> str:

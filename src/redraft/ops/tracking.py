@@ -1,7 +1,13 @@
-"""Import of finished runs into MLflow. Runs write files only; one process imports them into one SQLite database."""
+"""Import of finished runs into MLflow. Runs write files only; one process imports them into one SQLite database.
+
+Steps and epochs count from 1 there, as in figures; a policy's step is the number of steps that it has done, 0 for the
+initial one. Start and end of a run are those of its training.
+"""
 
 import logging
 from collections import defaultdict
+from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +17,10 @@ from redraft.layout import Layout
 
 DIGEST = "digest"
 """Tag of a completely imported run: the digest of its files."""
+VERSION = 2
+"""Increase when other things are imported from the same files, so that all runs are imported anew."""
+COUNTED = ("step", "epoch")
+"""Keys of a record that count from 0."""
 
 
 def import_runs(layout: Layout, paper: str) -> None:
@@ -43,9 +53,9 @@ def import_runs(layout: Layout, paper: str) -> None:
 
 
 def _digest(folder: Path) -> str:
-    """Hash of a run's manifest, which holds the hash of its records, and of its scores."""
+    """Hash of a run's manifest, which holds the hash of its records, of its scores, and of what is imported."""
     files = (folder / "manifest.json", folder / "scores.json")
-    return fingerprint({file.name: sha256(file) for file in files if file.exists()})
+    return fingerprint({"version": VERSION} | {file.name: sha256(file) for file in files if file.exists()})
 
 
 def _experiment(client: Any, name: str, layout: Layout) -> str:
@@ -62,26 +72,42 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
         "commit": str(manifest["git"]["commit"]),
         "manifest": str(folder / "manifest.json"),
     }
-    run = client.create_run(experiment, run_name=manifest["run"], tags={})
+    records = read_json_lines(folder / "steps.jsonl")
+    times = _times(manifest, records)
+    run = client.create_run(experiment, start_time=times[0], run_name=manifest["run"], tags={})
     params = [Param(key, str(value)[:500]) for key, value in _flat(manifest["configuration"]).items()]
     metrics = [
-        Metric(key, float(value), 0, record["step"])
-        for record in read_json_lines(folder / "steps.jsonl")
+        Metric(key, float(value + 1 if key in COUNTED else value), times[done], done)
+        for done, record in enumerate(records, start=1)
         for key, value in _flat(record).items()
         if value is not None
     ]
+    metrics.append(Metric("training_seconds", manifest["seconds"], times[-1], len(records)))
     if (folder / "scores.json").exists():
         scores = read_json(folder / "scores.json")
         metrics += [
-            Metric(f"accuracy.{name}", s["correct"] / s["total"], 0, int(step))
+            Metric(f"accuracy.{name}", s["correct"] / s["total"], times[int(step)], int(step))
             for step, of_step in scores.items()
             for name, s in of_step.items()
         ]
     client.log_batch(run.info.run_id, params=params, tags=[RunTag(k, v) for k, v in tags.items()])
     for start in range(0, len(metrics), 1000):
         client.log_batch(run.info.run_id, metrics=metrics[start : start + 1000])
-    client.set_terminated(run.info.run_id)
+    client.set_terminated(run.info.run_id, end_time=times[-1])
     client.set_tag(run.info.run_id, DIGEST, _digest(folder))  # last: a run without it was not imported whole
+
+
+def _times(manifest: dict[str, Any], records: list[dict[str, Any]]) -> list[int]:
+    """Times at which training began and at which each step ended, milliseconds since 1970.
+
+    Records hold how long a step took, on a CPU in processor seconds, and not when it ended. So the time from the first
+    process's start to the end is shared out in proportion; pauses between processes are spread over all steps.
+    """
+    end = datetime.fromisoformat(manifest["finished"]).timestamp()
+    processes = manifest["processes"]
+    start = datetime.fromisoformat(processes[0]["started"]).timestamp() if processes else end - manifest["seconds"]
+    gone = [0.0, *accumulate(record["seconds"]["total"] for record in records)]
+    return [round(1000 * (start + (end - start) * (seconds / gone[-1] if gone[-1] else 1))) for seconds in gone]
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

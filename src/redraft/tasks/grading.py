@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-untyped]
-from math_verify import LatexExtractionConfig, grader, parse, parser, verify
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
@@ -69,7 +69,7 @@ def compare(content: str, answer: str) -> Outcome:
             return Outcome.ERROR
         # The text comes last in the list. Reversed, texts are compared before values, which may take long to compute.
         found = _read(content)[::-1]
-        return Outcome.CORRECT if limited(SECONDS, _equal, gold, found) else Outcome.WRONG
+        return Outcome.CORRECT if limited(SECONDS, equal, gold, found) else Outcome.WRONG
     except TimeoutException:  # a BaseException, since sympy's own handlers would swallow an Exception
         return Outcome.TIMEOUT
     except Exception:  # sympy raises exceptions of nearly any type
@@ -97,13 +97,23 @@ def _read(content: str) -> list[Any]:
     scientific = _SCIENTIFIC.fullmatch(content.strip())
     if scientific and int(scientific[2]) in EXPONENTS:
         content = f"{scientific[1]} \\times 10^{{{int(scientific[2])}}}"
-    return limited(SECONDS, _parse, f"\\boxed{{{content}}}")
+    return limited(SECONDS, read_latex, f"\\boxed{{{content}}}")
 
 
-def _parse(text: str) -> list[Any]:
+def read_latex(text: str) -> list[Any]:
+    """What math-verify reads in a text as LaTeX, boxes before formulas: sympy expressions and their texts.
+
+    It has no time limit, and raises exceptions of nearly any type.
+    """
     latex = [LatexExtractionConfig(boxed_match_priority=0)]
     return parse(text, extraction_config=latex, parsing_timeout=None, raise_on_error=True)
 
 
-def _equal(gold: list[Any], found: list[Any]) -> bool:
+def read_number(text: str) -> list[Any]:
+    """The last plain number or fraction in a text, preferably behind words such as "the answer is"; as `read_latex`."""
+    return parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None, raise_on_error=True)
+
+
+def equal(gold: list[Any], found: list[Any]) -> bool:
+    """True if math-verify takes any of two readings for the same. It has no time limit, and raises as `read_latex`."""
     return verify(gold, found, timeout_seconds=None, raise_on_error=True)

@@ -1,17 +1,12 @@
-"""Three rules by which papers grade responses; this project uses the first. The others serve comparison only."""
+"""Rules by which papers grade and reward responses, for comparison on the same texts."""
 
 import re
 
 from math_verify import LatexExtractionConfig, parse, verify
 
-from redraft.tasks.grading import is_correct
+from redraft.tasks.rewards import REWARDS
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
-
-
-def last_box(text: str, answer: str) -> bool:
-    """math-verify on the last box, read as LaTeX: `redraft.tasks.grading`."""
-    return is_correct(text, answer)
 
 
 def anywhere(text: str, answer: str) -> bool:
@@ -22,13 +17,18 @@ def anywhere(text: str, answer: str) -> bool:
 
 def last_number(text: str, answer: str) -> bool:
     """The last number in the text against the answer's number, as lm-eval's `flexible-extract` of GSM8K."""
-    found = [float(number.replace(",", "")) for number in _NUMBER.findall(text)]
-    wanted = _NUMBER.fullmatch(answer.strip().strip("$"))
-    return bool(found and wanted) and found[-1] == float(answer.strip().strip("$").replace(",", ""))
+    found, wanted = _NUMBER.findall(text), answer.strip().strip("$")
+    return bool(found and _NUMBER.fullmatch(wanted)) and _value(found[-1]) == _value(wanted)
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 RULES = {
-    "last box (ours)": last_box,
+    "`last_box`": REWARDS["last_box"],
+    "`boxed_or_numeric`": REWARDS["boxed_or_numeric"],
+    "`release`": REWARDS["release"],
     "math-verify's default": anywhere,
     "last number": last_number,
 }

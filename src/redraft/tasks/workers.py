@@ -56,7 +56,7 @@ def _next(results: Any, item: Item, lost: Callable[[Item, Exception], Result]) -
 def _context() -> Any:
     """Fork workers from a server that has loaded the grader, since forking this process with its threads is unsafe."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["redraft.tasks.grading"])
+    context.set_forkserver_preload(["redraft.tasks.rewards"])
     return context
 
 

@@ -53,12 +53,21 @@ class Batch:
 
     def log_probs(self, model: Any, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
+        chosen = self._laws(model)
+        log_probs = chosen.gather(2, self.tokens.gather(1, self._positions())[..., None])[..., 0]
+        return log_probs * self.mask, -(chosen.exp() * chosen).sum(-1) * self.mask if entropy else None
+
+    def divergences(self, model: Any, reference: Any) -> torch.Tensor:
+        """KL divergence of a model from a reference at each response token, float32 (rows, longest response), nats."""
+        own, other = self._laws(model), self._laws(reference)
+        return (own.exp() * (own - other)).sum(-1) * self.mask
+
+    def _laws(self, model: Any) -> torch.Tensor:
+        """Log-probabilities of all tokens before each response token: float32 (rows, longest response, vocabulary)."""
         # Pad tokens behind the end need no attention mask: attention is causal, and `mask` drops their own outputs.
         logits = model(input_ids=self.tokens, attention_mask=None).logits.float()
-        positions = self._positions()
-        chosen = logits.gather(1, (positions - 1)[..., None].expand(-1, -1, logits.shape[-1])).log_softmax(-1)
-        log_probs = chosen.gather(2, self.tokens.gather(1, positions)[..., None])[..., 0]
-        return log_probs * self.mask, -(chosen.exp() * chosen).sum(-1) * self.mask if entropy else None
+        before = (self._positions() - 1)[..., None].expand(-1, -1, logits.shape[-1])
+        return logits.gather(1, before).log_softmax(-1)
 
     def values(self, critic: Any) -> torch.Tensor:
         """The critic's value before each response token: float32 (rows, longest response)."""

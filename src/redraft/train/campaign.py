@@ -118,7 +118,7 @@ class Campaign:
             if batch:
                 trainer.publish()
             with clock.excluded():
-                record["fresh_reward"] = self._fresh_reward(trainer, tasks)
+                record |= self._fresh(trainer, tasks)
             record["seconds"] = clock.finish()
             self.check()
             append_record(self.folder.records, record)
@@ -151,12 +151,13 @@ class Campaign:
             **describe(groups, state.step, self.steps_per_epoch),
         }  # fmt: skip
 
-    def _fresh_reward(self, trainer: Trainer, tasks: Sequence[Task]) -> float | None:
-        """Mean reward of new samples: a reused rollout's reward says what an older policy could."""
-        if not self.run.trainer.fresh_samples:
-            return None
-        rewards = trainer.fresh_rewards(tasks, self.state.step)
-        return sum(rewards) / len(rewards)
+    def _fresh(self, trainer: Trainer, tasks: Sequence[Task]) -> dict[str, float | None]:
+        """Mean reward and KL of new samples: reused rollouts say what an older policy could, and where it was."""
+        samples = self.run.trainer.fresh_samples
+        if not samples:
+            return {"fresh_reward": None, "fresh_kl": None}
+        found = trainer.fresh([Task(task.prompt, task.visit, samples) for task in tasks], self.state.step)
+        return {"fresh_reward": sum(found.rewards) / len(found.rewards), "fresh_kl": found.kl}
 
     @contextmanager
     def _checkpoint(self, trainer: Trainer, clock: StageClock, updated: bool) -> Iterator[None]:

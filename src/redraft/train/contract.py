@@ -37,6 +37,19 @@ class Updated:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Fresh:
+    """New samples of the current policy, which nothing is trained on.
+
+    Attributes:
+        rewards: one a sample.
+        kl: of the policy from the reference policy, on these samples, nats a token; None without a reference.
+    """
+
+    rewards: list[float]
+    kl: float | None = None
+
+
 class Trainer(Protocol):
     """Computes steps. A trainer keeps models, optimizers and memory; it knows neither schedule nor records."""
 
@@ -65,8 +78,8 @@ class Trainer(Protocol):
         """Let the engine sample from the updated policy."""
         ...
 
-    def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
-        """Rewards of new samples of the current policy, which nothing is trained on."""
+    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+        """Measure new samples of the current policy, as many for each task as it says."""
         ...
 
     def save(self, folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Rewards from worker processes: the grader's time limits need a main thread, and the engine goes on decoding."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,13 +24,14 @@ class Graders:
         answers: of every prompt, by its index.
         tokenizer: turns responses into text.
         processes: how many grade at once.
+        rule: which of `redraft.tasks.rewards.REWARDS` rewards.
 
     Attributes:
         seconds: processor seconds that the processes have graded for.
     """
 
-    def __init__(self, answers: Sequence[str], tokenizer: Any, processes: int) -> None:
-        self.answers, self.tokenizer, self.processes = answers, tokenizer, processes
+    def __init__(self, answers: Sequence[str], tokenizer: Any, processes: int, rule: str) -> None:
+        self.answers, self.tokenizer, self.processes, self.rule = answers, tokenizer, processes, rule
         self.seconds = 0.0
         self.pool: ProcessPool | None = None
 
@@ -69,13 +69,11 @@ class Graders:
 
     def _scheduled(self, texts: list[str], answer: str) -> ProcessFuture:
         assert self.pool is not None, "graders are used as a context"
-        return self.pool.schedule(_grade, args=(texts, answer), timeout=SECONDS * len(texts))
+        return self.pool.schedule(_grade, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))
 
 
-def _grade(texts: list[str], answer: str) -> tuple[list[float], float]:
-    """Rewards, and the processor seconds that they took; runs in a worker's main thread."""
-    from redraft.tasks.grading import is_correct
+def _grade(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
+    """`rewards_of` in a worker, which alone loads the grader."""
+    from redraft.tasks.rewards import rewards_of
 
-    began = time.process_time()
-    rewards = [float(is_correct(text, answer)) for text in texts]
-    return rewards, time.process_time() - began
+    return rewards_of(texts, answer, rule)

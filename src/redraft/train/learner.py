@@ -11,7 +11,7 @@ import torch
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
 from redraft.errors import UserError
-from redraft.rollout.types import Group, OldLogProbs, Sample, Use
+from redraft.rollout.types import Group, OldLogProbs, Rollout, Sample, Use
 from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
@@ -118,6 +118,24 @@ class Learner:
             if of_part is not None:
                 entropies[rows] = of_part
         return log_probs, entropies
+
+    def divergence(self, rollouts: Sequence[Rollout], prompts: Sequence[Sequence[int]]) -> float | None:
+        """KL divergence of the policy from the reference policy over the whole vocabulary, nats a token.
+
+        Args:
+            rollouts: sampled from the policy as it is.
+            prompts: tokens of every prompt by its index.
+
+        Returns:
+            Mean over the rollouts' tokens; None without a reference policy.
+        """
+        if self.reference is None:
+            return None
+        batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device)
+        self.policy.eval()
+        with torch.no_grad():
+            total = sum(float(part.divergences(self.policy, self.reference).sum()) for _, part in self._parts(batch))
+        return total / float(batch.mask.sum())
 
     def _values(self, batch: Batch) -> torch.Tensor:
         """The critic's values, float32 (rows, longest response)."""

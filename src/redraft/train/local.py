@@ -24,7 +24,7 @@ from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.campaign import Campaign, Progress, State, inputs_of
-from redraft.train.contract import Metrics, RolledOut, Updated
+from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
 from redraft.train.decoding import open_decoding
 from redraft.train.grading import Graders
 from redraft.train.learner import Learner
@@ -57,7 +57,7 @@ class LocalTrainer:
         self.memory = Memory(run.reuse.retention)
         self.strategy = strategy(run.reuse)
         answers = [problem.answer for problem in self.problems]
-        self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers)
+        self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.trainer.reward)
         self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, max(map(len, self.prompts)))
         self.engine = self.decoding.engine
 
@@ -152,13 +152,13 @@ class LocalTrainer:
         """Tell the decoding of the updated weights."""
         self.decoding.publish()
 
-    def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
-        """Rewards of new samples of the current policy."""
+    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+        """Measure new samples of the current policy; the divergence is exact, over the vocabulary."""
         meter, outside = Meter(), Outside()
         tools = self._tools(Streams(self.run.seed, step, "fresh"), meter, outside, {})
-        again = [Task(task.prompt, task.visit, self.run.trainer.fresh_samples) for task in tasks]
-        groups = self._groups(vanilla, again, tools, outside)
-        return [reward for group in groups for reward in group.rewards.tolist()]
+        groups = self._groups(vanilla, tasks, tools, outside)
+        rewards = [reward for group in groups for reward in group.rewards.tolist()]
+        return Fresh(rewards, self.learner.divergence([r for group in groups for r in group.rollouts], self.prompts))
 
     def save(self, folder: Path) -> None:
         """Write models, optimizers, random state and memory."""

@@ -36,6 +36,7 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         "response_length": float(np.mean([r.length for r in rollouts])),
         "truncated": float(np.mean([r.finish is Finish.LENGTH for r in rollouts])),
         "prefix_length": float(np.mean([r.prefix_length for r in drafted])) if drafted else None,
+        "prefix_share": float(np.mean([r.prefix_length / r.draft_length for r in drafted])) if drafted else None,
         "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
         "informative": float(np.mean([group.informative for group in groups])),

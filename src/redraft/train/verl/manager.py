@@ -33,6 +33,7 @@ class RolloutManager(AgentLoopManagerTQ):
         grading = sum(part.grading_seconds for part in parts)
         return [groups[task.prompt] for task in tasks], seconds, sum(part.cached for part in parts), grading
 
-    def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
-        """Rewards of new samples of the current policy."""
-        return [reward for part in self._spread("fresh_rewards", tasks, step) for reward in part]
+    def fresh(self, tasks: Sequence[Task], step: int) -> list[Group]:
+        """Groups of new samples of the current policy, in the order of their tasks."""
+        groups = {group.prompt: group for part in self._spread("fresh", tasks, step) for group in unpack_groups(part)}
+        return [groups[task.prompt] for task in tasks]

@@ -61,9 +61,19 @@ class Rows:
             UserError: for groups of different sizes under a loss that would count masked rows.
         """
         self._refuse_masked_sequences(groups)
+        rows = [
+            [*self._samples(group, number, global_step), *self._masked(group, number, global_step)]
+            for number, group in enumerate(groups)
+        ]
+        return self._put(rows)
+
+    def put_unmasked(self, groups: Sequence[Group], global_step: int) -> KVBatchMeta:
+        """Hand groups over that are only measured: whatever their size, without masked rows."""
+        return self._put([list(self._samples(group, number, global_step)) for number, group in enumerate(groups)])
+
+    def _put(self, groups: Sequence[Sequence[Row]]) -> KVBatchMeta:
         keys, tags = [], []
-        for number, group in enumerate(groups):
-            rows = [*self._samples(group, number, global_step), *self._masked(group, number, global_step)]
+        for rows in groups:
             some = [key for key, _, _ in rows], [tag for _, _, tag in rows]
             fields = list_of_dict_to_tensordict([field for _, field, _ in rows])
             tq.kv_batch_put(keys=some[0], partition_id=PARTITION, fields=fields, tags=some[1])
@@ -143,6 +153,20 @@ def put_stored_log_probs(keys: Sequence[str]) -> None:
         data = tq.kv_batch_get(keys=list(keys), partition_id=PARTITION, select_fields=["rollout_log_probs"])
         data["old_log_probs"] = data.pop("rollout_log_probs")
         tq.kv_batch_put(keys=list(keys), partition_id=PARTITION, fields=data)
+
+
+def low_variance_kl(batch: KVBatchMeta) -> float:
+    """Estimate of the KL divergence of the policy that sampled from the reference policy, nats a token.
+
+    The estimator is exp(d) - 1 - d of d = log q - log p, unbiased and never negative (Schulman, 2020, "Approximating KL
+    Divergence", k3). verl's `low_var_kl` clamps d and the result; here nothing is clamped.
+    """
+    chosen = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    fields = ["ref_log_prob", "rollout_log_probs"]
+    data = tq.kv_batch_get(keys=chosen, partition_id=batch.partition_id, select_fields=fields)
+    rows = zip(data["ref_log_prob"].unbind(), data["rollout_log_probs"].unbind(), strict=True)
+    gaps = torch.cat([(reference - policy).double() for reference, policy in rows])
+    return float((gaps.expm1() - gaps).mean())
 
 
 def log_prob_gap(batch: KVBatchMeta) -> tuple[float, float]:

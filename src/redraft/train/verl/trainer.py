@@ -25,10 +25,18 @@ from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.campaign import Campaign
-from redraft.train.contract import Metrics, RolledOut, Updated
+from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
 from redraft.train.folders import linked_folder
 from redraft.train.verl.data import read_problems
-from redraft.train.verl.rows import HandedOver, Rows, log_prob_gap, put_stored_log_probs, stored_keys, trained_on
+from redraft.train.verl.rows import (
+    HandedOver,
+    Rows,
+    log_prob_gap,
+    low_variance_kl,
+    put_stored_log_probs,
+    stored_keys,
+    trained_on,
+)
 from redraft.train.verl.shard import Shard, name_of
 
 TIMERS = {
@@ -139,11 +147,22 @@ class VerlSteps(PPOTrainerSync):
         """Give vLLM the updated weights."""
         self._wake()
 
-    def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
-        """Rewards of new samples of the current policy."""
+    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+        """Measure new samples of the current policy; the divergence is estimated from the sampled tokens."""
         self._wake()
-        again = [Task(task.prompt, task.visit, self.run.trainer.fresh_samples) for task in tasks]
-        return self.agent_loop_manager.fresh_rewards(again, step)
+        groups = self.agent_loop_manager.fresh(tasks, step)
+        rewards = [reward for group in groups for reward in group.rewards.tolist()]
+        return Fresh(rewards, self._divergence(groups) if self.use_reference_policy else None)
+
+    def _divergence(self, groups: Sequence[Group]) -> float:
+        """Estimate the divergence from the reference policy, which computes while vLLM leaves its memory to it."""
+        self._rest()
+        batch = self._balance_batch(self.rows.put_unmasked(groups, self.global_steps), {})
+        batch = self._compute_ref_log_prob(batch, {})
+        found = low_variance_kl(batch)
+        tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+        self._wake()
+        return found
 
     def save(self, folder: Path) -> None:
         """Have every process write its part, while vLLM leaves its memory to them."""

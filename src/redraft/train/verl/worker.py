@@ -52,13 +52,11 @@ class Part:
 class Grader:
     """Grades responses in the main thread of a process of its own, where the grader's time limits work."""
 
-    def grade(self, texts: list[str], answer: str) -> tuple[list[float], float]:
-        """1.0 for each text that holds the answer, else 0.0; and the processor seconds that it took."""
-        from redraft.tasks.grading import is_correct
+    def grade(self, texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
+        """Rewards by a rule, and the processor seconds that they took: `redraft.tasks.rewards.rewards_of`."""
+        from redraft.tasks.rewards import rewards_of
 
-        began = time.process_time()
-        rewards = [float(is_correct(text, answer)) for text in texts]
-        return rewards, time.process_time() - began
+        return rewards_of(texts, answer, rule)
 
 
 class RolloutWorker:
@@ -112,7 +110,7 @@ class RolloutWorker:
         async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
             texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
             began = time.perf_counter()
-            rewards, seconds = await self.grader.grade.remote(texts, self.answers[prompt])
+            rewards, seconds = await self.grader.grade.remote(texts, self.answers[prompt], self.run.trainer.reward)
             waited.seconds += time.perf_counter() - began
             waited.grading_seconds += seconds
             return np.array(rewards, dtype=np.float32)
@@ -120,11 +118,10 @@ class RolloutWorker:
         engine, limit = VLLMEngine(self.llm_client, self.stops, self.max_length), self.run.trainer.max_response_tokens
         return Tools(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
-    async def fresh_rewards(self, tasks: Sequence[Task], step: int) -> list[float]:
-        """Rewards of new samples of the current policy, which nothing is trained on."""
+    async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
+        """Packed groups of new samples of the current policy, which nobody remembers."""
         tools, _ = self._tools(Memory(self.run.reuse.retention), Streams(self.run.seed, step, "fresh"))
-        groups = await asyncio.gather(*(vanilla(task, tools) for task in tasks))
-        return [reward for group in groups for reward in group.rewards.tolist()]
+        return pack_groups(await asyncio.gather(*(vanilla(task, tools) for task in tasks)))
 
 
 @dataclass

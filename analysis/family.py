@@ -1,0 +1,21 @@
+"""The family of a paper's report: all comparisons of its tables and claims, so that a number has one verdict in it."""
+
+from dataclasses import replace
+
+from analysis import claims, tables
+from analysis.columns import expand
+from analysis.lines import Source
+from analysis.reported import no_reported
+from analysis.statistics import Family
+from redraft.config import PublishedTable
+
+
+def family_of(source: Source) -> Family:
+    """Comparisons of every table of runs with "no effect", and of every decidable claim with its threshold."""
+    experiments, paper = source.experiments, source.paper
+    benchmarks, spec = experiments.preset(source.preset).benchmarks, experiments.reported(paper)
+    unreported = replace(source, reported=no_reported())
+    declared = [table for table in experiments.tables(paper).tables if not isinstance(table, PublishedTable)]
+    cells = [cell for table in declared for cell in tables.cells_of(expand(table, benchmarks, spec), unreported)]
+    posed = claims.pose(experiments.claims(paper).claims, source.runs, source.paper_scale)
+    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)])

@@ -1,0 +1,66 @@
+"""A campaign as Snakemake holds it: its jobs, what they run on, and what earlier jobs of the same results took."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import yaml
+
+from redraft.layout import code_root
+from redraft.ops.time_left import Durations, Job, Plan
+
+SECONDS = "workflows/seconds.yaml"
+"""Mean seconds of a job by preset and rule, measured on one machine."""
+
+
+def expect(workflow: Any, preset: str) -> None:
+    """Tell Snakemake's logger plugin what is to come; call it in `onstart`.
+
+    Args:
+        workflow: Snakemake's workflow.
+        preset: preset of the campaign.
+    """
+    durations = Durations(priors(preset))
+    for rule, seconds in taken(workflow, workflow.dag.jobs):
+        durations.add(rule, seconds)
+    for handler in workflow.logger_manager.get_log_handlers():
+        if hasattr(handler, "expect"):
+            handler.expect(plan(workflow), durations)
+
+
+def priors(preset: str) -> dict[str, float]:
+    """Mean wall seconds of a job by rule, from `SECONDS`; empty for a preset that was not measured."""
+    file = code_root() / SECONDS
+    measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return dict(measured.get(preset, {}))
+
+
+def plan(workflow: Any) -> Plan:
+    """Jobs that are to run, by Snakemake's numbers, and what they share: cores, GPUs, on a cluster jobs at a time."""
+    resources = workflow.resource_settings
+    cores = resources.cores or resources.local_cores or os.cpu_count() or 1
+    gpus = workflow.scheduler.global_resources.get("gpus", sys.maxsize)
+    capacity = {"cores": cores, "gpus": gpus, "jobs": workflow.nodes or sys.maxsize}
+    jobs = {workflow.dag.jobid(job): _job(workflow, job, capacity) for job in workflow.dag.needrun_jobs()}
+    return Plan(jobs, capacity)
+
+
+def _job(workflow: Any, job: Any, capacity: dict[str, int]) -> Job:
+    needs = frozenset(workflow.dag.jobid(other) for other in workflow.dag.dependencies[job])
+    if job.rule.norun:
+        return Job("", needs)
+    if not workflow.is_local(job.rule):
+        return Job(job.rule.name, needs, (("jobs", 1),))
+    takes = {"cores": job.threads, "gpus": job.resources.get("gpus", 0)}
+    return Job(job.rule.name, needs, tuple((name, min(amount, capacity[name])) for name, amount in takes.items()))
+
+
+def taken(workflow: Any, jobs: Iterable[Any]) -> Iterator[tuple[str, float]]:
+    """Rule and wall seconds of jobs when they last ended, those of which Snakemake has a record."""
+    for job in jobs:
+        record = workflow.persistence.metadata(job.output[0]) if job.output else None
+        if record is None or record.rule != job.rule.name or not record.starttime or not record.endtime:
+            continue
+        if (seconds := record.endtime - record.starttime) > 0:  # files that were touched end before they begin
+            yield record.rule, seconds

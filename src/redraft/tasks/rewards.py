@@ -1,0 +1,55 @@
+"""Rules that turn a training response into a reward: 1 if its answer is right, else 0.
+
+SPEC-RL's paper and its release describe different rules, and this project's default is a third one; docs/grading.md
+compares them. Evaluation grades by the last box whatever rewards training.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from math_verify.errors import TimeoutException
+
+from redraft.tasks.answers import SECONDS, boxed
+from redraft.tasks.grading import equal, is_correct, read_latex, read_number
+from redraft.tasks.limit import limited
+
+
+def release(text: str, answer: str) -> bool:
+    """True if what math-verify reads as LaTeX in the whole response equals the answer: SPEC-RL's release.
+
+    Boxes go before formulas, and several boxes are read as one list.
+    """
+    return _reads(read_latex, text, answer)
+
+
+def boxed_or_numeric(text: str, answer: str) -> bool:
+    """True if the last box holds the answer; without a closed box, if the last number that math-verify reads does.
+
+    SPEC-RL, Appendix A.1: "the final boxed or numeric answer matches the ground truth".
+    """
+    return _reads(read_number, text, answer) if boxed(text) is None else is_correct(text, answer)
+
+
+def _reads(read: Callable[[str], list[Any]], text: str, answer: str) -> bool:
+    """True if a reading of the text equals the answer; what fails or exceeds a time limit earns nothing."""
+    try:
+        gold = limited(SECONDS, read_latex, f"\\boxed{{{answer}}}")
+        return limited(SECONDS, equal, gold, limited(SECONDS, read, text))
+    except (TimeoutException, Exception):  # a time-out is no Exception; sympy raises exceptions of nearly any type
+        return False
+
+
+REWARDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "last_box": is_correct,
+    "boxed_or_numeric": boxed_or_numeric,
+    "release": release,
+}
+"""Rules by their names in `trainer.reward`. Their time limits need the main thread of a process."""
+
+
+def rewards_of(texts: Sequence[str], answer: str, rule: str) -> tuple[list[float], float]:
+    """1.0 for each text that is right by a rule of `REWARDS`, else 0.0; and the processor seconds that this took."""
+    began = time.process_time()
+    rewards = [float(REWARDS[rule](text, answer)) for text in texts]
+    return rewards, time.process_time() - began

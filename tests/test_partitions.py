@@ -1,0 +1,236 @@
+"""What is read of a Slurm's partitions, and which jobs are refused or said to wait in vain (tests/data/slurm)."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from redraft.errors import UserError
+from redraft.ops import slurm_waiting
+from redraft.ops.partitions import KEYS, Ask, Nodes, Partition, in_words, parse_gpus, parse_partitions
+from redraft.ops.slurm_requests import ask_of, check_requests, refusal
+from redraft.ops.slurm_waiting import NEVER, SET_BY, Queue
+from redraft.ops.supply import LOCAL, limit_local_jobs
+
+DATA = Path(__file__).parent / "data/slurm"
+SITE = Path("profiles/slurm/site.yaml")
+SMALL = Ask(minutes=60, cpus=1, memory_mb=3072)
+
+
+def told(name):
+    return (DATA / f"{name}.txt").read_text()
+
+
+def of_cluster(name):
+    return parse_partitions(told(f"{name}-partitions"), told(f"{name}-nodes"))
+
+
+TEST, LARGE = of_cluster("test"), of_cluster("site")
+
+
+def test_partitions_are_read_with_their_limits_and_their_nodes():
+    assert list(TEST) == ["urgent", "gpu", "wide"]
+    assert TEST["gpu"] == Partition("gpu", True, 60, math.inf, (Nodes(1, 8, 20000, {"pretended": 2}),))
+    assert TEST["wide"].nodes[0].count == 2
+    assert LARGE["cpu"] == Partition("cpu", True, 3600, 1, (Nodes(100, 32, 128000, {}),)), "limits of a node count"
+    assert math.isinf(LARGE["gpu"].minutes)
+    assert [nodes.gpus for nodes in LARGE["gpu"].nodes] == [{"a100": 4}, {"h100": 8}]
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", {}),
+        ("gpu:2", {"": 2}),
+        ("gpu:h100:8(S:0-1)", {"h100": 8}),
+        ("nvme:1,gpu:a100:4(S:0,2),gpu:v100:1", {"a100": 4, "v100": 1}),
+        ("gpu:1g.10gb:7(S:0)", {"1g.10gb": 7}),
+        ("shard:16", {}),
+    ],
+)
+def test_gpus_are_read_by_their_type(gres, gpus):
+    assert parse_gpus(gres) == gpus
+
+
+@pytest.mark.parametrize(
+    ("change", "lacks"),
+    [
+        ({}, []),
+        ({"minutes": 61}, ["minutes"]),
+        ({"cpus": 8, "memory_mb": 20000, "gpus": 2}, []),
+        ({"cpus": 9}, ["cpus"]),
+        ({"memory_mb": 20001}, ["memory_mb"]),
+        ({"gpus": 3}, ["gpus"]),
+        ({"gpus": 1, "gpu_model": "pretended"}, []),
+        ({"gpus": 1, "gpu_model": "h100"}, ["gpu_model"]),
+        ({"gpus": 3, "gpu_model": "h100"}, ["gpus"]),
+        ({"nodes": 2}, ["nodes"]),
+        ({"minutes": 5760, "cpus": 64, "memory_mb": 819200}, ["minutes", "cpus", "memory_mb"]),
+        ({"minutes": 61, "qos": "long"}, []),
+        ({"cpus": 9, "qos": "long"}, ["cpus"]),
+    ],
+)
+def test_a_job_lacks_what_goes_beyond_a_node_or_a_limit(change, lacks):
+    assert TEST["gpu"].lacks(replace(SMALL, **change)) == lacks
+
+
+def test_the_same_nodes_must_have_all_that_a_job_asks_for():
+    gpu = LARGE["gpu"]
+    assert gpu.lacks(replace(SMALL, gpus=8, cpus=96)) == []
+    assert gpu.lacks(replace(SMALL, gpus=8, cpus=128)) == ["cpus", "gpus"], "128 processors have four GPUs only"
+    assert gpu.lacks(replace(SMALL, gpus=8, nodes=8)) == []
+    assert gpu.lacks(replace(SMALL, gpus=8, nodes=9)) == ["gpus"]
+    assert gpu.lacks(replace(SMALL, nodes=13)) == ["nodes"]
+    assert LARGE["cpu"].lacks(replace(SMALL, nodes=2)) == ["nodes"], "the partition's MaxNodes"
+    assert LARGE["cpu"].lacks(replace(SMALL, cpus=33)) == ["cpus"], "the partition's MaxCPUsPerNode"
+    assert Partition("hidden", False, 60, math.inf, ()).lacks(replace(SMALL, cpus=9999)) == [], "unknown is no lack"
+
+
+def test_what_could_never_start_is_refused_once_with_all_that_must_be_set():
+    paper = Ask(minutes=5760, cpus=64, memory_mb=819200, gpus=8)
+    with pytest.raises(UserError) as error:
+        refusal(
+            [("train", paper), ("grade", SMALL), ("evaluate", replace(SMALL, partitions=("gpu", "none")))], TEST, SITE
+        )
+    assert str(error.value) == (
+        "profiles/slurm/site.yaml: these jobs could never start, so none was submitted\n"
+        "  train asks for 64 processors, 800 GiB, 8 GPUs for 4 days\n"
+        "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)\n"
+        "    set stages.train.runtime and stages.train.cpus and stages.train.memory_gb and engine.gpus of the preset,"
+        " or else stages.train.partition, in profiles/slurm/site.yaml\n"
+        "    (a run goes on in the next attempt from its last checkpoint, so its limit may be shorter: add --retries)\n"
+        "  evaluate goes to partition none, which is not there; set partition to one of gpu, urgent, wide"
+    )
+
+
+def test_nothing_is_refused_that_one_of_its_partitions_takes_or_of_which_nothing_is_known():
+    wide = replace(SMALL, nodes=2)
+    refusal([("train", replace(wide, partitions=("gpu", "wide")))], TEST, SITE)
+    refusal([("train", replace(wide, partitions=("gpu",)))], {}, SITE)
+    with pytest.raises(UserError, match="engine.nodes"):
+        refusal([("train", replace(wide, partitions=("gpu", "urgent")))], TEST, SITE)
+    no_default = {name: replace(partition, default=False) for name, partition in TEST.items()}
+    refusal([("train", wide)], no_default, SITE)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"), [(5760, "4 days"), (60, "1 hour"), (90, "90 minutes"), (3600, "60 hours"), (0.5, "0 minutes")]
+)
+def test_times_in_words(minutes, text):
+    assert in_words(minutes) == text
+
+
+def a_job(rule, jobid=0, local=False, **resources):
+    return SimpleNamespace(rule=SimpleNamespace(name=rule), jobid=jobid, is_local=local, threads=1, resources=resources,
+                           scheduler_resources={})  # fmt: skip
+
+
+def a_workflow(*jobs, cores=2, local_cores=None, **executor):
+    scheduler = SimpleNamespace(_executor=SimpleNamespace(**executor), global_resources={}, resources={})
+    return SimpleNamespace(
+        scheduler=scheduler, dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs)), local_exec=not executor,
+        resource_settings=SimpleNamespace(cores=cores, local_cores=local_cores),
+    )  # fmt: skip
+
+
+def test_what_a_job_asks_for_are_its_resources():
+    resources = {"runtime": 90, "cpus_per_task": 4, "mem_mb": 2048, "nodes": 2, "slurm_partition": "a,b", "qos": "q"}
+    assert ask_of(a_job("train", **resources, gres="gpu:h100:8")) == Ask(90, 4, 2048, 8, "h100", 2, ("a", "b"), "q")
+    assert ask_of(a_job("train", gres="gpu:8")).gpus == 8
+    assert ask_of(a_job("grade")).gpus == 0
+
+
+def test_only_jobs_that_are_submitted_to_slurm_are_checked(monkeypatch):
+    asked = []
+    monkeypatch.setattr("redraft.ops.slurm_requests.partitions", lambda: asked.append(1) or TEST)
+    wide = a_job("train", runtime=90)
+    check_requests(a_workflow(wide), {"train": "train"}, SITE)
+    assert not asked, "no Slurm"
+    check_requests(a_workflow(a_job("tables", local=True, runtime=90), run_uuid="u"), {}, SITE)
+    with pytest.raises(UserError, match=r"stages\.train\.runtime"):
+        check_requests(a_workflow(wide, run_uuid="u"), {"train": "train"}, SITE)
+
+
+@pytest.mark.parametrize(("local_cores", "limit"), [(None, 2), (1, 1)])
+def test_beside_a_cluster_local_jobs_share_the_cores_here(local_cores, limit):
+    local, far = a_job("tables", local=True), a_job("train")
+    workflow = a_workflow(local, far, local_cores=local_cores, run_uuid="u")
+    limit_local_jobs(workflow)
+    assert workflow.scheduler.global_resources == workflow.scheduler.resources == {LOCAL: limit}
+    assert (local.scheduler_resources, far.scheduler_resources) == ({LOCAL: 1}, {})
+    alone = a_workflow(a_job("tables", local=True))
+    limit_local_jobs(alone)
+    assert alone.scheduler.resources == {}, "without a cluster Snakemake counts cores itself"
+
+
+@pytest.mark.parametrize(
+    ("reason", "never"),
+    [
+        ("PartitionConfig", True), ("PartitionTimeLimit", True), ("BadConstraints", True), ("InvalidAccount", True),
+        ("QOSMaxCpuPerJobLimit", True), ("AssocMaxWallDurationPerJobLimit", True), ("QOSMaxMemoryPerJob", True),
+        ("QOSMinGRES", True), ("InvalidQOS", True),
+        ("Resources", False), ("Priority", False), ("None", False), ("QOSMaxJobsPerUserLimit", False),
+        ("QOSMaxCpuPerUserLimit", False), ("AssocGrpCpuLimit", False), ("ReqNodeNotAvail, UnavailableNodes:one", False),
+        ("JobHeldUser", False), ("PartitionDown", False), ("Reservation", False),
+    ],
+)  # fmt: skip
+def test_reasons_that_no_waiting_cures(reason, never):
+    assert bool(NEVER.fullmatch(reason)) == never
+
+
+def test_every_key_that_is_named_is_one_of_the_site_file_or_of_an_engine():
+    from redraft.config import VerlEngine
+    from redraft.config.requests import Request
+
+    known = {*Request.model_fields, *(f"engine.{name}" for name in VerlEngine.model_fields)}
+    assert {*KEYS.values(), *(key for _, key in SET_BY)} <= known
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    """A queue of six jobs as the Slurm of the tests told of it, and what was logged."""
+    logged = SimpleNamespace(states=[], warnings=[])
+    logger = SimpleNamespace(
+        info=lambda text, extra: logged.states.append(extra["slurm_states"]), warning=logged.warnings.append
+    )
+    reported = []
+    executor = SimpleNamespace(
+        run_uuid="u", logger=logger, report_job_submission=lambda info, register_job: reported.append(info)
+    )
+    monkeypatch.setattr(slurm_waiting, "output_of", lambda *_: told("test-queue"))
+    monkeypatch.setattr(slurm_waiting, "partitions", lambda: TEST)
+    made = Queue(executor, {"train": "train", "generate": "evaluate"}, SITE)
+    for job in (2, 3, 5, 6, 7):
+        asked = {"runtime": 90 if job == 3 else 60, "cpus_per_task": 64 if job == 2 else 1, "mem_mb": 1024}
+        a = a_job("generate" if job == 3 else "train", jobid=10 + job, **asked)
+        executor.report_job_submission(SimpleNamespace(external_jobid=str(job), job=a))
+    assert len(reported) == 5
+    return made, logged
+
+
+def test_jobs_that_wait_are_told_apart_and_those_that_wait_in_vain_are_named_once(queue):
+    looked, logged = queue
+    looked.look()
+    assert logged.states == [{12: "waiting", 13: "waiting", 15: "waiting", 16: "running", 17: "waiting"}]
+    config, limit = logged.warnings
+    assert config.splitlines() == [
+        "1 job of train will never start: PartitionConfig (2); Ctrl-C ends all",
+        "  train asks for 64 processors, 1 GiB for 1 hour",
+        "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)",
+        "    set stages.train.cpus, or else stages.train.partition, in profiles/slurm/site.yaml",
+    ]
+    assert "evaluate will never start: PartitionTimeLimit (3)" in limit
+    assert "set stages.evaluate.runtime, or else stages.evaluate.partition, in" in limit
+    looked.look()
+    assert len(logged.states) == 1
+    assert len(logged.warnings) == 2
+
+
+def test_a_queue_that_does_not_answer_is_no_change(queue, monkeypatch):
+    looked, logged = queue
+    looked.look()
+    monkeypatch.setattr(slurm_waiting, "output_of", lambda *_: None)
+    looked.look()
+    assert len(logged.states) == 1

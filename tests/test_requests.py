@@ -1,0 +1,89 @@
+"""What a preset's jobs ask of Slurm."""
+
+from pathlib import Path
+
+import pytest
+
+from redraft.config import Experiments, InProcessEngine, PretrainedModel, TinyModel, VerlEngine
+from redraft.config.requests import LARGEST, parameters, request_of
+from redraft.config.site import minutes
+
+EXPERIMENTS = Experiments(Path(__file__).parents[1])
+STAGES = ("train", "evaluate", "grade")
+PAPER = {
+    "train": {"cpus": 64, "memory_gb": 800, "runtime": "4d"},
+    "evaluate": {"cpus": 8, "memory_gb": 96, "runtime": "1d"},
+    "grade": {"cpus": 1, "memory_gb": 16, "runtime": "6h"},
+}
+"""The table of docs/slurm.md."""
+TINY = {"cpus": 1, "memory_gb": 3, "runtime": "1h"}
+
+
+def asked(preset, stage, **changes):
+    return request_of(stage, EXPERIMENTS.preset(preset).model_copy(update=changes)).model_dump(exclude_none=True)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_papers_scale_asks_for_what_the_table_of_the_manual_says(stage):
+    assert asked("paper", stage) == PAPER[stage]
+
+
+@pytest.mark.parametrize("preset", ["tiny", "smoke"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_quarter_million_parameters_on_one_thread_ask_for_a_processor_three_gigabytes_and_an_hour(preset, stage):
+    assert asked(preset, stage) == TINY
+
+
+def test_verl_on_a_processor_asks_for_the_memory_of_its_many_processes():
+    assert asked("verl-tiny", "train") == {"cpus": 2, "memory_gb": 13, "runtime": "1h"}
+    assert asked("verl-tiny", "evaluate") == {"cpus": 1, "memory_gb": 7, "runtime": "1h"}
+    assert asked("verl-tiny", "grade") == TINY
+    two_nodes = EXPERIMENTS.preset("verl-tiny").engine.model_copy(update={"nodes": 2})
+    assert asked("verl-tiny", "train", engine=two_nodes)["cpus"] == 8
+
+
+def test_a_smaller_model_fewer_gpus_more_nodes_or_no_offloading_ask_for_less_memory():
+    engine = EXPERIMENTS.preset("paper").engine
+    small = {"m": PretrainedModel(path="Qwen/Qwen3-1.7B-Base")}
+    changed = [
+        {"models": small},
+        {"engine": engine.model_copy(update={"gpus": 4})},
+        {"engine": engine.model_copy(update={"nodes": 2})},
+        {"engine": engine.model_copy(update={"offload": False})},
+        {"engine": engine.model_copy(update={"tensor_parallel": 8})},
+    ]
+    assert all(asked("paper", "train", **change)["memory_gb"] < 800 for change in changed)
+    assert asked("paper", "train", engine=engine.model_copy(update={"gpus": 4}))["cpus"] == 32
+    assert asked("paper", "evaluate", models=small)["memory_gb"] < 96
+
+
+def test_threads_and_a_checkpoint_on_a_processor_count():
+    engine = InProcessEngine(threads=4)
+    assert asked("tiny", "train", engine=engine)["cpus"] == 4
+    large = {"m": PretrainedModel(path="Qwen/Qwen2.5-0.5B")}
+    whole = asked("tiny", "train", engine=engine, models=large)
+    assert whole["memory_gb"] >= 0.5e9 * 32 / 2**30
+    assert minutes(whole["runtime"]) > 60
+    batch = asked("tiny", "train", engine=engine.model_copy(update={"max_batched_tokens": 65536}), models=large)
+    assert batch["memory_gb"] > whole["memory_gb"], "the logits of a larger batch"
+
+
+def test_one_gpu_under_the_local_trainer_asks_for_a_share_of_a_node():
+    whole = asked("paper", "train", engine=InProcessEngine(gpus=1))
+    assert whole == {"cpus": 8, "memory_gb": 128, "runtime": "4d"}
+    assert asked("paper", "train", engine=VerlEngine(gpus=1))["memory_gb"] > whole["memory_gb"], "vLLM holds weights"
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        ("Qwen/Qwen3-1.7B-Base", 1.7e9), ("meta-llama/Llama-3.2-1B-Instruct", 1e9), ("Qwen/Qwen3-14B-Base", 14e9),
+        ("/models/30B/my-finetune", LARGEST), ("org/model-v2b1", LARGEST),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_s_size_is_in_its_name(path, size):
+    assert parameters(PretrainedModel(path=path)) == size
+
+
+def test_a_tiny_model_s_size_follows_from_its_widths():
+    assert parameters(TinyModel(hidden_size=10, layers=3, heads=2, head_dim=5, intermediate_size=8)) == 3 * (400 + 240)
