@@ -52,13 +52,13 @@ def with_marker(axis, marker):
 
 
 @pytest.mark.parametrize("x", ["step", "epoch"])
-def test_steps_and_epochs_are_counted_from_1_with_their_gaps_marks_and_reported_values(x):
+def test_steps_and_epochs_are_drawn_where_they_are_with_their_gaps_marks_and_reported_values(x):
     axis = drawn(x, LINE)
     (at, mean) = zip(*coordinates(axis.lines[0]), strict=True)
-    assert at == (3, 4, 5, 6)
+    assert at == (2, 3, 4, 5)
     np.testing.assert_array_equal(mean, [0.5, 0.7, math.nan, 0.4])
-    assert with_marker(axis, "D") == [(4, 0.7)]
-    assert with_marker(axis, "x") == [(3, 0.9)]
+    assert with_marker(axis, "D") == [(3, 0.7)]
+    assert with_marker(axis, "x") == [(2, 0.9)]
 
 
 def test_hours_are_drawn_as_they_are():
@@ -69,14 +69,14 @@ def test_hours_are_drawn_as_they_are():
 def test_a_band_lies_between_the_ends_of_the_intervals():
     axis = drawn("step", LINE)
     corners = {tuple(corner) for path in axis.collections[0].get_paths() for corner in path.vertices.round(6).tolist()}
-    assert {(3, 0.2), (3, 0.6), (4, 0.6), (4, 1.0), (6, 0.1), (6, 0.5)} <= corners
-    assert {at for at, _ in corners} == {3, 4, 6}
+    assert {(2, 0.2), (2, 0.6), (3, 0.6), (3, 1.0), (5, 0.1), (5, 0.5)} <= corners
+    assert {at for at, _ in corners} == {2, 3, 5}
     assert min(value for _, value in corners) == 0.1
 
 
 def test_a_smoothed_line_keeps_the_given_share_of_what_it_was():
     axis = drawn("step", [(A, i, value, 0, 1) for i, value in enumerate((1.0, 0.0, 0.0))], smoothing=0.9)
-    assert coordinates(axis.lines[1]) == [(1, 1.0), (2, pytest.approx(0.9)), (3, pytest.approx(0.81))]
+    assert coordinates(axis.lines[1]) == [(0, 1.0), (1, pytest.approx(0.9)), (2, pytest.approx(0.81))]
 
 
 def intervals(axis):

@@ -2,7 +2,10 @@
 
 import pytest
 
-from redraft.tasks.rules import anywhere, last_box, last_number
+from redraft.tasks.rewards import REWARDS
+from redraft.tasks.rules import anywhere, last_number
+
+last_box = REWARDS["last_box"]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ MEAN, SUM, MOST = 36 / 7, 36.0, 9.0
 COLUMNS = [
     "tokens_decoded", "tokens_verified", "tokens_reused", "prefix_length", "full_reuse_ratio", "token_age_epochs",
     "reward", "fresh_reward", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu", "rouge_1", "informative",
-    "response_length", *(f"seconds.{stage}" for stage in STAGES),
+    "response_length", "prefix_share", "fresh_kl", "self_bleu_within", *(f"seconds.{stage}" for stage in STAGES),
 ]  # fmt: skip
 FACTORS = {column: 1 + i for i, column in enumerate(COLUMNS)}
-DRAFTS = ("prefix_length", "full_reuse_ratio")
+DRAFTS = ("prefix_length", "prefix_share", "full_reuse_ratio")
 
 
 def times(column, value):
@@ -37,7 +37,8 @@ EXPECTED = {
     "generation_seconds": sum(times(f"seconds.{stage}", SUM) for stage in ("rollout", "verification", "assembly")),
     "step_seconds": SECONDS * SUM, "hours": SECONDS * SUM / 3600,
     **{name: times(name, WITH_DRAFTS)
-       for name in ("prefix_length", "full_reuse_ratio", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu")},
+       for name in (*DRAFTS, "entropy", "kl", "fresh_kl", "clip_fraction", "distinct_1", "self_bleu",
+                    "self_bleu_within")},
     **{name: times(name, LAST) for name in ("token_age_epochs", "reward", "fresh_reward")},
     "kl_max": times("kl", MOST), "clip_fraction_max": times("clip_fraction", MOST),
     "rouge_1_second_epoch": times("rouge_1", SECOND), "rouge_1_last_epoch": times("rouge_1", LAST),
@@ -45,9 +46,9 @@ EXPECTED = {
     "informative": times("informative", MEAN), "response_length": times("response_length", MEAN),
     "reuse_share": FACTORS["tokens_reused"] / (FACTORS["tokens_reused"] + FACTORS["tokens_decoded"]),
     "first_reuse_step": 3,
-    "prefix_length_early": times("prefix_length", (2 + 5) / 2),
-    "prefix_length_middle": times("prefix_length", (4 + 9) / 2),
-    "prefix_length_late": times("prefix_length", 8),
+    **{f"{name}_{part}": times(name, value)
+       for name in ("prefix_length", "prefix_share")
+       for part, value in {"early": (2 + 5) / 2, "middle": (4 + 9) / 2, "late": 8}.items()},
     "rollout_seconds_first_epoch": times("seconds.rollout", (7 + 1) / 2),
     "rollout_seconds_last_epoch": times("seconds.rollout", LAST),
     "rollout_seconds_reuse_epochs": times("seconds.rollout", WITH_DRAFTS),

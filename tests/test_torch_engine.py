@@ -216,12 +216,11 @@ def test_only_scoring_takes_time_of_verification(qwen3, monkeypatch):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_model_is_left_as_it_was_in_its_mode_and_its_attention(training, qwen3):
-    before = qwen3.config._attn_implementation
-    qwen3.train(training)
-    run(make_engine(qwen3), make_jobs(2))
-    assert (qwen3.training, qwen3.config._attn_implementation) == (training, before)
-    qwen3.eval()
+def test_a_model_is_left_as_it_was_in_its_mode_and_its_attention(training):
+    model = make_model("qwen3", 4, 2).train(training)
+    before = model.config._attn_implementation
+    run(make_engine(model), make_jobs(2))
+    assert (model.training, model.config._attn_implementation) == (training, before)
 
 
 def test_a_scored_draft_is_not_computed_again(qwen3, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 
 from redraft.config import Vanilla
 from redraft.rollout.strategies import vanilla
-from redraft.rollout.types import Sample, Task
+from redraft.rollout.types import Task
 from redraft.train.local import LocalTrainer
 from redraft.train.stages import StageClock
 from tests.groups import a_draft, group_of
@@ -87,12 +87,11 @@ def test_a_method_without_drafts_remembers_nothing(tiny_model, tmp_path, monkeyp
 
 
 def test_fresh_samples_are_new_ones_drawn_by_numbers_of_their_own_and_forgotten(trainer, scripted):
-    carried = Sample(a_draft([5, 6]), 1.0, carried=True)
     trainer.roll_out(TASKS, 4)
     before = trainer.memory.packed()
-    rewards = trainer.fresh_rewards([Task(0, 3, 2, carried=(carried,))], 4)
+    fresh = trainer.fresh([Task(0, 3, 1)], 4)
     (trained, _, first), (method, tasks, tools) = scripted
-    assert rewards == [0.5, 1.0]
+    assert fresh.rewards == [0.5, 1.0]
     assert trained is trainer.strategy is not method is vanilla
     assert [(task.prompt, task.samples, task.carried) for task in tasks] == [(0, 1, ())]
     numbers = [each.streams.uniforms("sampling", 0, 0, 3).tolist() for each in (first, tools)]

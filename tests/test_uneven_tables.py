@@ -141,9 +141,9 @@ def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_ove
     assert not average(line, average_column(1), cells[2:]).applicable
 
 
-def test_the_shown_interval_is_the_bootstrap_s_and_the_tested_one_is_student_s(runs):
+def test_the_interval_is_student_s_and_the_bootstrap_s_stands_beside(runs):
     cell = made(runs, [Column(**ACCURACY)], ROWS).loc[("plain", "accuracy")]
     values = [accuracy(PLAIN, seed) for seed in (0, 1, 2)]
-    assert min(values) - 1e-9 <= cell["low"] < cell["high"] <= max(values) + 1e-9
-    assert cell["tested_low"] < min(values)
-    assert cell["tested_high"] > max(values)
+    assert min(values) - 1e-9 <= cell["bootstrap_low"] < cell["bootstrap_high"] <= max(values) + 1e-9
+    assert cell["low"] < min(values)
+    assert cell["high"] > max(values)
