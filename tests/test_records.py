@@ -38,8 +38,8 @@ def test_means_about_drafts_are_over_rollouts_with_one_and_ages_over_tokens():
     record = describe([group_of([whole, part, rollouts[2]], rewards=[1.0, 0.0, 0.5])], 9, steps_per_epoch=2)
     expected = {
         "rollouts": 3, "tokens_decoded": 3, "tokens_verified": 7, "tokens_reused": 5, "response_length": 8 / 3,
-        "truncated": 1 / 3, "prefix_length": 2.5, "prefix_share": (1 + 1 / 3) / 2, "full_reuse_ratio": 0.5, "reward": 0.5, "informative": 1.0,
-        "token_age_epochs": (6 + 6 + 4 + 2 + 4 + 0 + 0 + 0) / 8 / 2,
+        "truncated": 1 / 3, "prefix_length": 2.5, "full_reuse_ratio": 0.5, "reward": 0.5, "informative": 1.0,
+        "prefix_share": (1 + 1 / 3) / 2, "token_age_epochs": (6 + 6 + 4 + 2 + 4 + 0 + 0 + 0) / 8 / 2,
     }  # fmt: skip
     assert record == pytest.approx(expected)
 
