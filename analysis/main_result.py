@@ -41,8 +41,12 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     return text, {"run": run, "of": len(compared), "heading": table.heading}
 
 
+TEXTS = ("group", "seeds", "missing_seeds", "manifests")
+"""Columns of a made table that are texts, also where every cell is empty or looks like a number."""
+
+
 def read_table(stem: Path) -> pd.DataFrame:
     """A made table's cells."""
-    frame = pd.read_csv(stem.with_suffix(".csv"))
-    texts = [column for column in ("group", "seeds", "missing_seeds", "manifests") if column in frame]
-    return frame.astype(dict.fromkeys(texts, str)).replace({column: {"nan": ""} for column in texts})
+    frame = pd.read_csv(stem.with_suffix(".csv"), dtype=dict.fromkeys(TEXTS, str))
+    texts = [column for column in TEXTS if column in frame]
+    return frame.fillna(dict.fromkeys(texts, ""))

@@ -11,7 +11,7 @@ UNEVEN = "not decided"
 """Verdict on seconds where equal work took unequal time."""
 
 MARKS = {
-    AGREES: "=", "same direction": "↗", DIFFERS: "≠", "opposite direction": "↘", INCONCLUSIVE: "?", UNEVEN: "⌛",
+    AGREES: "=", "same direction": "↗", DIFFERS: "≠", "opposite direction": "↘", INCONCLUSIVE: "?", UNEVEN: "—",
     "reproduced": "✓", "contradicted": "✗", "supported": "✓", "not supported": "✗",
 }  # fmt: skip
 """Marks of verdicts, so that none is told by its colour alone."""

@@ -15,6 +15,7 @@ from analysis.collect import Runs
 from analysis.family import family_of
 from analysis.figures import draw
 from analysis.lines import Line, Source
+from analysis.main_result import read_table
 from analysis.measure import _without_first_epoch
 from analysis.report import _counts
 from analysis.reported import no_reported, read_reported
@@ -182,6 +183,19 @@ def test_a_value_of_fewer_seeds_than_the_preset_has_says_so_in_every_form(experi
     for text in texts:
         assert text.count("n = 2, without seed 1") == len(COLUMNS)
         assert text.count("Stand-in. t") == 1, "and that it is a stand-in"
+
+
+def test_a_table_that_was_written_is_read_as_it_was(experiments, tmp_path):
+    """Empty texts stay empty, and a single seed stays a text."""
+    runs = uneven.runs()
+    whole = make_table(table(), source(experiments, Runs(*(part[part["seed"] == 2] for part in
+                       (runs.runs, runs.steps, runs.scores)))))  # fmt: skip
+    for frame in (whole, whole.assign(missing_seeds="")):
+        frame.to_csv(tmp_path / "table03.csv", index=False)
+        read = read_table(tmp_path / "table03")
+        for column in ("group", "seeds", "missing_seeds", "manifests"):
+            assert list(read[column]) == list(frame[column])
+        assert set(read["seeds"]) == {"2"}
 
 
 def test_a_judging_column_must_exist_and_a_first_epoch_is_left_out_of_ratios_only():
