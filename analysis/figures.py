@@ -20,6 +20,8 @@ NOTE_SIZE, LINE_HEIGHT = 7, 9.5
 """Size and line height of a note, points."""
 LETTERS_PER_INCH = 16
 """Letters of a note in an inch; the widest of the labels take less."""
+LEGEND_KEY = 0.65
+"""Inches that an entry of the legend takes beside its letters."""
 
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "") -> None:
@@ -60,9 +62,10 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
         for axis in axes[-1]:
             axis.set_xlabel(figure.x, fontsize=8)
     if handles := _legend(figure, data, colours):
+        widest = max(len(str(handle.get_label())) for handle in handles) / LETTERS_PER_INCH + LEGEND_KEY
         fig.legend(
-            handles=handles, loc="outside lower center", ncols=min(len(handles), 4 + 2 * columns), fontsize=8,
-            frameon=False,
+            handles=handles, loc="outside lower center", ncols=max(1, min(len(handles), int(wide * columns / widest))),
+            fontsize=8, frameon=False,
         )  # fmt: skip
     return fig
 

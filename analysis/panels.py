@@ -29,7 +29,13 @@ Colours = Mapping[str, object]
 
 
 def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: str) -> None:
-    """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap."""
+    """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap.
+
+    A logarithmic axis has no place for an interval's end below zero; the band then reaches down to below all means.
+    """
+    positive = data.loc[data["reproduced"] > 0, "reproduced"]
+    logarithmic = panel.log and len(positive) > 0
+    floor = positive.min() / 3 if logarithmic else -math.inf
     for cell in panel.cells:
         line = data[data["cell"] == cell].set_index("x").sort_index()
         if line.empty:
@@ -41,11 +47,13 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
         if panel.smoothing is not None:
             smooth = line["reproduced"].ewm(alpha=1 - panel.smoothing, adjust=False).mean()
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
-        axis.fill_between(line.index, line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(
+            line.index, line["low"].clip(lower=floor), line["high"], color=colour, alpha=0.15, linewidth=0
+        )
         axis.plot(line.index, line["reported"], color="grey", marker="x", linestyle="none")
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
         axis.plot(marked.index, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
-    if panel.log and (data["reproduced"] > 0).any():
+    if logarithmic:
         axis.set_yscale("log", nonpositive="mask")
     if not data.empty and x != "hours":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -13,10 +13,11 @@ from analysis import render
 from analysis.claims import judge
 from analysis.collect import Runs
 from analysis.family import family_of
-from analysis.figures import draw
+from analysis.figures import draw, plot
 from analysis.lines import Line, Source
 from analysis.main_result import read_table
 from analysis.measure import _without_first_epoch
+from analysis.panels import plt
 from analysis.report import _counts
 from analysis.reported import no_reported, read_reported
 from analysis.statistics import Family, corrected, estimate
@@ -218,6 +219,32 @@ def test_a_drawing_of_a_stand_in_says_so(tmp_path):
         draw(figure, empty, tmp_path / "figure", text)
         drawn = (tmp_path / "figure.svg").read_text()
         assert ("<!-- Stand-in for the paper's models and data (preset tiny) -->" in drawn) == bool(text)
+
+
+def test_a_band_on_a_logarithmic_axis_goes_below_all_means_where_its_end_is_negative():
+    panel = {"quantity": "kl", "title": "kl", "cells": [PLAIN], "log": True}
+    figure = Figure.model_validate({"number": 1, "title": "t", "x": "step", "panels": [panel]})
+    lines = [(1, 0.02, -0.01, 0.05), (2, 0.3, 0.1, 0.5), (3, 0.06, -0.2, 0.32)]
+    data = pd.DataFrame([
+        {"panel": "kl", "cell": PLAIN, "label": PLAIN, "x": x, "reproduced": mean, "low": low, "high": high,
+         "reported": math.nan, "first_reuse": False} for x, mean, low, high in lines
+    ])  # fmt: skip
+    (axis, *_), (band,) = (drawing := plot(figure, data)).axes, drawing.axes[0].collections
+    ends = {(round(x), round(y, 6)) for x, y in band.get_paths()[0].vertices}
+    assert axis.get_yscale() == "log"
+    assert ends == {(1, round(0.02 / 3, 6)), (2, 0.1), (3, round(0.02 / 3, 6)), (1, 0.05), (2, 0.5), (3, 0.32)}
+    plt.close(drawing)
+
+
+def test_no_entry_of_a_legend_is_cut_off():
+    """Seven long labels under two diagrams, as in the sweep of leniences."""
+    figure = {figure.number: figure for figure in Experiments(ROOT).figures("spec_rl").figures}[104]
+    names = ("panel", "cell", "label", "x", "reproduced", "low", "high", "reported", "first_reuse")
+    drawing = plot(figure, pd.DataFrame(columns=names).astype({"first_reuse": bool}))
+    drawing.draw_without_rendering()
+    box, page = drawing.legends[0].get_window_extent(), drawing.bbox
+    assert page.x0 <= box.x0 < box.x1 <= page.x1
+    plt.close(drawing)
 
 
 def test_only_the_papers_own_scale_is_no_stand_in():
