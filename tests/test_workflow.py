@@ -310,7 +310,7 @@ def without_seconds(run):
             ["grade", "smoke", "generations.parquet", "new.json"],
             ["generations.parquet", "damaged"],
         ),
-        ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "damaged"]),
+        ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "manifest.json"]),
         (
             "policies/step-0006/model.safetensors",
             ["generate", "smoke", "0", "new.parquet", "policies/step-0004", "policies/step-0006"],
