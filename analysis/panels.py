@@ -47,9 +47,8 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
         if panel.smoothing is not None:
             smooth = line["reproduced"].ewm(alpha=1 - panel.smoothing, adjust=False).mean()
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
-        axis.fill_between(
-            line.index, line["low"].clip(lower=floor), line["high"], color=colour, alpha=0.15, linewidth=0
-        )
+        low = line["low"].clip(lower=floor)
+        axis.fill_between(line.index, low, line["high"], color=colour, alpha=0.15, linewidth=0)
         axis.plot(line.index, line["reported"], color="grey", marker="x", linestyle="none")
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
         axis.plot(marked.index, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
