@@ -41,7 +41,7 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     return text, {"run": run, "of": len(compared), "heading": table.heading}
 
 
-TEXTS = ("group", "seeds", "missing_seeds", "manifests")
+TEXTS = ("group", "seeds", "missing_seeds", "manifests", "stand_in")
 """Columns of a made table that are texts, also where every cell is empty or looks like a number."""
 
 

@@ -10,6 +10,7 @@ from analysis.quantities import ACCURACY, FIRST_REACHED, SECONDS, by_seed, noise
 from analysis.reported import mean_of
 from analysis.speedups import SPEEDUP, kind_of, of_reported, speedups_by_seed
 from analysis.statistics import NEUTRAL, PAIRINGS, Estimate, estimate, paired
+from analysis.timing import is_timed
 from redraft.config import Column, RunTable
 
 
@@ -22,6 +23,7 @@ class Measured:
         cells: whose runs they come from.
         noise: standard error that sampling alone causes, NaN where that is unknown.
         applicable: false if there can be no such value.
+        timed: whether it is made of seconds.
     """
 
     line: Line
@@ -31,6 +33,7 @@ class Measured:
     cells: tuple[str, ...]
     noise: float = math.nan
     applicable: bool = True
+    timed: bool = False
 
     @property
     def compared(self) -> bool:
@@ -68,6 +71,7 @@ def measure(line: Line, column: Column, table: RunTable, source: Source) -> Meas
         cells=(line.row.cell, line.baseline) if compared else (line.row.cell,),
         noise=_noise(line, column, source, list(values)) if applicable else math.nan,
         applicable=applicable,
+        timed=is_timed(column.quantity),
     )
 
 
@@ -121,6 +125,7 @@ def average(line: Line, column: Column, cells: list[Measured]) -> Measured:
         reported=sum(reported) / len(reported) if reported else math.nan,
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
+        timed=any(cell.timed for cell in cells if cell.column.in_brackets),
     )
 
 

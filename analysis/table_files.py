@@ -43,7 +43,7 @@ def write_tables(preset: str, paper: str) -> None:
 def _write_table(table: Table, source: Source, layout: Layout, family: Family) -> None:
     sheet = _sheet(table, replace(source, reported=_reported(table, source)), family)
     stem = layout.table(source.paper, table.number)
-    _write_csv(sheet.cells, stem.with_suffix(".csv"))
+    _write_csv(sheet.cells.assign(stand_in=sheet.stand_in), stem.with_suffix(".csv"))
     write_atomically(stem.with_suffix(".md"), render.markdown(sheet))
     write_atomically(stem.with_suffix(".tex"), render.latex(sheet))
     write_atomically(stem.with_suffix(".html"), render.html(sheet, stem.parent, f"{source.paper}-table{table.number}"))

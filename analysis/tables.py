@@ -9,7 +9,7 @@ from analysis.columns import AVERAGE
 from analysis.lines import Line, Source, lines_of
 from analysis.measure import Measured, average, measure, relation
 from analysis.statistics import Family
-from analysis.timing import is_timed, timed_unevenly
+from analysis.timing import timed_unevenly
 from analysis.verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
 from redraft.config import Row, RunTable
 
@@ -51,19 +51,23 @@ def cells_of(table: RunTable, source: Source) -> list[Measured]:
 def comparisons(cells: Iterable[Measured], source: Source) -> Iterator[tuple[Mapping[int, float], float]]:
     """Values and neutral value of each cell that is tested; seconds are not where equal work took unequal time."""
     for cell in cells:
-        if cell.compared and not (is_timed(cell.column.quantity) and timed_unevenly(source.runs)):
+        if cell.compared and not (cell.timed and timed_unevenly(source.runs)):
             yield cell.values, cell.neutral
 
 
 def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
-    """The frame with the verdicts of columns that another column judges, line by line."""
+    """The frame with the verdicts of columns that another column judges, line by line.
+
+    Where the other can have no value, as before the second epoch, nothing is compared.
+    """
     width = len(table.columns)
     for i, column in enumerate(table.columns):
         if column.judged_by:
             other = [each.name for each in table.columns].index(column.judged_by)
             compared = ~frame["verdict"].iloc[i::width].isin([MISSING, BASELINE, NOT_APPLICABLE])
             own = frame.index[i::width][compared]
-            frame.loc[own, "verdict"] = frame["verdict"].iloc[other::width][compared.to_numpy()].to_numpy()
+            found = frame["verdict"].iloc[other::width][compared.to_numpy()]
+            frame.loc[own, "verdict"] = found.replace(NOT_APPLICABLE, NOT_COMPARABLE).to_numpy()
     return frame
 
 
@@ -92,6 +96,7 @@ def _mean_of(cells: list[Measured]) -> Measured:
         cells=tuple(dict.fromkeys(name for cell in parts for name in cell.cells)),
         noise=math.sqrt(sum(cell.noise**2 for cell in parts)) / len(parts) if parts else math.nan,
         applicable=any(cell.applicable for cell in rows),
+        timed=any(cell.timed for cell in cells),
     )
 
 
@@ -138,4 +143,4 @@ def _verdict(cell: Measured, family: Family, source: Source) -> str:
     corrected = family.corrected(cell.values, cell.neutral) if cell.compared else math.nan
     result = verdict(cell.estimate, cell.reported, relative, is_baseline, corrected)
     undecided = result not in (MISSING, BASELINE, NOT_COMPARABLE)
-    return UNEVEN if undecided and is_timed(cell.column.quantity) and timed_unevenly(source.runs) else result
+    return UNEVEN if undecided and cell.timed and timed_unevenly(source.runs) else result

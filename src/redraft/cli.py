@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from redraft import summary as summaries
 from redraft.config import Experiments, run_fingerprint
 from redraft.config.resolve import Settings
 from redraft.errors import UserError
@@ -18,6 +17,7 @@ from redraft.files import NO_SPACE
 from redraft.layout import Layout
 from redraft.stage_commands import StageGroup
 from redraft.summary import aligned, number, summary
+from redraft.summary import compare as compare_cells
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 stages = typer.Typer(cls=StageGroup, no_args_is_help=True, help="Single stages, as the workflow's rules run them.")
@@ -108,7 +108,7 @@ def compare(
 ) -> None:
     """Compare two cells over the seeds that both have finished: means, and paired intervals."""
     experiments, layout = Experiments(), Layout(preset)
-    rows = summaries.compare(first, second, experiments.preset(preset), experiments, layout)
+    rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
     header = ["quantity", first, second, "second against first", "95 % interval", "seeds"]
     typer.echo(aligned(header, rows))
 

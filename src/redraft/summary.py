@@ -15,7 +15,7 @@ RELATIONS = {
     "reward": ("", "difference"),
 }  # fmt: skip
 """Quantities of a run, besides its accuracies: unit, and how tables relate two cells of it."""
-SUFFIX = {"ratio": " of it", "speedup": " × as fast", "difference": ""}
+SUFFIX = {"ratio": " ×", "speedup": " × as fast", "difference": ""}
 
 
 def finished(run: Run, layout: Layout) -> Path:
@@ -82,7 +82,7 @@ def compare(first: str, second: str, preset: Preset, experiments: Experiments, l
     rows = []
     for name in next(iter(both.values()))[0]:
         a, b = ({seed: pair[i][name] for seed, pair in both.items()} for i in (0, 1))
-        unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS.get(name, ("", "difference"))
+        unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
         found = estimate(paired(b, a, relation))
         shown = f"{number(found.mean)}{SUFFIX[relation] or (' points' if unit == '%' else '')}"
         interval = f"[{number(found.interval.low)}, {number(found.interval.high)}]"

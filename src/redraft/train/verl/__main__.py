@@ -1,19 +1,19 @@
-"""`python -m redraft.train.verl FILE`: train what a complete configuration of verl says, in this process and Ray's."""
+"""`python -m redraft.train.verl FILE`: train what a complete configuration of verl says, in this process and Ray's.
 
-import ctypes
+Its standard input is a pipe from the launcher. When the launcher is gone, however it went, the pipe ends, and so does
+the whole group of processes.
+"""
+
 import os
 import signal
 import sys
+import threading
 from typing import Any
-
-PR_SET_PDEATHSIG = 1
-"""Option of Linux' prctl: the signal to get when the parent dies."""
 
 
 def main(file: str) -> None:
     """Run verl's trainer to the end."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # else a killed workflow would leave Ray running
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
     import ray
     from omegaconf import OmegaConf
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
@@ -27,11 +27,17 @@ def main(file: str) -> None:
 
             TaskRunnerV1.__ray_metadata__.modified_class().run(config)
 
-    try:
-        run_ppo(OmegaConf.load(file), TaskRunner)
-    except SystemExit:
-        ray.shutdown()
-        os.killpg(0, signal.SIGKILL)  # what Ray did not end: vLLM's engines look after no parent
+    run_ppo(OmegaConf.load(file), TaskRunner)
+
+
+def _end_with_the_launcher() -> None:
+    """Kill the group when standard input ends.
+
+    A signal at the launcher's death does not do: Ray replaces its handler, the handler's exception can be lost in Ray's
+    code or leave Ray's shutdown waiting for ever, and vLLM's engines look after no parent.
+    """
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -165,9 +165,10 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            stdin=subprocess.PIPE,  # it ends when this process does, also by SIGKILL
             pass_fds=held(),  # else a killed launcher would free GPUs that verl still uses
         )  # fmt: skip
-    with exit_on_sigterm():
+    with exit_on_sigterm(), process:
         try:
             yield process
         finally:
