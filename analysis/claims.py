@@ -12,7 +12,7 @@ from analysis.claim_tests import BySeed, Part, Question, cells_of, question
 from analysis.collect import Runs
 from analysis.quantities import ACCURACY, by_seed
 from analysis.reported_claims import ReportedTables, check
-from analysis.statistics import Estimate, Family, estimate
+from analysis.statistics import Blocks, Estimate, Family, estimate
 from analysis.timing import is_timed, timed_unevenly
 from redraft.config import Claim, Test
 
@@ -135,7 +135,7 @@ def judge(
         family: the comparisons that are corrected together; those of these claims by default.
     """
     posed = pose(claims, runs, paper_scale)
-    family = family or Family(comparisons(posed))
+    family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     first: dict[str, str] = {}
     return [
@@ -146,8 +146,8 @@ def judge(
     ]
 
 
-def _test(part: Part) -> Compared:
-    found = estimate(part.values)
+def _test(part: Part, blocks: Blocks) -> Compared:
+    found = estimate(part.values, blocks)
     return Compared(part, found, found.p_value(part.threshold))
 
 
@@ -177,7 +177,7 @@ def _decide(posed: Posed, family: Family) -> dict[str, Any]:
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None}
-    parts = [_test(part) for part in asked.parts]
+    parts = [_test(part, family.blocks) for part in asked.parts]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)

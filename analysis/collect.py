@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
@@ -22,7 +23,8 @@ class Runs:
     """Finished runs.
 
     Attributes:
-        runs: cell, seed, fingerprint, manifest (path), initial (path of the initial policy's record), seconds.
+        runs: cell, seed, block (`Preset.unit`), fingerprint, manifest (path), initial (path of the initial policy's
+            record), seconds.
         steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`.
         scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
             what else grading counts.
@@ -31,6 +33,12 @@ class Runs:
     runs: pd.DataFrame
     steps: pd.DataFrame
     scores: pd.DataFrame
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Block of each seed."""
+        known = "block" in self.runs
+        return dict(zip(self.runs["seed"], self.runs["block"], strict=True)) if known else NO_BLOCKS
 
     @cached_property
     def by_training_steps(self) -> "Runs":
@@ -79,6 +87,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         UserError: if there is no run, or a run's files do not belong together.
     """
     runs, steps, scores = [], [], []
+    asked = experiments.preset(layout.preset)
     for manifest in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
         folder = manifest.parent
         seed = int(folder.name.removeprefix("seed"))
@@ -97,13 +106,13 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
             continue
         _check(folder, manifest)
         _check(initial, None)
-        files = {"manifest": str(manifest), "initial": str(initial / "generations.json")}
-        runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | files)
+        own = {"manifest": str(manifest), "initial": str(initial / "generations.json"), "block": asked.unit(seed)}
+        runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
         steps.append(_steps(folder).assign(**key))
         scores += [key | score for score in _scores({**first, **scored})]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
-    _warn_of_missing_seeds(pd.DataFrame(runs), experiments.preset(layout.preset).seeds)
+    _warn_of_missing_seeds(pd.DataFrame(runs), asked.seeds)
     return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
 
 
@@ -144,7 +153,7 @@ def _outdated(
     wanted = experiments.preset(preset).benchmarks
     if not first:
         return "its initial policy was not evaluated"
-    if sampled != {sampling_fingerprint(experiments.preset(preset))}:
+    if sampled != {sampling_fingerprint(experiments.preset(preset).of_seed(int(seed)))}:
         return "its benchmarks, or what samples them, changed"
     for scores, steps in ((scored, policies_of(manifest)), (first, [0])):
         if sorted(scores, key=int) != [str(step) for step in steps]:

@@ -18,4 +18,4 @@ def family_of(source: Source) -> Family:
     declared = [table for table in experiments.tables(paper).tables if not isinstance(table, PublishedTable)]
     cells = [cell for table in declared for cell in tables.cells_of(expand(table, benchmarks, spec), unreported)]
     posed = claims.pose(experiments.claims(paper).claims, source.runs, source.paper_scale)
-    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)])
+    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.runs.blocks)

@@ -91,7 +91,7 @@ def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
     marked = _first_reuse(runs, cell, x) if panel.mark_first_reuse else None
     points = []
     for i, (position, values) in enumerate(table.iterrows()):
-        found = estimate({int(seed): float(value) for seed, value in values.items()})
+        found = estimate({int(seed): float(value) for seed, value in values.items()}, runs.blocks)
         at = float(position) if x == "hours" else int(position) + 1  # type: ignore[arg-type]
         point = _point(panel, cell, at, found, reported.get(i, math.nan), runs)
         points.append(point | {"first_reuse": marked is not None and at == marked})
@@ -106,7 +106,7 @@ def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
 
 def _bar(panel: Panel, position: int, cell: str, runs: Runs, reported: Mapping[str, float]) -> list[dict[str, Any]]:
     """The bar of one cell in one panel, none if it was not run."""
-    found = estimate(by_seed(runs, panel.quantity, cell))
+    found = estimate(by_seed(runs, panel.quantity, cell), runs.blocks)
     return [_point(panel, cell, position, found, reported.get(cell, math.nan), runs)] if found.seeds else []
 
 
@@ -120,7 +120,7 @@ def _bins(panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
     if chosen.empty:
         return []
     return [
-        _point(panel, cell, low, estimate(values), math.nan, runs) | {"upper": high}
+        _point(panel, cell, low, estimate(values, runs.blocks), math.nan, runs) | {"upper": high}
         for (low, high), values in zip(pairwise(panel.bins), by_bin, strict=True)
     ]
 
@@ -142,7 +142,7 @@ def _of_bins(panel: Panel, folder: Path) -> list[float]:
 
 def _on_surface(panel: Panel, cell: str, runs: Runs, definition: Cell) -> list[dict[str, Any]]:
     """The point of one cell, none if it was not run."""
-    found = estimate(by_seed(runs, panel.quantity, cell))
+    found = estimate(by_seed(runs, panel.quantity, cell), runs.blocks)
     if not found.seeds:
         return []
     x, y = (coordinate(definition, axis) for axis in panel.axes)

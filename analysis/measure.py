@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from analysis.lines import Line, Source, lookup
 from analysis.quantities import ACCURACY, FIRST_REACHED, SECONDS, by_seed, noise_by_seed
 from analysis.reported import mean_of
 from analysis.speedups import SPEEDUP, kind_of, of_reported, speedups_by_seed
-from analysis.statistics import NEUTRAL, PAIRINGS, Estimate, estimate, paired
+from analysis.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, estimate, paired
 from analysis.timing import is_timed
 from redraft.config import Column, RunTable
 
@@ -24,6 +24,7 @@ class Measured:
         noise: standard error that sampling alone causes, NaN where that is unknown.
         applicable: false if there can be no such value.
         timed: whether it is made of seconds.
+        blocks: of the seeds.
     """
 
     line: Line
@@ -34,6 +35,7 @@ class Measured:
     noise: float = math.nan
     applicable: bool = True
     timed: bool = False
+    blocks: Blocks = field(default_factory=dict, repr=False)
 
     @property
     def compared(self) -> bool:
@@ -49,7 +51,7 @@ class Measured:
     @cached_property
     def estimate(self) -> Estimate:
         """The mean of the values, with its intervals."""
-        return estimate(self.values)
+        return estimate(self.values, self.blocks)
 
 
 def relation(column: Column) -> str | None:
@@ -72,6 +74,7 @@ def measure(line: Line, column: Column, table: RunTable, source: Source) -> Meas
         noise=_noise(line, column, source, list(values)) if applicable else math.nan,
         applicable=applicable,
         timed=is_timed(column.quantity),
+        blocks=source.runs.blocks,
     )
 
 
@@ -126,6 +129,7 @@ def average(line: Line, column: Column, cells: list[Measured]) -> Measured:
         cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
         applicable=bool(parts),
         timed=any(cell.timed for cell in cells if cell.column.in_brackets),
+        blocks=cells[0].blocks,
     )
 
 

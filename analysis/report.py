@@ -34,6 +34,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     page = TEMPLATES.get_template("report.html.j2").render(
         preset=preset,
         benchmarks=preset.benchmarks,
+        blocks=preset.blocks,
         papers=[_paper(layout, paper, experiments, preset) for paper in papers],
         runs=runs,
         commits=sorted({_commit(manifest["git"]) for manifest in manifests}),

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from scipy import stats
@@ -13,6 +14,8 @@ PAIRINGS: dict[str, Callable[[float, float], float]] = {
     "speedup": lambda value, baseline: baseline / value if value else math.inf,
     "difference": lambda value, baseline: value - baseline,
 }
+RESAMPLES = 9999
+"""Resamples of a bootstrap."""
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
 """Value of a relative quantity when a cell equals its baseline."""
 
@@ -31,17 +34,25 @@ class Interval:
 NONE = Interval(math.nan, math.nan)
 
 
+Blocks = Mapping[int, int]
+"""Seed to its block. Runs of a block share an initial policy and problems, so that only blocks are independent. A seed
+that is not there is a block of its own."""
+NO_BLOCKS: Blocks = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """Mean over seeds.
+    """Mean over seeds, or over the means of blocks of them.
 
     Attributes:
         mean: NaN if there is no run.
-        interval: 95 % Student interval over seeds, which is shown and on which verdicts rest.
-        bootstrap: 95 % percentile bootstrap over seeds, for the CSV files. With three or four seeds it is the range of
-            the values, which misses the mean of the distribution far more often than one time in twenty.
+        interval: 95 % Student interval over blocks, which is shown and on which verdicts rest.
+        bootstrap: 95 % percentile bootstrap of blocks and of the seeds in them, for the CSV files. With three or four
+            blocks it is hardly more than the range of their means, which misses the mean of the distribution far more
+            often than one time in twenty.
         seeds: which runs it rests on.
         values: of those runs, in their order.
+        units: means of the blocks, on which tests rest.
     """
 
     mean: float
@@ -49,6 +60,7 @@ class Estimate:
     bootstrap: Interval
     seeds: tuple[int, ...]
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    units: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def iqm(self) -> float:
@@ -56,35 +68,57 @@ class Estimate:
         return float(stats.trim_mean(self.values, 0.25)) if self.values else math.nan
 
     def p_value(self, against: float) -> float:
-        """Two-sided one-sample t-test of the values' mean against a number, paired if they are paired values.
+        """Two-sided one-sample t-test of the blocks' mean against a number, paired if they are paired values.
 
         Returns:
-            NaN with fewer than two seeds; with equal values, which leave no variance to test, 1 or 0.
+            NaN with fewer than two blocks; with equal means, which leave no variance to test, 1 or 0.
         """
-        if len(self.values) < 2 or not np.isfinite(self.values).all():
+        if len(self.units) < 2 or not np.isfinite(self.units).all():
             return math.nan
-        if np.ptp(self.values) == 0:
-            return float(self.values[0] == against)
-        return float(stats.ttest_1samp(self.values, against).pvalue)
+        if np.ptp(self.units) == 0:
+            return float(self.units[0] == against)
+        return float(stats.ttest_1samp(self.units, against).pvalue)
 
 
-def estimate(values: Mapping[int, float]) -> Estimate:
-    """Mean and intervals over seeds (scipy; 9,999 bootstrap resamples with a fixed seed)."""
+def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS) -> Estimate:
+    """Mean and intervals over blocks (scipy; 9,999 bootstrap resamples with a fixed seed).
+
+    Args:
+        values: by seed; NaN counts as missing.
+        blocks: of the seeds.
+    """
     seeds = tuple(sorted(seed for seed, value in values.items() if not math.isnan(value)))
-    array = np.array([values[seed] for seed in seeds])
-    if not len(array):
+    if not seeds:
         return Estimate(math.nan, NONE, NONE, ())
-    mean = float(array.mean())
-    if len(array) == 1 or not np.isfinite(array).all():
-        return Estimate(mean, NONE, NONE, seeds, tuple(array.tolist()))
-    if np.ptp(array) == 0:
-        return Estimate(mean, Interval(mean, mean), Interval(mean, mean), seeds, tuple(array.tolist()))
-    resampled = stats.bootstrap(
-        (array,), np.mean, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
-    student = stats.t.interval(0.95, len(array) - 1, loc=mean, scale=stats.sem(array))
-    interval, bootstrap = Interval(*map(float, student)), Interval(*map(float, resampled))
-    return Estimate(mean, interval, bootstrap, seeds, tuple(array.tolist()))
+    inside: dict[int, list[float]] = {}
+    for seed in seeds:
+        inside.setdefault(blocks.get(seed, seed), []).append(values[seed])
+    units = np.array([sum(part) / len(part) for part in inside.values()])
+    mean = float(units.mean())
+    interval = bootstrap = NONE
+    if len(units) > 1 and np.isfinite(units).all():
+        interval = _student(units, mean)
+        bootstrap = _two_level([np.array(part) for part in inside.values()])
+    return Estimate(mean, interval, bootstrap, seeds, tuple(values[s] for s in seeds), tuple(units.tolist()))
+
+
+def _student(units: np.ndarray, mean: float) -> Interval:
+    if not np.ptp(units):
+        return Interval(mean, mean)
+    low, high = stats.t.interval(0.95, len(units) - 1, loc=mean, scale=stats.sem(units))
+    return Interval(float(low), float(high))
+
+
+def _two_level(blocks: list[np.ndarray]) -> Interval:
+    """Percentile bootstrap of the mean of blocks' means: blocks are drawn, and in each of them its values."""
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(len(blocks), size=(RESAMPLES, len(blocks)))
+    means = np.empty(chosen.shape)
+    for i, part in enumerate(blocks):
+        here = chosen == i
+        means[here] = rng.choice(part, (int(here.sum()), len(part))).mean(axis=1)
+    low, high = np.quantile(means.mean(axis=1), (0.025, 0.975))
+    return Interval(float(low), float(high))
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
@@ -106,10 +140,15 @@ class Family:
 
     Args:
         comparisons: values by seed, and the threshold that their mean is tested against.
+        blocks: of the seeds.
+
+    Attributes:
+        blocks: likewise.
     """
 
-    def __init__(self, comparisons: Iterable[tuple[Mapping[int, float], float]]) -> None:
-        found = {_identity(*each): estimate(each[0]).p_value(each[1]) for each in comparisons}
+    def __init__(self, comparisons: Iterable[tuple[Mapping[int, float], float]], blocks: Blocks = NO_BLOCKS) -> None:
+        self.blocks = blocks
+        found = {_identity(*each): estimate(each[0], blocks).p_value(each[1]) for each in comparisons}
         tested = {key: p for key, p in found.items() if not math.isnan(p)}
         self._corrected = dict(zip(tested, corrected(list(tested.values())), strict=True))
 
@@ -146,6 +185,6 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float], relative:
     return {seed: PAIRINGS[relative](values[seed], baseline[seed]) for seed in values if seed in baseline}
 
 
-def consecutive(sequences: Sequence[Mapping[int, float]]) -> list[Estimate]:
+def consecutive(sequences: Sequence[Mapping[int, float]], blocks: Blocks = NO_BLOCKS) -> list[Estimate]:
     """Paired differences between neighbours of a sequence of cells."""
-    return [estimate(paired(later, earlier, "difference")) for earlier, later in itertools.pairwise(sequences)]
+    return [estimate(paired(later, earlier, "difference"), blocks) for earlier, later in itertools.pairwise(sequences)]

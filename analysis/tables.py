@@ -35,7 +35,7 @@ def make_table(table: RunTable, source: Source, family: Family | None = None) ->
         family: the comparisons that are corrected together; those of this table by default.
     """
     cells = cells_of(table, source)
-    family = family or Family(comparisons(cells, source))
+    family = family or Family(comparisons(cells, source), source.runs.blocks)
     frame = pd.DataFrame([_record(cell, family, source) for cell in cells], columns=COLUMNS)
     return _judged_by_others(frame, table)
 
@@ -97,6 +97,7 @@ def _mean_of(cells: list[Measured]) -> Measured:
         noise=math.sqrt(sum(cell.noise**2 for cell in parts)) / len(parts) if parts else math.nan,
         applicable=any(cell.applicable for cell in rows),
         timed=any(cell.timed for cell in cells),
+        blocks=cells[0].blocks,
     )
 
 

@@ -53,6 +53,9 @@ def run_steps(cell, seed, tokens, seconds, **values):
     ]  # fmt: skip
 
 
+BENCHMARKS = {name: benchmark.role for name, benchmark in EXPERIMENTS.preset("tiny").benchmarks.items()}
+
+
 @pytest.fixture
 def runs():
     """GRPO and two speculative cells, three seeds; l = 1 decodes half, inf a tenth."""
@@ -64,7 +67,7 @@ def runs():
             lines.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0,
                           "manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json",
                           "initial": f"results/tiny/initial/qwen3-1.7b-base/seed{seed}/generations.json"})  # fmt: skip
-            for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution")):
+            for benchmark, role in BENCHMARKS.items():
                 scores.append({"cell": cell, "seed": seed, "step": 3, "benchmark": benchmark, "role": role,
                                "correct": correct + seed, "total": 100})  # fmt: skip
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))

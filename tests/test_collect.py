@@ -25,7 +25,7 @@ SCORES = {
     name: {"correct": 3, "total": benchmark.data.size * benchmark.samples, "role": benchmark.role}
     for name, benchmark in BENCHMARKS.items()
 }
-SAMPLED = sampling_fingerprint(Experiments(ROOT).preset("smoke"))
+SAMPLED = [sampling_fingerprint(Experiments(ROOT).preset("smoke").of_seed(seed)) for seed in (0, 1)]
 
 EVALUATED = (2, 4, 6)
 
@@ -36,16 +36,21 @@ def layout(tmp_path):
     layout = Layout("smoke", tmp_path / "results")
     for seed in (0, 1):
         write_run(layout.run(CELL, seed), seed)
-        write_json(layout.initial(ROLE, seed) / "scores.json", {"0": SCORES})
-        write_hashes(layout.initial(ROLE, seed))
+        write_json(initial(layout, seed) / "scores.json", {"0": SCORES})
+        write_hashes(initial(layout, seed))
     return layout
+
+
+def initial(layout, seed):
+    return layout.initial(Experiments(ROOT).preset("smoke").role(ROLE, seed), seed)
 
 
 def write_hashes(folder, *manifest):
     """The records beside an evaluated policy, as they would be of the files that are there."""
     (folder / "grades.parquet").write_text("grades")
+    sampled = SAMPLED[int(folder.name[-1])]
     made = {"generations.parquet": "a hash"}
-    write_json(folder / "generations.json", {"sampled": SAMPLED, "sha256": made, "made_from": hashes(*manifest)})
+    write_json(folder / "generations.json", {"sampled": sampled, "sha256": made, "made_from": hashes(*manifest)})
     graded = hashes(folder / "grades.parquet", folder / "scores.json")
     write_json(folder / "grades.json", {"sha256": graded, "made_from": made})
     if manifest:
@@ -75,7 +80,8 @@ def write_run(folder, seed):
     digests = {"steps.jsonl": sha256(folder / "steps.jsonl")}
     digests |= {f"policies/step-{step:04d}/model.safetensors": "a hash" for step in EVALUATED}
     manifest = {"run": f"{CELL}/seed{seed}", "fingerprint": fingerprint, "seconds": 2.0, "sha256": digests}
-    write_json(folder / "manifest.json", manifest | {"configuration": {"model_role": ROLE}})
+    role = Experiments(ROOT).preset("smoke").role(ROLE, seed)
+    write_json(folder / "manifest.json", manifest | {"configuration": {"model_role": role}})
     write_hashes(folder, folder / "manifest.json")
 
 
@@ -103,7 +109,7 @@ def test_all_finished_runs_are_collected_and_survive_the_files(layout, tmp_path)
 )
 @pytest.mark.parametrize("of", ["run", "initial"])
 def test_scores_that_are_not_what_was_graded_are_an_error(layout, of, name, change):
-    folder = layout.run(CELL, 0) if of == "run" else layout.initial(ROLE, 0)
+    folder = layout.run(CELL, 0) if of == "run" else initial(layout, 0)
     before = (folder / name).read_text()
     assert change(before) != before
     (folder / name).write_text(change(before))
@@ -161,7 +167,7 @@ def test_a_run_of_another_configuration_or_other_benchmarks_is_left_out_and_name
 def test_a_run_without_a_record_of_its_sampling_or_with_another_is_left_out_and_named(layout, capsys):
     edit(layout.run(CELL, 0) / "generations.json", lambda record: record.update(sampled="at another temperature"))
     assert list(collected(layout).runs["seed"]) == [1]
-    (layout.initial(ROLE, 1) / "generations.json").unlink()
+    (initial(layout, 1) / "generations.json").unlink()
     with pytest.raises(UserError, match="no finished run"):
         collected(layout)
     assert capsys.readouterr().err.count("what samples them, changed") == 3
@@ -193,7 +199,7 @@ def test_runs_that_were_sampled_otherwise_than_today_are_left_out(name, layout, 
 
 
 def test_each_of_a_run_s_policies_and_its_initial_one_must_be_sampled_as_today(layout, capsys):
-    edit(layout.initial(ROLE, 0) / "generations.json", lambda record: record.update(sampled="otherwise"))
+    edit(initial(layout, 0) / "generations.json", lambda record: record.update(sampled="otherwise"))
     assert list(collected(layout).runs["seed"]) == [1]
     edit(layout.run(CELL, 1) / "generations.json", lambda record: record.update(sampled="otherwise"))
     with pytest.raises(UserError, match="no finished run"):
@@ -220,7 +226,7 @@ def test_a_default_that_has_changed_since_is_noticed_and_a_new_field_is_not_one(
 @pytest.mark.parametrize("whose", ["run", "initial"])
 def test_a_benchmark_of_which_a_part_was_graded_is_left_out_and_named(whose, layout, capsys):
     first = next(iter(BENCHMARKS))
-    folder = layout.run(CELL, 0) if whose == "run" else layout.initial(ROLE, 0)
+    folder = layout.run(CELL, 0) if whose == "run" else initial(layout, 0)
     step = str(EVALUATED[0]) if whose == "run" else "0"
     edit(folder / "scores.json", lambda scores: scores[step][first].update(total=SCORES[first]["total"] - 1))
     assert list(collected(layout).runs["seed"]) == [1]
@@ -237,18 +243,18 @@ def test_a_run_whose_policies_of_other_steps_were_graded_is_left_out_and_named(l
 
 
 def test_a_run_without_an_evaluated_initial_policy_is_left_out_and_named(layout, capsys):
-    (layout.initial(ROLE, 1) / "scores.json").unlink()
+    (initial(layout, 1) / "scores.json").unlink()
     assert list(collected(layout).runs["seed"]) == [0]
     assert "its initial policy was not evaluated" in capsys.readouterr().err
-    edit(layout.initial(ROLE, 0) / "scores.json", lambda scores: scores["0"].clear())
+    edit(initial(layout, 0) / "scores.json", lambda scores: scores["0"].clear())
     with pytest.raises(UserError, match="no finished run"):
         collected(layout)
 
 
 def test_each_seed_has_the_initial_scores_of_its_own_evaluation(layout):
     first = next(iter(BENCHMARKS))
-    edit(layout.initial(ROLE, 1) / "scores.json", lambda scores: scores["0"][first].update(correct=7))
-    write_hashes(layout.initial(ROLE, 1))
+    edit(initial(layout, 1) / "scores.json", lambda scores: scores["0"][first].update(correct=7))
+    write_hashes(initial(layout, 1))
     scores = collected(layout).scores
     chosen = scores[(scores["step"] == 0) & (scores["benchmark"] == first)]
     assert dict(zip(chosen["seed"], chosen["correct"], strict=True)) == {0: 3, 1: 7}

@@ -20,6 +20,7 @@ from redraft.files import read_json, write_json
 from redraft.layout import Layout
 
 ROOT = Path(__file__).parents[1]
+BENCHMARKS = {name: benchmark.role for name, benchmark in Experiments(ROOT).preset("tiny").benchmarks.items()}
 CELLS = {"grpo-vanilla": 1.0, "grpo-spec-l0.5": 0.4, "grpo-spec-l0": 0.6}
 """Cell to the share of tokens that it decodes."""
 KEPT = {"tables": (1, 3, 4, 10, 101), "figures": (1, 4, 7, 101)}
@@ -69,7 +70,7 @@ def made_up(layout):
                     **{f"seconds.{stage}": decoded / 100 for stage in STAGES},
                 })  # fmt: skip
             for at in (0, *range(10, run.steps, 10), run.steps):
-                for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution")):
+                for benchmark, role in BENCHMARKS.items():
                     scores.append({"cell": cell, "seed": seed, "step": at, "benchmark": benchmark, "role": role,
                                    "correct": 100 + at, "total": 800})  # fmt: skip
     return Runs(pd.DataFrame(runs), pd.DataFrame(steps), pd.DataFrame(scores))
@@ -204,7 +205,7 @@ def test_what_was_not_made_is_said_or_left_out(campaign):
 
 def test_runs_are_listed_with_the_scores_of_their_last_policy(page):
     last = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "tiny").steps
-    assert page.text.count(f"{100 + last} of 800") == 2 * 2 * len(CELLS)
+    assert page.text.count(f"{100 + last} of 800") == 2 * len(BENCHMARKS) * len(CELLS)
     assert "100 of 800" not in page.text
     assert "c0ffeec0ffee with changes" in page.text
 

@@ -13,7 +13,7 @@ FROZEN = "frozen.json"
 """File in a frozen copy with its hash and the commit of its checkout."""
 PUBLISHED = "REDRAFT_PUBLISHED"
 """Environment variable: folder of raw data that authors published, which are never part of the repository."""
-_PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.{}*-]*")
+_PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.@{}*-]*")
 """Part of a path: a configured name, a workflow's `{wildcard}` or a pattern's `*`, without `..`, `/` and `~`."""
 
 
@@ -71,6 +71,11 @@ class Layout:
         """Folder of one run."""
         paper, _, cell = cell_id.partition("/")
         return self.folder / "runs" / _part("paper", paper) / _part("cell", cell) / _part("seed", f"seed{seed}")
+
+    def seeds(self, cell_id: str) -> set[int]:
+        """Seeds with a folder of a run of a cell."""
+        folders = self.run(cell_id, 0).parent.glob("seed*")
+        return {int(folder.name[4:]) for folder in folders if folder.name[4:].isdigit()}
 
     def collected(self, paper: str) -> Path:
         """All runs of a paper in a few Parquet files."""
@@ -131,5 +136,5 @@ class Layout:
 def _part(key: str, name: str) -> str:
     if not _PART.fullmatch(name) or ".." in name:
         raise UserError("this cannot be part of a path", key=key, value=name,
-                        allowed="letters, digits, _, - and single dots")  # fmt: skip
+                        allowed="letters, digits, _, -, @ and single dots")  # fmt: skip
     return name

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import Experiments, Run, run_fingerprint
+from redraft.config.preset import Preset, parted
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
@@ -20,8 +21,8 @@ MODEL_THREADS = 1
 models on a core each are ready sooner than one after the other on two cores."""
 
 
-def make_model(preset_name: str, role: str, folder: Path) -> None:
-    """Make and warm-start the preset's tiny model for a role, or copy its checkpoint.
+def make_model(preset_name: str, name: str, folder: Path) -> None:
+    """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or copy its checkpoint.
 
     Raises:
         UserError: if the preset has nothing for the role.
@@ -34,14 +35,14 @@ def make_model(preset_name: str, role: str, folder: Path) -> None:
     from redraft.train.warm_start import warm_start
 
     torch.set_num_threads(MODEL_THREADS)
-    preset = Experiments().preset(preset_name)
+    preset, role = _of_name(preset_name, name)
     if role not in preset.models:
         raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
     settings = preset.models[role]
     if isinstance(settings, TinyModel):
         tokenizer = make_tokenizer()
         model = models.initialise(settings, tokenizer)
-        report = _reporter(f"warm start {role}", every=150)
+        report = _reporter(f"warm start {name}", every=150)
         warm_start(
             model,
             tokenizer,
@@ -54,8 +55,14 @@ def make_model(preset_name: str, role: str, folder: Path) -> None:
     models.save(model, tokenizer, folder)
 
 
-def prepare_data(preset_name: str, role: str, folder: Path) -> None:
-    """Read the preset's training problems for a role; write them and their origin.
+def _of_name(preset_name: str, name: str) -> tuple[Preset, str]:
+    """The preset of the block that a name says, and the role."""
+    role, block = parted(name)
+    return Experiments().preset(preset_name).of_block(block), role
+
+
+def prepare_data(preset_name: str, name: str, folder: Path) -> None:
+    """Read the preset's training problems for a role and block (`Preset.role`); write them and their origin.
 
     Raises:
         UserError: if the preset has nothing for the role, or it cannot be read.
@@ -64,7 +71,7 @@ def prepare_data(preset_name: str, role: str, folder: Path) -> None:
     from redraft.tasks.problems import checksums, load_problems, origin
     from redraft.train.verl.data import write_problems
 
-    preset = Experiments().preset(preset_name)
+    preset, role = _of_name(preset_name, name)
     if role not in preset.data:
         raise UserError("the preset has no such data", key="data", value=role, allowed=preset.data)
     data = preset.data[role]
@@ -195,7 +202,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     from redraft.ops.lease import EVALUATION, lease
     from redraft.ops.provenance import environment, git_state, hashes
 
-    preset = Experiments().preset(preset_name)
+    preset = Experiments().preset(preset_name).of_seed(seed)
     log = file.parent / "generate.log"
     steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
     with lease(file.parent, EVALUATION, log) as held, _devices(min(preset.engine.gpus, 1), file.parent) as taken:
@@ -226,7 +233,8 @@ def grade(preset_name: str, generations: Path, file: Path, processes: int = 1) -
     """Grade saved generations."""
     from redraft.evaluate.grade import grade as graded
 
-    graded(generations, Experiments().preset(preset_name).benchmarks, file, processes)
+    seed = read_json(generations.with_suffix(".json"))["seed"]
+    graded(generations, Experiments().preset(preset_name).of_seed(seed).benchmarks, file, processes)
 
 
 def lighteval(generations: Path, grades: Path, comparison: Path) -> None:

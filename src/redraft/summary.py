@@ -66,7 +66,7 @@ def compare(first: str, second: str, preset: Preset, experiments: Experiments, l
     """Rows of a comparison of two cells over the seeds that both have finished.
 
     A row is a quantity with its unit, its mean in each cell, the second cell against the first as the tables relate
-    them, its 95 % Student interval over the seeds, and their number.
+    them, its 95 % Student interval over the blocks of seeds, and their number.
 
     Raises:
         UserError: if the cells share no finished seed, or a finished run is of another configuration than today's.
@@ -74,20 +74,21 @@ def compare(first: str, second: str, preset: Preset, experiments: Experiments, l
     from analysis.quantities import ACCURACY
     from analysis.statistics import estimate, paired
 
-    both = {seed: runs for seed in preset.seeds if (runs := _finished_pair(first, second, seed, experiments, layout))}
+    seeds = sorted(layout.seeds(first) & layout.seeds(second))
+    both = {seed: runs for seed in seeds if (runs := _finished_pair(first, second, seed, experiments, layout))}
     if not both:
         for cell in (first, second):
             finished(experiments.run(cell, preset.seeds[0], preset.name), layout)  # names the file that is missing
         raise UserError("no seed of both cells is finished", key="cells", value=f"{first}, {second}")
-    rows = []
+    blocks, rows = {seed: preset.unit(seed) for seed in both}, []
     for name in next(iter(both.values()))[0]:
         a, b = ({seed: pair[i][name] for seed, pair in both.items()} for i in (0, 1))
         unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
-        found = estimate(paired(b, a, relation))
+        found = estimate(paired(b, a, relation), blocks)
         shown = f"{number(found.mean)}{SUFFIX[relation] or (' points' if unit == '%' else '')}"
         interval = f"[{number(found.interval.low)}, {number(found.interval.high)}]"
-        rows.append([f"{name} ({unit})" if unit else name, number(estimate(a).mean), number(estimate(b).mean), shown,
-                     interval, str(len(found.seeds))])  # fmt: skip
+        means = [number(estimate(each, blocks).mean) for each in (a, b)]
+        rows.append([f"{name} ({unit})" if unit else name, *means, shown, interval, str(len(found.seeds))])
     return rows
 
 

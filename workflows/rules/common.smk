@@ -10,6 +10,7 @@ from redraft.config import (
     fingerprint,
     sampling_fingerprint,
 )
+from redraft.config.preset import parted
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import published_data
@@ -31,14 +32,24 @@ def checked(function):
 
 def checked_config():
     for key in config:
-        if key != "preset":
-            raise UserError("no such key", file="--config", key=key, allowed="preset")
+        if key not in ("preset", "seeds"):
+            raise UserError(
+                "no such key", file="--config", key=key, allowed="preset, seeds"
+            )
     if not isinstance(config["preset"], (str, int)):
         raise UserError(
             "a preset is one name",
             file="--config",
             key="preset",
             value=config["preset"],
+        )
+    if not isinstance(config.get("seeds", 1), int) or config.get("seeds", 1) < 1:
+        raise UserError(
+            "a number of seeds, which are counted from 0",
+            file="--config",
+            key="seeds",
+            value=config["seeds"],
+            allowed=">= 1",
         )
 
 
@@ -47,6 +58,8 @@ if workflow.is_main_process:
     READ = checked(lambda: freeze.checkout_hash(Path(workflow.basedir)))
 EXPERIMENTS = Experiments()
 PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
+if "seeds" in config:
+    PRESET = PRESET.model_copy(update={"seeds": list(range(config["seeds"]))})
 LAYOUT = Layout(PRESET.name)
 SITE = checked(load_site)
 SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
@@ -120,7 +133,11 @@ def wanted_runs(paper):
 def wanted_initial(paper):
     """Folders of the evaluations of all initial policies that they start from."""
     roles = dict.fromkeys(cell.model for cell in wanted_cells(paper))
-    return [LAYOUT.initial(role, seed) for role in roles for seed in PRESET.seeds]
+    return [
+        LAYOUT.initial(PRESET.role(role, seed), seed)
+        for role in roles
+        for seed in PRESET.seeds
+    ]
 
 
 def check_paper(paper):
@@ -141,6 +158,19 @@ def run_of(wildcards):
     """The resolved run that a rule's wildcards name."""
     cell_id = f"{wildcards.paper}/{wildcards.cell}"
     return checked(lambda: EXPERIMENTS.run(cell_id, int(wildcards.seed), PRESET.name))
+
+
+@cache
+def sampled(block):
+    """Fingerprint of the generations of a block of seeds."""
+    return sampling_fingerprint(PRESET.of_block(block))
+
+
+def made(kind, name):
+    """Fingerprint of a model, or of training data, by the name of its role and block."""
+    role, block = parted(name)
+    part = getattr(PRESET.of_block(block), kind)[role]
+    return fingerprint(part.model_dump(mode="json", exclude_defaults=True))
 
 
 def problem_files(*data):
@@ -231,7 +261,7 @@ wildcard_constraints:
     paper=r"[a-z0-9_]+",
     cell=r"[A-Za-z0-9_.-]+",
     seed=r"\d+",
-    role=r"[A-Za-z0-9_.-]+",
+    role=r"[A-Za-z0-9_.-]+(@\d+)?",
     evaluated=rf"{re.escape(str(LAYOUT.folder))}/(runs|initial)/.+",
 
 

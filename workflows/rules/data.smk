@@ -7,7 +7,7 @@ localrules:  # compute nodes may have no network
 
 rule prepare_data:
     input:
-        lambda wildcards: problem_files(PRESET.data[wildcards.role]),
+        lambda wildcards: problem_files(PRESET.data[parted(wildcards.role)[0]]),
     output:
         problems=LAYOUT.data("{role}") / "problems.parquet",
         record=LAYOUT.data("{role}") / "data.json",
@@ -16,8 +16,6 @@ rule prepare_data:
     params:
         preset=PRESET.name,
         folder=subpath(output.problems, parent=True),
-        data=lambda wildcards: fingerprint(
-            PRESET.data[wildcards.role].model_dump(mode="json", exclude_defaults=True)
-        ),
+        data=lambda wildcards: made("data", wildcards.role),
     shell:
         "redraft stage data {params.preset:q} {wildcards.role:q} {params.folder:q} > {log:q} 2>&1"

@@ -21,7 +21,7 @@ rule generate:
     params:
         preset=PRESET.name,
         policies=lambda wildcards, input: input.manifest,
-        benchmarks=sampling_fingerprint(PRESET),
+        benchmarks=lambda wildcards: sampled(int(wildcards.seed) % PRESET.blocks),
     shell:
         "redraft stage generate {params.preset:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
 
@@ -38,7 +38,7 @@ use rule generate as generate_initial with:
     params:
         preset=PRESET.name,
         policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
-        benchmarks=sampling_fingerprint(PRESET),
+        benchmarks=lambda wildcards: sampled(int(wildcards.seed) % PRESET.blocks),
 
 
 rule grade:

@@ -14,10 +14,6 @@ rule make_model:
     params:
         preset=PRESET.name,
         folder=subpath(output.weights, parent=True),
-        model=lambda wildcards: fingerprint(
-            PRESET.models[wildcards.role].model_dump(
-                mode="json", exclude_defaults=True
-            )
-        ),
+        model=lambda wildcards: made("models", wildcards.role),
     shell:
         "redraft stage model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"

@@ -6,6 +6,9 @@ from pydantic import Field, model_validator
 
 from redraft.config.base import Config, HubId, InnerPath, Name, WordyName
 
+BETWEEN_BLOCKS = 1000
+"""Distance of the seeds of what is drawn for one block of seeds and for the next (`Preset.blocks`)."""
+
 
 class ArithmeticProblems(Config):
     """Problems of the tiny arithmetic task, drawn from a seed (`redraft.tasks.arithmetic`)."""
@@ -29,6 +32,10 @@ class ArithmeticProblems(Config):
         if self.min_terms > self.max_terms:
             raise ValueError(f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})")
         return self
+
+    def of_block(self, block: int) -> "ArithmeticProblems":
+        """Problems of the same kind, drawn for a block of seeds (`Preset.blocks`)."""
+        return self.model_copy(update={"seed": self.seed + block * BETWEEN_BLOCKS})
 
 
 class ProblemFile(Config):

@@ -33,9 +33,9 @@ class Run(Config):
     seed: int
     """Seed of every random stream of the run."""
     model_role: str
-    """Model of the paper."""
+    """Model of the paper, with the block of the seed if that is not the first."""
     data_role: str
-    """Training data of the paper."""
+    """Training data of the paper, with the block likewise."""
     model: Model
     """Initial policy."""
     data: Data

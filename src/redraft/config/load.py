@@ -223,9 +223,10 @@ class Experiments:
             if role not in known:
                 raise UserError(f"the preset has nothing for {cell.id}", file=self._preset(preset_name), key=key,
                                 value=role, allowed=known)  # fmt: skip
+        own = preset.of_seed(seed)
         return Run(
-            preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=cell.model,
-            data_role=cell.data, model=preset.models[cell.model], data=preset.data[cell.data],
+            preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=preset.role(cell.model, seed),
+            data_role=preset.role(cell.data, seed), model=own.models[cell.model], data=own.data[cell.data],
             algorithm=cell.algorithm, reuse=cell.reuse, schedule=cell.schedule or cell.algorithm.usual_schedule,
             decoding=cell.decoding, engine=preset.engine,
             trainer=resolve.trainer_of(self.trainer_settings(cell, preset)),

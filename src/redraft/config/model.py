@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from redraft.config.base import Config
-from redraft.config.data import ArithmeticProblems
+from redraft.config.data import BETWEEN_BLOCKS, ArithmeticProblems
 
 
 class WarmStart(Config):
@@ -51,6 +51,11 @@ class TinyModel(Config):
     """Width of the feed-forward layers."""
     warm_start: WarmStart = WarmStart()
     """Supervised training before reinforcement learning."""
+
+    def of_block(self, block: int) -> "TinyModel":
+        """The same model with weights and warm start of a block of seeds (`Preset.blocks`)."""
+        seed = self.warm_start.seed + block * BETWEEN_BLOCKS
+        return self.model_copy(update={"warm_start": self.warm_start.model_copy(update={"seed": seed})})
 
 
 class PretrainedModel(Config):

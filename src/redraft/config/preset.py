@@ -4,9 +4,9 @@ from pydantic import Field, field_validator, model_validator
 
 from redraft.config.base import Config, Name, PaperName, WordyName, refuse_twice
 from redraft.config.cell import Factor
-from redraft.config.data import Benchmark, Data
+from redraft.config.data import ArithmeticProblems, Benchmark, Data
 from redraft.config.hyperparameters import TrainerFields
-from redraft.config.model import Model
+from redraft.config.model import Model, TinyModel
 from redraft.config.trainer import Engine, Evaluation, InProcessEngine
 
 
@@ -21,6 +21,10 @@ class Preset(Config):
     """Models and benchmarks are the papers' own, so that absolute values compare with reported ones."""
     seeds: list[int] = Field(min_length=1)
     """Seeds; each cell is run once with each."""
+    blocks: int = Field(default=1, ge=1)
+    """Number of blocks that seeds are dealt to in turn: seed s is in block s mod `blocks`. Seeds of a block share the
+    models and arithmetic problems that are made here; each block has its own, and intervals are over blocks. With one
+    block they are over seeds, given the one initial policy and the one draw of problems."""
     models: dict[Name, Model]
     """Models that stand for the papers', by the papers' names."""
     data: dict[Name, Data]
@@ -45,6 +49,30 @@ class Preset(Config):
         """Text for every table and figure that is not of the papers' models and data; empty at the papers' scale."""
         return "" if self.paper_scale else f"Stand-in for the paper's models and data (preset {self.name})"
 
+    def of_block(self, block: int) -> "Preset":
+        """The preset with the models, training data and benchmarks of a block; those of files stay as they are."""
+        return self.model_copy(update={
+            "models": {role: m.of_block(block) if isinstance(m, TinyModel) else m for role, m in self.models.items()},
+            "data": {role: _of_block(data, block) for role, data in self.data.items()},
+            "benchmarks": {
+                name: benchmark.model_copy(update={"data": _of_block(benchmark.data, block)})
+                for name, benchmark in self.benchmarks.items()
+            },
+        })  # fmt: skip
+
+    def of_seed(self, seed: int) -> "Preset":
+        """The preset with what the block of a seed has."""
+        return self.of_block(seed % self.blocks)
+
+    def role(self, role: str, seed: int) -> str:
+        """Name under which what stands for a role is kept for a seed: `role`, or `role@block` after the first block."""
+        block = seed % self.blocks
+        return f"{role}@{block}" if block else role
+
+    def unit(self, seed: int) -> int:
+        """Unit that a seed belongs to in intervals: its block, or itself if there is one block."""
+        return seed % self.blocks if self.blocks > 1 else seed
+
     @field_validator("seeds")
     @classmethod
     def _distinct(cls, seeds: list[int]) -> list[int]:
@@ -65,3 +93,20 @@ class Preset(Config):
         if self.paper_scale and made_here:
             raise ValueError(f"paper_scale needs the papers' own models; {', '.join(made_here)} is made here")
         return self
+
+    @model_validator(mode="after")
+    def _blocks_differ(self) -> "Preset":
+        read = [role for role, model in self.models.items() if not isinstance(model, TinyModel)]
+        if self.blocks > 1 and read:
+            raise ValueError(f"blocks need models that are made here; {', '.join(read)} is the same in all of them")
+        return self
+
+
+def _of_block(data: Data, block: int) -> Data:
+    return data.of_block(block) if isinstance(data, ArithmeticProblems) else data
+
+
+def parted(name: str) -> tuple[str, int]:
+    """Role and block of a name that `Preset.role` gave."""
+    role, _, block = name.partition("@")
+    return role, int(block or 0)

@@ -69,7 +69,7 @@ def status(
         experiments.run(cell.id, seed, preset.name)
         for paper in papers or preset.default
         for cell in experiments.cells(paper, list(grids) or preset.default.get(paper))
-        for seed in preset.seeds
+        for seed in sorted({*preset.seeds, *layout.seeds(cell.id)})
     ]
     return [run_status(layout, run) for run in runs if not run.unsupported]
 
