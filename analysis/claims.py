@@ -221,9 +221,11 @@ def _show_parts(parts: list[Compared]) -> str:
 
 
 def show(found: Estimate) -> str:
-    """`0.31 [0.28, 0.34], 3 seeds`, with the interval that is tested."""
-    plural = "s" if len(found.seeds) != 1 else ""
-    return f"{found.mean:.4g} [{found.interval.low:.4g}, {found.interval.high:.4g}], {len(found.seeds)} seed{plural}"
+    """`0.31 [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
+    number, units = len(found.seeds), len(found.units)
+    seeds = f"{number} seed{'s' * (number != 1)}"
+    seeds += f" in {units} block{'s' * (units != 1)}" if units < number else ""
+    return f"{found.mean:.4g} [{found.interval.low:.4g}, {found.interval.high:.4g}], {seeds}"
 
 
 def _describe(posed: Posed, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:

@@ -129,6 +129,8 @@ def test_tables_and_claims_are_over_the_blocks_that_runs_name():
     assert free["verdict"] != "not run"
     assert free["p"] is not None
     assert bound["verdict"] == "inconclusive", "both seeds of the pair are of one block"
+    assert bound["evidence"].split("; ")[0].endswith("2 seeds in 1 block")
+    assert "block" not in free["evidence"]
     frames = [make_table(table(), source(experiments, each)).set_index(["row", "column"]) for each in (runs, blocked)]
     cells = [frame.loc[("reuse", "tokens")] for frame in frames]
     assert cells[0]["reproduced"] == cells[1]["reproduced"]

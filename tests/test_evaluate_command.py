@@ -23,6 +23,7 @@ from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
 ROOT = Path(__file__).parents[1]
+NAMES = ("arithmetic", "arithmetic-minus", "arithmetic-longer")
 DATA = ROOT.parent / "shared/data/benchmarks"
 
 
@@ -70,7 +71,7 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setattr("torch.version.cuda", "12.8")
     monkeypatch.setattr(command, "_sampled", lambda *_: seen.append(os.environ[VISIBLE]))
     monkeypatch.setattr(command, "grade", lambda *_: None)
-    monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in ("arithmetic", "arithmetic-minus")}})
+    monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in NAMES}})
     for kind in ("auto", "cpu"):
         asked = command.Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
         command.evaluate(asked, Experiments(folder), tmp_path)
@@ -82,15 +83,13 @@ def test_it_prints_counts_and_says_where_everything_is(evaluated):
     printed, where = evaluated
     header, *rows = printed.splitlines()
     assert header.split()[:3] == ["benchmark", "correct", "accuracy"]
-    assert {row.split()[0]: row.split()[1].partition("/")[2] for row in rows[:2]} == {
-        "arithmetic": "16", "arithmetic-minus": "16",
-    }  # fmt: skip
+    assert {row.split()[0]: row.split()[1].partition("/")[2] for row in rows[:3]} == dict.fromkeys(NAMES, "16")
     assert rows[-1] == str(where.relative_to(where.parents[3]))
-    assert len(pd.read_parquet(where / "generations.parquet")) == len(pd.read_parquet(where / "grades.parquet")) == 32
+    assert len(pd.read_parquet(where / "generations.parquet")) == len(pd.read_parquet(where / "grades.parquet")) == 48
     record = json.loads((where / "evaluation.json").read_text())
     assert record["asked"]["limit"] == 4
     assert record["packages"]["math-verify"] == "0.9.0"
-    assert set(record["data"]) == {"arithmetic", "arithmetic-minus"}
+    assert set(record["data"]) == set(NAMES)
 
 
 def test_again_it_grades_only_and_with_another_model_it_samples_anew(folder, evaluated):

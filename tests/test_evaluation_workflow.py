@@ -45,11 +45,11 @@ def evaluated(tmp_path_factory):
 
 def test_lm_eval_s_generations_are_whole_and_graded(evaluated):
     generations = pd.read_parquet(evaluated / "generations.parquet")
-    assert generations.groupby("benchmark").size().to_dict() == {"arithmetic": 20, "arithmetic-minus": 20, "asked": 6}
+    assert generations.groupby("benchmark").size().to_dict() == {"arithmetic": 20, "arithmetic-longer": 20, "asked": 6}
     scores = read_json(evaluated / "scores.json")["0"]
     assert (scores["asked"]["total"], scores["asked"]["instructions"]) == (6, 9)
-    assert {name: scores[name]["total"] for name in ("arithmetic", "arithmetic-minus")} == {
-        "arithmetic": 20, "arithmetic-minus": 20,
+    assert {name: scores[name]["total"] for name in ("arithmetic", "arithmetic-longer")} == {
+        "arithmetic": 20, "arithmetic-longer": 20,
     }  # fmt: skip
 
 

@@ -157,7 +157,9 @@ def test_stock_lm_eval_runs_a_protocol_from_its_task_files(policy, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     rows = [line.split("|") for line in result.stdout.splitlines() if "accuracy" in line]
-    assert [row[1].strip(" -") for row in rows] == ["redraft_tiny_arithmetic", "redraft_tiny_arithmetic-minus"]
+    assert [row[1].strip(" -") for row in rows] == [
+        "redraft_tiny_arithmetic", "redraft_tiny_arithmetic-longer", "redraft_tiny_arithmetic-minus",
+    ]  # fmt: skip
     (logged,) = tmp_path.rglob("samples_redraft_tiny_arithmetic_*.jsonl")
     lines = logged.read_text().splitlines()
     assert len(lines) == 2
