@@ -96,11 +96,21 @@ def test_every_run_leaves_its_records_rollouts_scores_and_manifest(campaign):
 
 
 def test_initial_policies_are_evaluated_with_every_seed(campaign):
-    for seed in (0, 1):
-        folder = campaign / f"results/smoke/initial/qwen3-1.7b-base/seed{seed}"
+    for seed, role in enumerate(("qwen3-1.7b-base", "qwen3-1.7b-base@1")):
+        folder = campaign / f"results/smoke/initial/{role}/seed{seed}"
         scores = json.loads((folder / "scores.json").read_text())
         assert list(scores) == ["0"]
         assert {s["total"] for s in scores["0"].values()} == {20}
+
+
+def test_seeds_of_different_blocks_share_neither_policy_nor_problems(campaign):
+    runs = [campaign / f"results/smoke/runs/spec_rl/grpo-vanilla/seed{seed}" for seed in (0, 1)]
+    first, second = (json.loads((run / "manifest.json").read_text())["inputs"] for run in runs)
+    assert all(first[name] != second[name] for name in ("initial_policy", "problems"))
+    answered = [set(pd.read_parquet(run / "generations.parquet")["prompt"]) for run in runs]
+    assert len(answered[0] & answered[1]) < len(answered[0]) / 4
+    collected = pd.read_parquet(campaign / "results/smoke/collected/spec_rl/runs.parquet")
+    assert (collected["block"] == collected["seed"]).all()
 
 
 def test_full_reuse_decodes_nothing_after_the_first_epoch(campaign):
@@ -336,10 +346,11 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
         (frame.assign(benchmark=frame["benchmark"].replace("arithmetic", "aime24")), "another benchmark"),
     ):
         changed.to_parquet(tmp_path / "generations.parquet")
+        shutil.copy(run / "generations.json", tmp_path)
         assert word in mistake(tmp_path, "stage", "grade", "smoke", "generations.parquet", "scores.json")
 
 
-@pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"]])
+@pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"], ["seeds=0"], ["seeds=some"]])
 def test_a_wrong_call_is_one_message(tmp_path, arguments):
     command = ["snakemake", "-n", "--config", *arguments]
     result = subprocess.run(command, cwd=copy_to(tmp_path), capture_output=True, text=True, check=False)
