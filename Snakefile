@@ -26,6 +26,7 @@ include: "workflows/rules/models.smk"
 include: "workflows/rules/data.smk"
 include: "workflows/rules/train.smk"
 include: "workflows/rules/evaluate.smk"
+include: "workflows/rules/timing.smk"
 include: "workflows/rules/analysis.smk"
 
 
@@ -33,6 +34,7 @@ localrules:
     all,
     reproduction,
     extras,
+    timing,
 
 
 rule all:
@@ -43,6 +45,11 @@ rule all:
 
 
 rule reproduction:
+    input:
+        rules.all.input,
+
+
+rule timing:
     input:
         rules.all.input,
 

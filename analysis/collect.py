@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.repeats import with_repeats
 from analysis.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
@@ -25,7 +26,8 @@ class Runs:
     Attributes:
         runs: cell, seed, block (`Preset.unit`), fingerprint, manifest (path), initial (path of the initial policy's
             record), seconds.
-        steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`.
+        steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`, those of repeats where
+            there are any (`analysis.repeats`).
         scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
             what else grading counts.
     """
@@ -113,7 +115,9 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
     _warn_of_missing_seeds(pd.DataFrame(runs), asked.seeds)
-    return Runs(pd.DataFrame(runs), pd.concat(steps, ignore_index=True), pd.DataFrame(scores))
+    manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
+    timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
+    return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
 
 
 DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")

@@ -1,12 +1,14 @@
 """Comparability of a campaign's seconds: in the first epoch nothing can be reused, so runs that decode the same
 tokens there do the same work, whatever their method, and should take the same time."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pandas as pd
 
 from analysis.collect import Runs
+from analysis.repeats import SPREAD
 from analysis.speedups import SPEEDUP
 
 
@@ -18,11 +20,14 @@ class Agreement:
         groups: sets of runs that did the same work.
         median: longest over shortest rollout seconds of the first epoch, median over the sets.
         largest: the same of the set where they differ most.
+        repeats: longest over shortest seconds of a step's rollouts that were repeated, median over the steps; NaN where
+            nothing was.
     """
 
     groups: int
     median: float
     largest: float
+    repeats: float = math.nan
 
     @property
     def comparable(self) -> bool:
@@ -43,7 +48,8 @@ def first_epoch_agreement(runs: Runs) -> Agreement | None:
     if not spread:
         return None
     ratios = pd.Series(spread)
-    return Agreement(len(ratios), float(ratios.median()), float(ratios.max()))
+    repeats = float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan
+    return Agreement(len(ratios), float(ratios.median()), float(ratios.max()), repeats)
 
 
 def timed_unevenly(runs: Runs) -> Agreement | None:

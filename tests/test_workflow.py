@@ -69,6 +69,17 @@ def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_other
         assert counts["grade"] == counts["generate"] + counts["generate_initial"]
 
 
+def test_runs_are_timed_again_if_that_is_asked_for_and_tables_wait_for_it(tmp_path):
+    folder = copy_to(tmp_path)
+    for targets, seeds in (([], 0), (["timing"], 2), (["reproduction", "timing"], 2)):
+        result = snakemake(folder, "-n", "--", *targets)
+        assert result.returncode == 0, result.stderr
+        text = result.stdout + result.stderr
+        assert len(re.findall(r"^rule time_runs:", text, flags=re.M)) == seeds
+        collect = text[text.index("rule collect:") :].split("output:")[0]
+        assert collect.count("results/smoke/timing/spec_rl/seed") == seeds
+
+
 def test_cells_beyond_the_paper_are_not_in_its_reproduction():
     experiments = Experiments(ROOT)
     papers, beyond = (cells_of(experiments, experiments.grids("spec_rl", b)) for b in (False, True))

@@ -81,6 +81,10 @@ class Layout:
         """All runs of a paper in a few Parquet files."""
         return self.folder / "collected" / _part("paper", paper)
 
+    def timing(self, paper: str, seed: int | str) -> Path:
+        """Seconds of a seed's runs that were repeated side by side."""
+        return self.folder / "timing" / _part("paper", paper) / f"{_part('seed', f'seed{seed}')}.parquet"
+
     def tables(self, paper: str) -> Path:
         """All tables of a paper and what goes with them."""
         return self.folder / "tables" / _part("paper", paper)

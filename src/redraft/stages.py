@@ -13,7 +13,7 @@ from typing import Any
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.config.preset import Preset, parted
 from redraft.errors import UserError
-from redraft.files import read_json, write_json
+from redraft.files import read_json, sha256, write_json
 from redraft.layout import Layout
 
 MODEL_THREADS = 1
@@ -108,6 +108,39 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
     with lease(folder, run_fingerprint(run), log) as held, _devices(run.engine.gpus, folder) as taken:
         held.uses(taken)
         _train(run, model, folder, git, held)
+
+
+def time_runs(preset_name: str, seed: int, file: Path, manifests: list[Path]) -> None:
+    """Train finished runs of a paper and seed again, side by side and with repeated rollouts, and write their seconds.
+
+    Args:
+        preset_name: name of the preset.
+        seed: of all runs.
+        file: file of the seconds; a record of what they belong to is written beside it, last.
+        manifests: of the finished runs.
+
+    Raises:
+        UserError: if a run does other work than the finished one did.
+    """
+    from redraft.files import atomic
+    from redraft.ops.provenance import environment, git_state, hashes
+    from redraft.train.side_by_side import check_work, train_side_by_side
+
+    experiments, layout = Experiments(), Layout(preset_name)
+    cells = [read_json(manifest)["run"].rpartition("/seed")[0] for manifest in manifests]
+    runs = [experiments.run(cell, seed, preset_name) for cell in cells]
+    report = _reporter(f"side by side seed {seed}", every=5)
+    models = [layout.model(run.model_role) for run in runs]
+    with _devices(runs[0].engine.gpus, file.parent):
+        seconds = train_side_by_side(runs, models, progress=lambda i, n: report(i, n, f"{len(runs)} runs"))
+    for run, manifest in zip(runs, manifests, strict=True):
+        check_work(seconds[seconds["cell"] == run.cell], manifest.parent / "steps.jsonl")
+    with atomic(file) as temporary:
+        seconds.to_parquet(temporary, index=False)
+    made_from = {run.cell: sha256(manifest) for run, manifest in zip(runs, manifests, strict=True)}
+    write_json(file.with_suffix(".json"), {
+        "sha256": hashes(file), "made_from": made_from, "git": git_state(), **environment(),
+    })  # fmt: skip
 
 
 def _devices(count: int, folder: Path) -> AbstractContextManager[tuple[str, ...]]:

@@ -24,7 +24,7 @@ SILENT = {
     LogEvent.SHELLCMD,
     LogEvent.PROGRESS,
 }
-AGGREGATES = {"all", "reproduction", "extras"}
+AGGREGATES = {"all", "reproduction", "extras", "timing"}
 """Rules that only collect files; they are not shown."""
 
 

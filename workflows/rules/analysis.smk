@@ -29,6 +29,7 @@ rule collect:
         initial=lambda wildcards: [
             folder / "scores.json" for folder in wanted_initial(wildcards.paper)
         ],
+        timing=lambda wildcards: timing_files(wildcards.paper),
     output:
         **COLLECTED,
     log:

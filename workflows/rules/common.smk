@@ -68,12 +68,15 @@ RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
 ONE = min(PRESET.engine.gpus, 1)
 STAGES = {
-    "train": "train",
+    **dict.fromkeys(["train", "time_runs"], "train"),
     **dict.fromkeys(["generate", "generate_initial"], "evaluate"),
     **dict.fromkeys(["grade", "lighteval", "diversity"], "grade"),
 }
 """Stage of the site file, of each rule whose jobs go to Slurm."""
-GPUS = {"train": PRESET.engine.gpus, "generate": ONE, "generate_initial": ONE}
+GPUS = {
+    **dict.fromkeys(["train", "time_runs"], PRESET.engine.gpus),
+    **dict.fromkeys(["generate", "generate_initial"], ONE),
+}
 
 
 def asked_cells(paper):
@@ -138,6 +141,13 @@ def wanted_initial(paper):
         for role in roles
         for seed in PRESET.seeds
     ]
+
+
+def timing_files(paper):
+    """Seconds of repeated runs: of all seeds if they are asked for, else those that there are."""
+    files = [LAYOUT.timing(paper, seed) for seed in PRESET.seeds]
+    asked = "timing" in workflow.dag_settings.targets
+    return [file for file in files if asked or file.exists()]
 
 
 def check_paper(paper):

@@ -94,10 +94,13 @@ class Campaign:
             LeaseLost: if another process has taken the folder.
             UserError: if the policy diverges or the disk is full; what was finished before is not lost.
         """
-        while self.state.step < self.steps:
-            began = time.perf_counter()
-            record = self._step(trainer, began)
+        for record in self.taken(trainer):
             progress(self.state.step, self.steps, record)
+
+    def taken(self, trainer: Trainer) -> Iterator[dict[str, Any]]:
+        """Records of the steps that are not done yet, each of which is taken when its record is asked for."""
+        while self.state.step < self.steps:
+            yield self._step(trainer, time.perf_counter())
 
     def _step(self, trainer: Trainer, began: float) -> dict[str, Any]:
         """Roll out, update if there is enough to update from, and leave record, policy and checkpoint."""

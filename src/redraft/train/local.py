@@ -92,7 +92,17 @@ class LocalTrainer:
         return now(self.device)
 
     def roll_out(self, tasks: Sequence[Task], step: int) -> RolledOut:
-        """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper."""
+        """Roll out a batch and remember it."""
+        rolled = self.rehearse(tasks, step)
+        for group in rolled.groups:
+            self.memory.put(group)
+        return rolled
+
+    def rehearse(self, tasks: Sequence[Task], step: int) -> RolledOut:
+        """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper.
+
+        Nothing is changed by it: the same tasks at the same step are the same rollouts again, with the same work.
+        """
         clock, meter, outside = StageClock(self.now), Meter(), Outside()
         worked = self.graders.seconds
         tools = self._tools(Streams(self.run.seed, step), meter, outside, self._scores(tasks, clock))
@@ -104,8 +114,6 @@ class LocalTrainer:
         rollout = total + unseen - reward - verification - meter.assembly_seconds
         clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": reward,
                    "rollout": rollout})  # fmt: skip
-        for group in groups:
-            self.memory.put(group)
         return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen)
 
     def _waited(self, idle: float, grading: float) -> tuple[float, float]:

@@ -1,0 +1,23 @@
+# Seconds of the runs of a seed, trained again side by side with repeated rollouts: `snakemake timing`.
+
+
+rule time_runs:
+    input:
+        manifests=lambda wildcards: [
+            LAYOUT.run(cell.id, wildcards.seed) / "manifest.json"
+            for cell in wanted_cells(wildcards.paper)
+        ],
+    output:
+        seconds=LAYOUT.timing("{paper}", "{seed}"),
+        record=LAYOUT.timing("{paper}", "{seed}").with_suffix(".json"),
+    log:
+        LAYOUT.folder / "logs/{paper}/timing{seed}.log",
+    # All cores, so that nothing runs beside it on this machine.
+    threads: max(PRESET.engine.threads, workflow.cores or 1)
+    resources:
+        **SITE.resources("train", PRESET),
+        gpus=GPUS["time_runs"],
+    params:
+        preset=PRESET.name,
+    shell:
+        "redraft stage time {params.preset:q} {wildcards.seed} {output.seconds:q} {input.manifests:q} 2>&1 | tee {log:q}"
