@@ -52,6 +52,7 @@ rule reproduction:
 rule timing:
     input:
         rules.all.input,
+        [LAYOUT.timing(paper, seed) for paper in PAPERS for seed in PRESET.seeds],
 
 
 rule extras:
