@@ -25,6 +25,17 @@ with _process([sys.executable, "-c", {DEAF!r}], dict(os.environ), Path(sys.argv[
 """
 
 
+def test_a_trainer_that_ends_while_it_is_watched_ends_well():
+    ends = (
+        DEAF[: DEAF.index("signal.signal")]
+        + "threading.Thread(target=_end_with_the_launcher, daemon=True).start()\ntime.sleep(1)"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", ends], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    with trainer:
+        trainer.wait(timeout=60)
+        assert (trainer.returncode, trainer.stderr.read()) == (0, b"")
+
+
 def test_no_process_outlives_a_killed_launcher(tmp_path):
     marked = os.environ | {"REDRAFT_TEST": str(tmp_path)}
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path / "log")], env=marked)

@@ -36,7 +36,7 @@ def _end_with_the_launcher() -> None:
     A signal at the launcher's death does not do: Ray replaces its handler, the handler's exception can be lost in Ray's
     code or leave Ray's shutdown waiting for ever, and vLLM's engines look after no parent.
     """
-    sys.stdin.buffer.read()
+    os.read(sys.stdin.fileno(), 1)  # not buffered: a thread in a buffer's lock makes Python abort at its normal end
     os.killpg(0, signal.SIGKILL)
 
 
