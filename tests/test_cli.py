@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -221,6 +223,26 @@ def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
     assert tracked(layout) == tracked(layout) == before
     grade(runs[0], 1)
     assert tracked(layout) == [before[0], ("spec_rl/grpo-vanilla/seed0", 10, 0.25)]
+
+
+def test_papers_are_imported_one_after_the_other(folder, monkeypatch):
+    from redraft.ops import tracking
+
+    inside, most = [], []
+
+    def slow_import(layout, paper):
+        inside.append(paper)
+        most.append(len(inside))
+        time.sleep(0.2)
+        inside.remove(paper)
+        return []
+
+    monkeypatch.setattr(tracking, "_tracked", slow_import)
+    layout = Layout("tiny", folder / "results")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda paper: tracking.import_runs(layout, paper), ["spec_rl", "ours", "theirs"]))
+    assert most == [1, 1, 1]
+    assert all((layout.collected(paper) / "tracked.json").exists() for paper in ("spec_rl", "ours", "theirs"))
 
 
 def test_mlflow_has_the_times_of_training_and_counts_steps_and_epochs_from_1(folder):

@@ -1,4 +1,4 @@
-"""Import of finished runs into MLflow. Runs write files only; one process imports them into one SQLite database.
+"""Import of finished runs into MLflow. Runs write files only; one process at a time imports them into one database.
 
 Steps and epochs count from 1 there, as in figures; a policy's step is the number of steps that it has done, 0 for the
 initial one. Start and end of a run are those of its training.
@@ -10,6 +10,8 @@ from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from redraft.config import fingerprint
 from redraft.files import read_json, read_json_lines, sha256, write_json
@@ -29,6 +31,13 @@ def import_runs(layout: Layout, paper: str) -> None:
     A run that was trained or graded anew since its import, or whose import was cut short, is replaced.
     """
     record = layout.collected(paper) / "tracked.json"  # refuses a name that is no folder's, before anything is made
+    layout.tracking.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{layout.tracking}.lock"):  # MLflow does not lock SQLite: two processes would both make its tables
+        write_json(record, _tracked(layout, paper))
+
+
+def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
+    """Names and digests of a paper's runs, all of them in the database now."""
     import mlflow
     from mlflow.tracking import MlflowClient
 
@@ -49,7 +58,7 @@ def import_runs(layout: Layout, paper: str) -> None:
             for run in known[name]:
                 client.delete_run(run.info.run_id)
             _import(client, experiment, manifest, file.parent)
-    write_json(record, tracked)
+    return tracked
 
 
 def _digest(folder: Path) -> str:
