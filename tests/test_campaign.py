@@ -369,7 +369,7 @@ def test_two_checkpoints_are_kept_with_the_groups_that_wait(tmp_path):
     assert (content["format"], content["step"], content["training_step"], content["inputs"]) == (2, 5, 2, INPUTS)
     assert set(content["sha256"]) == set(content["bytes"]) == {"policy.json", "schedule/waiting.arrow"}
     one = Campaign(make_run(batch=4), tmp_path, INPUTS, PROBLEMS)
-    waiting = [one.checkpoints.groups(folder / f"step-00000{step}")["waiting"] for step in (5, 6)]
+    waiting = [one.checkpoints.schedule(folder / f"step-00000{step}").waiting["waiting"] for step in (5, 6)]
     assert [len(groups) for groups in waiting] == [PROMPTS, 0]
 
 

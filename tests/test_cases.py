@@ -34,7 +34,7 @@ def write_run(tmp_path):
     def write(*epochs):
         (folder / "rollouts").mkdir(parents=True)
         for step, lines in enumerate(epochs):
-            frame = pd.DataFrame(lines).assign(epoch=step, finish="eos")
+            frame = pd.DataFrame(lines).assign(visit=step, finish="eos")
             frame.to_parquet(folder / f"rollouts/step-{step:04d}.parquet")
         file = tmp_path / "problems.jsonl"
         file.write_text("".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in PROBLEMS))
@@ -102,7 +102,7 @@ def test_only_a_wrong_rollout_can_be_corrected_and_only_a_kept_prefix_continued(
     assert "absent" in found["corrected"]
     assert (found["continued"]["prompt"], found["continued"]["verified_prefix"]) == (1, "67")
     alone = tmp_path / "run/rollouts/step-0001.parquet"
-    pd.DataFrame(epoch[1:]).assign(epoch=1, finish="eos").to_parquet(alone)
+    pd.DataFrame(epoch[1:]).assign(visit=1, finish="eos").to_parquet(alone)
     assert "absent" in chosen(tmp_path / "run", tmp_path / "again.json")["continued"]
 
 
@@ -178,4 +178,4 @@ def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
         row = saved[(saved["prompt"] == case["prompt"]) & (saved["sample"] == case["sample"])].iloc[0]
         assert case["verified_prefix"] + case["continuation"] == TOKENIZER.decode(row["tokens"].tolist())
         assert (case["reward"]["new"], case["length"]) == (row["reward"], len(row["tokens"]))
-        assert case["epoch"] == case["step"] // 2 == case["old_step"] // 2 + 1
+        assert case["visit"] == case["step"] // 2 == case["old_step"] // 2 + 1

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Vanilla
 from redraft.errors import UserError
+from redraft.rollout.strategies.staged import REPLAYS
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -23,10 +25,10 @@ PROMPTS, GROUP = 4, 3
 REWARDS = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 0, 1], dtype=np.float32)
 
 
-def make_run(algorithm, prompts_per_update=PROMPTS, learning_rate=0.01, gradient_clip=1.0):
+def make_run(algorithm, prompts_per_update=PROMPTS, learning_rate=0.01, gradient_clip=1.0, **others):
     trainer = make_trainer(
         prompts_per_step=PROMPTS, group_size=GROUP, prompts_per_update=prompts_per_update,
-        learning_rate=learning_rate, gradient_clip=gradient_clip,
+        learning_rate=learning_rate, gradient_clip=gradient_clip, **others,
     )  # fmt: skip
     return Run(
         preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="sums", model=TinyModel(),
@@ -379,6 +381,68 @@ def test_one_reused_correct_response_in_a_group_of_eight(untrained, ragged):
     groups = groups_of(sequences, rewards, sizes, use={3: Use.STOPPED})
     found, _ = gradients(learner, groups, prompts_of(sequences, sizes))
     assert_same(found[0], gradient_by_hand(learner, sequences, [-0.35355] * 8, others))
+
+
+@pytest.mark.parametrize("replay", REPLAYS)
+def test_the_gradient_of_each_of_ar3po_s_options(replay, untrained, ragged):
+    """The reused response is the fourth of eight; a behaviour policy gave its tokens half the probability or twice it.
+
+    Option I takes the ratio 1, option II leaves the response out, direct replay takes the stored probabilities, so that
+    tokens of twice the probability are clipped, for which its positive advantage has no gradient.
+    """
+    rewards, sizes, reused = np.array([0, 0, 0, 1, 0, 0, 0, 0], np.float32), (8,), 3
+    sequences = [(ragged[0][0], response) for _, response in ragged[:8]]
+    sequences[reused] = (ragged[0][0], [5, 6, 7, 8])
+    learner = make_learner(plain(), untrained)
+    with torch.no_grad():
+        now = [log_probs.numpy() for log_probs in log_probs_by_hand(learner.policy, sequences)]
+    behaviour = now[reused] + np.log(np.array([2, 0.5, 2, 0.5], np.float32))
+    use, source = REPLAYS[replay]
+    groups = groups_of(sequences, rewards, sizes, use={reused: use}, old_log_probs={reused: source},
+                       log_probs={reused: behaviour})  # fmt: skip
+    (found,), _ = gradients(learner, groups, prompts_of(sequences, sizes))
+    rows = [row for row in range(8) if row != reused or replay != "stopped"]
+    old = [behaviour if row == reused and replay == "stored" else now[row] for row in range(8)]
+    assert_same(found, gradient_by_hand(learner, sequences, standardised(rewards, sizes), rows, old))
+    others = gradient_by_hand(
+        learner, sequences, standardised(rewards, sizes), rows, [*old[:3], old[3] + 5.0, *old[4:]]
+    )
+    moved = max(float((one - other).abs().max()) for one, other in zip(found, others, strict=True))
+    assert (moved > 1e-3) == (replay != "stopped"), "what the reused response is told changes its gradient alone"
+
+
+@pytest.mark.parametrize(("updates", "sizes"), [(1, [12]), (3, [7, 1, 4]), (4, [2, 5, 1, 4])])
+def test_a_batch_is_dealt_to_so_many_updates_as_evenly_as_groups_allow(updates, sizes, untrained, ragged):
+    run = plain()
+    run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"updates_per_batch": updates})})
+    learner = make_learner(run, untrained)
+    found, _ = gradients(learner, groups_of(ragged, sizes=SIZES), prompts_of(ragged, SIZES))
+    assert len(found) == updates
+    ends = np.cumsum(sizes)
+    for gradient, end, size in zip(found, ends, sizes, strict=True):
+        rows = range(end - size, end)
+        assert_same(gradient, gradient_by_hand(learner, ragged, standardised(REWARDS), rows))
+
+
+def test_learning_rates_rise_linearly_from_0_as_verl_s_and_stay():
+    from verl.utils.torch_functional import get_constant_schedule_with_warmup
+
+    run = make_run(PPO(critic_learning_rate_ratio=20), warmup_steps=4)
+    parts = {
+        name: torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=rate)
+        for name, rate in (("optimizer", 0.01), ("critic_optimizer", 0.2))
+    }
+    learner = SimpleNamespace(run=run, parts=parts)
+    learner._set_rate = lambda *args: Learner._set_rate(learner, *args)
+    theirs = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    schedule = get_constant_schedule_with_warmup(theirs, 4)
+    for batches in range(7):
+        Learner.warm_up(learner, batches)
+        rate, critic = (parts[name].param_groups[0]["lr"] for name in parts)
+        assert rate == pytest.approx(theirs.param_groups[0]["lr"])
+        assert critic == pytest.approx(20 * rate)
+        schedule.step()
+    assert (rate, critic) == (0.01, 0.2)
 
 
 def test_a_stopped_sample_has_no_part_in_the_kl_loss(untrained, ragged):

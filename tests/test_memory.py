@@ -103,13 +103,31 @@ def test_the_newest_visits_stay_whatever_the_order_of_putting(order):
     assert len(memory) == 4
 
 
+def test_a_visit_of_fewer_samples_leaves_the_drafts_of_the_others():
+    whole, part = group(visit=0, seed=0), group(visit=1, seed=1, rewards=(0.0,))
+    memory = memory_of(whole, part, visits=1)
+    assert same_all(list(memory.drafts(0).values()), [part.rollouts[0], *whole.rollouts[1:]])
+    assert len(memory) == len(whole.samples)
+
+
+def test_a_prompt_that_is_continued_finds_the_drafts_of_its_last_visit():
+    """A screened prompt is put with its first samples, and continued in the same visit."""
+    before, screened = group(visit=0, seed=0), group(visit=1, seed=1, rewards=(0.0,))
+    memory = memory_of(before, screened, visits=1)
+    assert same_all(list(memory.drafts(0, before=1).values()), before.rollouts[1:])
+    whole = group(visit=1, seed=2)
+    memory.put(whole)
+    assert same_drafts(memory.drafts(0), whole)
+    assert memory.drafts(0, before=1) == {}
+
+
 def test_a_visit_done_again_replaces_itself():
-    first, second, again = group(seed=0), group(visit=1, seed=1), group(visit=1, seed=2, rewards=(1.0, 1.0, 1.0))
+    first, second, again = group(seed=0), group(visit=1, seed=1), group(visit=1, seed=2, rewards=(1.0, 1.0))
     memory = memory_of(first, second, again, visits=2, correct=4)
     assert same_drafts(memory.drafts(0, 1), again)
     assert same_drafts(memory.drafts(0, 2), first)
     assert same_all(memory.correct(0), [first.rollouts[0], *again.rollouts])
-    assert len(memory) == 5
+    assert len(memory) == 4
 
 
 def test_prompts_and_samples_are_kept_apart():
@@ -254,7 +272,10 @@ calls = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 4), st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=3)),
     max_size=20,
 )
-retentions = st.builds(Retention, visits=st.integers(0, 3), correct=st.integers(0, 4), top=st.integers(0, 2))
+retentions = st.builds(
+    Retention, visits=st.integers(0, 3), correct=st.integers(0, 4), top=st.integers(0, 2),
+    evict=st.sampled_from(["oldest", "newest"]),
+)  # fmt: skip
 
 
 class Everything:
@@ -270,12 +291,19 @@ class Everything:
         return [g for (other, _), g in sorted(self.groups.items()) if other == prompt]
 
     def drafts(self, prompt, ago):
-        whole = self.of(prompt)[::-1][: self.retention.visits]
-        return {r.sample: r for r in whole[:ago][-1].rollouts} if whole else {}
+        made = [rollout for g in self.of(prompt) for rollout in g.rollouts]
+        of_sample = {i: [r for r in made if r.sample == i][::-1] for i in sorted({r.sample for r in made})}
+        return {
+            i: rollouts[: self.retention.visits][:ago][-1] for i, rollouts in of_sample.items() if self.retention.visits
+        }
 
     def correct(self, prompt):
-        newest = [s.rollout for g in self.of(prompt)[::-1] for s in g.samples[::-1] if s.reward == 1]
-        return newest[: self.retention.correct][::-1]
+        found = [s.rollout for g in self.of(prompt) for s in g.samples if s.reward == 1]
+        return (
+            found[: self.retention.correct]
+            if self.retention.evict == "newest"
+            else found[::-1][: self.retention.correct][::-1]
+        )
 
 
 @given(calls, retentions)
@@ -293,7 +321,7 @@ def test_a_memory_answers_as_if_it_kept_everything(calls, retention):
                 assert list(found) == list(expected)
                 assert same_all(list(found.values()), list(expected.values()))
             assert same_all(memory.correct(p), model.correct(p))
-        bound = sum(len(g.samples) for p in latest for g in model.of(p)[-retention.visits :] if retention.visits)
+        bound = sum(len(model.drafts(p, 1)) * retention.visits for p in latest)
         assert len(memory) <= bound + retention.correct * len(latest)
 
 
@@ -303,7 +331,9 @@ def test_a_memory_never_keeps_more_than_declared(put, retention):
     for prompt in range(4):
         part = memory.part(prompt)
         kept = {id(r) for ago in (1, 2, 3) for r in part.drafts(prompt, ago).values()}
-        assert len({tuple(part.drafts(prompt, ago).values()) for ago in (1, 2, 3, 4)}) <= max(1, retention.visits)
+        for sample in part.drafts(prompt):
+            of_sample = {id(part.drafts(prompt, ago)[sample]) for ago in (1, 2, 3, 4)}
+            assert len(of_sample) <= retention.visits
         assert len(part.correct(prompt)) <= retention.correct
         assert len(part) <= len(kept) + retention.correct
         for rollout in part.correct(prompt):

@@ -41,6 +41,7 @@ def test_means_about_drafts_are_over_rollouts_with_one_and_ages_over_tokens():
         "truncated": 1 / 3, "prefix_length": 2.5, "prefix_share": (1 + 1 / 3) / 2,
         "full_reuse_ratio": 0.5, "reward": 0.5, "informative": 1.0,
         "token_age_epochs": (6 + 6 + 4 + 2 + 4 + 0 + 0 + 0) / 8 / 2,
+        "rollouts_per_prompt": 3.0, "without_correct": 0.0, "replayed": 0.0,
     }  # fmt: skip
     assert record == pytest.approx(expected)
 

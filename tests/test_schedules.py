@@ -19,7 +19,7 @@ from redraft.config import (
     Vanilla,
 )
 from redraft.errors import UserError
-from redraft.rollout.schedule import schedule
+from redraft.rollout.schedule import ScheduleState, schedule
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample
@@ -60,7 +60,7 @@ def prompts(groups):
 
 
 def waiting(one):
-    return [prompt for groups in one.state().values() for prompt in prompts(groups)]
+    return [prompt for groups in one.state().waiting.values() for prompt in prompts(groups)]
 
 
 def gathered(one, groups):
@@ -169,10 +169,10 @@ def test_a_restored_schedule_goes_on_as_the_one_that_was_saved(chosen):
     """The state passes through the storage of groups, as it does in a checkpoint."""
     before = a_schedule(chosen, batch=6, update=3)
     assert gathered(before, [group(0, (0, 1)), group(1, NONE), group(2, SOME)]) is None
-    state = {name: unpack_groups(pack_groups(groups)) for name, groups in before.state().items()}
+    state = {name: unpack_groups(pack_groups(groups)) for name, groups in before.state().waiting.items()}
     after = a_schedule(chosen, batch=6, update=3)
     assert waiting(after) == []
-    after.restore(state)
+    after.restore(ScheduleState(state))
     assert waiting(after) == waiting(before) != []
     for step in range(1, 4):
         new = groups_of(3 * step, SOME, SOME, SOME)

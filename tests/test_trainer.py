@@ -34,6 +34,8 @@ from redraft.config import (
     ReleaseVariant,
     Run,
     Speculative,
+    Speed,
+    Staged,
     TinyModel,
     Vanilla,
     run_fingerprint,
@@ -53,17 +55,20 @@ STEPS, STEPS_PER_EPOCH, PROMPTS, GROUP, LIMIT = 6, 2, 4, 4, 8
 PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.jsonl"), size=8)
 
 
-def make_run(method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, **engine):
+def make_run(
+    method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, schedule=None, batch=None, **engine
+):  # fmt: skip
     """8 problems, 3 epochs of 2 steps, 2 updates a step; policies are kept after 4 and 6 steps."""
     trainer = make_trainer(
-        epochs=epochs, prompts_per_step=prompts, group_size=group, prompts_per_update=prompts // 2, learning_rate=0.01,
-        max_response_tokens=LIMIT, evaluate_every=4,
+        epochs=epochs, prompts_per_step=prompts, prompts_per_batch=batch, group_size=group,
+        prompts_per_update=(batch or prompts) // 2, learning_rate=0.01, max_response_tokens=LIMIT, evaluate_every=4,
     )  # fmt: skip
     algorithm = algorithm or GRPO()
     settings = {"device": "cpu", "checkpoint_every": 2, "max_rows": 6, "rows_per_micro_batch": 3} | engine
     return Run(
         preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=PROBLEMS, algorithm=algorithm, reuse=method or Speculative(lenience=1), schedule=algorithm.usual_schedule,
+        data=PROBLEMS, algorithm=algorithm, reuse=method or Speculative(lenience=1),
+        schedule=schedule or algorithm.usual_schedule,
         trainer=trainer, engine=InProcessEngine(**settings),
     )  # fmt: skip
 
@@ -120,7 +125,8 @@ KEYS = {
     "step", "epoch", "rollouts", "tokens_decoded", "tokens_reused", "tokens_verified", "response_length", "truncated",
     "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "fresh_kl",
     "entropy", "kl", "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative",
-    "tokens_cached", "grading_seconds",
+    "tokens_cached", "grading_seconds", "rollouts_per_prompt", "without_correct", "replayed", "trained_rollouts",
+    "trained_reward", "trained_age",
 }  # fmt: skip
 
 
@@ -377,6 +383,9 @@ RESUMED = {
     "dapo": make_run(algorithm=DAPO(), group=2, checkpoint_every=1),
     "delayed": make_run(DelayedReuse(lenience=1)),
     "release": make_run(ReleaseVariant(lenience=1)),
+    "speed": make_run(Vanilla(), schedule=Speed(screening=2, stale="stored"), prompts=2, batch=2, epochs=2),
+    "speed-speculative": make_run(schedule=Speed(screening=2), algorithm=RLOO(), prompts=2, batch=2, epochs=2),
+    "staged": make_run(Staged(stage_size=2, lenience=1)),
 }
 """Runs that keep more, or something else, than this file's own."""
 
@@ -792,6 +801,51 @@ def test_groups_that_wait_survive_a_stop(finished, tiny_model, tmp_path):
         train(RESUMED["dapo"], tiny_model, folder)
         assert results(folder) == results(finished("dapo"))
     assert max(waiting) > 0, "else nothing of this was tested"
+
+
+@pytest.mark.parametrize("name", ["speed", "speed-speculative"])
+def test_speed_s_record_follows_from_its_rollouts(name, finished):
+    """Screened prompts are those whose first samples a step made; qualified ones are continued, once each."""
+    folder = finished(name)
+    records = read_json_lines(folder / "steps.jsonl")
+    assert any(record["updated"] for record in records)
+    passed, continued, first_epoch = set(), set(), records[0]["epoch"]
+    for record in records:
+        made = pd.read_parquet(folder / "rollouts" / f"step-{record['step']:04d}.parquet")
+        screened = {key: rows for key, rows in made.groupby(["prompt", "visit"]) if rows["sample"].min() == 0}
+        now = {key for key, rows in screened.items() if 0 < rows["reward"].mean() < 1}
+        rest = {key for key, rows in made.groupby(["prompt", "visit"]) if rows["sample"].min() == 2}
+        assert rest <= passed - continued
+        assert record["prompts_screened"] == len(screened)
+        assert (record["prompts_qualified"], record["prompts_continued"]) == (len(now), len(rest))
+        assert record["rollouts"] == 2 * (len(screened) + len(rest)) == len(made)
+        assert record["trained_rollouts"] == (8 if record["updated"] else None)
+        if record["updated"]:
+            assert 0 < record["trained_reward"] < 1
+            assert record["trained_age"] > 0, "screened by an earlier policy"
+        assert record["epoch"] >= first_epoch
+        passed |= now
+        continued |= rest
+
+
+def test_staged_s_record_follows_from_its_rollouts(finished):
+    folder = finished("staged")
+    records, known = read_json_lines(folder / "steps.jsonl"), set()
+    for record in records:
+        made = pd.read_parquet(folder / "rollouts" / f"step-{record['step']:04d}.parquet")
+        groups = [rows for _, rows in made.groupby("prompt")]
+        right = [bool((rows["reward"] > 0.5).any()) for rows in groups]
+        assert {len(rows) for rows in groups} <= {2, 4}
+        assert all((rows["reward"][:2] <= 0.5).all() for rows in groups if len(rows) == 4)
+        assert all(correct for rows, correct in zip(groups, right, strict=True) if len(rows) == 2)
+        assert record["rollouts_per_prompt"] == pytest.approx(len(made) / len(groups))
+        assert record["without_correct"] == pytest.approx(1 - np.mean(right))
+        reused = {int(rows["prompt"].iloc[0]) for rows in groups if rows["replayed_from"].iloc[0] >= 0}
+        expected = {int(g["prompt"].iloc[0]) for g, correct in zip(groups, right, strict=True) if not correct} & known
+        assert reused == expected
+        assert record["replayed"] == pytest.approx(len(reused) / len(groups))
+        assert all((rows["replayed_from"] < record["step"]).all() for rows in groups)
+        known |= {int(rows["prompt"].iloc[0]) for rows, correct in zip(groups, right, strict=True) if correct}
 
 
 def test_dapo_updates_from_informative_groups_only_and_counts_generation_steps(finished):

@@ -15,7 +15,7 @@ from redraft.config.algorithm import Overlong
 from redraft.config.trainer import VerlEngine
 from redraft.errors import UserError
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
-from redraft.train.losses import ESTIMATORS, advantages
+from redraft.train.losses import advantages, divides_by_std, estimator
 from redraft.train.verl import rows
 from redraft.train.verl.rows import (
     PARTITION,
@@ -23,6 +23,7 @@ from redraft.train.verl.rows import (
     Rows,
     log_prob_gap,
     low_variance_kl,
+    mini_batches,
     put_stored_log_probs,
     stored_keys,
 )
@@ -110,7 +111,8 @@ STOPPED = [
 
 
 def put(groups, algorithm=None, global_step=7):
-    return Rows(make_run(algorithm), PROMPTS, PAD).put(groups, global_step)
+    run = make_run(algorithm)
+    return Rows(run, PROMPTS, PAD).put(mini_batches(groups, run.trainer), global_step)
 
 
 def samples_of(groups):
@@ -284,8 +286,8 @@ def test_the_estimate_of_the_divergence_is_unbiased_and_has_no_bound(queue):
 def verl_s_advantages(queue, batch, algorithm):
     """What verl's trainer computes from the queue, by key; a row has as many as it has tokens."""
     config = OmegaConf.create({
-        "algorithm": {"adv_estimator": ESTIMATORS[algorithm.kind], "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False,
-                      "norm_adv_by_std_in_grpo": True},
+        "algorithm": {"adv_estimator": estimator(algorithm), "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False,
+                      "norm_adv_by_std_in_grpo": divides_by_std(algorithm)},
         "actor_rollout_ref": {"rollout": {"n": SIZE}},
     })  # fmt: skip
     trainer_base.PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
@@ -321,14 +323,24 @@ def test_verl_s_advantages_of_ragged_groups_are_the_local_trainer_s(algorithm, g
 def test_masked_rows_give_nothing_to_the_groups_that_they_fill(algorithm, queue):
     alone = verl_s_advantages(queue, put([RAGGED[1]], algorithm), algorithm)
     beside = verl_s_advantages(queue, put([RAGGED[1], RAGGED[0], RAGGED[2]], algorithm), algorithm)
+    alone = {key: values for key, values in alone.items() if not key.startswith("pad")}
     assert {key: beside[key] for key in alone} == alone
+    assert len(alone) == len(RAGGED[1].samples)
+
+
+def test_an_update_of_fewer_groups_is_filled_with_masked_ones(queue):
+    """Of three groups two are in the first update and one in the second, which gets a group of masked rows."""
+    batch = put([RAGGED[1], RAGGED[0], RAGGED[2]])
+    assert len(batch.keys) == 4 * SIZE
+    assert len(set(batch.keys)) == len(batch.keys)
+    assert all(key.startswith("pad") for key in batch.keys[3 * SIZE :])
 
 
 def test_one_reused_correct_response_in_a_group_of_eight_has_ar3po_s_advantages(queue, monkeypatch):
     monkeypatch.setitem(globals(), "SIZE", 8)
     group = a_group(0, *[(2, int(i == 5), {"use": Use.STOPPED if i == 5 else Use.TRAINED}) for i in range(8)])
     theirs = verl_s_advantages(queue, put([group]), GRPO())
-    assert [round(values[0], 3) for values in theirs.values()] == [-0.354] * 5 + [0.0] + [-0.354] * 2
+    assert [round(values[0], 3) for values in list(theirs.values())[:8]] == [-0.354] * 5 + [0.0] + [-0.354] * 2
     assert round(our_advantages([group], GRPO())["000000000_5_0"][0], 3) == 2.475
 
 

@@ -39,6 +39,10 @@ class GRPO(PolicyGradient):
     kind: Literal["grpo"] = "grpo"
     kl_loss_coef: float = Field(default=1e-4, ge=0)
     """Weight of the KL loss against the reference policy; at 0 there is no reference pass."""
+    std: Literal["unbiased", "population"] = "unbiased"
+    """Standard deviation that advantages are divided by: of the sample, as in verl, or of the group itself."""
+    std_epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the standard deviation; verl's default."""
 
 
 class PPO(PolicyGradient):
@@ -94,9 +98,15 @@ class DAPO(PolicyGradient):
 
 
 class RLOO(PolicyGradient):
-    """REINFORCE with a leave-one-out baseline. SPEC-RL does not run it."""
+    """REINFORCE with a leave-one-out baseline (SPEED-RL, arXiv 2506.09016, equation 8). SPEC-RL does not run it."""
 
     kind: Literal["rloo"] = "rloo"
 
 
-Algorithm = Annotated[GRPO | PPO | DAPO | RLOO, Field(discriminator="kind")]
+class REINFORCE(PolicyGradient):
+    """REINFORCE with the group's mean reward as baseline (SPEED-RL, arXiv 2506.09016, equations 4 and 5)."""
+
+    kind: Literal["reinforce"] = "reinforce"
+
+
+Algorithm = Annotated[GRPO | PPO | DAPO | RLOO | REINFORCE, Field(discriminator="kind")]

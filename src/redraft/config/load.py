@@ -210,7 +210,7 @@ class Experiments:
 
         Raises:
             UserError: for an unknown cell or preset, a seed below 0, a model or data that the preset lacks, or a
-                trainer whose values are out of range or do not fit each other.
+                trainer whose values are out of range or do not fit each other, the method or the data.
         """
         cell, preset = self.cell(cell_id), self.preset(preset_name)
         if seed < 0:
@@ -224,10 +224,25 @@ class Experiments:
                 raise UserError(f"the preset has nothing for {cell.id}", file=self._preset(preset_name), key=key,
                                 value=role, allowed=known)  # fmt: skip
         own = preset.of_seed(seed)
-        return Run(
+        run = Run(
             preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=preset.role(cell.model, seed),
             data_role=preset.role(cell.data, seed), model=own.models[cell.model], data=own.data[cell.data],
             algorithm=cell.algorithm, reuse=cell.reuse, schedule=cell.schedule or cell.algorithm.usual_schedule,
             decoding=cell.decoding, engine=preset.engine,
             trainer=resolve.trainer_of(self.trainer_settings(cell, preset)),
         )  # fmt: skip
+        self._check_sizes(cell, run)
+        return run
+
+    def _check_sizes(self, cell: Cell, run: Run) -> None:
+        """Refuse a run whose schedule or method does not fit its trainer and data.
+
+        Raises:
+            UserError: with the file of the cell.
+        """
+        try:
+            run.schedule.check(run.trainer, run.data.size)
+            run.reuse.check(run.schedule, run.trainer)
+        except UserError as error:
+            raise UserError(f"{cell.id} at preset {run.preset}: {error.message}", file=self._cells(cell.paper),
+                            key=error.key, value=error.value, allowed=error.allowed) from None  # fmt: skip

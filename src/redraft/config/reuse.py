@@ -6,15 +6,20 @@ from pydantic import Field
 
 from redraft.config.base import Config, Lenience, parse_lenience
 from redraft.config.capability import Capability
+from redraft.config.schedule import Schedule, Speed
+from redraft.config.trainer import Trainer
+from redraft.errors import UserError
 
 
 class Retention(Config):
     """Retention of earlier rollouts for each prompt. Both trainers keep exactly this much, and by default nothing."""
 
     visits: int = Field(default=0, ge=0)
-    """Number of latest visits of the prompt whose rollouts are kept as drafts."""
+    """Number of latest rollouts of each sample that are kept as drafts."""
     correct: int = Field(default=0, ge=0)
-    """Number of latest correct responses that are kept, from any visit."""
+    """Number of correct responses that are kept, from any visit."""
+    evict: Literal["oldest", "newest"] = "oldest"
+    """Correct responses that go when there are more: the oldest, or those that came last."""
     top: int = Field(default=0, ge=0)
     """Number of most probable tokens of the sampling law that are kept with each draft token."""
 
@@ -31,6 +36,13 @@ class RolloutMethod(Config):
     def needs(self) -> frozenset[Capability]:
         """Capabilities of engine and trainer that the method needs."""
         return frozenset()
+
+    def check(self, schedule: Schedule, trainer: Trainer) -> None:
+        """Refuse a schedule or a trainer that the method does not fit; most fit all.
+
+        Raises:
+            UserError: for the first that it does not fit.
+        """
 
 
 class Vanilla(RolloutMethod):
@@ -100,4 +112,57 @@ class ReleaseVariant(RolloutMethod):
         return frozenset({Capability.TRAINER_SCORES} if self.trainer_verification else ())
 
 
-Reuse = Annotated[Vanilla | Speculative | RandomReuse | DelayedReuse | ReleaseVariant, Field(discriminator="kind")]
+class Staged(RolloutMethod):
+    """AR3PO (arXiv 2509.25808): responses in stages while a prompt has none correct, then reuse of an earlier one.
+
+    A group has `stage_size` responses a stage, up to the trainer's `group_size`. If all are wrong, a correct response
+    from memory takes the place of one of them.
+    """
+
+    kind: Literal["staged"] = "staged"
+    stage_size: int = Field(default=4, ge=2)
+    """Responses of a stage (k); divides `group_size`, and equals it where there are no stages. A group of one response
+    would have no baseline."""
+    replay: Literal["none", "recomputed", "stopped", "stored"] = "stopped"
+    """Part of the reused response in the update. `recomputed`: trained on, its old log-probabilities are the current
+    policy's (option I); `stopped`: it only enters the baseline (option II); `stored`: trained on, its old
+    log-probabilities are those of the policy that sampled it (direct replay); `none`: nothing is reused."""
+    capacity: int = Field(default=64, ge=1)
+    """Correct responses that are kept of each prompt; the paper has no bound."""
+    evict: Literal["oldest", "newest"] = "oldest"
+    """Correct responses that go when there are more; the paper does not say."""
+    replaced: Literal["random", "first", "last"] = "random"
+    """Wrong response whose place is taken; the paper does not say."""
+    lenience: Lenience | None = None
+    """ℓ of SPEC-RL's equation (3), by which each response goes on from the last one in its place; none if empty."""
+
+    def check(self, schedule: Schedule, trainer: Trainer) -> None:
+        """Refuse stages that do not divide a group, and a schedule that decides on the size of groups too.
+
+        Raises:
+            UserError: for the first of the two.
+        """
+        size = trainer.group_size
+        if size % self.stage_size:
+            divisors = [k for k in range(2, size + 1) if size % k == 0]
+            raise UserError("stages must divide a group", key="reuse.stage_size", value=self.stage_size,
+                            allowed=f"{', '.join(map(str, divisors))}, which divide group_size {size}")  # fmt: skip
+        if isinstance(schedule, Speed):
+            raise UserError("schedule and reuse would both decide how many responses a prompt gets",
+                            key="reuse.kind", value=self.kind, allowed="another, or another schedule")  # fmt: skip
+
+    @property
+    def retention(self) -> Retention:
+        """Correct responses of each prompt, and drafts of the last visit where there is a lenience."""
+        kept = 0 if self.replay == "none" else self.capacity
+        return Retention(visits=0 if self.lenience is None else 1, correct=kept, evict=self.evict)
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Updates from stored log-probabilities for direct replay."""
+        return frozenset({Capability.STORED_LOG_PROBS} if self.replay == "stored" else ())
+
+
+Reuse = Annotated[
+    Vanilla | Speculative | RandomReuse | DelayedReuse | ReleaseVariant | Staged, Field(discriminator="kind")
+]

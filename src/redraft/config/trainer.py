@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.config.base import Config
@@ -32,8 +32,13 @@ class Trainer(Config):
     """Rollouts for each prompt (n)."""
     prompts_per_update: int = Field(ge=1)
     """Prompts in one optimiser update (the mini-batch); divides the update batch."""
+    updates_per_batch: int | None = Field(default=None, ge=1)
+    """Optimiser updates from one update batch, to which its prompts are dealt as evenly as whole groups allow; takes
+    the place of `prompts_per_update`."""
     learning_rate: float = Field(gt=0)
-    """Learning rate of the actor, constant."""
+    """Learning rate of the actor, constant behind the warm-up."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Update batches over which the learning rate rises linearly; the first one of them has rate 0, as in verl."""
     weight_decay: float = Field(ge=0)
     """Weight decay of AdamW."""
     gradient_clip: float = Field(gt=0)
@@ -64,10 +69,31 @@ class Trainer(Config):
             )  # fmt: skip
         return prompts
 
+    @model_validator(mode="after")
+    def _enough_prompts(self) -> "Trainer":
+        updates, batch = self.updates_per_batch, self.batch_prompts
+        if updates and updates > batch:
+            raise ValueError(f"updates_per_batch ({updates}) must not exceed the {batch} prompts of a batch")
+        return self
+
     @property
     def batch_prompts(self) -> int:
         """Prompts in one update batch."""
         return self.prompts_per_batch or self.prompts_per_step
+
+    def groups_of_updates(self, groups: int) -> list[int]:
+        """Groups of each optimiser update from a batch of so many groups, in order, none of them 0."""
+        if self.updates_per_batch is None:
+            whole, rest = divmod(groups, self.prompts_per_update)
+            return [self.prompts_per_update] * whole + [rest] * (rest > 0)
+        least, more = divmod(groups, self.updates_per_batch)
+        sizes = [least + 1] * more + [least] * (self.updates_per_batch - more)
+        return [size for size in sizes if size]
+
+    @property
+    def most_prompts_per_update(self) -> int:
+        """Prompts of the largest optimiser update of a batch."""
+        return max(self.groups_of_updates(self.batch_prompts))
 
     def steps_per_epoch(self, problems: int) -> int:
         """Steps of one pass over `problems` problems."""

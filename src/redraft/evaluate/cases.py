@@ -21,7 +21,7 @@ from redraft.evaluate.rollouts import rollout_files
 from redraft.files import read_json, read_parquet, write_json
 from redraft.tasks.problems import load_problems
 
-COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
+COLUMNS = ("visit", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
 KEY = ["prompt", "sample"]
 RIGHT = 0.5
 """Rewards above this belong to right answers. The exact values can differ from 0 and 1, since rewards may be shaped."""
@@ -85,7 +85,7 @@ ending is right; its exact place is unknown."""
 def cases(run_folder: Path, file: Path) -> None:
     """Choose one case of each kind from a finished run and write them as JSON.
 
-    The case comes from the latest epoch in which its kind occurs. A kind that does not occur is listed with the reason.
+    The case comes from the latest visit in which its kind occurs. A kind that does not occur is listed with the reason.
 
     Args:
         run_folder: folder of a finished run.
@@ -117,14 +117,14 @@ def _why_absent(drafted: pd.DataFrame) -> str:
 
 
 def _candidates(kind: Kind, drafted: pd.DataFrame, rollouts: "_Rollouts") -> Iterator[dict[str, Any]]:
-    """Rollouts of one kind; the latest epoch comes first, then the best rank."""
+    """Rollouts of one kind; the latest visit comes first, then the best rank."""
     chosen = drafted[kind.holds(drafted)] if len(drafted) else drafted
-    chosen = chosen.assign(rank=kind.rank(chosen) if len(chosen) else 0.0, latest=-chosen["epoch"])
+    chosen = chosen.assign(rank=kind.rank(chosen) if len(chosen) else 0.0, latest=-chosen["visit"])
     for line in chosen.sort_values(["latest", "rank", "step", *KEY]).to_dict("records"):
         old, new = rollouts.tokens(line["old_step"], line), rollouts.tokens(line["step"], line)
         prefix = line["prefix_length"]
         if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
-            raise UserError("the prefix of a rollout is not that of its draft, the rollout of the epoch before",
+            raise UserError("the prefix of a rollout is not that of its draft, the rollout of the visit before",
                             file=rollouts.files[line["step"]], key="prompt, sample",
                             value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
         if not kind.differs or not np.array_equal(old, new):
@@ -142,15 +142,15 @@ class _Rollouts:
         return read_parquet(self.files[step], COLUMNS).set_index(KEY)
 
     def drafted(self) -> pd.DataFrame:
-        """One line per rollout with a draft; `old_step` and `old_reward` are those of the draft, an epoch earlier."""
+        """One line per rollout with a draft of the last visit; `old_step` and `old_reward` are the draft's."""
         lines = [
             read_parquet(file, COLUMNS).drop(columns=["tokens", "sampled_at"]).assign(step=step)
             for step, file in self.files.items()
         ]
         frame = pd.concat(lines, ignore_index=True)
-        old = frame[["epoch", *KEY, "step", "reward"]].assign(epoch=frame["epoch"] + 1)
+        old = frame[["visit", *KEY, "step", "reward"]].assign(visit=frame["visit"] + 1)
         old = old.rename(columns={"step": "old_step", "reward": "old_reward"})
-        return frame[frame["draft_length"] > 0].merge(old, on=["epoch", *KEY], validate="1:1")
+        return frame[frame["draft_length"] > 0].merge(old, on=["visit", *KEY], validate="1:1")
 
     def tokens(self, step: int, line: dict[str, Any], column: str = "tokens") -> np.ndarray:
         """A rollout's tokens, or with `column="sampled_at"` the step at which each was sampled; int, (length,)."""
@@ -170,7 +170,7 @@ class _Texts:
         cut = int(line["prefix_length"])
         whole = cut == line["draft_length"]
         return {
-            **{name: int(line[name]) for name in ("step", "old_step", "epoch", *KEY, "draft_length", "prefix_length")},
+            **{name: int(line[name]) for name in ("step", "old_step", "visit", *KEY, "draft_length", "prefix_length")},
             "length": len(new),
             "reward": {"old": float(line["old_reward"]), "new": float(line["reward"])},
             "oldest_token_step": int(sampled_at[:cut].min()) if cut else None,

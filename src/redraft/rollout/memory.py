@@ -15,16 +15,14 @@ from redraft.config.reuse import Retention
 from redraft.rollout.storage import described, load_groups, pack_groups, save_groups, unpack_groups
 from redraft.rollout.types import Group, Rollout, Sample, TopLaw
 
-CORRECT = 0.5
-"""A response is correct if its reward is above this, half of what a grader gives at most."""
-
 
 class Memory:
     """Earlier rollouts by prompt and visit.
 
-    Visits count the groups that were put for a prompt. The latest `retention.visits` are kept whole, as drafts; of
-    earlier ones only what is among the latest `retention.correct` correct responses. A correct response that repeats
-    one of an earlier visit, token by token and with the same steps, is no new one: a reused response enters once.
+    Visits count the groups that were put for a prompt. Of each sample the latest `retention.visits` rollouts are kept
+    as drafts: groups differ in size, and a visit that made fewer samples leaves the others' drafts as they were. Of
+    earlier ones only what is among the `retention.correct` correct responses stays. A correct response that repeats one
+    of an earlier visit, token by token and with the same steps, is no new one: a reused response enters once.
 
     Args:
         retention: bound on what is kept of each prompt.
@@ -54,8 +52,13 @@ class Memory:
         samples = (replace(s, carried=any(_same(s.rollout, old) for old in known)) for s in group.samples)
         self._add(replace(group, samples=tuple(samples)))
 
-    def drafts(self, prompt: int, visits_ago: int = 1) -> dict[int, Rollout]:
-        """Rollouts of a prompt by sample, of so many visits ago or, if there were fewer, of the oldest that is kept.
+    def drafts(self, prompt: int, visits_ago: int = 1, before: int | None = None) -> dict[int, Rollout]:
+        """Rollouts of a prompt by sample, of so many visits ago or, if the sample had fewer, the oldest that is kept.
+
+        Args:
+            prompt: index of the prompt in the training data.
+            visits_ago: counts the visits that made the sample, from 1.
+            before: leaves out this visit and later ones; a prompt that is continued has been put in its visit already.
 
         Returns:
             Nothing before the prompt's first visit, and where the retention keeps no visits.
@@ -65,12 +68,13 @@ class Memory:
         """
         if visits_ago < 1:
             raise ValueError(f"drafts are of an earlier visit, not of {visits_ago} visits ago")
-        kept = self._latest(self._groups.get(prompt, []))
-        return {r.sample: r for r in kept[-min(visits_ago, len(kept))].rollouts} if kept else {}
+        groups = [g for g in self._groups.get(prompt, []) if before is None or g.visit < before]
+        kept = self._latest(groups)
+        return {sample: rollouts[-min(visits_ago, len(rollouts))] for sample, rollouts in sorted(kept.items())}
 
     def correct(self, prompt: int) -> list[Rollout]:
-        """Latest correct responses to a prompt, at most `retention.correct`, the oldest first."""
-        return [sample.rollout for sample in self._latest_correct(self._groups.get(prompt, []))]
+        """Correct responses to a prompt that are kept, at most `retention.correct`, the oldest first."""
+        return [sample.rollout for sample in self._kept_correct(self._groups.get(prompt, []))]
 
     def part(self, prompt: int) -> "Memory":
         """Content of one prompt, as whoever rolls it out needs it; the rollouts are shared."""
@@ -151,23 +155,29 @@ class Memory:
 
     def _bounded(self, groups: list[Group]) -> list[Group]:
         """The groups without what the retention does not cover."""
-        whole, correct = self._latest(groups), self._latest_correct(groups)
-        kept = [replace(g, samples=tuple(s for s in g.samples if g in whole or s in correct)) for g in groups]
-        return [group for group in kept if group.samples]
+        drafts = {id(rollout) for of_sample in self._latest(groups).values() for rollout in of_sample}
+        kept = drafts | {id(sample.rollout) for sample in self._kept_correct(groups)}
+        bounded = [replace(g, samples=tuple(s for s in g.samples if id(s.rollout) in kept)) for g in groups]
+        return [group for group in bounded if group.samples]
 
-    def _latest(self, groups: Sequence[Group]) -> Sequence[Group]:
-        """Visits that are kept whole."""
-        return groups[max(0, len(groups) - self.retention.visits) :]
+    def _latest(self, groups: Iterable[Group]) -> dict[int, list[Rollout]]:
+        """Rollouts that are kept as drafts, by sample, the oldest first."""
+        if not self.retention.visits:
+            return {}
+        made: dict[int, list[Rollout]] = {}
+        for rollout in (rollout for group in groups for rollout in group.rollouts):
+            made.setdefault(rollout.sample, []).append(rollout)
+        return {sample: rollouts[-self.retention.visits :] for sample, rollouts in made.items()}
 
-    def _latest_correct(self, groups: Iterable[Group]) -> list[Sample]:
+    def _kept_correct(self, groups: Iterable[Group]) -> list[Sample]:
         """Correct responses that are kept."""
-        found = [sample for group in groups for sample in _correct(group)]
-        return found[max(0, len(found) - self.retention.correct) :]
+        found, most = [sample for group in groups for sample in _correct(group)], self.retention.correct
+        return found[:most] if self.retention.evict == "newest" else found[max(0, len(found) - most) :]
 
 
 def _correct(group: Group) -> list[Sample]:
     """Correct responses of a group that repeat none of an earlier visit."""
-    return [sample for sample in group.samples if sample.reward > CORRECT and not sample.carried]
+    return [sample for sample in group.samples if sample.correct and not sample.carried]
 
 
 def _same(one: Rollout, other: Rollout) -> bool:

@@ -1,9 +1,12 @@
 """Rollouts, and the graded groups that a step makes of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+
+CORRECT = 0.5
+"""A response is correct if its reward is above this, half of what a grader gives at most."""
 
 
 class Finish(StrEnum):
@@ -71,10 +74,13 @@ class Rollout:
 
 
 class Use(StrEnum):
-    """Part of a sample in the update; its reward enters the group's baseline in any case."""
+    """Part of a sample in the update."""
 
     TRAINED = "trained on"
     STOPPED = "gradient stopped"
+    """Its reward enters the group's baseline, and nothing else."""
+    REPLACED = "replaced"
+    """No part: a response of an earlier step stands in its place. Its cost counts all the same."""
 
 
 class OldLogProbs(StrEnum):
@@ -104,6 +110,11 @@ class Sample:
     old_log_probs: OldLogProbs = OldLogProbs.RECOMPUTED
     carried: bool = False
 
+    @property
+    def correct(self) -> bool:
+        """True if the response is correct."""
+        return self.reward > CORRECT
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -130,9 +141,21 @@ class Group:
         return np.array([sample.reward for sample in self.samples], dtype=np.float32)
 
     @property
+    def updated(self) -> "Group":
+        """The group as the update takes it: without samples that were replaced."""
+        kept = tuple(sample for sample in self.samples if sample.use is not Use.REPLACED)
+        return self if len(kept) == len(self.samples) else replace(self, samples=kept)
+
+    @property
+    def replayed(self) -> Sample | None:
+        """The sample of an earlier step that stands in the place of another, if there is one."""
+        replaces = any(sample.use is Use.REPLACED for sample in self.samples)
+        return next(sample for sample in reversed(self.samples) if sample.carried) if replaces else None
+
+    @property
     def informative(self) -> bool:
         """True if rewards differ; else every advantage within the group is zero."""
-        rewards = self.rewards
+        rewards = self.updated.rewards
         return bool(rewards.max() > rewards.min())
 
 

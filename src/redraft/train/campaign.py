@@ -15,7 +15,7 @@ from redraft.rollout.types import Group, Task
 from redraft.tasks.problems import Problem
 from redraft.train.checkpoint import Checkpoints, State
 from redraft.train.contract import Trainer, Updated
-from redraft.train.records import append_record, describe, save_groups_of_step, truncate_records
+from redraft.train.records import append_record, describe, describe_batch, save_groups_of_step, truncate_records
 from redraft.train.run_folder import RunFolder
 from redraft.train.stages import StageClock
 
@@ -85,7 +85,7 @@ class Campaign:
         folder, _ = self.checkpoints.latest(hashes=False)
         if folder:
             trainer.restore(folder)
-            self.schedule.restore(self.checkpoints.groups(folder))
+            self.schedule.restore(self.checkpoints.schedule(folder))
 
     def train(self, trainer: Trainer, progress: Progress = lambda *_: None) -> None:
         """Take all steps that are not done yet.
@@ -105,18 +105,18 @@ class Campaign:
     def _step(self, trainer: Trainer, began: float) -> dict[str, Any]:
         """Roll out, update if there is enough to update from, and leave record, policy and checkpoint."""
         step, clock = self.state.step, StageClock(trainer.now)
-        tasks = self.schedule.next(step)
+        epoch, tasks = self.schedule.epoch(step), self.schedule.next(step)
         rolled = trainer.roll_out(tasks, step)
         clock.add(rolled.seconds, rolled.unseen)
         self.schedule.finished(rolled.groups)
         batch = self.schedule.batch()
         updated = self._update(trainer, batch, clock)
-        record = self._counts(rolled.groups) | {
+        record = self._counts(rolled.groups, epoch) | describe_batch(batch, step) | {
             "updated": batch is not None, "tokens_cached": rolled.cached, "grading_seconds": rolled.grading_seconds,
             **updated.metrics,
         }  # fmt: skip
         self.check()
-        save_groups_of_step(self.folder.rollouts(step), self._epoch, rolled.groups)
+        save_groups_of_step(self.folder.rollouts(step), epoch, rolled.groups)
         with self._checkpoint(trainer, clock, batch is not None):
             if batch:
                 trainer.publish()
@@ -134,24 +134,20 @@ class Campaign:
         """Steps done by the policies that are kept for evaluation so far."""
         return self.run.evaluated_steps(read_json_lines(self.folder.records))
 
-    @property
-    def _epoch(self) -> int:
-        return self.state.step // self.steps_per_epoch
-
     def _update(self, trainer: Trainer, batch: list[Group] | None, clock: StageClock) -> Updated:
         if batch is None:
             return Updated(trainer.no_update)
         self.state.training_step += 1
-        updated = trainer.update(batch)
+        updated = trainer.update([group.updated for group in batch])
         clock.add(updated.seconds)
         return updated
 
-    def _counts(self, groups: Sequence[Group]) -> dict[str, Any]:
+    def _counts(self, groups: Sequence[Group], epoch: int) -> dict[str, Any]:
         """Record of a step but for its update, its seconds and its fresh reward."""
         state = self.state
         return {
-            "step": state.step, "epoch": self._epoch, "training_step": state.training_step,
-            **describe(groups, state.step, self.steps_per_epoch),
+            "step": state.step, "epoch": epoch, "training_step": state.training_step,
+            **describe(groups, state.step, self.steps_per_epoch), **self.schedule.counts(),
         }  # fmt: skip
 
     def _fresh(self, trainer: Trainer, tasks: Sequence[Task]) -> dict[str, float | None]:
@@ -159,7 +155,8 @@ class Campaign:
         samples = self.run.trainer.fresh_samples
         if not samples:
             return {"fresh_reward": None, "fresh_kl": None}
-        found = trainer.fresh([Task(task.prompt, task.visit, samples) for task in tasks], self.state.step)
+        new = [task for task in tasks if not task.carried] or tasks  # prompts that are continued were chosen
+        found = trainer.fresh([Task(task.prompt, task.visit, samples) for task in new], self.state.step)
         return {"fresh_reward": sum(found.rewards) / len(found.rewards), "fresh_kl": found.kl}
 
     @contextmanager
@@ -174,7 +171,7 @@ class Campaign:
         with self.checkpoints.written(done, self.state) as folder:
             with clock.excluded():
                 trainer.save(folder)
-                self.checkpoints.save_groups(folder, self.schedule.state())
+                self.checkpoints.save_schedule(folder, self.schedule.state())
                 if evaluated:
                     trainer.save_policy(folder, self.folder.policy(done))
             yield

@@ -6,7 +6,7 @@ two are kept; one that was damaged since is set aside. What a trainer puts into 
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
+from redraft.rollout.schedule import ScheduleState
 from redraft.rollout.storage import load_groups, save_groups
-from redraft.rollout.types import Group
 from redraft.train.folders import atomic_folder
 from redraft.train.integrity import damage, measure, remove_set_aside, set_aside
 
@@ -23,6 +23,7 @@ KEPT = 2
 FORMAT = 2
 """Version of a checkpoint's files. The first kept drafts by epoch; nobody can tell their visits."""
 STATE = "state.json"
+COUNTERS = "schedule/counters.json"
 
 
 @dataclass
@@ -73,14 +74,17 @@ class Checkpoints:
         if len(complete) >= KEPT:
             remove_set_aside(self.folder)
 
-    def save_groups(self, folder: Path, waiting: Mapping[str, Sequence[Group]]) -> None:
-        """Write the schedule's groups that wait, a file a name."""
-        for name, groups in waiting.items():
+    def save_schedule(self, folder: Path, state: ScheduleState) -> None:
+        """Write the groups that wait, a file a name, and the counters."""
+        for name, groups in state.waiting.items():
             save_groups(folder / "schedule" / f"{name}.arrow", groups)
+        if state.counters:
+            write_json(folder / COUNTERS, dict(state.counters))
 
-    def groups(self, folder: Path) -> dict[str, list[Group]]:
-        """Groups that waited when a checkpoint was written, by name."""
-        return {file.stem: load_groups(file) for file in sorted((folder / "schedule").glob("*.arrow"))}
+    def schedule(self, folder: Path) -> ScheduleState:
+        """State of the schedule when a checkpoint was written."""
+        waiting = {file.stem: load_groups(file) for file in sorted((folder / "schedule").glob("*.arrow"))}
+        return ScheduleState(waiting, read_json(folder / COUNTERS) if (folder / COUNTERS).exists() else {})
 
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))

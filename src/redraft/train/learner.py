@@ -55,6 +55,22 @@ class Learner:
             model.parameters(), lr=trainer.learning_rate * ratio, weight_decay=trainer.weight_decay
         )
 
+    def warm_up(self, batches: int) -> None:
+        """Set the learning rates of the next update.
+
+        Args:
+            batches: update batches that were trained on before; the rates rise with them, from 0, as in verl.
+        """
+        steps, rate = self.run.trainer.warmup_steps, self.run.trainer.learning_rate
+        share = min(batches / steps, 1.0) if steps else 1.0
+        self._set_rate("optimizer", rate * share)
+        if isinstance(self.run.algorithm, PPO):
+            self._set_rate("critic_optimizer", rate * share * self.run.algorithm.critic_learning_rate_ratio)
+
+    def _set_rate(self, optimizer: str, rate: float) -> None:
+        for group in self.parts[optimizer].param_groups:
+            group["lr"] = rate
+
     @property
     def metrics_without_update(self) -> dict[str, float | None]:
         """Metrics of a step that only gathers rollouts."""
@@ -155,9 +171,10 @@ class Learner:
 
         A mini-batch whose gradient is stopped everywhere is left out: there is nothing to divide by.
         """
-        whole = torch.from_numpy(owner // self.run.trainer.prompts_per_update).to(self.device)
+        sizes = self.run.trainer.groups_of_updates(int(owner[-1]) + 1)
+        update = np.repeat(np.arange(len(sizes)), sizes)[owner]
         minis = []
-        for rows in torch.arange(len(owner), device=self.device).split(torch.bincount(whole).tolist()):
+        for rows in torch.arange(len(owner), device=self.device).split(np.bincount(update).tolist()):
             tokens = batch.trained[rows].sum()
             sequences = int((batch.trained[rows].sum(1) > 0).sum())
             if sequences:

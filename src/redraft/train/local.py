@@ -143,7 +143,7 @@ class LocalTrainer:
         if Capability.TRAINER_SCORES not in self.run.reuse.needs:
             return {}
         with torch.no_grad(), clock.stage("verification"):
-            drafts = [draft for task in tasks for _, draft in sorted(self.memory.drafts(task.prompt).items())]
+            drafts = [d for task in tasks for d in self.memory.drafts(task.prompt, before=task.visit).values()]
             if not drafts:
                 return {}
             batch = Batch.of([self.prompts[d.prompt] for d in drafts], drafts, self.learner.pad, self.device)
@@ -153,6 +153,7 @@ class LocalTrainer:
     def update(self, groups: Sequence[Group]) -> Updated:
         """Update policy and critic."""
         clock = StageClock(self.now)
+        self.learner.warm_up(self.state.training_step - 1)
         metrics = self.learner.update(groups, self.prompts, clock)
         return Updated(metrics, clock.seconds)
 

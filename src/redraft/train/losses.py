@@ -1,6 +1,7 @@
 """Advantages and losses: verl's, called with this project's tensors (verl.trainer.ppo.core_algos, verl 0.9.1)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,50 @@ import torch
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-from redraft.config.algorithm import DAPO, PPO, Algorithm, PolicyGradient
+from redraft.config.algorithm import DAPO, GRPO, PPO, Algorithm, PolicyGradient
 
-ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo"}
-"""An algorithm's kind, and what verl calls its estimator of advantages from rewards alone."""
+ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "reinforce": "grpo", "ppo": "gae"}
+"""An algorithm's kind, and what verl calls its estimator of advantages."""
+
+
+def estimator(algorithm: Algorithm) -> str:
+    """verl's name of an algorithm's estimator. Other standard deviations than verl's own are registered with verl.
+
+    The name is the same in every process, which has to call this function before verl looks for the estimator.
+    """
+    if not isinstance(algorithm, GRPO) or algorithm == algorithm.model_copy(update=VERLS_STD):
+        return ESTIMATORS[algorithm.kind]
+    name = f"grpo_{algorithm.std}_{algorithm.std_epsilon:g}"
+    if name not in core_algos.ADV_ESTIMATOR_REGISTRY:
+        core_algos.register_adv_est(name)(partial(_normalised, algorithm.std == "unbiased", algorithm.std_epsilon))
+    return name
+
+
+VERLS_STD = {"std": "unbiased", "std_epsilon": 1e-6}
+"""Fields of `GRPO` that verl's estimator has built in."""
+
+
+def divides_by_std(algorithm: Algorithm) -> bool:
+    """False if advantages are rewards less the group's mean, and no more; verl's `norm_adv_by_std_in_grpo`."""
+    return algorithm.kind != "reinforce"
+
+
+def _normalised(
+    unbiased: bool, epsilon: float, token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: np.ndarray,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """GRPO's advantages by another standard deviation than verl's; arguments and results as of verl's estimators."""
+    centred, _returns = core_algos.get_adv_estimator_fn("grpo")(
+        token_level_rewards=token_level_rewards, response_mask=response_mask, index=index,
+        norm_adv_by_std_in_grpo=False,
+    )  # fmt: skip
+    rewards, scales = token_level_rewards.sum(-1), torch.ones_like(token_level_rewards[:, 0])
+    for group in set(index.tolist()):
+        rows = torch.from_numpy(np.flatnonzero(index == group)).to(rewards.device)
+        if len(rows) > 1:
+            scales[rows] = rewards[rows].std(correction=int(unbiased)) + epsilon
+    advantage = centred / scales[:, None]
+    return advantage, advantage
 
 
 def advantages(
@@ -36,8 +77,9 @@ def advantages(
             token_level_rewards=token_level, values=values, response_mask=mask.float(), gamma=algorithm.gamma,
             lam=algorithm.lam,
         )  # fmt: skip
-    estimate = core_algos.get_adv_estimator_fn(ESTIMATORS[algorithm.kind])
-    return estimate(token_level_rewards=token_level, response_mask=mask.float(), index=groups)
+    estimate = core_algos.get_adv_estimator_fn(estimator(algorithm))
+    how = {} if divides_by_std(algorithm) else {"norm_adv_by_std_in_grpo": False}
+    return estimate(token_level_rewards=token_level, response_mask=mask.float(), index=groups, **how)
 
 
 def shaped(algorithm: Algorithm, rewards: np.ndarray, lengths: np.ndarray, limit: int) -> np.ndarray:

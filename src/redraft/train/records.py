@@ -39,8 +39,34 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         "prefix_share": float(np.mean([r.prefix_length / r.draft_length for r in drafted])) if drafted else None,
         "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
+        "rollouts_per_prompt": len(rollouts) / len(groups),
         "informative": float(np.mean([group.informative for group in groups])),
+        "without_correct": float(np.mean([not _any_correct(group) for group in groups])),
+        "replayed": float(np.mean([group.replayed is not None for group in groups])),
         "reward": float(np.mean([sample.reward for sample in made], dtype=np.float32)),
+    }
+
+
+def _any_correct(group: Group) -> bool:
+    """True if a response of the group is correct that was not taken from memory."""
+    return any(sample.correct for sample in group.samples if sample is not group.replayed)
+
+
+def describe_batch(groups: Sequence[Group] | None, step: int) -> dict[str, float | None]:
+    """Means over the samples that an update takes, carried ones included; None where there is no update.
+
+    Args:
+        groups: of the batch.
+        step: of the update; `trained_age` is in steps since a token was sampled.
+    """
+    if groups is None:
+        return dict.fromkeys(("trained_rollouts", "trained_reward", "trained_age"))
+    samples = [sample for group in groups for sample in group.updated.samples]
+    ages = step - np.concatenate([sample.rollout.sampled_at for sample in samples])
+    return {
+        "trained_rollouts": len(samples),
+        "trained_reward": float(np.mean([sample.reward for sample in samples])),
+        "trained_age": float(ages.mean()),
     }
 
 
@@ -60,10 +86,17 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
             "finish": [str(r.finish) for r in rollouts],
             "reward": np.array([sample.reward for _, sample in samples], dtype=np.float32),
             "visit": [group.visit for group, _ in samples],
+            "replayed_from": [_replayed_from(group) for group, _ in samples],
         }
     )
     with atomic(file) as temporary:
         frame.to_parquet(temporary, index=False)
+
+
+def _replayed_from(group: Group) -> int:
+    """Step at which a group's response from memory was completed, -1 if it has none."""
+    replayed = group.replayed
+    return -1 if replayed is None else int(replayed.rollout.sampled_at[-1])
 
 
 def append_record(file: Path, record: dict[str, Any]) -> None:

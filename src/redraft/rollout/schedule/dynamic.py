@@ -13,9 +13,6 @@ from redraft.rollout.types import Group
 class DynamicSchedule(EpochSchedule):
     """Passes over the data whose informative groups alone make batches, of any size."""
 
-    def _check_batch(self) -> None:
-        """Nothing: a batch is gathered over as many steps as it takes."""
-
     def finished(self, groups: Sequence[Group]) -> None:
         """Keep the informative groups of a step."""
         self.waiting += [group for group in groups if group.informative]

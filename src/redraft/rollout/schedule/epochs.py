@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from redraft.config.trainer import Trainer
-from redraft.errors import UserError
+from redraft.rollout.schedule.base import ScheduleState
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Group, Task
 
@@ -17,24 +17,15 @@ class EpochSchedule:
         trainer: sizes of steps, batches and groups.
         problems: prompts in the data.
         seed: the run's.
-
-    Raises:
-        UserError: if a step does not divide the data, or a batch is no whole number of steps.
     """
 
     def __init__(self, trainer: Trainer, problems: int, seed: int) -> None:
         self.trainer, self.problems, self.seed = trainer, problems, seed
         self.waiting: list[Group] = []
-        self._check_batch()
-        if problems % trainer.prompts_per_step:
-            raise UserError("prompts_per_step must divide the number of problems", key="trainer.prompts_per_step",
-                            value=trainer.prompts_per_step, allowed=f"divisors of {problems}")  # fmt: skip
 
-    def _check_batch(self) -> None:
-        size, batch = self.trainer.prompts_per_step, self.trainer.batch_prompts
-        if batch % size:
-            raise UserError("a batch must be a whole number of steps, since all groups are trained on",
-                            key="trainer.prompts_per_batch", value=batch, allowed=f"multiples of {size}")  # fmt: skip
+    def epoch(self, step: int) -> int:
+        """Pass that the step belongs to."""
+        return step // self.trainer.steps_per_epoch(self.problems)
 
     def next(self, step: int) -> list[Task]:
         """The next prompts of the pass that the step belongs to."""
@@ -55,10 +46,14 @@ class EpochSchedule:
         batch, self.waiting = self.waiting, []
         return batch
 
-    def state(self) -> Mapping[str, Sequence[Group]]:
-        """Groups of a batch that is not full."""
-        return {WAITING: self.waiting}
+    def counts(self) -> Mapping[str, int]:
+        """Nothing: every prompt is treated alike."""
+        return {}
 
-    def restore(self, state: Mapping[str, Sequence[Group]]) -> None:
+    def state(self) -> ScheduleState:
+        """Groups of a batch that is not full."""
+        return ScheduleState({WAITING: self.waiting})
+
+    def restore(self, state: ScheduleState) -> None:
         """Go on from a state."""
-        self.waiting = list(state[WAITING])
+        self.waiting = list(state.waiting[WAITING])

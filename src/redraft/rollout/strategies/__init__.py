@@ -1,8 +1,9 @@
 """Group strategies: the rollouts of one prompt. Each method is written here, once, for every engine and trainer."""
 
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Vanilla
+from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Staged, Vanilla
 from redraft.rollout.strategies.groups import vanilla
 from redraft.rollout.strategies.reuse import at_random, reuse_drafts, verified
+from redraft.rollout.strategies.staged import staged
 from redraft.rollout.strategies.tools import Strategy
 
 __all__ = ["strategy", "vanilla"]
@@ -21,3 +22,5 @@ def strategy(method: Reuse) -> Strategy:
             return reuse_drafts(verified(lenience), visits_ago=2)
         case ReleaseVariant(lenience=lenience, fixed_uniforms=fixed, refreshed_log_probs=refreshed):
             return reuse_drafts(verified(lenience, fixed, refreshed))
+        case Staged(lenience=lenience):
+            return staged(method, None if lenience is None else verified(lenience))

@@ -18,7 +18,7 @@ def reuse_drafts(cut: Cut, visits_ago: int = 1) -> Strategy:
     """Take each sample's rollout of so many visits ago, or the oldest, as a draft; keep what `cut` says and go on."""
 
     async def run(task: Task, tools: Tools) -> Group:
-        drafts = tools.memory.drafts(task.prompt, visits_ago)
+        drafts = tools.memory.drafts(task.prompt, visits_ago, before=task.visit)
         samples = (
             complete(drafts.get(sample) or no_draft(task.prompt, sample), task, tools, cut) for sample in indices(task)
         )

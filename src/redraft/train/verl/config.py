@@ -103,7 +103,7 @@ def _refuse(run: Run, gpu: bool) -> None:
     schedule(run, run.data.size)
     trainer, engine = run.trainer, engine_of(run)
     ranks = (engine.gpus if gpu else 1) * engine.nodes
-    rows = trainer.prompts_per_update * trainer.group_size
+    rows = trainer.most_prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     refused: list[tuple[bool, str, str, Any, str]] = [
         (bool(run.unsupported), run.unsupported, "reuse", run.reuse.kind, "another, or engine.kind: torch"),

@@ -1,10 +1,12 @@
 """Graded groups as the rows that verl trains on, and back from them what the record says of log-probabilities.
 
-verl cuts mini-batches by numbers of rows. Groups may differ in size, so each is filled with masked rows to the size of
-the largest that there can be: a mini-batch then holds whole groups, as many as in the local trainer. A masked row
-belongs to no group and adds nothing to a token-mean loss; a sequence-mean loss would count it, and is refused.
+verl cuts mini-batches by numbers of rows. Groups may differ in size, and mini-batches in groups, so each is filled with
+masked rows to the size of the largest that there can be: a mini-batch then holds whole groups, as in the local trainer.
+A masked row belongs to no group and adds nothing to a token-mean loss; a sequence-mean loss would count it, and is
+refused.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from redraft.config.experiment import Run
+from redraft.config.trainer import Trainer
 from redraft.errors import UserError
 from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train.losses import shaped
@@ -54,17 +57,21 @@ class Rows:
     def __init__(self, run: Run, prompts: Sequence[Sequence[int]], pad: int) -> None:
         self.run, self.prompts, self.pad = run, prompts, pad
 
-    def put(self, groups: Sequence[Group], global_step: int) -> KVBatchMeta:
-        """Hand groups over; mini-batches are cut in their order.
+    def put(self, minis: Sequence[Sequence[Group]], global_step: int) -> KVBatchMeta:
+        """Hand the groups of each optimiser update over.
 
         Raises:
-            UserError: for groups of different sizes under a loss that would count masked rows.
+            UserError: for groups or updates of different sizes under a loss that would count masked rows.
         """
-        self._refuse_masked_sequences(groups)
-        rows = [
-            [*self._samples(group, number, global_step), *self._masked(group, number, global_step)]
-            for number, group in enumerate(groups)
-        ]
+        self._refuse_masked_sequences(minis)
+        rows, numbers, masked = [], itertools.count(), itertools.count(sum(map(len, minis)))
+        for mini in minis:
+            for group in mini:
+                number, made = next(numbers), len(group.samples)
+                samples = self._samples(group, number, global_step)
+                rows.append([*samples, *self._masked(group.prompt, made, number, global_step)])
+            for _ in range(self.run.trainer.most_prompts_per_update - len(mini)):
+                rows.append(list(self._masked(mini[0].prompt, 0, next(masked), global_step)))
         return self._put(rows)
 
     def put_unmasked(self, groups: Sequence[Group], global_step: int) -> KVBatchMeta:
@@ -81,14 +88,15 @@ class Rows:
             tags += some[1]
         return KVBatchMeta(partition_id=PARTITION, keys=keys, tags=tags)
 
-    def _refuse_masked_sequences(self, groups: Sequence[Group]) -> None:
+    def _refuse_masked_sequences(self, minis: Sequence[Sequence[Group]]) -> None:
         mode, size = self.run.algorithm.loss_agg_mode, self.run.trainer.group_size
+        groups, uneven = [group for mini in minis for group in mini], len({len(mini) for mini in minis}) > 1
         sizes = {len(group.samples) for group in groups}
         if max(sizes) > size:
             raise RuntimeError(f"a group of {max(sizes)} samples exceeds the run's group size of {size}")
         stopped = any(sample.use is Use.STOPPED for group in groups for sample in group.samples)
-        if mode != "token-mean" and (sizes != {size} or stopped):
-            raise UserError("under verl a loss over sequences would count the masked rows of smaller groups",
+        if mode != "token-mean" and (sizes != {size} or stopped or uneven):
+            raise UserError("under verl a loss over sequences would count the masked rows of smaller groups or updates",
                             key="algorithm.loss_agg_mode", value=mode, allowed="token-mean")  # fmt: skip
 
     def _samples(self, group: Group, number: int, global_step: int) -> Iterator[Row]:
@@ -104,11 +112,11 @@ class Rows:
                 global_step, {"prefix_length": fresh_from},
             )  # fmt: skip
 
-    def _masked(self, group: Group, number: int, global_step: int) -> Iterator[Row]:
-        """Rows without a response token that counts, up to the run's group size."""
-        for place in range(len(group.samples), self.run.trainer.group_size):
+    def _masked(self, prompt: int, made: int, number: int, global_step: int) -> Iterator[Row]:
+        """Rows without a response token that counts, behind those that were made, up to the run's group size."""
+        for place in range(made, self.run.trainer.group_size):
             key, field, tag = self._row(
-                f"pad{number:09d}", place, group.prompt, [self.pad], [0.0], [0], 0.0, global_step, {"prefix_length": 1}
+                f"pad{number:09d}", place, prompt, [self.pad], [0.0], [0], 0.0, global_step, {"prefix_length": 1}
             )
             yield key, field, tag | {"is_padding": True}
 
@@ -133,10 +141,14 @@ class Rows:
         return f"{uid}_{place}_0", field, {"status": "success", **sizes, **steps}
 
 
-def trained_on(groups: Sequence[Group], per_update: int) -> list[Group]:
-    """Groups of mini-batches in which any sample is trained on; of the others verl would divide by zero tokens."""
-    minis = [groups[first : first + per_update] for first in range(0, len(groups), per_update)]
-    return [g for mini in minis if any(s.use is Use.TRAINED for g in mini for s in g.samples) for g in mini]
+def mini_batches(groups: Sequence[Group], trainer: Trainer) -> list[list[Group]]:
+    """Groups of each optimiser update of which any sample is trained on.
+
+    Of the others verl would divide by zero tokens.
+    """
+    rest = iter(groups)
+    minis = [list(itertools.islice(rest, size)) for size in trainer.groups_of_updates(len(groups))]
+    return [mini for mini in minis if any(s.use is Use.TRAINED for g in mini for s in g.samples)]
 
 
 def stored_keys(groups: Sequence[Group]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
-from redraft.train.losses import ESTIMATORS
+from redraft.train.losses import divides_by_std, estimator
 from redraft.train.verl.platforms import engine_of
 
 Table = dict[str, Any]
@@ -48,7 +48,7 @@ def actor(run: Run) -> Table:
     """Update of the policy: the losses of `redraft.train.losses`, in verl's words."""
     algorithm = run.algorithm
     return {
-        "strategy": "fsdp2", "ppo_mini_batch_size": run.trainer.prompts_per_update, "ppo_epochs": 1,
+        "strategy": "fsdp2", "ppo_mini_batch_size": run.trainer.most_prompts_per_update, "ppo_epochs": 1,
         "shuffle": False, "data_loader_seed": run.seed,
         "clip_ratio": algorithm.clip_low, "clip_ratio_low": algorithm.clip_low, "clip_ratio_high": algorithm.clip_high,
         "clip_ratio_c": algorithm.clip_ratio_c, "loss_agg_mode": algorithm.loss_agg_mode,
@@ -64,9 +64,10 @@ def actor(run: Run) -> Table:
 
 
 def _optimizer(run: Run, learning_rate: float) -> Table:
-    """AdamW with PyTorch's defaults and a constant rate, as in `redraft.train.learner`."""
+    """AdamW with PyTorch's defaults and a rate that is constant behind the warm-up, as in `redraft.train.learner`."""
     return {
-        "optimizer": "AdamW", "lr": learning_rate, "lr_scheduler_type": "constant", "lr_warmup_steps": 0,
+        "optimizer": "AdamW", "lr": learning_rate, "lr_scheduler_type": "constant",
+        "lr_warmup_steps": run.trainer.warmup_steps,
         "lr_warmup_steps_ratio": 0.0, "weight_decay": run.trainer.weight_decay, "betas": [0.9, 0.999],
         "clip_grad": run.trainer.gradient_clip,
     }  # fmt: skip
@@ -79,7 +80,7 @@ def critic(run: Run, model: str | Path) -> Table:
     return {
         "enable": True, "strategy": "fsdp2", "model": {"path": str(model)}, "grad_clip": run.trainer.gradient_clip,
         "optim": _optimizer(run, run.trainer.learning_rate * run.algorithm.critic_learning_rate_ratio),
-        "cliprange_value": run.algorithm.value_clip, "ppo_mini_batch_size": run.trainer.prompts_per_update,
+        "cliprange_value": run.algorithm.value_clip, "ppo_mini_batch_size": run.trainer.most_prompts_per_update,
         "ppo_epochs": 1, "shuffle": False, "data_loader_seed": run.seed,
         # The V1 trainer batches a critic by tokens, whatever this says.
         "use_dynamic_bsz": True,
@@ -107,9 +108,9 @@ def algorithm(run: Run) -> Table:
     """Estimator of advantages. verl's own filter of groups is off: a schedule filters."""
     ours = run.algorithm
     return {
-        "adv_estimator": (ESTIMATORS | {"ppo": "gae"})[ours.kind],
+        "adv_estimator": estimator(ours),
         "gamma": ours.gamma if isinstance(ours, PPO) else 1.0, "lam": ours.lam if isinstance(ours, PPO) else 1.0,
-        "norm_adv_by_std_in_grpo": True, "use_kl_in_reward": False, "filter_groups": {"enable": False},
+        "norm_adv_by_std_in_grpo": divides_by_std(ours), "use_kl_in_reward": False, "filter_groups": {"enable": False},
     }  # fmt: skip
 
 

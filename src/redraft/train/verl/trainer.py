@@ -27,15 +27,16 @@ from redraft.train import models
 from redraft.train.campaign import Campaign
 from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
 from redraft.train.folders import linked_folder
+from redraft.train.losses import estimator
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.rows import (
     HandedOver,
     Rows,
     log_prob_gap,
     low_variance_kl,
+    mini_batches,
     put_stored_log_probs,
     stored_keys,
-    trained_on,
 )
 from redraft.train.verl.shard import Shard, name_of
 
@@ -74,6 +75,7 @@ class VerlSteps(PPOTrainerSync):
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(retention) for i in range(ours["shards"])]
         self.awake = True
         self.stored: list[str] = []
+        estimator(self.run.algorithm)  # verl looks for it in this process
 
     @property
     def trainer_mode(self) -> str:
@@ -120,14 +122,14 @@ class VerlSteps(PPOTrainerSync):
             UserError: if the policy has diverged.
         """
         self.global_steps += 1
-        groups = trained_on(groups, self.run.trainer.prompts_per_update)
-        if not groups:
+        minis = mini_batches(groups, self.run.trainer)
+        if not minis:
             return Updated(self.no_update)
-        self.stored = stored_keys(groups)
-        self.replay_buffer.batch = self.rows.put(groups, self.global_steps)
+        self.stored = stored_keys([group for mini in minis for group in mini])
+        self.replay_buffer.batch = self.rows.put(minis, self.global_steps)
         metrics: dict[str, Any] = {}
         self.timing_raw: dict[str, float] = {}
-        batch = self._step_once(metrics, self.timing_raw, len(groups))
+        batch = self._step_once(metrics, self.timing_raw, sum(map(len, minis)))
         gaps = dict(zip(GAPS, log_prob_gap(batch), strict=True))
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
         measured = {key: self._number(metrics, name) for key, name in self._metric_names.items()}
