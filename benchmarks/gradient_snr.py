@@ -33,9 +33,9 @@ SIZE = 8
 """Responses in a group."""
 GROUPS = 256
 """Independent groups of a prompt, each with a gradient."""
-RESPONSES = 512
+RESPONSES = 2048
 """Responses that a pass rate is estimated from."""
-CANDIDATES, SCREENED = 64, 32
+CANDIDATES, SCREENED = 256, 32
 """Prompts that are chosen from, and responses to each of them."""
 TARGETS = (0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
 """Pass rates that prompts are chosen for."""
@@ -98,8 +98,9 @@ def warm_started() -> tuple[Any, Any]:
 
 
 def chosen(policy: Policy) -> list[int]:
-    """The prompt nearest to each target, each prompt once."""
-    rates = {prompt: policy.pass_rate(prompt, "screening", SCREENED) for prompt in range(len(policy.prompts))}
+    """The prompt nearest to each target, each prompt once, of those whose rate is neither 0 nor 1."""
+    every = {prompt: policy.pass_rate(prompt, "screening", SCREENED) for prompt in range(len(policy.prompts))}
+    rates = {prompt: rate for prompt, rate in every.items() if 0 < rate < 1}
     nearest = []
     for target in TARGETS:
         nearest.append(min(rates, key=lambda prompt: abs(rates[prompt] - target)))
@@ -118,7 +119,7 @@ def measured(policy: Policy, prompt: int) -> dict[str, object]:
     bound = snr_bound(rate, SIZE)
     return {
         "problem": policy.problems[prompt].prompt,
-        "pass rate": rate,
+        "pass rate": f"{rate:.3f} ± {(rate * (1 - rate) / RESPONSES) ** 0.5:.3f}",
         "SNR": f"{snr:.3f} ± {error:.3f}",
         "bound": bound,
         "SNR / bound": snr / bound if bound else float("nan"),
