@@ -4,6 +4,7 @@ from benchmarks import (
     diversity,
     engine,
     gpu_rollout,
+    gradient_snr,
     grading,
     memory,
     rewards,
@@ -15,6 +16,7 @@ from benchmarks import (
 diversity.main()
 engine.main()
 gpu_rollout.main()
+gradient_snr.main()
 grading.main()
 memory.main()
 rewards.main()

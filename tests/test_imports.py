@@ -28,6 +28,7 @@ ALLOWED = {
         "redraft.config", "redraft.engines", "redraft.errors", "redraft.files", "redraft.ops", "redraft.rollout",
         "redraft.tasks",
     },
+    "redraft.theory": set(),
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
         "redraft.config", "redraft.engines.torch_engine", "redraft.engines.vllm_local", "redraft.errors",
