@@ -1,7 +1,7 @@
 """Points of a regenerated figure, a line each, for its CSV file and its drawing."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.collect import Runs
-from analysis.quantities import by_seed, over_time
+from analysis.quantities import by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
 from analysis.rollouts import SHARE, of_prompts
 from analysis.statistics import Estimate, estimate
@@ -32,7 +32,12 @@ Bars = Mapping[str, Mapping[str, float]]
 
 
 def figure_data(
-    figure: Figure, runs: Runs, paper_scale: bool, reported: Bars | None = None, cells: Mapping[str, Cell] | None = None
+    figure: Figure,
+    runs: Runs,
+    paper_scale: bool,
+    reported: Bars | None = None,
+    cells: Mapping[str, Cell] | None = None,
+    unsampled: Set[str] = frozenset(),
 ) -> pd.DataFrame:
     """All points of a figure, a line each; a panel's cells without runs have no points.
 
@@ -44,6 +49,7 @@ def figure_data(
         paper_scale: whether reported values apply.
         reported: those of the bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
+        unsampled: benchmarks that the preset leaves out, of which no policy has an accuracy.
     """
     points: list[dict[str, Any]] = []
     for panel in figure.panels:
@@ -52,6 +58,8 @@ def figure_data(
         if panel.curves:
             points += _curves(panel, panel.curves)
         for position, cell in enumerate(panel.cells):
+            if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
+                continue
             if figure.x == "cell":
                 points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
             elif figure.x == "bins":

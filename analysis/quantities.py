@@ -62,6 +62,11 @@ def _reuse_share(steps: pd.DataFrame) -> float:
     return float(reused / (reused + decoded)) if reused + decoded else math.nan
 
 
+def _from_half(steps: pd.DataFrame) -> float:
+    """Mean distance of an update batch's mean reward from 0.5, where a group's rewards tell most."""
+    return float((steps["trained_reward"] - 0.5).abs().mean())
+
+
 def _sum(*columns: str) -> Reduce:
     return lambda steps: float(steps[list(columns)].sum().sum())
 
@@ -115,6 +120,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "informative": _mean("informative"),
     "response_length": _mean("response_length"),
     "reuse_share": _reuse_share,
+    "from_half": _from_half,
     "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
     **{
         f"{column}_{part}": _third(column, which)
