@@ -92,7 +92,7 @@ def test_the_averages_of_columns_are_means_but_for_math500():
     bounds = {name: (column_mean(name, 1) - 0.05, column_mean(name, -1) + 0.05) for name in BENCHMARKS}
     follows = {name for name, (low, high) in bounds.items() if low <= float(MEAN_OF_COLUMNS[name]) <= high}
     assert follows == set(BENCHMARKS) - {"math500"}
-    assert (round(column_mean("math500"), 2), round(column_mean("math500", 1), 2)) == (3.63, 3.59)
+    assert (round(column_mean("math500"), 2), round(column_mean("math500", 1), 2)) == (3.65, 3.59)
     averages = [float(speed["average_speedup"]) for _, speed in rows()]
     assert abs(sum(averages) / len(averages) - float(MEAN_OF_COLUMNS["all"])) <= 0.05
 
