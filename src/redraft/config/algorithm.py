@@ -64,6 +64,7 @@ class Overlong(Config):
     def tokens(self, limit: int) -> float:
         """Tokens of the buffer at a length limit."""
         return self.buffer if self.buffer >= 1 else self.buffer * limit
+
     penalty: float = Field(default=1.0, gt=0)
     """Penalty at the length limit, subtracted from the reward."""
 
