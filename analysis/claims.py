@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.claim_tests import BySeed, Part, Question, cells_of, question
 from analysis.collect import Runs
-from analysis.quantities import ACCURACY, by_seed
+from analysis.quantities import by_seed, of_accuracy
 from analysis.reported_claims import ReportedTables, check
 from analysis.statistics import Blocks, Estimate, Family, estimate
 from analysis.timing import is_timed, timed_unevenly
@@ -54,10 +54,8 @@ class RunValues:
         return found
 
     def _unknown(self, quantity: str) -> bool:
-        if not self.lenient or not quantity.startswith(ACCURACY):
-            return False
         scores = self.runs.scores
-        return quantity.removeprefix(ACCURACY) not in {"all", *scores["benchmark"].unique(), *scores["role"].unique()}
+        return self.lenient and not set(of_accuracy(quantity)) <= {"all", *scores["benchmark"], *scores["role"]}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from analysis.quantities import ACCURACY, SECONDS
 from analysis.speedups import SPEEDUP
 from redraft.config import Benchmark, Column, Reported, RunTable, StageTable, TargetTable
-from redraft.config.tables import Target
+from redraft.config.tables import RunTarget, Target
 
 EACH = "accuracy:*"
 """Quantity of a column that stands for one column a benchmark."""
@@ -13,23 +13,23 @@ AVERAGE = "average_speedup"
 """Name and quantity of the column that is the mean of a row's speedups in brackets."""
 
 
-def expand(table: RunTable, benchmarks: Mapping[str, Benchmark], spec: Reported | None = None) -> RunTable:
+def expand(
+    table: RunTable, benchmarks: Mapping[str, Benchmark], spec: Reported | None = None, preset: str = ""
+) -> RunTable:
     """The table with all its columns.
 
     Args:
         table: as declared.
         benchmarks: of the preset; each has an absolute column in place of `accuracy:*`.
         spec: says which reported columns are a stage's, where the table has stages.
+        preset: name of the preset, which may have targets of its own.
     """
     columns = [each for column in table.columns for each in _of_benchmarks(column, benchmarks)]
     if isinstance(table, StageTable):
         columns += _of_stages(table, spec)
     if isinstance(table, TargetTable):
-        columns += [
-            each
-            for target in table.targets
-            for each in pair(target, f"{table.clock}_to:{target.at_least:g}:{target.quantity}", table.decimals)
-        ] + ([average(table.decimals)] if table.average else [])
+        columns += [each for target in table.at.get(preset, table.targets) for each in _of_target(target, table)]
+        columns += [average(table.decimals)] if table.average else []
     return table.model_copy(update={"columns": columns})
 
 
@@ -57,6 +57,13 @@ def _of_stages(table: StageTable, spec: Reported | None) -> list[Column]:
         for kind, title in table.speedups.items()
     ]
     return stages + speedups
+
+
+def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
+    """The columns of a target; a group of rows may have another value to reach."""
+    first = {group: f"{table.clock}_to:{target.value(group):g}:{target.quantity}" for group in ("", *target.in_groups)}
+    quantity = first.pop("")
+    return [column.model_copy(update={"in_groups": first}) for column in pair(target, quantity, table.decimals)]
 
 
 def pair(target: Target, quantity: str, decimals: int) -> list[Column]:

@@ -16,6 +16,7 @@ def family_of(source: Source) -> Family:
     benchmarks, spec = experiments.preset(source.preset).benchmarks, experiments.reported(paper)
     unreported = replace(source, reported=no_reported())
     declared = [table for table in experiments.tables(paper).tables if not isinstance(table, PublishedTable)]
-    cells = [cell for table in declared for cell in tables.cells_of(expand(table, benchmarks, spec), unreported)]
+    whole = [expand(table, benchmarks, spec, source.preset) for table in declared]
+    cells = [cell for table in whole for cell in tables.cells_of(table, unreported)]
     posed = claims.pose(experiments.claims(paper).claims, source.runs, source.paper_scale)
     return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.runs.blocks)

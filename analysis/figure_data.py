@@ -1,7 +1,7 @@
 """Points of a regenerated figure, a line each, for its CSV file and its drawing."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,15 @@ from typing import Any
 import pandas as pd
 
 from analysis.collect import Runs
-from analysis.quantities import by_seed, over_time
+from analysis.quantities import by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
 from analysis.rollouts import SHARE, of_prompts
 from analysis.statistics import Estimate, estimate
 from redraft.config import Cell, Experiments, Figure, Panel
+from redraft.config.figures import PublishedCurves
 from redraft.errors import UserError
 from redraft.layout import published_data
+from redraft.published import curve_file, read_curve
 
 COLUMNS = [
     *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
@@ -30,7 +32,12 @@ Bars = Mapping[str, Mapping[str, float]]
 
 
 def figure_data(
-    figure: Figure, runs: Runs, paper_scale: bool, reported: Bars | None = None, cells: Mapping[str, Cell] | None = None
+    figure: Figure,
+    runs: Runs,
+    paper_scale: bool,
+    reported: Bars | None = None,
+    cells: Mapping[str, Cell] | None = None,
+    unsampled: Set[str] = frozenset(),
 ) -> pd.DataFrame:
     """All points of a figure, a line each; a panel's cells without runs have no points.
 
@@ -42,12 +49,17 @@ def figure_data(
         paper_scale: whether reported values apply.
         reported: those of the bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
+        unsampled: benchmarks that the preset leaves out, of which no policy has an accuracy.
     """
     points: list[dict[str, Any]] = []
     for panel in figure.panels:
         if panel.published:
             points += _published(panel)
+        if panel.curves:
+            points += _curves(panel, panel.curves)
         for position, cell in enumerate(panel.cells):
+            if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
+                continue
             if figure.x == "cell":
                 points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
             elif figure.x == "bins":
@@ -178,12 +190,26 @@ def _published(panel: Panel) -> list[dict[str, Any]]:
             )
     for column, value in source.where.items():
         frame = frame[frame[column] == value]
-    empty = {"n_seeds": 0, "reported": math.nan, "first_reuse": False, "seeds": "", "manifests": ""}
+    values = frame[columns].astype(float).itertuples(index=False)
+    return [_of_file(panel, "published", x, value) | {"y": y} for x, y, value in values]
+
+
+def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
+    """The validations of published curves, none of those that are not there."""
+    files = {label: curve_file(source.folder, name) for label, name in source.files.items()}
     return [
-        {"panel": panel.title, "quantity": panel.quantity, "cell": "", "label": "published", "x": x, "y": y,
-         "reproduced": value, "low": math.nan, "high": math.nan, **empty}
-        for x, y, value in frame[columns].astype(float).itertuples(index=False)
-    ]  # fmt: skip
+        _of_file(panel, label, time * source.scale, value)
+        for label, file in files.items()
+        if file
+        for time, value in read_curve(file, source.time, source.fields)
+    ]
+
+
+def _of_file(panel: Panel, label: str, x: float, value: float) -> dict[str, Any]:
+    """A point of no run: without seeds, interval and manifests."""
+    empty = {"n_seeds": 0, "reported": math.nan, "first_reuse": False, "seeds": "", "manifests": ""}
+    return {"panel": panel.title, "quantity": panel.quantity, "cell": "", "label": label, "x": x,
+            "reproduced": value, "low": math.nan, "high": math.nan, **empty}  # fmt: skip
 
 
 def _point(panel: Panel, cell: str, x: float, found: Estimate, reported: float, runs: Runs) -> dict[str, Any]:

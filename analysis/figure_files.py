@@ -15,8 +15,9 @@ def write_figures(preset: str, paper: str) -> None:
     for figure in experiments.figures(paper).figures:
         reported = reported_bars(figure, experiments, paper) if scale.paper_scale else {}
         cells = {name: experiments.cell(f"{paper}/{name}") for panel in figure.panels for name in panel.cells}
-        stand_in = "" if all(panel.published for panel in figure.panels) else scale.stand_in
-        data = figure_data(figure, runs, scale.paper_scale, reported, cells)
+        stand_in = "" if all(panel.from_files for panel in figure.panels) else scale.stand_in
+        unsampled = experiments.benchmark_file().sets.keys() - scale.benchmarks.keys()
+        data = figure_data(figure, runs, scale.paper_scale, reported, cells, unsampled)
         stem = layout.figure(paper, figure.number)
         with atomic(stem.with_suffix(".csv")) as temporary:
             data.assign(stand_in=stand_in).to_csv(temporary, index=False)

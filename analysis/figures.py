@@ -51,7 +51,7 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
         part = data[data["panel"] == panel.title]
         DRAWN[figure.x](axis, panel, part, colours, figure.x)
         if part.empty and figure.x != "cell":
-            _say_empty(axis, NO_DATA if panel.published else NOT_RUN)
+            _say_empty(axis, NO_DATA if panel.from_files else NOT_RUN)
         _head(axis, panel.title, "" if figure.x == "cell" else _absent(panel, part, int(LETTERS_PER_INCH * wide)))
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.25, linewidth=0.6, axis="y" if figure.x in BARS else "both")
@@ -98,6 +98,7 @@ def _colours(figure: Figure) -> Colours:
     """
     cells = {panel.label(cell): cell for panel in figure.panels for cell in panel.cells}
     baselines = [label for label, cell in cells.items() if cell in figure.baselines]
+    cells |= {label: "" for panel in figure.panels if panel.curves for label in panel.names}
     if figure.x == "cell":
         return {label: GREY if label in baselines else DISTINCT[1] for label in cells}
     if len(cells) <= len(DISTINCT):
@@ -112,8 +113,9 @@ def _legend(figure: Figure, data: pd.DataFrame, colours: Colours) -> list[Line2D
     handles = []
     if figure.x not in ("cell", "surface"):
         run = set(data["label"])
+        absent = NO_DATA if all(panel.from_files for panel in figure.panels) else NOT_RUN
         for label, colour in colours.items():
-            style, text = ("-", label) if label in run else (":", f"{label} ({NOT_RUN})")
+            style, text = ("-", label) if label in run else (":", f"{label} ({absent})")
             handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=1.6, label=text))
     if data["first_reuse"].any():
         handles.append(Line2D([], [], color="grey", marker="D", linestyle="none", label="first reuse"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from analysis.lines import Line, Source, lookup
-from analysis.quantities import ACCURACY, FIRST_REACHED, SECONDS, by_seed, noise_by_seed
+from analysis.quantities import ACCURACY, FIRST_REACHED, SECONDS, by_seed, noise_by_seed, of_accuracy
 from analysis.reported import mean_of
 from analysis.speedups import SPEEDUP, kind_of, of_reported, speedups_by_seed
 from analysis.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, estimate, paired
@@ -61,13 +61,14 @@ def relation(column: Column) -> str | None:
 
 def measure(line: Line, column: Column, table: RunTable, source: Source) -> Measured:
     """One cell of a table."""
+    declared, column = column, column.of_group(line.group)
     relative = relation(column)
     values = {seed: value * column.scale for seed, value in _values(line, column, source).items()}
     applicable = _applicable(line, column, values, source)
     compared = bool(relative) and not line.is_baseline
     return Measured(
         line=line,
-        column=column,
+        column=declared,
         values=values if applicable else {},
         reported=_reported(line, column, table, source),
         cells=(line.row.cell, line.baseline) if compared else (line.row.cell,),
@@ -97,11 +98,9 @@ def _applicable(line: Line, column: Column, values: Mapping[int, float], source:
 
 def _lacks(quantity: str, source: Source) -> bool:
     """Test for a benchmark that the suite has and the preset does not."""
-    _, found, name = quantity.rpartition(ACCURACY)
-    scores = source.runs.scores
-    if not found or name == "all" or name in {*scores["benchmark"], *scores["role"]}:
-        return False
-    return name in source.experiments.benchmark_file().sets
+    scores, sets = source.runs.scores, source.experiments.benchmark_file().sets
+    unscored = set(of_accuracy(quantity)) - {"all", *scores["benchmark"], *scores["role"]}
+    return bool(unscored) and unscored <= set(sets)
 
 
 def _values(line: Line, column: Column, source: Source) -> dict[int, float]:

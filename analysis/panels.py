@@ -36,12 +36,12 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
     positive = data.loc[data["reproduced"] > 0, "reproduced"]
     logarithmic = panel.log and len(positive) > 0
     floor = positive.min() / 3 if logarithmic else -math.inf
-    for cell in panel.cells:
-        line = data[data["cell"] == cell].set_index("x").sort_index()
+    for label in panel.names:
+        line = data[data["label"] == label].set_index("x").sort_index()
         if line.empty:
             continue
-        colour = colours[panel.label(cell)]
-        if x != "hours" and not panel.quantity.startswith(ACCURACY):
+        colour = colours[label]
+        if x != "hours" and not panel.curves and not panel.quantity.startswith(ACCURACY):
             line = line.reindex(range(line.index[0], line.index[-1] + 1))
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
         if panel.smoothing is not None:

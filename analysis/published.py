@@ -1,14 +1,12 @@
 """Replay of published data: tables and points from the raw files that authors published beside their papers.
 
-The files are third-party data, so they are never part of the repository. They lie where `redraft.layout.published_data`
-says; without them a table says "no data" in every cell.
+The files are third-party data, so they are never part of the repository (`redraft.published`); without them a table
+says "no data" in every cell.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
@@ -19,34 +17,15 @@ from analysis.tables import COLUMNS
 from analysis.verdicts import AGREES, BASELINE, DIFFERS, NO_DATA, NOT_APPLICABLE, NOT_COMPARABLE
 from redraft.config import Column, PublishedTable
 from redraft.config.tables import Curve
-from redraft.errors import UserError
+from redraft.published import curve_file, read_curve
+
+ROUNDING = 1e-9
+"""Tolerance of a target for the mean of several fields, which are floating-point numbers."""
 
 
-def read_curve(file: Path) -> list[dict[str, float]]:
-    """The validations of a published training curve, one JSON object a line.
-
-    Raises:
-        UserError: if a line is no JSON object.
-    """
-    records = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            record = None
-        if not isinstance(record, dict):
-            raise UserError("this line is no JSON object", file=file, key="line", value=number)
-        records.append(record)
-    return records
-
-
-def first_time(curve: Sequence[Mapping[str, float]], time: str, field: str, at_least: float, file: Path) -> float:
-    """The time of the first validation in which a field is not below a value; infinite if there is none."""
-    for key in (time, field):
-        if curve and not any(key in record for record in curve):
-            raise UserError("these curves have no such field", file=file, key="field", value=key, allowed=curve[0])
-    reached = [record[time] for record in curve if record.get(field, -math.inf) >= at_least]
-    return min(reached, default=math.inf)
+def first_time(curve: Sequence[tuple[float, float]], at_least: float) -> float:
+    """The time of the first validation whose value is not below a target; infinite if there is none."""
+    return min((time for time, value in curve if value >= at_least - ROUNDING), default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -58,20 +37,19 @@ class _Line:
     times: list[float] | None
 
 
-def make_published(table: PublishedTable, folder: Path, reported: ReportedTable) -> pd.DataFrame:
+def make_published(table: PublishedTable, reported: ReportedTable) -> pd.DataFrame:
     """All cells of a table of published curves, a line each, columns as those of every table.
 
     A replayed value agrees if it is the reported one as far as that is printed (`decimals`), and differs otherwise.
 
     Args:
         table: as declared.
-        folder: of published data.
         reported: the paper's own table.
     """
     lines, group = [], ""
     for row in table.rows:
         group = row.group or group
-        lines.append(_Line(row, group, _times(row, table, folder / table.folder)))
+        lines.append(_Line(row, group, _times(row, group, table)))
     by_label = {(line.group, line.row.label): line for line in lines}
     records = []
     for line in lines:
@@ -84,16 +62,17 @@ def make_published(table: PublishedTable, folder: Path, reported: ReportedTable)
 
 def columns_of(table: PublishedTable) -> list[Column]:
     """A time and a speedup in brackets for each target, and the mean speedup."""
-    columns = [column for target in table.targets for column in pair(target, target.field, table.decimals)]
+    columns = [column for target in table.targets for column in pair(target, target.fields[0], table.decimals)]
     return columns + ([average(table.decimals)] if table.average else [])
 
 
-def _times(row: Curve, table: PublishedTable, folder: Path) -> list[float] | None:
-    file = folder / row.file
-    if not file.exists():
+def _times(row: Curve, group: str, table: PublishedTable) -> list[float] | None:
+    file = curve_file(table.folder, row.file)
+    if file is None:
         return None
-    curve = read_curve(file)
-    return [first_time(curve, table.time, t.field, t.at_least, file) * table.scale for t in table.targets]
+    curves = [read_curve(file, table.time, target.fields) for target in table.targets]
+    pairs = zip(curves, table.targets, strict=True)
+    return [first_time(curve, target.value(group)) * table.scale for curve, target in pairs]
 
 
 def _records(line: _Line, baseline: _Line | None, table: PublishedTable, reported: ReportedTable) -> list[dict]:

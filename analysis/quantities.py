@@ -62,6 +62,11 @@ def _reuse_share(steps: pd.DataFrame) -> float:
     return float(reused / (reused + decoded)) if reused + decoded else math.nan
 
 
+def _from_half(steps: pd.DataFrame) -> float:
+    """Mean distance of an update batch's mean reward from 0.5, where a group's rewards tell most."""
+    return float((steps["trained_reward"] - 0.5).abs().mean())
+
+
 def _sum(*columns: str) -> Reduce:
     return lambda steps: float(steps[list(columns)].sum().sum())
 
@@ -115,6 +120,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "informative": _mean("informative"),
     "response_length": _mean("response_length"),
     "reuse_share": _reuse_share,
+    "from_half": _from_half,
     "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
     **{
         f"{column}_{part}": _third(column, which)
@@ -131,7 +137,7 @@ Seconds are sums over a run, except by stage and by epoch, where they are means 
 """
 
 ACCURACY = "accuracy:"
-"""Prefix of the accuracies: of a benchmark, of a role (the mean of its benchmarks), or `all`; percent."""
+"""Prefix of the accuracies, percent: of a benchmark, of several joined by `+` or a role (their mean), or `all`."""
 
 
 def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
@@ -177,13 +183,18 @@ def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
 
 
 def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
-    """Those of a benchmark, a role or all."""
-    of = quantity.removeprefix(ACCURACY)
-    chosen = scores if of == "all" else scores[(scores["benchmark"] == of) | (scores["role"] == of)]
-    if len(scores) and not len(chosen):
-        names = [*scores["benchmark"].unique(), *scores["role"].unique(), "all"]
-        raise UserError("no such benchmark or role", key="quantity", value=quantity, allowed=names)
-    return chosen
+    """Those of benchmarks, a role or all."""
+    asked = of_accuracy(quantity)
+    known = {*scores["benchmark"], *scores["role"], "all"}
+    if len(scores) and not known.issuperset(asked):
+        raise UserError("no such benchmark or role", key="quantity", value=quantity, allowed=known)
+    return scores if "all" in asked else scores[scores["benchmark"].isin(asked) | scores["role"].isin(asked)]
+
+
+def of_accuracy(quantity: str) -> list[str]:
+    """Benchmarks or roles that an accuracy, or a time to one, is about; empty for another quantity."""
+    _, found, names = quantity.rpartition(ACCURACY)
+    return names.split("+") if found else []
 
 
 def _reduction(runs: Runs, quantity: str) -> Reduce:

@@ -19,7 +19,7 @@ from analysis.statistics import Family
 from analysis.tables import make_table
 from redraft.config import Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
 from redraft.files import atomic, write_atomically, write_json
-from redraft.layout import Layout, published_data
+from redraft.layout import Layout
 
 
 def write_tables(preset: str, paper: str) -> None:
@@ -52,10 +52,10 @@ def _write_table(table: Table, source: Source, layout: Layout, family: Family) -
 def _sheet(table: Table, source: Source, family: Family) -> Sheet:
     """A table with its columns and cells."""
     if isinstance(table, PublishedTable):
-        cells = published.make_published(table, published_data(), source.reported)
+        cells = published.make_published(table, source.reported)
         return Sheet(table, published.columns_of(table), cells)  # the paper's own curves: no stand-in
     benchmarks = source.experiments.preset(source.preset).benchmarks
-    whole = expand(table, benchmarks, source.experiments.reported(source.paper))
+    whole = expand(table, benchmarks, source.experiments.reported(source.paper), source.preset)
     stand_in = source.experiments.preset(source.preset).stand_in
     return Sheet(whole, whole.columns, make_table(whole, source, family), stand_in)
 

@@ -50,7 +50,7 @@ TABLES = {"tables": [
     },
     {
         "number": 102, "kind": "published", "title": "Their own curves", "folder": "nowhere", "time": "t",
-        "targets": [{"name": "some", "title": "some", "at_least": 1, "field": "score"}],
+        "targets": [{"name": "some", "title": "some", "at_least": 1, "fields": ["score"]}],
         "rows": [{"label": "From scratch", "file": "curve.json"}],
     },
 ]}  # fmt: skip

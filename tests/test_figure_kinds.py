@@ -1,5 +1,6 @@
 """Figures over hours, bins of prompts and two axes, from runs and rollouts made up here."""
 
+import json
 import math
 
 import numpy as np
@@ -164,6 +165,40 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
         figure_data(figure("surface", panel | {"quantity": "speed"}), runs, paper_scale=False)
 
 
+def test_published_curves_are_lines_and_missing_ones_say_so(runs, tmp_path, monkeypatch):
+    curves = {"folder": "authors", "files": {"theirs": "a.json", "other": "b.json"}, "time": "seconds", "scale": 0.5,
+              "fields": ["x/mean@*", "y/mean@*"]}  # fmt: skip
+    whole = figure("hours", {"quantity": "accuracy", "title": "r", "curves": curves, "smoothing": 0.5})
+    monkeypatch.setenv(PUBLISHED, str(tmp_path))
+    nothing = figure_data(whole, runs, paper_scale=False)
+    assert nothing.empty
+    drawing = plot(whole, nothing)
+    assert [text.get_text() for text in drawing.axes[0].texts] == ["no data"]
+    assert [text.get_text() for text in drawing.legends[0].texts] == ["theirs (no data)", "other (no data)"]
+    (tmp_path / "authors").mkdir()
+    for name, shift in (("a", 0.0), ("b", 0.5)):
+        lines = [json.dumps({"seconds": 4 * i, "x/mean@4": i / 4 + shift, "y/mean@1": 0.0}) + "\n" for i in range(3)]
+        (tmp_path / f"authors/{name}.json").write_text("".join(lines))
+    data = figure_data(whole, runs, paper_scale=False)
+    assert list(data["label"]) == ["theirs"] * 3 + ["other"] * 3
+    assert list(data["x"]) == [0.0, 2.0, 4.0] * 2
+    assert list(data["reproduced"]) == [0.0, 0.125, 0.25, 0.25, 0.375, 0.5], "means of two fields"
+    lines = plot(whole, data).axes[0].lines
+    assert list(lines[0].get_ydata()) == [0.0, 0.125, 0.25]
+    assert list(lines[1].get_ydata()) == pytest.approx([0.0, 0.0625, 0.15625]), "smoothed"
+    plt.close("all")
+    (tmp_path / "authors/b.json").unlink()
+    with pytest.raises(UserError, match=r"missing(.|\n)*b\.json"):
+        figure_data(whole, runs, paper_scale=False)
+
+
+def test_a_benchmark_that_the_preset_leaves_out_has_no_points_and_an_unknown_one_is_an_error(runs):
+    whole = figure("hours", {"quantity": "accuracy:math500", "title": "r", "cells": [A]})
+    assert figure_data(whole, runs, paper_scale=False, unsampled={"math500"}).empty
+    with pytest.raises(UserError, match="no such benchmark"):
+        figure_data(whole, runs, paper_scale=False)
+
+
 def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
     panel = {"quantity": "max:reward", "title": "r", "cells": [A, B]}
     bars = figure("cell", panel, baselines=[B])
@@ -182,6 +217,15 @@ LINE = {"quantity": "reward", "title": "t", "cells": [A]}
         ("bins", LINE | {"by": "pass_rate", "bins": [0, 1, 1]}, "must rise"),
         ("surface", LINE | {"axes": ["reuse.lenience"]}, "two axes"),
         ("surface", {"quantity": "q", "title": "t"}, "either cells or published"),
+        (
+            "bins",
+            {
+                "quantity": "q",
+                "title": "t",
+                "curves": {"folder": "f", "files": {"a": "a"}, "time": "t", "fields": ["x"]},
+            },
+            "curves is for lines over steps or hours",
+        ),
         ("hours", LINE | {"by": "pass_rate"}, "by is for bins, not for x: hours"),
         ("hours", LINE | {"mark_first_reuse": True}, "over steps or epochs"),
         ("cell", LINE | {"smoothing": 0.5}, "smoothing is for lines, not for x: cell"),

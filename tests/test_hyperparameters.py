@@ -122,8 +122,8 @@ def test_updates_divide_what_is_trained_on_at_once():
 
 
 def test_another_paper_needs_no_word_in_a_preset_but_its_grids(root):
-    """SPEED-RL has 16 prompts a step, which no factor scales down."""
-    folder = root / "experiments/speed_rl"
+    """It has 16 prompts a step, as SPEED-RL, which no factor scales down."""
+    folder = root / "experiments/another"
     folder.mkdir()
     grid = {
         "name": "core", "axes": {"": {"vanilla": {}}},
@@ -132,21 +132,21 @@ def test_another_paper_needs_no_word_in_a_preset_but_its_grids(root):
             "reuse": {"kind": "vanilla"},
         },
     }  # fmt: skip
-    (folder / "cells.yaml").write_text(yaml.safe_dump({"title": "SPEED-RL", "source": "arXiv", "grids": [grid]}))
-    with pytest.raises(UserError, match=r"(?s)speed_rl/hyperparameters.yaml(.*)allowed:(.*)learning_rate"):
-        trainer(root, "paper", "speed_rl/vanilla")
+    (folder / "cells.yaml").write_text(yaml.safe_dump({"title": "Another", "source": "arXiv", "grids": [grid]}))
+    with pytest.raises(UserError, match=r"(?s)another/hyperparameters.yaml(.*)allowed:(.*)learning_rate"):
+        trainer(root, "paper", "another/vanilla")
     stated = at(
         epochs=1, prompts_per_step=16, group_size=24, prompts_per_update=16, learning_rate=1e-6, weight_decay=0.1,
         gradient_clip=1.0, max_prompt_tokens=1024, max_response_tokens=3072, evaluate_every=25,
     )  # fmt: skip
     file = folder / "hyperparameters.yaml"
     file.write_text(yaml.safe_dump({"trainer": stated}))
-    found = trainer(root, "paper", "speed_rl/vanilla")
+    found = trainer(root, "paper", "another/vanilla")
     assert (found.prompts_per_step, found.group_size, found.learning_rate) == (16, 24, 1e-6)
     with pytest.raises(UserError, match=r"(?s)tiny.yaml(.*)trainer_factors.prompts_per_step(.*)0.5"):
-        trainer(root, "tiny", "speed_rl/vanilla")
+        trainer(root, "tiny", "another/vanilla")
     file.write_text(yaml.safe_dump({"trainer": stated, "at": {"tiny": at(prompts_per_step=16, prompts_per_update=16)}}))
-    found = trainer(root, "tiny", "speed_rl/vanilla")
+    found = trainer(root, "tiny", "another/vanilla")
     assert (found.prompts_per_step, found.prompts_per_update, found.learning_rate) == (16, 16, 1e-4)
     assert trainer(root) == trainer(ROOT), "another paper changes nothing of the first"
 

@@ -20,6 +20,7 @@ ALLOWED = {
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
     "redraft.config": {"redraft.errors", "redraft.files", "redraft.layout"},
+    "redraft.published": {"redraft.config", "redraft.errors", "redraft.layout"},
     "redraft.ops": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout"},
     "redraft.rollout": {"redraft.config", "redraft.errors", "redraft.files"},
     "redraft.engines": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout"},
@@ -39,7 +40,7 @@ ALLOWED = {
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",
-        "redraft.rollout.streams",
+        "redraft.published", "redraft.rollout.streams",
     },
 }  # fmt: skip
 SAMPLERS = {

@@ -132,11 +132,11 @@ def test_the_value_loss_of_micro_batches_sums_to_the_wholes():
     [(1, 0.0), (15, 0.0), (16, 0.0), (17, 0.25), (18, 0.5), (19, 0.75), (20, 1.0)],
 )
 def test_overlong_responses_are_punished_as_in_dapo(length, penalty):
-    """Equation 13 of arXiv 2503.14476 with a limit of 20 tokens, of which 4 are the buffer."""
+    """Equation 13 of arXiv 2503.14476 with a limit of 20 tokens, of which 4, or a fifth, are the buffer."""
     rewards = np.array([1.0, 0.0], dtype=np.float32)
     lengths = np.array([length, length])
-    for weight in (1.0, 0.5):
-        computed = shaped(DAPO(overlong=Overlong(buffer=4, penalty=weight)), rewards, lengths, 20)
+    for weight, buffer in ((1.0, 4), (0.5, 4), (1.0, 0.2)):
+        computed = shaped(DAPO(overlong=Overlong(buffer=buffer, penalty=weight)), rewards, lengths, 20)
         assert computed.tolist() == [1 - weight * penalty, -weight * penalty]
         assert computed.dtype == np.float32
 

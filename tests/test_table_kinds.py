@@ -8,26 +8,29 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from analysis import render
 from analysis.collect import Runs
 from analysis.columns import expand
 from analysis.lines import Source
-from analysis.published import columns_of, make_published, read_curve
+from analysis.published import columns_of, make_published
 from analysis.quantities import by_seed, over_time
 from analysis.reported import ReportedTable, match_of, no_reported
 from analysis.statistics import estimate
 from analysis.tables import make_table
 from analysis.verdicts import verdict
 from redraft.config import CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
+from redraft.config.figures import FigureFile
 from redraft.config.tables import TableFile
 from redraft.errors import UserError
+from redraft.layout import PUBLISHED as LOCATION
+from redraft.published import check_published
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 BENCHMARKS = EXPERIMENTS.preset("tiny").benchmarks
-PUBLISHED = ROOT.parent / "shared/data/published"
 STEPS, HOUR = 6, 3600.0
 SLOW, FAST, WEAK = "grpo-vanilla", "grpo-spec-l0.5", "grpo-spec-l0"
 
@@ -150,6 +153,51 @@ def transcription(*lines):
     return ReportedTable(frame, VOCABULARY)
 
 
+def test_a_target_has_another_value_in_a_group_and_others_at_a_preset():
+    """The slow cell reaches 20 % after 4 hours and 40 % after 12; the fast one 50 % after 6."""
+    content = TARGETS.model_dump(exclude={"at", "mean_row"})
+    content["targets"] = [content["targets"][0] | {"in_groups": {"large": 40.0}}]
+    content["rows"] = [{"label": "slow", "cell": SLOW, "group": "small"}, {"label": "fast", "cell": FAST},
+                       {"label": "slow again", "cell": SLOW, "group": "large"}]  # fmt: skip
+    content["at"] = {"tiny": [{"name": "other", "title": "20 %", "quantity": "accuracy:all", "at_least": 20}]}
+    table = TargetTable.model_validate(content)
+    _, cells = made(table)
+    assert list(cells.loc[(slice(None), "low"), "reproduced"]) == [8.0, 2.0, 12.0]
+    assert list(cells.loc[(slice(None), "low_speedup"), "reproduced"])[1] == 4.0
+    tiny = expand(table, BENCHMARKS, None, "tiny")
+    assert [column.name for column in tiny.columns] == ["other", "other_speedup", "average_speedup"]
+    assert make_table(tiny, source()).set_index(["row", "column"]).loc[("slow", "other"), "reproduced"] == 4.0
+    content["at"]["tiny"][0]["in_groups"] = {"huge": 1.0}
+    with pytest.raises(ValidationError, match="must be a group of rows"):
+        TargetTable.model_validate(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"at": {"medium": [{"name": "x", "title": "x", "quantity": "accuracy:all", "at_least": 1}]}},
+         r"no such preset\n  key:     table 101, at\n  value:   'medium'\n  allowed: (.*)tiny"),
+        ({"targets": [{"name": "x", "title": "x", "quantity": "accuracy:math500+mathh", "at_least": 1}]},
+         r"no such benchmark or role\n  key:     table 101, target x\n  value:   'accuracy:math500\+mathh'"),
+    ],
+)  # fmt: skip
+def test_a_target_of_an_unknown_preset_or_benchmark_is_refused_when_files_are_read(tmp_path, change, words):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    table = TARGETS.model_dump(mode="json", exclude_defaults=True) | {"kind": "targets"} | change
+    (tmp_path / "experiments/spec_rl/tables.yaml").write_text(yaml.safe_dump({"tables": [table]}))
+    with pytest.raises(UserError, match=words):
+        Experiments(tmp_path).tables("spec_rl")
+
+
+def test_an_accuracy_of_several_benchmarks_is_their_mean():
+    other = RUNS.scores.assign(benchmark="arithmetic-minus", correct=lambda scores: scores["correct"] + 10)
+    runs = Runs(RUNS.runs, RUNS.steps, pd.concat([RUNS.scores, other]))
+    assert by_seed(runs, "accuracy:arithmetic+arithmetic-minus", SLOW)[0] == 45.0
+    assert by_seed(runs, "hours_to:30:accuracy:arithmetic+arithmetic-minus", SLOW)[0] == 8.0, "25 %, then 35 %"
+    with pytest.raises(UserError, match="no such benchmark"):
+        by_seed(runs, "accuracy:arithmetic+luck", SLOW)
+
+
 def test_reported_hours_stand_beside_at_the_paper_s_scale_and_speedups_at_any():
     reported = transcription(
         ("vanilla", "low", 25.9), ("vanilla", "high", math.inf), ("speculative", "low", 7.4), ("speculative", "high", 6)
@@ -198,33 +246,35 @@ def test_stages_become_columns_with_the_reported_ones_of_the_vocabulary():
 CURVES = PublishedTable(
     number=102, title="t", folder="authors", time="seconds", scale=1 / HOUR, transcription=1,
     targets=[
-        {"name": "low", "title": "0.3", "field": "val/acc", "at_least": 0.3, "reported": ["low"]},
-        {"name": "high", "title": "0.9", "field": "val/acc", "at_least": 0.9, "reported": ["high"]},
+        {"name": "low", "title": "0.3", "fields": ["val/*/mean@*"], "at_least": 0.3, "reported": ["low"]},
+        {"name": "high", "title": "0.9", "fields": ["val/acc/mean@4"], "at_least": 0.9, "reported": ["high"]},
     ],
     rows=[
         {"label": "slow", "file": "slow.json", "group": "data", "reported": {"method": "vanilla"}},
         {"label": "fast", "file": "fast.json", "baseline": "slow", "reported": {"method": "speculative"}},
-        {"label": "gone", "file": "gone.json", "baseline": "slow"},
+        {"label": "gone", "baseline": "slow"},
     ],
 )  # fmt: skip
 
 
 @pytest.fixture
-def curves(tmp_path):
+def curves(tmp_path, monkeypatch):
+    monkeypatch.setenv(LOCATION, str(tmp_path))
     (tmp_path / "authors").mkdir()
     for name, accuracies in (("slow", [0.1, 0.2, 0.25, 0.31, 0.3]), ("fast", [0.1, 0.35, 0.2])):
-        lines = [json.dumps({"seconds": 1800 * i, "val/acc": a}) for i, a in enumerate(accuracies)]
-        (tmp_path / f"authors/{name}.json").write_text("\n".join(lines))
-    return tmp_path
+        lines = [json.dumps({"seconds": 1800 * i, "val/acc/mean@4": a, "val/acc/best@4/std": 0.1}) + "\n"
+                 for i, a in enumerate(accuracies)]  # fmt: skip
+        (tmp_path / f"authors/{name}.json").write_text("".join(lines))
+    return tmp_path / "authors"
 
 
-def replayed(folder, **reported):
+def replayed(table=CURVES, **reported):
     lines = [(method, column, value) for method, row in reported.items() for column, value in row.items()]
-    return make_published(CURVES, folder, transcription(*lines)).set_index(["row", "column"])
+    return make_published(table, transcription(*lines)).set_index(["row", "column"])
 
 
 def test_a_replay_takes_the_first_time_and_agrees_with_what_is_printed_so(curves):
-    cells = replayed(curves, vanilla={"low": 1.5, "high": math.inf}, speculative={"low": 0.6, "high": math.inf})
+    cells = replayed(vanilla={"low": 1.5, "high": math.inf}, speculative={"low": 0.6, "high": math.inf})
     assert (cells.loc[("slow", "low"), "reproduced"], cells.loc[("slow", "low"), "verdict"]) == (1.5, "agrees")
     assert (cells.loc[("fast", "low"), "reproduced"], cells.loc[("fast", "low"), "verdict"]) == (0.5, "differs")
     speedup = cells.loc[("fast", "low_speedup")]
@@ -238,31 +288,81 @@ def test_a_replay_takes_the_first_time_and_agrees_with_what_is_printed_so(curves
     assert "no data" in shown
 
 
-def test_without_the_files_a_replay_has_no_data_and_a_damaged_one_is_named(tmp_path, curves):
-    assert set(replayed(tmp_path / "elsewhere")["verdict"]) == {"no data"}
-    (curves / "authors/slow.json").write_text('{"seconds": 1}\n{"sec')
-    with pytest.raises(UserError, match="no JSON object"):
-        replayed(curves)
-    (curves / "authors/slow.json").write_text('{"seconds": 1}\n')
-    with pytest.raises(UserError, match="no such field(.|\n)*val/acc"):
-        replayed(curves)
+def test_without_their_folder_a_replay_has_no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv(LOCATION, str(tmp_path / "elsewhere"))
+    assert set(replayed()["verdict"]) == {"no data"}
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published curves are not beside the repository")
-def test_a_paper_s_own_curves_give_the_hours_of_its_table():
-    """Qwen2.5-Math-1.5B on NuminaMath: 0.30 on DAPO-1k after 25.9 hours, with screening after 7.6."""
-    table = PublishedTable(
-        number=103, title="t", folder="speed-rl", time="accumulated_training_time", scale=1 / HOUR,
-        targets=[{"name": "dapo1k", "title": "t", "at_least": 0.3,
-                  "field": "val-core/math_dapo-Qwen-instruct/acc/mean@1"}],
-        rows=[{"label": "RLOO", "file": "1.5B-Math-RLOO-Numina-N24.json"},
-              {"label": "SPEED", "file": "1.5B-Math-FAST-RLOO-Numina-N4+20.json", "baseline": "RLOO"}],
-    )  # fmt: skip
-    cells = make_published(table, PUBLISHED, no_reported()).set_index(["row", "column"])
-    assert len(read_curve(PUBLISHED / "speed-rl/1.5B-Math-RLOO-Numina-N24.json")) > 10
-    hours = [cells.loc[(label, "dapo1k"), "reproduced"] for label in ("RLOO", "SPEED")]
-    assert all(map(math.isfinite, hours))
-    assert [round(hour, 1) for hour in hours] == [25.9, 7.6]
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            None,
+            r"authors: this published file is missing\n  key:     file\n  value:   'slow.json'\n  allowed: fast.json",
+        ),
+        (
+            '{"seconds": 1, "val/acc/mean@4": 0.1}\n{"sec',
+            r"no JSON object; the file is cut off(.|\n)*line\n  value:   2",
+        ),
+        ("", "is empty"),
+        ('{"seconds": 1}\n', r"no such field(.|\n)*val/\*/mean@\*'\n  allowed: seconds"),
+        ('{"seconds": 1, "val/a/mean@1": 0, "val/b/mean@1": 0}\n', r"several keys(.|\n)*val/a/mean@1, val/b/mean@1"),
+        ('{"seconds": 1, "val/acc/mean@4": 0.1}\n{"seconds": 2}\n', r"lacks a number(.|\n)*line 2, val/acc/mean@4"),
+        ('{"seconds": 1, "val/acc/mean@4": NaN}\n', "lacks a number"),
+        ('{"seconds": 2, "val/acc/mean@4": 0}\n{"seconds": 1, "val/acc/mean@4": 0}\n', r"backwards(.|\n)*>= 2"),
+    ],
+)
+def test_a_folder_with_a_missing_or_damaged_curve_is_one_error_and_before_anything_starts(curves, content, words):
+    if content is None:
+        (curves / "slow.json").unlink()
+    else:
+        (curves / "slow.json").write_text(content)
+    with pytest.raises(UserError, match=words):
+        replayed()
+    with pytest.raises(UserError, match=words):
+        check_published(Declared(TableFile(tables=[CURVES])), "made up")
+
+
+def test_curves_that_figures_name_are_checked_too(curves):
+    shown = {"folder": "authors", "files": {"slow": "slow.json", "gone": "gone.json"}, "time": "seconds"}
+    panel = {"title": "t", "quantity": "accuracy", "curves": shown | {"fields": ["val/acc/mean@4"]}}
+    figures = FigureFile.model_validate({"figures": [{"number": 1, "title": "t", "x": "hours", "panels": [panel]}]})
+    with pytest.raises(UserError, match=r"missing(.|\n)*gone\.json"):
+        check_published(Declared(figures=figures), "made up")
+
+
+class Declared:
+    """Experiments of one paper with these tables and figures."""
+
+    def __init__(self, tables=None, figures=None):
+        self.tables = lambda paper: tables or TableFile()
+        self.figures = lambda paper: figures or FigureFile()
+
+
+def test_a_target_may_be_the_mean_of_several_fields_and_another_one_in_a_group(curves):
+    """Means 0.1, 0.25, 0.15: two fields of the fast curve, which its own group asks for less of."""
+    lines = [
+        {"seconds": 3600 * i, "a/mean@4": a, "b/mean@4": b} for i, (a, b) in enumerate([(0, 0.2), (0.5, 0), (0.3, 0)])
+    ]
+    (curves / "fast.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (curves / "slow.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = {
+        "name": "both",
+        "title": "t",
+        "fields": ["a/mean@*", "b/mean@*"],
+        "at_least": 0.26,
+        "in_groups": {"small": 0.25},
+    }
+    rows = [
+        {"label": "slow", "file": "slow.json", "group": "large"},
+        {"label": "fast", "file": "fast.json", "group": "small"},
+    ]
+    content = CURVES.model_dump() | {"targets": [target], "rows": rows}
+    cells = replayed(PublishedTable.model_validate(content))
+    assert (cells.loc[("slow", "both"), "reproduced"], cells.loc[("fast", "both"), "reproduced"]) == (math.inf, 1.0)
+    target["in_groups"] = {"tiny": 0.1}
+    with pytest.raises(ValidationError, match=r"in_groups \(tiny\) of both must be a group of rows \(large, small\)"):
+        PublishedTable.model_validate(content)
 
 
 # Quantities that nothing names

@@ -19,6 +19,7 @@ from redraft.ops.slurm_ends import know_all_ends
 from redraft.ops.slurm_requests import check_requests
 from redraft.ops.slurm_waiting import watch_queue
 from redraft.ops.supply import count_devices, limit_local_jobs
+from redraft.published import check_published, curve_file
 
 
 def checked(function):
@@ -158,6 +159,7 @@ def check_paper(paper):
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)
     EXPERIMENTS.reported(paper)
+    check_published(EXPERIMENTS, paper)
 
 
 for paper in PAPERS:
@@ -218,15 +220,25 @@ def reported_files(paper):
 def published_files(paper):
     """Files that the authors published and tables replay, those that are there."""
     tables = [t for t in EXPERIMENTS.tables(paper).tables if t.kind == "published"]
-    files = [published_data() / t.folder / row.file for t in tables for row in t.rows]
-    return [file for file in files if file.exists()]
+    return [
+        file
+        for table in tables
+        for row in table.rows
+        if (file := curve_file(table.folder, row.file))
+    ]
 
 
 def published_points(paper):
     """Files that the authors published and figures show, those that are there."""
     panels = [p for f in EXPERIMENTS.figures(paper).figures for p in f.panels]
     files = [published_data() / p.published.file for p in panels if p.published]
-    return [file for file in files if file.exists()]
+    curves = [
+        curve_file(panel.curves.folder, name)
+        for panel in panels
+        if panel.curves
+        for name in panel.curves.files.values()
+    ]
+    return [file for file in (*files, *curves) if file and file.exists()]
 
 
 def case_run(paper):

@@ -62,8 +62,13 @@ class PPO(PolicyGradient):
 class Overlong(Config):
     """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13)."""
 
-    buffer: int = Field(ge=1)
-    """Tokens before the length limit over which the penalty grows."""
+    buffer: int | float = Field(gt=0)
+    """Tokens before the length limit over which the penalty grows; below 1 a share of that limit, at every scale."""
+
+    def tokens(self, limit: int) -> float:
+        """Tokens of the buffer at a length limit."""
+        return self.buffer if self.buffer >= 1 else self.buffer * limit
+
     penalty: float = Field(default=1.0, gt=0)
     """Penalty at the length limit, subtracted from the reward."""
 

@@ -22,6 +22,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "epochs": ("bins",),
     "axes": ("surface",),
     "published": ("surface",),
+    "curves": ("step", "hours"),
 }
 """Field of a panel to the axes that it is for."""
 
@@ -46,6 +47,21 @@ class PublishedPoints(Config):
     """Column of the horizontal axis."""
     y: str
     """Column of the vertical axis."""
+
+
+class PublishedCurves(Config):
+    """Lines of training curves that the authors published, one JSON object a validation and line."""
+
+    folder: InnerPath
+    """Folder of the curves, under the folder of published data (REDRAFT_PUBLISHED, else `published`)."""
+    files: dict[str, InnerPath] = Field(min_length=1)
+    """Names of the lines in the legend to their files."""
+    time: str
+    """Key of the time or step of a validation."""
+    scale: float = 1.0
+    """Factor from its unit to the horizontal axis's."""
+    fields: list[str] = Field(min_length=1)
+    """Keys of the JSON objects whose mean is drawn; a `*` in a key stands for any text, and one key must match."""
 
 
 class Panel(Config):
@@ -80,6 +96,18 @@ class Panel(Config):
     """Horizontal and vertical axis: keys of a cell, such as `reuse.lenience`, whose values are numbers."""
     published: PublishedPoints | None = None
     """Points of a surface, instead of cells."""
+    curves: PublishedCurves | None = None
+    """Published training curves, instead of cells; `quantity` then only names them."""
+
+    @property
+    def names(self) -> list[str]:
+        """The legend's names of the lines or bars."""
+        return list(self.curves.files) if self.curves else [self.label(cell) for cell in self.cells]
+
+    @property
+    def from_files(self) -> bool:
+        """True if nothing of it comes from runs."""
+        return bool(self.published or self.curves)
 
     def label(self, cell: str) -> str:
         """The legend's name of a cell."""
@@ -91,8 +119,8 @@ class Panel(Config):
         refuse_twice("label", self.labels)
         if self.labels and len(self.labels) != len(self.cells):
             raise ValueError(f"there are {len(self.labels)} labels for {len(self.cells)} cells")
-        if bool(self.cells) == bool(self.published):
-            raise ValueError("a panel has either cells or published points")
+        if sum(map(bool, (self.cells, self.published, self.curves))) != 1:
+            raise ValueError("a panel has either cells or published points or published curves")
         if any(later <= earlier for earlier, later in zip(self.bins, self.bins[1:], strict=False)):
             raise ValueError(f"the edges of bins ({', '.join(f'{edge:g}' for edge in self.bins)}) must rise")
         return self
@@ -143,7 +171,8 @@ class Figure(Config):
 def _refuse(field: str, axes: tuple[str, ...], x: str) -> None:
     """Raise a ValueError if a panel's field is not for this horizontal axis."""
     if x not in axes:
-        kinds = {LINES: "lines", ("step", "epoch"): "lines over steps or epochs", ("cell",): "bars of cells"}
+        kinds = {LINES: "lines", ("step", "epoch"): "lines over steps or epochs", ("cell",): "bars of cells",
+                 ("step", "hours"): "lines over steps or hours"}  # fmt: skip
         raise ValueError(f"{field} is for {kinds.get(axes, axes[0])}, not for x: {x}")
 
 

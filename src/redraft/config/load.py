@@ -3,7 +3,7 @@
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -11,7 +11,7 @@ from redraft.config import resolve
 from redraft.config.base import PAPER, near
 from redraft.config.cell import Cell, CellFile
 from redraft.config.claims import ClaimFile
-from redraft.config.data import Benchmark, BenchmarkFile, Sampling
+from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
 from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile
 from redraft.config.grids import Expanded, expand
@@ -19,7 +19,7 @@ from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
 from redraft.config.reported import Reported
-from redraft.config.tables import TableFile
+from redraft.config.tables import TableFile, TargetTable
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
 from redraft.layout import code_root
@@ -130,8 +130,30 @@ class Experiments:
         return benchmarks
 
     def tables(self, paper: str) -> TableFile:
-        """Parsed `tables.yaml` of a paper."""
-        return self._about_cells(TableFile, paper, "tables.yaml")
+        """Parsed `tables.yaml` of a paper.
+
+        Raises:
+            UserError: also for targets of a preset, or of a benchmark, that there is not.
+        """
+        content = self._about_cells(TableFile, paper, "tables.yaml")
+        for table in content.tables:
+            if isinstance(table, TargetTable):
+                self._check_targets(table, self.folder / paper / "tables.yaml")
+        return content
+
+    def _check_targets(self, table: TargetTable, file: Path) -> None:
+        presets = [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
+        measured = [*self.benchmark_file().sets, *get_args(Role), "all"]
+        for preset in table.at:
+            if preset not in presets:
+                raise UserError("no such preset", file=file, key=f"table {table.number}, at", value=preset,
+                                allowed=presets)  # fmt: skip
+        for target in (target for targets in (table.targets, *table.at.values()) for target in targets):
+            _, is_accuracy, names = target.quantity.partition("accuracy:")
+            for name in names.split("+") if is_accuracy else ():
+                if name not in measured:
+                    raise UserError("no such benchmark or role", file=file, value=target.quantity,
+                                    key=f"table {table.number}, target {target.name}", allowed=measured)  # fmt: skip
 
     def figures(self, paper: str) -> FigureFile:
         """Parsed `figures.yaml` of a paper."""

@@ -4,11 +4,12 @@ A kind says what its columns measure; all kinds give the same cells (reproduced,
 one renderer serves them.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import Config, InnerPath, refuse_twice
+from redraft.config.base import Config, InnerPath, Name, refuse_twice
 from redraft.config.names import BEYOND, CellName, Quantity
 
 Clock = Literal["hours", "steps"]
@@ -40,6 +41,12 @@ class Column(Config):
     """Factor from the quantity's unit to the column's."""
     in_brackets: bool = False
     """The value stands in brackets behind the column before this one."""
+    in_groups: dict[str, Quantity] = {}
+    """Group of rows to the quantity there, where it is another one."""
+
+    def of_group(self, group: str) -> "Column":
+        """The column as it is measured in a group of rows."""
+        return self.model_copy(update={"quantity": self.in_groups[group]}) if group in self.in_groups else self
 
 
 class Row(Config):
@@ -158,8 +165,14 @@ class Target(Config):
     """Header for people."""
     at_least: float
     """Reached when the quantity is not below this; accuracies are in percent."""
+    in_groups: dict[str, float] = {}
+    """Group of rows to the value there, where it is another one."""
     reported: list[str] = []
     """Column of the reported table that holds the hours or steps; `inf` there means never."""
+
+    def value(self, group: str) -> float:
+        """The value to reach in a group of rows."""
+        return self.in_groups.get(group, self.at_least)
 
 
 class RunTarget(Target):
@@ -177,6 +190,8 @@ class TargetTable(TableOfCells):
     """Unit of the columns."""
     targets: list[RunTarget] = Field(min_length=1)
     """A column a target, behind `columns`."""
+    at: dict[Name, list[RunTarget]] = {}
+    """Preset to the targets there, where its benchmarks, or what its runs can reach, are others."""
     average: bool = True
     """A last column shows the arithmetic mean of the row's speedups."""
     decimals: int = Field(default=1, ge=0)
@@ -184,8 +199,19 @@ class TargetTable(TableOfCells):
 
     @model_validator(mode="after")
     def _distinct_targets(self) -> "TargetTable":
-        refuse_twice("target", [target.name for target in self.targets])
+        for targets in (self.targets, *self.at.values()):
+            _check_targets(targets, [row.group for row in self.rows])
         return self
+
+
+def _check_targets(targets: Sequence[Target], groups: Iterable[str]) -> None:
+    """Raise a ValueError if a target stands twice, or has a value for a group that is none."""
+    refuse_twice("target", [target.name for target in targets])
+    known = sorted(set(groups) - {""})
+    for target in targets:
+        for group in target.in_groups:
+            if group not in known:
+                raise ValueError(f"in_groups ({group}) of {target.name} must be a group of rows ({', '.join(known)})")
 
 
 class Curve(Config):
@@ -193,8 +219,8 @@ class Curve(Config):
 
     label: str
     """The paper's name of the row, which `baseline` refers to."""
-    file: InnerPath
-    """In the table's folder."""
+    file: InnerPath | None = None
+    """In the table's folder; empty where the authors published none, so that there is no data."""
     group: str = ""
     """Heading above this row and those after it that name none."""
     baseline: str | None = None
@@ -204,16 +230,17 @@ class Curve(Config):
 
 
 class CurveTarget(Target):
-    """A target of a field of published curves."""
+    """A target of published curves."""
 
-    field: str
-    """Key of the JSON objects."""
+    fields: list[str] = Field(min_length=1)
+    """Keys of the JSON objects whose mean counts; a `*` in a key stands for any text, and one key must match."""
 
 
 class PublishedTable(AnyTable):
     """The same as `targets`, from raw curves that the authors published: checks what the paper makes of its own runs.
 
-    The files are third-party data and never part of the repository; without them every cell says so.
+    The files are third-party data and never part of the repository; without their folder every cell says so. A folder
+    that lacks one of the files, or holds one that is cut off, is an error before anything starts.
     """
 
     kind: Literal["published"] = "published"
@@ -239,7 +266,7 @@ class PublishedTable(AnyTable):
 
     @model_validator(mode="after")
     def _consistent(self) -> "PublishedTable":
-        refuse_twice("target", [target.name for target in self.targets])
+        _check_targets(self.targets, [row.group for row in self.rows])
         refuse_twice("row", [(row.group, row.label) for row in self.rows])
         labels = [row.label for row in self.rows]
         for row in self.rows:

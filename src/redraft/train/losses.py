@@ -93,7 +93,8 @@ def shaped(algorithm: Algorithm, rewards: np.ndarray, lengths: np.ndarray, limit
     """
     if not isinstance(algorithm, DAPO) or algorithm.overlong is None:
         return rewards
-    over = (lengths - (limit - algorithm.overlong.buffer)) / algorithm.overlong.buffer
+    buffer = algorithm.overlong.tokens(limit)
+    over = (lengths - (limit - buffer)) / buffer
     return (rewards - algorithm.overlong.penalty * np.clip(over, 0, 1)).astype(np.float32)
 
 

@@ -1,0 +1,113 @@
+"""Training curves that authors published: their validations, checked before anything relies on them.
+
+A curve is a file of one JSON object a validation and line. Files are third-party data, so they are never part of the
+repository; they lie where `redraft.layout.published_data` says. A folder that is not there means "no data". A folder
+that is there must hold every file that a table or figure names.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+
+from redraft.config import Experiments, PublishedTable
+from redraft.errors import UserError
+from redraft.layout import published_data
+
+Record = Mapping[str, float]
+"""A validation: numbers by key."""
+
+
+def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float, float]]:
+    """Time and value of every validation, in the order of the file; the value is the mean of the fields.
+
+    Args:
+        file: one JSON object a line.
+        time: key of the time or step of a validation.
+        fields: keys, in which a `*` stands for any text; each must match one key.
+
+    Raises:
+        UserError: if the file is missing, empty or cut off, if a validation lacks a number, or if time runs backwards.
+    """
+    records = _records(file)
+    keys = [_key(field, records[0], file) for field in (time, *fields)]
+    rows = [[_number(record, key, line, file) for key in keys] for line, record in enumerate(records, start=1)]
+    for line, (row, later) in enumerate(pairwise(rows), start=2):
+        if later[0] < row[0]:
+            raise UserError("time runs backwards", file=file, key=f"line {line}, {time}", value=later[0],
+                            allowed=f">= {row[0]:g}")  # fmt: skip
+    return [(at, math.fsum(values) / len(values)) for at, *values in rows]
+
+
+def curve_file(folder: str, name: str | None) -> Path | None:
+    """A published file; None if none was published, or if there are no published data of this folder.
+
+    Raises:
+        UserError: if the folder is there and the file is not.
+    """
+    place = published_data() / folder
+    if name is None or not place.is_dir():
+        return None
+    if not (place / name).is_file():
+        raise UserError("this published file is missing", file=place, key="file", value=name,
+                        allowed=sorted(file.name for file in place.iterdir()))  # fmt: skip
+    return place / name
+
+
+def check_published(experiments: Experiments, paper: str) -> None:
+    """Read all published curves of a paper's tables and figures once, so that a fault in one is said at once."""
+    for folder, name, time, fields in _named(experiments, paper):
+        if file := curve_file(folder, name):
+            read_curve(file, time, fields)
+
+
+def _named(experiments: Experiments, paper: str) -> Iterator[tuple[str, str | None, str, list[str]]]:
+    """Folder, file, time and fields of every curve that is named."""
+    for table in experiments.tables(paper).tables:
+        if isinstance(table, PublishedTable):
+            fields = [field for target in table.targets for field in target.fields]
+            yield from ((table.folder, row.file, table.time, fields) for row in table.rows)
+    for panel in (panel for figure in experiments.figures(paper).figures for panel in figure.panels):
+        if panel.curves:
+            shown = panel.curves
+            yield from ((shown.folder, name, shown.time, shown.fields) for name in shown.files.values())
+
+
+def _records(file: Path) -> list[Record]:
+    records: list[Record] = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            record = None
+        if not isinstance(record, dict):
+            raise UserError("this line is no JSON object; the file is cut off or damaged", file=file, key="line",
+                            value=number)  # fmt: skip
+        records.append(record)
+    if not records:
+        raise UserError("this published file is empty", file=file)
+    return records
+
+
+def _key(field: str, record: Record, file: Path) -> str:
+    """The one key of a validation that matches."""
+    found = [key for key in record if fnmatchcase(key, field)]
+    if len(found) != 1:
+        problem = "several keys of these validations match" if found else "these validations have no such field"
+        raise UserError(problem, file=file, key="field", value=field, allowed=_comparable(found or record))
+    return found[0]
+
+
+def _comparable(keys: Iterable[str]) -> list[str]:
+    """Keys without those of statistics over draws (`best@4/std`), of which files have many."""
+    return [key for key in keys if "best@" not in key]
+
+
+def _number(record: Record, key: str, line: int, file: Path) -> float:
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError("this validation lacks a number", file=file, key=f"line {line}, {key}", value=value,
+                        allowed="a number")  # fmt: skip
+    return float(value)
