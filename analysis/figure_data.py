@@ -57,7 +57,8 @@ def figure_data(
                 points += _on_surface(panel, cell, runs, (cells or {})[cell])
             else:
                 points += _line(x, panel, cell, runs)
-    further = [name for x, names in FURTHER.items() if x in map(figure.axis, figure.panels) for name in names]
+    axes = {figure.axis(panel) for panel in figure.panels}
+    further = [name for x, names in FURTHER.items() if x in axes for name in names]
     data = pd.DataFrame(points, columns=COLUMNS + further)
     if not paper_scale:
         data["reported"] = math.nan
@@ -136,9 +137,7 @@ def _of_bins(panel: Panel, folder: Path) -> list[float]:
         epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
         prompts = prompts[prompts["epoch"] == epoch]
     last = panel.bins[-1]
-    return [
-        in_bin(prompts, panel.quantity, panel.by, edges, closed=edges[1] == last) for edges in pairwise(panel.bins)
-    ]
+    return [in_bin(prompts, panel.quantity, panel.by, edges, closed=edges[1] == last) for edges in pairwise(panel.bins)]
 
 
 def _on_surface(panel: Panel, cell: str, runs: Runs, definition: Cell) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
             continue
         colour = colours[panel.label(cell)]
         if x != "hours" and not panel.quantity.startswith(ACCURACY):
-            line = line.reindex(range(line.index[0], line.index[-1] + 1))
+            line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
         if panel.smoothing is not None:
             smooth = line["reproduced"].ewm(alpha=1 - panel.smoothing, adjust=False).mean()

@@ -55,7 +55,7 @@ def test_models_and_data_are_those_the_reported_tables_name(experiments):
     for file in sorted((ROOT / "experiments/spec_rl/reported").glob("*.csv")):
         with file.open() as lines:
             named |= {(row["model"], row["dataset"]) for row in csv.DictReader(lines)}
-    assert {model for model, _ in named} == set(preset.models)
+    assert {model for model, _ in named} <= set(preset.models)
     assert {data for _, data in named} <= set(preset.data)
 
 

@@ -151,7 +151,12 @@ class Figure(Config):
 def _refuse(field: str, axes: tuple[str, ...], x: str) -> None:
     """Raise a ValueError if a panel's field is not for this horizontal axis."""
     if x not in axes:
-        kinds = {LINES: "lines", (*LINES, "bins"): "lines and bins", ("step", "epoch"): "lines over steps or epochs", ("cell",): "bars of cells"}
+        kinds = {
+            LINES: "lines",
+            (*LINES, "bins"): "lines and bins",
+            ("step", "epoch"): "lines over steps or epochs",
+            ("cell",): "bars of cells",
+        }
         raise ValueError(f"{field} is for {kinds.get(axes, axes[0])}, not for x: {x}")
 
 
