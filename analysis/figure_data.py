@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.collect import Runs
 from analysis.quantities import by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
-from analysis.rollouts import SHARE, of_prompts
+from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
 from analysis.statistics import Estimate, estimate
 from redraft.config import Cell, Experiments, Figure, Panel
 from redraft.config.figures import PublishedCurves
@@ -53,6 +53,7 @@ def figure_data(
     """
     points: list[dict[str, Any]] = []
     for panel in figure.panels:
+        x = figure.axis(panel)
         if panel.published:
             points += _published(panel)
         if panel.curves:
@@ -60,15 +61,17 @@ def figure_data(
         for position, cell in enumerate(panel.cells):
             if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
                 continue
-            if figure.x == "cell":
+            if x == "cell":
                 points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
-            elif figure.x == "bins":
+            elif x == "bins":
                 points += _bins(panel, cell, runs)
-            elif figure.x == "surface":
+            elif x == "surface":
                 points += _on_surface(panel, cell, runs, (cells or {})[cell])
             else:
-                points += _line(figure.x, panel, cell, runs)
-    data = pd.DataFrame(points, columns=COLUMNS + FURTHER.get(figure.x, []))
+                points += _line(x, panel, cell, runs)
+    axes = {figure.axis(panel) for panel in figure.panels}
+    further = [name for x, names in FURTHER.items() if x in axes for name in names]
+    data = pd.DataFrame(points, columns=COLUMNS + further)
     if not paper_scale:
         data["reported"] = math.nan
     data["deviation"] = data["reproduced"] - data["reported"]
@@ -131,25 +134,22 @@ def _bins(panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
             by_bin[i][int(seed)] = value
     if chosen.empty:
         return []
+    ends = {"first": panel.bins[0], "last": panel.bins[-2]}
+    reported = {ends[end]: value for end, value in panel.reported.items()}
     return [
-        _point(panel, cell, low, estimate(values, runs.blocks), math.nan, runs) | {"upper": high}
+        _point(panel, cell, low, estimate(values, runs.blocks), reported.get(low, math.nan), runs) | {"upper": high}
         for (low, high), values in zip(pairwise(panel.bins), by_bin, strict=True)
     ]
 
 
 def _of_bins(panel: Panel, folder: Path) -> list[float]:
     """The value of each bin in one run; NaN for the mean over no prompts."""
-    names = [panel.by] if panel.quantity == SHARE else [panel.by, panel.quantity]
-    prompts = of_prompts(folder, list(dict.fromkeys(names)))
+    prompts = of_prompts(folder, quantities_of_bins(panel.by, panel.quantity))
     if panel.epochs != "all":
         epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
         prompts = prompts[prompts["epoch"] == epoch]
-    values = []
-    for i, (low, high) in enumerate(pairwise(panel.bins)):
-        is_last = i == len(panel.bins) - 2
-        inside = prompts[panel.by].between(low, high, inclusive="both" if is_last else "left")
-        values.append(float(inside.mean() if panel.quantity == SHARE else prompts.loc[inside, panel.quantity].mean()))
-    return values
+    last = panel.bins[-1]
+    return [in_bin(prompts, panel.quantity, panel.by, edges, closed=edges[1] == last) for edges in pairwise(panel.bins)]
 
 
 def _on_surface(panel: Panel, cell: str, runs: Runs, definition: Cell) -> list[dict[str, Any]]:

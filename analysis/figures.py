@@ -47,20 +47,19 @@ def plot(figure: Figure, data: pd.DataFrame) -> Drawing:
         rows, columns, figsize=(wide * columns, height * rows + 0.4), squeeze=False, layout="constrained"
     )
     colours = _colours(figure)
-    for axis, panel in zip(axes.flat, figure.panels, strict=False):
-        part = data[data["panel"] == panel.title]
-        DRAWN[figure.x](axis, panel, part, colours, figure.x)
-        if part.empty and figure.x != "cell":
+    for i, (axis, panel) in enumerate(zip(axes.flat, figure.panels, strict=False)):
+        part, x = data[data["panel"] == panel.title], figure.axis(panel)
+        DRAWN[x](axis, panel, part, colours, x)
+        if part.empty and x != "cell":
             _say_empty(axis, NO_DATA if panel.from_files else NOT_RUN)
-        _head(axis, panel.title, "" if figure.x == "cell" else _absent(panel, part, int(LETTERS_PER_INCH * wide)))
+        _head(axis, panel.title, "" if x == "cell" else _absent(panel, part, int(LETTERS_PER_INCH * wide)))
         axis.tick_params(labelsize=8)
-        axis.grid(alpha=0.25, linewidth=0.6, axis="y" if figure.x in BARS else "both")
+        axis.grid(alpha=0.25, linewidth=0.6, axis="y" if x in BARS else "both")
         axis.spines[["top", "right"]].set_visible(False)
+        if x in LINES and i + columns >= len(figure.panels):
+            axis.set_xlabel(x, fontsize=8)
     for axis in axes.flat[len(figure.panels) :]:
         axis.set_visible(False)
-    if figure.x in LINES:
-        for axis in axes[-1]:
-            axis.set_xlabel(figure.x, fontsize=8)
     if handles := _legend(figure, data, colours):
         widest = max(len(str(handle.get_label())) for handle in handles) / LETTERS_PER_INCH + LEGEND_KEY
         fig.legend(

@@ -42,7 +42,7 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
             continue
         colour = colours[label]
         if x != "hours" and not panel.curves and not panel.quantity.startswith(ACCURACY):
-            line = line.reindex(range(line.index[0], line.index[-1] + 1))
+            line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
         if panel.smoothing is not None:
             smooth = line["reproduced"].ewm(alpha=1 - panel.smoothing, adjust=False).mean()
@@ -84,7 +84,10 @@ def _bars(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str
 
 
 def _bins(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str) -> None:
-    """Means of the bins side by side for the cells, with intervals; a bin without a value has no bar."""
+    """Means of the bins side by side for the cells, with intervals; a bin without a value has no bar.
+
+    The paper's value, where it applies, is a cross.
+    """
     run = [cell for cell in panel.cells if cell in set(data["cell"])]
     for i, cell in enumerate(run):
         bins = data[data["cell"] == cell]
@@ -93,6 +96,7 @@ def _bins(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str
         error = np.array([bins["reproduced"] - bins["low"], bins["high"] - bins["reproduced"]])
         axis.bar(left, bins["reproduced"], width=width, align="edge", color=colours[panel.label(cell)],
                  yerr=np.nan_to_num(error), error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
+        axis.plot(left + width / 2, bins["reported"], color="#d55e00", marker="x", linestyle="none")
     if run:
         axis.set_xticks(panel.bins)
     axis.set_xlabel(panel.by, fontsize=8)

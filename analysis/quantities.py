@@ -8,11 +8,13 @@ another name than its record.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from analysis.collect import Runs
+from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
 from analysis.statistics import noise_floor
 from redraft.errors import UserError
 
@@ -74,8 +76,10 @@ def _sum(*columns: str) -> Reduce:
 STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "rollout_seconds": lambda s: s["seconds.rollout"],
     "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
+    "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
+    "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
 }
-"""Quantities of a step that are not a column of its record, for figures and targets."""
+"""Quantities of a step that are not a column of its record."""
 
 REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
     "sum": _sum,
@@ -85,11 +89,15 @@ REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
     "last_epoch": _last_epoch,
     "reuse_epochs": _reuse_epochs,
 }
-"""Prefix of a quantity of a run to how it is made of a column of the step's records; epochs are means of their steps.
+"""Prefix of a quantity of a run to how it is made of a quantity of its steps; epochs are means of their steps.
 `reuse_epochs` are all but the first, which has no drafts."""
 WINDOW = re.compile(r"(sum|mean|max)@(\d+)-(\d+)")
 WINDOWED = "mean@<first step>-<last step>:<number of a step>"
 """The same of some steps, which count from 1: `mean@2-101:tokens_decoded` leaves the first one out."""
+BIN = re.compile(r"bin@([\d.]+)-([\d.]+):(\w+):(\w+)")
+BINNED = "bin@<low>-<high>:<quantity of a prompt that chooses the bin>:<quantity of a prompt, or share>"
+"""Mean over the visits of prompts in a bin, or their share: `bin@0-0.2:pass_rate_so_far:responses`. An upper edge
+of 1 belongs to the bin."""
 
 RUN_QUANTITIES: dict[str, Reduce] = {
     "tokens_decoded": _sum("tokens_decoded"),
@@ -117,6 +125,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "hours": lambda steps: float(steps["seconds.total"].sum() / 3600),
     "generation_steps": lambda steps: float(len(steps)),
     "training_steps": lambda steps: float(steps["training_step"].max()),
+    "rollouts_per_batch": lambda steps: float(steps["rollouts"].sum() / (steps["training_step"].max() or math.nan)),
     "informative": _mean("informative"),
     "response_length": _mean("response_length"),
     "reuse_share": _reuse_share,
@@ -157,6 +166,8 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
         return {int(seed): float(part.mean()) for seed, part in percent.groupby(chosen["seed"])}  # type: ignore[call-overload]
     if quantity.startswith(tuple(FIRST_REACHED)):
         return first_reached(runs, quantity, cell, at)
+    if binned := BIN.fullmatch(quantity):
+        return _in_bin(runs, binned, cell, at)
     reduce = _reduction(runs, quantity)
     steps = runs.steps[runs.steps["cell"] == cell]
     if at is not None:
@@ -202,14 +213,34 @@ def _reduction(runs: Runs, quantity: str) -> Reduce:
     if quantity in RUN_QUANTITIES:
         return RUN_QUANTITIES[quantity]
     name, _, column = quantity.partition(":")
-    if column in numbers(runs):
+    if column in numbers(runs) or column in STEP_QUANTITIES:
         if name in REDUCTIONS:
-            return REDUCTIONS[name](column)
+            return _of_derived(column, REDUCTIONS[name](column))
         if window := WINDOW.fullmatch(name):
-            return _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
-    general = [*(f"{name}:<number of a step>" for name in REDUCTIONS), WINDOWED, *FIRST_REACHED.values()]
+            reduce = _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
+            return _of_derived(column, reduce)
+    general = [*(f"{name}:<number of a step>" for name in REDUCTIONS), WINDOWED, BINNED, *FIRST_REACHED.values()]
     raise UserError("no such quantity of a run", key="quantity", value=quantity,
                     allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
+
+
+def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
+    """The reduction, behind the computation of the quantity where records do not hold it."""
+    derive = STEP_QUANTITIES.get(quantity)
+    return reduce if derive is None else lambda steps: reduce(steps.assign(**{quantity: derive(steps)}))
+
+
+def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dict[int, float]:
+    """A quantity of prompts in a bin, by seed, over visits in the first `at` steps."""
+    low, high, by, quantity = binned.groups()
+    edges, closed = (float(low), float(high)), float(high) == 1
+    chosen = runs.runs[runs.runs["cell"] == cell]
+    found = {}
+    for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
+        prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))
+        prompts = prompts if at is None else prompts[prompts["step"] < at]
+        found[int(seed)] = in_bin(prompts, quantity, by, edges, closed)
+    return found
 
 
 def _within(reduce: Reduce, first: int, last: int) -> Reduce:

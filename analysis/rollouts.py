@@ -24,14 +24,26 @@ def _mean(column: str) -> Callable[[pd.DataFrame], pd.Series]:
 
 def _so_far(rollouts: pd.DataFrame) -> pd.Series:
     """Mean reward of all rollouts that a prompt has had up to and with a visit."""
-    visits = rollouts.groupby(KEY)["reward"].agg(["sum", "size"]).sort_index(level="step")
-    totals = visits.groupby(level="prompt").cumsum()
+    totals = _totals(rollouts)
     return totals["sum"] / totals["size"]
+
+
+def _before(rollouts: pd.DataFrame) -> pd.Series:
+    """Mean reward of all rollouts that a prompt had before a visit; NaN at its first one."""
+    totals = _totals(rollouts).groupby(level="prompt").shift()
+    return totals["sum"] / totals["size"]
+
+
+def _totals(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """Sum of the rewards (`sum`) and number of the rollouts (`size`) of a prompt up to and with a visit."""
+    visits = rollouts.groupby(KEY)["reward"].agg(["sum", "size"]).sort_index(level="step")
+    return visits.groupby(level="prompt").cumsum()
 
 
 PROMPT_QUANTITIES: dict[str, tuple[Callable[[pd.DataFrame], pd.Series], tuple[str, ...]]] = {
     "pass_rate": (_mean("reward"), ("reward",)),
     "pass_rate_so_far": (_so_far, ("reward",)),
+    "pass_rate_before": (_before, ("reward",)),
     "responses": (lambda rollouts: rollouts.groupby(KEY)["reward"].size().astype(float), ("reward",)),
     "response_length": (_mean("length"), ("tokens",)),
     "prefix_length": (_mean("prefix_length"), ("prefix_length",)),
@@ -58,6 +70,27 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
     rollouts = _read(folder, sorted(needed))
     parts = {name: PROMPT_QUANTITIES[name][0](rollouts) for name in quantities}
     return pd.DataFrame(parts).reset_index()
+
+
+def quantities_of_bins(by: str, quantity: str) -> list[str]:
+    """Quantities of prompts that a quantity over bins needs."""
+    return [by] if quantity in (SHARE, by) else [by, quantity]
+
+
+def in_bin(prompts: pd.DataFrame, quantity: str, by: str, edges: tuple[float, float], closed: bool = False) -> float:
+    """Mean of a quantity over the visits in a bin, NaN without any, or the share of all visits that are in it.
+
+    Args:
+        prompts: from `of_prompts`.
+        quantity: of the visits, or `share`. Visits without a value to choose the bin by count in no share.
+        by: quantity that chooses the bin.
+        edges: of the bin.
+        closed: whether the upper edge belongs to it.
+    """
+    low, high = edges
+    known = prompts[prompts[by].notna()]
+    inside = known[by].between(low, high, inclusive="both" if closed else "left")
+    return float(inside.mean() if quantity == SHARE else known.loc[inside, quantity].mean())
 
 
 def _read(folder: Path, columns: list[str]) -> pd.DataFrame:

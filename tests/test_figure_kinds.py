@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from analysis.collect import Runs
 from analysis.figure_data import coordinate, figure_data
 from analysis.figures import plot
+from analysis.quantities import by_seed
 from analysis.rollouts import PROMPT_QUANTITIES, of_prompts
 from redraft.config import Cell, Figure
 from redraft.errors import UserError
 from redraft.layout import PUBLISHED
 
 A, B = "a", "b"
+LINE = {"quantity": "reward", "title": "t", "cells": [A]}
 
 
 def write_rollouts(folder):
@@ -58,7 +60,8 @@ def test_quantities_of_prompts_by_hand(tmp_path):
     found = of_prompts(tmp_path, list(PROMPT_QUANTITIES)).set_index(["step", "prompt"])
     assert found["pass_rate"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.5, (1, 1): 1.0}
     assert found["pass_rate_so_far"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.25, (1, 1): 1.0}
-    assert found.loc[(1, 1)].drop(["epoch", "pass_rate", "pass_rate_so_far"]).to_dict() == {
+    assert found["pass_rate_before"].dropna().to_dict() == {(1, 0): 0.0, (1, 1): 1.0}, "of earlier visits alone"
+    assert found.loc[(1, 1)].drop(["epoch", "pass_rate", "pass_rate_so_far", "pass_rate_before"]).to_dict() == {
         "responses": 4.0, "response_length": 5.0, "prefix_length": 1.0, "draft_length": 2.0,
     }  # fmt: skip
     with pytest.raises(UserError, match="no such quantity of a prompt(.|\n)*pass_rate"):
@@ -78,6 +81,48 @@ def test_a_histogram_counts_prompts_and_the_last_edge_belongs_to_the_last_bin(ru
     assert list(last["reproduced"]) == [0.0, 1.0]
     first = figure_data(figure("bins", panel | {"epochs": "first"}), runs, paper_scale=False)
     assert list(first["reproduced"]) == [0.5, 0.5]
+
+
+def test_a_quantity_of_a_bin_is_one_of_the_run(runs):
+    assert by_seed(runs, "bin@0-0.5:pass_rate_so_far:responses", A) == {0: 2.0}
+    assert by_seed(runs, "bin@0.5-1:pass_rate_so_far:responses", A) == {0: 4.0}, "an edge of 1 belongs to the bin"
+    assert by_seed(runs, "bin@0.5-1:pass_rate:share", A) == {0: 0.75}
+    assert by_seed(runs, "bin@0.5-1:pass_rate:share", A, at=1) == {0: 0.5}, "of the first step alone"
+    assert by_seed(runs, "bin@0.5-1:pass_rate_before:share", A) == {0: 0.5}, "first visits have no rate before"
+    assert math.isnan(by_seed(runs, "bin@0.5-0.9:pass_rate_so_far:responses", A)[0])
+    assert by_seed(runs, "bin@0-1:pass_rate:share", "absent") == {}
+    with pytest.raises(UserError, match="no such quantity of a prompt(.|\n)*luck"):
+        by_seed(runs, "bin@0-1:luck:responses", A)
+    with pytest.raises(UserError, match="no such quantity of a run(.|\n)*bin@<low>-<high>"):
+        by_seed(runs, "bin@0:pass_rate:responses", A)
+
+
+BINS = {"quantity": "responses", "by": "pass_rate", "bins": [0, 0.5, 0.9, 1], "title": "b", "cells": [A]}
+
+
+def test_the_first_and_last_bin_may_have_the_paper_s_value(runs):
+    whole = figure("bins", BINS | {"reported": {"first": 6.95, "last": 4}})
+    data = figure_data(whole, runs, paper_scale=True)
+    assert data["reported"].tolist()[::2] == [6.95, 4.0]
+    assert math.isnan(data["reported"].iloc[1])
+    crosses = next(line for line in plot(whole, data).axes[0].lines if line.get_marker() == "x")
+    assert list(crosses.get_xdata()) == pytest.approx([0.25, 0.7, 0.95]), "in the middle of the bars"
+    assert figure_data(whole, runs, paper_scale=False)["reported"].isna().all()
+    plt.close("all")
+
+
+def test_a_panel_may_have_another_axis_than_its_figure(runs):
+    whole = figure("step", LINE | {"title": "over steps"}, BINS | {"x": "bins"}, columns=2)
+    data = figure_data(whole, runs, paper_scale=False)
+    over_steps, over_bins = (data[data["panel"] == title] for title in ("over steps", "b"))
+    assert (list(over_steps["x"]), over_steps["upper"].isna().all()) == ([1, 2], True)
+    assert list(over_bins["upper"]) == [0.5, 0.9, 1.0]
+    lines, bars = plot(whole, data).axes
+    assert (lines.get_xlabel(), bars.get_xlabel()) == ("step", "pass_rate")
+    assert (len(lines.patches), len(bars.patches)) == (0, 3)
+    plt.close("all")
+    with pytest.raises(ValidationError, match="by is for bins, not for x: step"):
+        figure("bins", BINS | {"x": "step"})
 
 
 def test_a_quantity_over_bins_is_the_mean_of_their_prompts_and_an_empty_bin_has_none(runs):
@@ -205,9 +250,6 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
     colours = [patch.get_facecolor() for patch in plot(bars, figure_data(bars, runs, False)).axes[0].patches]
     assert colours[0] != colours[1]
     plt.close("all")
-
-
-LINE = {"quantity": "reward", "title": "t", "cells": [A]}
 
 
 @pytest.mark.parametrize(

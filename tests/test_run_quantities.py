@@ -20,6 +20,7 @@ COLUMNS = [
     "tokens_decoded", "tokens_verified", "tokens_reused", "prefix_length", "full_reuse_ratio", "token_age_epochs",
     "reward", "fresh_reward", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu", "rouge_1", "informative",
     "response_length", "prefix_share", "fresh_kl", "self_bleu_within", *(f"seconds.{stage}" for stage in STAGES),
+    "rollouts", "without_correct", "replayed",
 ]  # fmt: skip
 FACTORS = {column: 1 + i for i, column in enumerate(COLUMNS)}
 DRAFTS = ("prefix_length", "prefix_share", "full_reuse_ratio")
@@ -42,7 +43,7 @@ EXPECTED = {
     **{name: times(name, LAST) for name in ("token_age_epochs", "reward", "fresh_reward")},
     "kl_max": times("kl", MOST), "clip_fraction_max": times("clip_fraction", MOST),
     "rouge_1_second_epoch": times("rouge_1", SECOND), "rouge_1_last_epoch": times("rouge_1", LAST),
-    "generation_steps": 7, "training_steps": 14,
+    "generation_steps": 7, "training_steps": 14, "rollouts_per_batch": times("rollouts", SUM) / 14,
     "informative": times("informative", MEAN), "response_length": times("response_length", MEAN),
     "reuse_share": FACTORS["tokens_reused"] / (FACTORS["tokens_reused"] + FACTORS["tokens_decoded"]),
     "first_reuse_step": 3,
@@ -75,10 +76,15 @@ def test_a_quantity_of_a_run_has_the_value_worked_out_here(runs, quantity):
     assert by_seed(runs, quantity, "a") == {0: pytest.approx(EXPECTED[quantity])}
 
 
+UNSOLVED = FACTORS["without_correct"] - FACTORS["replayed"]
 STEP_EXPECTED = {
-    "rollout_seconds": FACTORS["seconds.rollout"],
-    "generation_seconds": sum(FACTORS[f"seconds.{stage}"] for stage in ("rollout", "verification", "assembly")),
-    "reward": FACTORS["reward"],
+    "rollout_seconds": [times("seconds.rollout", value) for value in VALUES],
+    "generation_seconds": [
+        sum(times(f"seconds.{stage}", value) for stage in ("rollout", "verification", "assembly")) for value in VALUES
+    ],
+    "without_correct_after_reuse": [UNSOLVED * value for value in VALUES],
+    "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
+    "reward": [times("reward", value) for value in VALUES],
 }
 
 
@@ -86,7 +92,18 @@ STEP_EXPECTED = {
 def test_a_quantity_of_a_step_has_the_value_worked_out_here(runs, quantity):
     found = of_steps(runs, quantity, "a").sort_values("step")
     assert list(found["epoch"]) == list(EPOCHS)
-    assert list(found["value"]) == pytest.approx([STEP_EXPECTED[quantity] * value for value in VALUES])
+    assert list(found["value"]) == pytest.approx(STEP_EXPECTED[quantity])
+
+
+def test_a_quantity_of_a_step_that_no_record_holds_is_reduced_as_one_that_a_record_holds(runs):
+    assert by_seed(runs, "reuse_epochs:without_correct_after_reuse", "a") == {0: pytest.approx(UNSOLVED * WITH_DRAFTS)}
+    assert by_seed(runs, "mean@1-2:without_correct_after_reuse", "a") == {0: pytest.approx(UNSOLVED * 4)}
+    assert by_seed(runs, "sum:rollout_seconds", "a") == by_seed(runs, "rollout_seconds", "a")
+
+
+def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):
+    none = Runs(runs.runs, runs.steps.assign(training_step=0), runs.scores)
+    assert math.isnan(by_seed(none, "rollouts_per_batch", "a")[0])
 
 
 def test_the_stages_are_those_that_a_step_s_clock_records():

@@ -13,7 +13,7 @@ Axis = Literal["step", "epoch", "hours", "cell", "bins", "surface"]
 LINES = ("step", "epoch", "hours")
 
 ALLOWED: dict[str, tuple[str, ...]] = {
-    "reported": LINES,
+    "reported": (*LINES, "bins"),
     "mark_first_reuse": ("step", "epoch"),
     "smoothing": LINES,
     "reported_in": ("cell",),
@@ -72,6 +72,8 @@ class Panel(Config):
     quantity of a prompt or `share`; a column of the published points."""
     title: str
     """Title, with the unit; no two panels of a figure have the same."""
+    x: Axis | None = None
+    """Horizontal axis of this diagram, if not the figure's."""
     cells: list[CellName] = []
     """One line a cell, or one bar, or one point of a surface."""
     labels: list[str] = []
@@ -83,7 +85,7 @@ class Panel(Config):
     smoothing: float | None = Field(default=None, gt=0, lt=1)
     """Weight of the past in an exponential moving average that is drawn over a line; none if empty."""
     reported: dict[Literal["first", "last"], float] = {}
-    """Values read off the paper's figure at its first and last point; shown at the paper's scale only."""
+    """The paper's values at the first and last point, or in the first and last bin; at the paper's scale only."""
     reported_in: ReportedColumn | None = None
     """The reported table that holds the values of the bars; shown at the paper's scale only."""
     by: Quantity = ""
@@ -134,7 +136,8 @@ class Figure(Config):
     title: str
     """Title of the figure."""
     x: Axis
-    """The horizontal axis: `cell` and `bins` draw bars, `surface` colours over two axes, the others lines."""
+    """The horizontal axis: `cell` and `bins` draw bars, `surface` colours over two axes, the others lines. A panel may
+    have another."""
     panels: list[Panel]
     """Diagrams from left to right, row by row."""
     columns: int = Field(default=4, ge=1)
@@ -154,16 +157,21 @@ class Figure(Config):
         """`Figure 4`, or `Extra 1` for the first that is not in the paper."""
         return f"Extra {self.number - BEYOND}" if self.beyond_paper else f"Figure {self.number}"
 
+    def axis(self, panel: Panel) -> Axis:
+        """The horizontal axis of a panel."""
+        return panel.x or self.x
+
     @model_validator(mode="after")
     def _consistent(self) -> "Figure":
         refuse_twice("panel", [panel.title for panel in self.panels])
         for panel in self.panels:
+            x = self.axis(panel)
             for field, axes in ALLOWED.items():
                 if getattr(panel, field) != Panel.model_fields[field].get_default(call_default_factory=True):
-                    _refuse(field, axes, self.x)
-            if self.x == "bins" and (not panel.by or len(panel.bins) < 2):
+                    _refuse(field, axes, x)
+            if x == "bins" and (not panel.by or len(panel.bins) < 2):
                 raise ValueError("a panel over bins needs `by` and at least two edges (bins)")
-            if self.x == "surface" and not panel.published and len(panel.axes) != 2:
+            if x == "surface" and not panel.published and len(panel.axes) != 2:
                 raise ValueError("a surface of cells needs two axes")
         return self
 
@@ -171,8 +179,13 @@ class Figure(Config):
 def _refuse(field: str, axes: tuple[str, ...], x: str) -> None:
     """Raise a ValueError if a panel's field is not for this horizontal axis."""
     if x not in axes:
-        kinds = {LINES: "lines", ("step", "epoch"): "lines over steps or epochs", ("cell",): "bars of cells",
-                 ("step", "hours"): "lines over steps or hours"}  # fmt: skip
+        kinds = {
+            LINES: "lines",
+            (*LINES, "bins"): "lines and bins",
+            ("step", "epoch"): "lines over steps or epochs",
+            ("step", "hours"): "lines over steps or hours",
+            ("cell",): "bars of cells",
+        }
         raise ValueError(f"{field} is for {kinds.get(axes, axes[0])}, not for x: {x}")
 
 
