@@ -41,7 +41,7 @@ rule all:
     default_target: True
     input:
         LAYOUT.report,
-        expand(LAYOUT.collected("{paper}") / "tracked.json", paper=PAPERS),
+        lambda wildcards: [LAYOUT.collected(p) / "tracked.json" for p in papers()],
 
 
 rule reproduction:
@@ -52,7 +52,9 @@ rule reproduction:
 rule timing:
     input:
         rules.all.input,
-        [LAYOUT.timing(paper, seed) for paper in PAPERS for seed in PRESET.seeds],
+        lambda wildcards: [
+            LAYOUT.timing(paper, seed) for paper in papers() for seed in PRESET.seeds
+        ],
 
 
 rule extras:

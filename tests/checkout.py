@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from filelock import FileLock
 
-from tests.made_up_papers import DEFAULT, write_papers
+from tests.made_up_papers import DEFAULT, FIRST, WITH_THEM, write_papers
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs")
@@ -42,7 +42,7 @@ def finished_campaign(folder):
             copy_to(folder)
             write_papers(folder / "experiments")
             preset = folder / "experiments/presets/smoke.yaml"
-            preset.write_text(preset.read_text() + DEFAULT)
+            preset.write_text(preset.read_text().replace(FIRST, WITH_THEM) + DEFAULT)
             result = snakemake(folder, limit=1800)
             assert result.returncode == 0, result.stderr[-3000:]
             (folder / "terminal").write_text(result.stderr + result.stdout)

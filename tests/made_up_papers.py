@@ -90,6 +90,8 @@ DEFAULT = """  second: [both]
   bare: [one]
 """
 """The lines that a preset gets, at its end: the grids of these papers."""
+FIRST, WITH_THEM = "first: [spec_rl]", "first: [spec_rl, second, bare]"
+"""The preset's papers that run without being named."""
 
 
 def write_papers(experiments):

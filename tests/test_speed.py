@@ -198,7 +198,7 @@ def test_seeds_have_orders_of_their_own():
     [
         ({"speed": Speed(screening=WHOLE)}, ["schedule.screening", "5", "below group_size"]),
         ({"speed": Speed(screening=SCREENING, buffer=BATCH - 1)}, ["schedule.buffer", "2", "at least 3"]),
-        ({"problems": 16}, ["trainer.prompts_per_step", "6", "at most 5", "16 problems"]),
+        ({"problems": 10}, ["trainer.prompts_per_step", "6", "at most 5", "10 problems"]),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(fields, words):

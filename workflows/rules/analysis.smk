@@ -136,7 +136,7 @@ rule report:
         LOGS / "report.log",
     params:
         preset=PRESET.name,
-        papers=PAPERS,
+        papers=lambda wildcards: papers(),
     shell:
         "redraft stage report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
 

@@ -1,5 +1,6 @@
 # What all rules share: the preset's cells and where their files lie.
 
+import os
 import re
 import subprocess
 import sys
@@ -33,9 +34,12 @@ def checked(function):
 
 def checked_config():
     for key in config:
-        if key not in ("preset", "seeds"):
+        if key not in ("preset", "seeds", "papers"):
             raise UserError(
-                "no such key", file="--config", key=key, allowed="preset, seeds"
+                "no such key",
+                file="--config",
+                key=key,
+                allowed="preset, seeds, papers",
             )
     if not isinstance(config["preset"], (str, int)):
         raise UserError(
@@ -64,7 +68,34 @@ if "seeds" in config:
 LAYOUT = Layout(PRESET.name)
 SITE = checked(load_site)
 SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
-PAPERS = list(PRESET.default)
+
+
+@cache
+def papers():
+    """The papers that are asked for by name, or else by the target, which is known once rules are read.
+
+    A job's own process has other targets. It finds in its environment what the process that started it had found.
+    """
+    if VARIABLE not in os.environ:
+        every = {"reproduction", "extras"} & set(workflow.dag_settings.targets)
+        asked = [] if every else PRESET.first
+        os.environ[VARIABLE] = ",".join(PRESET.papers(NAMED or asked))
+    return os.environ[VARIABLE].split(",")
+
+
+def named_papers():
+    try:
+        return (
+            PRESET.papers(str(config["papers"]).split(","))
+            if "papers" in config
+            else []
+        )
+    except ValueError as error:
+        raise UserError(str(error), file="--config", key="papers") from None
+
+
+VARIABLE = "REDRAFT_PAPERS"
+NAMED = checked(named_papers)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
 ONE = min(PRESET.engine.gpus, 1)
@@ -162,8 +193,9 @@ def check_paper(paper):
     check_published(EXPERIMENTS, paper)
 
 
-for paper in PAPERS:
-    checked(lambda: check_paper(paper))
+if workflow.is_main_process:
+    for paper in NAMED or PRESET.default:
+        checked(lambda: check_paper(paper))
 
 
 def run_of(wildcards):
@@ -265,7 +297,7 @@ def twice_graded(paper):
 
 def report_parts():
     """What the preset's papers have of tables, figures and claims, and what the report says of grading."""
-    for paper in PAPERS:
+    for paper in papers():
         yield LAYOUT.collected(paper) / "runs.parquet"
         yield from twice_graded(paper)
         reported = EXPERIMENTS.reported(paper)

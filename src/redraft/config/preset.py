@@ -42,7 +42,10 @@ class Preset(Config):
     benchmarks: dict[WordyName, Benchmark] = {}
     """Benchmarks that policies are evaluated on; those of the protocol once that is read."""
     default: dict[PaperName, list[str]]
-    """Paper to the grids that `snakemake` runs without a target."""
+    """Paper to the grids that `snakemake` runs of it."""
+    first: list[PaperName] = []
+    """Papers that `snakemake` runs unless it is asked for others (`--config papers=…`) or for all cells
+    (`reproduction`, `extras`); all of `default` if empty."""
 
     @property
     def stand_in(self) -> str:
@@ -80,6 +83,22 @@ class Preset(Config):
         if min(seeds) < 0:
             raise ValueError("seeds must be >= 0")
         return seeds
+
+    @model_validator(mode="after")
+    def _known_papers(self) -> "Preset":
+        self.papers(self.first)
+        return self
+
+    def papers(self, asked: list[str]) -> list[str]:
+        """Those of the preset's papers that are asked for, in its order; all if none is.
+
+        Raises:
+            ValueError: for a paper that the preset does not have.
+        """
+        for paper in asked:
+            if paper not in self.default:
+                raise ValueError(f"the preset has no paper {paper}, only {', '.join(self.default)}")
+        return [paper for paper in self.default if paper in asked or not asked]
 
     @model_validator(mode="after")
     def _evaluated_once(self) -> "Preset":

@@ -79,14 +79,14 @@ class Speed(Config):
             UserError: for the first such size.
         """
         batch, capacity = trainer.batch_prompts, self.capacity(trainer)
-        most = problems - batch - capacity
+        waiting = 2 * batch - 1  # at most, where a step screens: this batch's prompts, and not yet another batch
         checks = [
             (self.screening < trainer.group_size, "screening must leave responses to continue with",
              "schedule.screening", self.screening, f"2 to {trainer.group_size - 1}, below group_size"),
             (capacity >= batch, "the buffer must hold a batch", "schedule.buffer", capacity, f"at least {batch}"),
-            (trainer.prompts_per_step <= most, "a step needs so many prompts beside those that wait",
+            (trainer.prompts_per_step <= problems - waiting, "a step needs so many prompts beside those that wait",
              "trainer.prompts_per_step", trainer.prompts_per_step,
-             f"at most {most}: {problems} problems less a batch of {batch} and a buffer of {capacity}"),
+             f"at most {problems - waiting}: {problems} problems less {waiting} that may wait"),
         ]  # fmt: skip
         for holds, message, key, value, allowed in checks:
             if not holds:

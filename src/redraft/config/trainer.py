@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.config.base import Config
@@ -33,8 +33,8 @@ class Trainer(Config):
     prompts_per_update: int = Field(ge=1)
     """Prompts in one optimiser update (the mini-batch); divides the update batch."""
     updates_per_batch: int | None = Field(default=None, ge=1)
-    """Optimiser updates from one update batch, to which its prompts are dealt as evenly as whole groups allow; takes
-    the place of `prompts_per_update`."""
+    """Optimiser updates from one update batch, to which its prompts are dealt as evenly as whole groups allow, so that
+    there are no more updates than prompts; takes the place of `prompts_per_update`."""
     learning_rate: float = Field(gt=0)
     """Learning rate of the actor, constant behind the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -68,13 +68,6 @@ class Trainer(Config):
                 {"prompts": prompts, "name": name, "batch": batch, "expected": f"a divisor of {batch}"},
             )  # fmt: skip
         return prompts
-
-    @model_validator(mode="after")
-    def _enough_prompts(self) -> "Trainer":
-        updates, batch = self.updates_per_batch, self.batch_prompts
-        if updates and updates > batch:
-            raise ValueError(f"updates_per_batch ({updates}) must not exceed the {batch} prompts of a batch")
-        return self
 
     @property
     def batch_prompts(self) -> int:
