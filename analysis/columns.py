@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from analysis.quantities import ACCURACY, SECONDS
+from analysis.quantities import ACCURACY, AT_EQUAL, SECONDS
 from analysis.speedups import SPEEDUP
-from redraft.config import Benchmark, Column, Reported, RunTable, StageTable, TargetTable
-from redraft.config.tables import RunTarget, Target
+from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
+from redraft.config.tables import Budget, RunTarget, Target
 
 EACH = "accuracy:*"
 """Quantity of a column that stands for one column a benchmark."""
@@ -30,6 +30,8 @@ def expand(
     if isinstance(table, TargetTable):
         columns += [each for target in table.at.get(preset, table.targets) for each in _of_target(target, table)]
         columns += [average(table.decimals)] if table.average else []
+    if isinstance(table, BudgetTable):
+        columns += [each for budget in table.budgets for each in _of_budget(budget, table)]
     return table.model_copy(update={"columns": columns})
 
 
@@ -64,6 +66,17 @@ def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
     first = {group: f"{table.clock}_to:{target.value(group):g}:{target.quantity}" for group in ("", *target.in_groups)}
     quantity = first.pop("")
     return [column.model_copy(update={"in_groups": first}) for column in pair(target, quantity, table.decimals)]
+
+
+def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
+    """The columns of a budget: what is spent of it, the accuracy at the equal budget, and the difference."""
+    bought = AT_EQUAL + ":".join([budget.quantity, "+".join(dict.fromkeys(table.cells)), table.accuracy])
+    spent = Column(name=f"{budget.name}_spent", title=f"{budget.title}, spent", quantity=f"sum:{budget.quantity}",
+                   scale=budget.scale, decimals=budget.decimals)  # fmt: skip
+    accuracy = Column(name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought,
+                      decimals=1)  # fmt: skip
+    changes = {"name": f"{budget.name}_difference", "title": "Δ (points)", "relative": "difference"}
+    return [spent, accuracy, accuracy.model_copy(update=changes)]
 
 
 def pair(target: Target, quantity: str, decimals: int) -> list[Column]:

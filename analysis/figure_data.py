@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.collect import Runs
-from analysis.quantities import by_seed, of_accuracy, over_time
+from analysis.quantities import SPENT, by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
 from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
 from analysis.statistics import Estimate, estimate
@@ -23,8 +23,8 @@ COLUMNS = [
     *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
     *("first_reuse", "seeds", "manifests"),
 ]
-"""`x` is a step or an epoch from 1, of an accuracy the steps done by the policy (0 by the initial one), hours, the
-position of a bar, or the lower edge of a bin. Over bins there is also `upper`, its upper edge; of a surface `y`."""
+"""`x` is a step or an epoch from 1, of an accuracy the steps done by the policy (0 by the initial one), what was spent,
+the position of a bar, or the lower edge of a bin. Over bins there is also `upper`, its upper edge; of a surface `y`."""
 FURTHER = {"bins": ["upper"], "surface": ["y"]}
 
 Bars = Mapping[str, Mapping[str, float]]
@@ -107,7 +107,7 @@ def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
     points = []
     for i, (position, values) in enumerate(table.iterrows()):
         found = estimate({int(seed): float(value) for seed, value in values.items()}, runs.blocks)
-        at = float(position) if x == "hours" else int(position) + 1  # type: ignore[arg-type]
+        at = float(position) if x in SPENT else int(position) + 1  # type: ignore[arg-type]
         point = _point(panel, cell, at, found, reported.get(i, math.nan), runs)
         points.append(point | {"first_reuse": marked is not None and at == marked})
     return points

@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.ticker import MaxNLocator  # noqa: E402
 
-from analysis.quantities import ACCURACY  # noqa: E402
+from analysis.quantities import ACCURACY, SPENT  # noqa: E402
 from redraft.config import Panel  # noqa: E402
 
 DISTINCT = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -21,7 +21,7 @@ DISTINCT = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
 GREY = "#9aa5b1"
 """Colour of a baseline's bar."""
 NOT_RUN = "not run"
-LINES = ("step", "epoch", "hours")
+LINES = ("step", "epoch", *SPENT)
 BARS = ("cell", "bins")
 
 Colours = Mapping[str, object]
@@ -41,7 +41,7 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
         if line.empty:
             continue
         colour = colours[label]
-        if x != "hours" and not panel.curves and not panel.quantity.startswith(ACCURACY):
+        if x not in SPENT and not panel.curves and not panel.quantity.startswith(ACCURACY):
             line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
         if panel.smoothing is not None:
@@ -54,7 +54,7 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
         axis.plot(marked.index, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
     if logarithmic:
         axis.set_yscale("log", nonpositive="mask")
-    if not data.empty and x != "hours":
+    if not data.empty and x not in SPENT:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -122,7 +122,7 @@ def _surface(axis: Axes, panel: Panel, data: pd.DataFrame, _colours: Colours, _:
 
 
 DRAWN: dict[str, Callable[[Axes, Panel, pd.DataFrame, Colours, str], None]] = {
-    "step": _lines, "epoch": _lines, "hours": _lines, "cell": _bars, "bins": _bins, "surface": _surface,
+    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface,
 }  # fmt: skip
 """Horizontal axis of a figure to the function that draws its diagrams."""
 

@@ -166,6 +166,8 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
         return {int(seed): float(part.mean()) for seed, part in percent.groupby(chosen["seed"])}  # type: ignore[call-overload]
     if quantity.startswith(tuple(FIRST_REACHED)):
         return first_reached(runs, quantity, cell, at)
+    if quantity.startswith(AT_EQUAL):
+        return at_equal_budget(runs, quantity, cell)
     if binned := BIN.fullmatch(quantity):
         return _in_bin(runs, binned, cell, at)
     reduce = _reduction(runs, quantity)
@@ -314,19 +316,51 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     return found
 
 
-def hours_at(runs: Runs, cell: str) -> dict[tuple[int, int], float]:
-    """Hours of training of a cell's runs, by seed and steps done."""
-    steps = runs.steps[runs.steps["cell"] == cell].sort_values("step")
-    hours = steps.groupby("seed")["seconds.total"].cumsum() / 3600
-    found = {(int(s), int(i) + 1): float(h) for s, i, h in zip(steps["seed"], steps["step"], hours, strict=True)}
+AT_EQUAL = "at_equal:"
+"""Prefix of an accuracy at the budget that the runs of several cells all reach:
+`at_equal:<quantity of a step>:<cells joined by +>:accuracy:<benchmark, role or all>`."""
+
+
+def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
+    """The accuracy that each finished run of a cell has at an equal budget, by linear interpolation.
+
+    Nothing where one of the cells was not run: their budget is not known.
+    """
+    spent_of, cells, accuracy = quantity.removeprefix(AT_EQUAL).split(":", 2)
+    totals = [by_seed(runs, f"sum:{spent_of}", each) for each in cells.split("+")]
+    if not all(totals):
+        return {}
+    budget = min(value for total in totals for value in total.values())
+    spent = spent_at(runs, spent_of, cell)
+    found = {}
+    for seed, policies in of_policies(runs, accuracy, cell).sort_values("step").groupby("seed"):
+        x = [spent[int(seed), int(step)] for step in policies["step"]]  # type: ignore[call-overload]
+        found[int(seed)] = float(np.interp(budget, x, policies["value"]))  # type: ignore[call-overload]
+    return found
+
+
+def spent_at(runs: Runs, quantity: str, cell: str) -> dict[tuple[int, int], float]:
+    """Sum of a quantity over the first steps of a cell's runs, by seed and steps done."""
+    steps = of_steps(runs, quantity, cell).sort_values("step")
+    sums = steps.assign(sum=steps["value"].astype(float).groupby(steps["seed"]).cumsum())
+    found = {(int(line.seed), int(line.step) + 1): float(line.sum) for line in sums.itertuples()}
     return found | {(int(seed), 0): 0.0 for seed in steps["seed"].unique()}
 
 
-def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
-    """A quantity over steps or epochs from 0, or hours: index x, one column a seed.
+SPENT = {"hours": ("seconds.total", 1 / 3600), "tokens": ("tokens_decoded", 1e-6), "updates": ("updated", 1.0)}
+"""Axes of figures that say what a run has spent: quantity of a step that adds up, and factor to the axis's unit."""
 
-    An accuracy is one of the policies after so many steps, so that of the initial policy stands at step -1. Over hours
-    x is the mean over seeds of the hours at the end of a step.
+
+def hours_at(runs: Runs, cell: str) -> dict[tuple[int, int], float]:
+    """Hours of training of a cell's runs, by seed and steps done."""
+    return {key: seconds / 3600 for key, seconds in spent_at(runs, "seconds.total", cell).items()}
+
+
+def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
+    """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
+
+    An accuracy is one of the policies after so many steps, so that of the initial policy stands at step -1. Over hours,
+    tokens or updates x is the mean over seeds of what they spent up to the end of a step.
 
     Raises:
         UserError: if there is no such quantity, or no epochs of it.
@@ -334,19 +368,20 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     if quantity.startswith(ACCURACY):
         if x == "epoch":
             raise UserError("an accuracy is measured after steps, not by epoch", key="quantity", value=quantity,
-                            allowed="x: step or hours")  # fmt: skip
+                            allowed=["x: step", *(f"x: {name}" for name in SPENT)])  # fmt: skip
         points = of_policies(runs, quantity, cell).assign(step=lambda policies: policies["step"] - 1)
     else:
         points = of_steps(runs, quantity, cell)
     by = "epoch" if x == "epoch" else "step"
     frame = points.groupby([by, "seed"])["value"].mean().unstack("seed").dropna(how="all")
-    if x != "hours" or frame.empty:
+    if x not in SPENT or frame.empty:
         return frame
-    times = hours_at(runs, cell)
-    index = [_mean_hours(times, int(step) + 1, frame.columns) for step in frame.index]
-    return frame.set_axis(pd.Index(index, name="hours"), axis=0)
+    quantity_spent, scale = SPENT[x]
+    spent = spent_at(runs, quantity_spent, cell)
+    index = [scale * _mean_at(spent, int(step) + 1, frame.columns) for step in frame.index]
+    return frame.set_axis(pd.Index(index, name=x), axis=0)
 
 
-def _mean_hours(times: Mapping[tuple[int, int], float], done: int, seeds: Iterable[int]) -> float:
+def _mean_at(times: Mapping[tuple[int, int], float], done: int, seeds: Iterable[int]) -> float:
     """Mean over the seeds that did so many steps."""
     return float(np.mean([times[int(seed), done] for seed in seeds if (int(seed), done) in times]))

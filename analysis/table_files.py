@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import published, render, render_reported
+from analysis.budgets import verdicts
 from analysis.collect import Runs
 from analysis.columns import expand
 from analysis.counterparts import summary, without_counterpart
@@ -17,7 +18,7 @@ from analysis.reported import ReportedTable, no_reported, read_reported
 from analysis.speedups import reported_speedups
 from analysis.statistics import Family
 from analysis.tables import make_table
-from redraft.config import Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
+from redraft.config import BudgetTable, Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
 from redraft.files import atomic, write_atomically, write_json
 from redraft.layout import Layout
 
@@ -57,7 +58,10 @@ def _sheet(table: Table, source: Source, family: Family) -> Sheet:
     benchmarks = source.experiments.preset(source.preset).benchmarks
     whole = expand(table, benchmarks, source.experiments.reported(source.paper), source.preset)
     stand_in = source.experiments.preset(source.preset).stand_in
-    return Sheet(whole, whole.columns, make_table(whole, source, family), stand_in)
+    cells = make_table(whole, source, family)
+    if isinstance(whole, BudgetTable):
+        whole = whole.model_copy(update={"note": " ".join([*verdicts(whole, cells), whole.note]).strip()})
+    return Sheet(whole, whole.columns, cells, stand_in)
 
 
 def _reported(table: Table, source: Source) -> ReportedTable:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -17,6 +18,18 @@ VARIANTS = {
     "rloo-random": {"algorithm": {"kind": "rloo"}, "reuse": {"kind": "random"}},
 }
 """Each algorithm and each method once more."""
+SCREENED = {
+    "speed-spec": {
+        "algorithm": {"kind": "rloo"}, "schedule": {"kind": "speed", "screening": 2, "stale": "stored"},
+        "reuse": {"kind": "speculative", "lenience": 1}, "trainer": {"prompts_per_batch": 4, "updates_per_batch": 3},
+    },
+}  # fmt: skip
+STAGED = {
+    "staged": {
+        "algorithm": {"kind": "grpo", "kl_loss_coef": 0, "std": "population"}, "trainer": {"warmup_steps": 2},
+        "reuse": {"kind": "staged", "stage_size": 2, "replay": "stored", "lenience": 1},
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +38,9 @@ def copy(tmp_path_factory):
     folder = copy_to(tmp_path_factory.mktemp("verl"))
     cells = folder / "experiments/spec_rl/cells.yaml"
     content = yaml.safe_load(cells.read_text())
+    cells = VARIANTS | SCREENED | STAGED
     shared = {"model": "qwen3-1.7b-base", "data": "deepmath-2k"}
-    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": VARIANTS}})
+    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": cells}})
     cells.write_text(yaml.safe_dump(content, sort_keys=False))
     command = [sys.executable, "-m", "redraft.cli", "stage", "model", "verl-tiny", MODEL.name, str(MODEL)]
     subprocess.run(command, cwd=folder, check=True, timeout=LIMIT)
@@ -57,3 +71,42 @@ def test_other_algorithms_and_methods_train_under_verl(copy, tmp_path, variant):
     assert ("critic_loss" in records[0]) == (variant == "ppo-delayed")
     assert (total(records, "tokens_verified", 1) > 0) == (variant != "rloo-random")
     assert (tmp_path / "run" / "policies" / "step-0004" / "model.safetensors").exists()
+
+
+def rollouts(folder, step):
+    return pd.read_parquet(folder / "rollouts" / f"step-{step:04d}.parquet")
+
+
+def test_speed_screens_and_continues_under_verl(copy, tmp_path):
+    records = train(copy, tmp_path / "run", "spec_rl/speed-spec")
+    passed = set()
+    for record in records:
+        made = rollouts(tmp_path / "run", record["step"])
+        groups = dict(list(made.groupby(["prompt", "visit"])))
+        screened = {key: rows["reward"].mean() for key, rows in groups.items() if rows["sample"].min() == 0}
+        assert record["prompts_screened"] == len(screened)
+        assert record["rollouts"] == 2 * len(groups) == len(made)
+        assert {key for key, rows in groups.items() if rows["sample"].min() == 2} <= passed
+        assert record["updated"] == (record["trained_rollouts"] == 16)
+        if record["updated"]:
+            assert 0 < record["trained_reward"] < 1
+            assert record["gradient_norm"] > 0
+            assert record["log_prob_gap_max"] < 1e-3
+        passed |= {key for key, mean in screened.items() if 0 < mean < 1}
+    assert records[0]["rollouts"] == 32
+    assert not records[0]["updated"]
+    assert sum(record["tokens_reused"] for record in records) > 0
+
+
+def test_stages_and_replays_under_verl(copy, tmp_path):
+    records, known = train(copy, tmp_path / "run", "spec_rl/staged"), set()
+    for record in records:
+        made = rollouts(tmp_path / "run", record["step"])
+        right = {prompt: bool((rows["reward"] > 0.5).any()) for prompt, rows in made.groupby("prompt")}
+        assert {len(rows) for _, rows in made.groupby("prompt")} <= {2, 4}
+        assert record["without_correct"] == pytest.approx(1 - sum(right.values()) / len(right))
+        reused = {int(prompt) for prompt, rows in made.groupby("prompt") if rows["replayed_from"].iloc[0] >= 0}
+        assert reused == {int(prompt) for prompt, correct in right.items() if not correct} & known
+        known |= {int(prompt) for prompt, correct in right.items() if correct}
+    assert all(record["updated"] for record in records)
+    assert any(record["gradient_norm"] for record in records)

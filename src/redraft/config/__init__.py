@@ -41,6 +41,7 @@ from redraft.config.reuse import (
 )
 from redraft.config.schedule import DynamicSampling, Epochs, Schedule, Speed
 from redraft.config.tables import (
+    BudgetTable,
     CellTable,
     Column,
     PublishedTable,
@@ -63,7 +64,7 @@ __all__ = [
     "ArithmeticProblems",
     "Benchmark",
     "BenchmarkFile",
-    "Bound",
+    "Bound", "BudgetTable",
     "Capability",
     "Cell",
     "CellTable",

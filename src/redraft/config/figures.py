@@ -7,10 +7,11 @@ from pydantic import Field, field_validator, model_validator
 from redraft.config.base import Config, InnerPath, refuse_twice
 from redraft.config.names import BEYOND, CellName, Quantity
 
-Axis = Literal["step", "epoch", "hours", "cell", "bins", "surface"]
-"""Lines over steps, epochs or hours of training; a bar a cell; bars over bins of prompts; colours over two axes."""
+Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface"]
+"""Lines over steps or epochs, or over hours of training, millions of decoded tokens or update batches; a bar a cell;
+bars over bins of prompts; colours over two axes."""
 
-LINES = ("step", "epoch", "hours")
+LINES = ("step", "epoch", "hours", "tokens", "updates")
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "reported": (*LINES, "bins"),

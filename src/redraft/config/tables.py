@@ -204,6 +204,43 @@ class TargetTable(TableOfCells):
         return self
 
 
+class Budget(Config):
+    """Something that runs spend, by which they are made equal."""
+
+    name: str
+    """Header in the CSV file, to which what is measured is added."""
+    title: str
+    """Name for people, such as decoded tokens."""
+    quantity: Quantity
+    """Quantity of a step, which adds up."""
+    whom: str
+    """People to whom this budget matters, for the verdict."""
+    scale: float = 1.0
+    """Factor from its unit to the table's."""
+    decimals: int = Field(default=2, ge=0)
+    """Decimals of what a run spends."""
+
+
+class BudgetTable(TableOfCells):
+    """Accuracy at equal budgets: of each budget what the row's cell spends in all, and what it buys.
+
+    A budget is the largest that every row's every run reaches. Between two evaluated policies the accuracy is
+    interpolated linearly.
+    """
+
+    kind: Literal["budgets"] = "budgets"
+    budgets: list[Budget] = Field(min_length=1)
+    """Three columns each, behind `columns`: what is spent, the accuracy at the equal budget, and its difference from
+    the baseline's."""
+    accuracy: Quantity = "accuracy:all"
+    """Accuracy that is bought."""
+
+    @model_validator(mode="after")
+    def _distinct_budgets(self) -> "BudgetTable":
+        refuse_twice("budget", [budget.name for budget in self.budgets])
+        return self
+
+
 def _check_targets(targets: Sequence[Target], groups: Iterable[str]) -> None:
     """Raise a ValueError if a target stands twice, or has a value for a group that is none."""
     refuse_twice("target", [target.name for target in targets])
@@ -275,7 +312,7 @@ class PublishedTable(AnyTable):
         return self
 
 
-RunTable = CellTable | StepTable | StageTable | TargetTable
+RunTable = CellTable | StepTable | StageTable | TargetTable | BudgetTable
 Table = Annotated[RunTable | PublishedTable, Field(discriminator="kind")]
 
 
