@@ -12,6 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from analysis import render
+from analysis.budgets import verdicts
 from analysis.collect import Runs
 from analysis.columns import expand
 from analysis.lines import Source
@@ -21,9 +22,9 @@ from analysis.reported import ReportedTable, match_of, no_reported
 from analysis.statistics import estimate
 from analysis.tables import make_table
 from analysis.verdicts import verdict
-from redraft.config import CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
+from redraft.config import BudgetTable, CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
 from redraft.config.figures import FigureFile
-from redraft.config.tables import TableFile
+from redraft.config.tables import Row, TableFile
 from redraft.errors import UserError
 from redraft.layout import PUBLISHED as LOCATION
 from redraft.published import check_published
@@ -457,3 +458,68 @@ def test_a_reported_value_of_never_is_infinite_and_never_reaches_a_reproduced_on
     columns = ["reproduced", "low", "high", "n_seeds"]
     first, second = (made(table, reported=values, paper_scale=True)[1] for values in (reported, nonsense))
     pd.testing.assert_frame_equal(first[columns], second[columns])
+
+
+# Equal budgets
+
+BUDGETS = BudgetTable(
+    number=101, title="t", baseline=SLOW, accuracy="accuracy:all",
+    budgets=[
+        {"name": "tokens", "title": "tokens", "quantity": "tokens_decoded", "whom": "those who pay for tokens"},
+        {"name": "seconds", "title": "seconds", "quantity": "seconds.total", "whom": "those in a hurry"},
+    ],
+    rows=[{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}, {"label": "weak", "cell": WEAK}],
+)  # fmt: skip
+
+
+def test_an_accuracy_at_an_equal_budget_is_interpolated_at_what_every_run_reaches():
+    """Slow runs decode 2,000 tokens a step, the others 1,000; all take six steps, so that 6,000 is equal."""
+    quantity = f"at_equal:tokens_decoded:{SLOW}+{FAST}:accuracy:all"
+    assert by_seed(RUNS, quantity, SLOW) == {0: 25.0, 1: 26.0}, "half way between 20 % and 30 %"
+    assert by_seed(RUNS, quantity, FAST) == {0: 50.0, 1: 51.0}, "the end of its run"
+    assert by_seed(RUNS, f"at_equal:tokens_decoded:{SLOW}:accuracy:all", SLOW) == {0: 40.0, 1: 41.0}
+    assert by_seed(RUNS, f"at_equal:tokens_decoded:{SLOW}+not-run:accuracy:all", SLOW) == {}
+
+
+def test_a_budget_is_what_the_run_that_spends_least_reaches_in_any_seed():
+    steps = RUNS.steps[(RUNS.steps["cell"] != FAST) | (RUNS.steps["seed"] != 1) | (RUNS.steps["step"] < 4)]
+    shorter = replace(RUNS, steps=steps)
+    assert by_seed(shorter, f"at_equal:tokens_decoded:{SLOW}+{FAST}:accuracy:all", SLOW) == {0: 20.0, 1: 21.0}
+
+
+def test_a_table_of_budgets_says_what_is_spent_and_bought():
+    _, cells = made(BUDGETS)
+    assert cells.loc[("slow", "tokens_spent"), "reproduced"] == 12000
+    assert cells.loc[("fast", "tokens_spent"), "reproduced"] == 6000
+    assert cells.loc[("slow", "tokens_accuracy"), "reproduced"] == 25.5
+    assert cells.loc[("fast", "tokens_difference"), "reproduced"] == 25.0
+    assert cells.loc[("slow", "tokens_difference"), "verdict"] == "baseline"
+    assert cells.loc[("weak", "seconds_difference"), "reproduced"] == -12.0
+
+
+def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
+    table, cells = made(BUDGETS)
+    cells.loc[("weak", "seconds_difference"), ["low", "high"]] = (-30.0, 4.0)
+    first, second = verdicts(table, cells.reset_index())
+    assert first == (
+        "At equal tokens, fast is highest with 50.5 %. By the 95 % interval of the difference, above slow: fast; "
+        "below slow: weak. This is for those who pay for tokens."
+    )
+    assert "above slow: fast; not told apart from slow: weak. This is for those in a hurry." in second
+
+
+def test_there_is_no_verdict_on_a_budget_that_is_not_known():
+    table, cells = made(BUDGETS.model_copy(update={"rows": [*BUDGETS.rows, Row(label="none", cell="ppo-vanilla")]}))
+    assert verdicts(table, cells.reset_index()) == []
+
+
+def test_what_runs_spend_may_be_an_axis():
+    tokens = over_time(RUNS, "accuracy:all", SLOW, "tokens")
+    assert tokens.index.tolist() == pytest.approx([0.0, 0.004, 0.008, 0.012])
+    assert tokens[0].tolist() == [10.0, 20.0, 30.0, 40.0]
+    assert over_time(RUNS, "accuracy:all", FAST, "hours").index.tolist() == [0.0, 2.0, 4.0, 6.0]
+
+
+def test_two_budgets_of_one_name_are_refused():
+    with pytest.raises(ValidationError, match="budget"):
+        BudgetTable(**BUDGETS.model_dump() | {"budgets": [BUDGETS.budgets[0].model_dump()] * 2})
