@@ -233,7 +233,7 @@ def steps(monkeypatch):
     one.cleared, one.called = cleared, called
     batch = KVBatchMeta(keys=["a", "b"], tags=[{}, {}], partition_id="train")
     one.rows = SimpleNamespace(
-        put=lambda groups, global_step: called.append(("put", len(groups), global_step)) or batch
+        put=lambda minis, global_step: called.append(("put", sum(map(len, minis)), global_step)) or batch
     )
 
     def step_once(metrics, timing_raw, sample_batch_size):
