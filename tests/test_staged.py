@@ -148,7 +148,9 @@ def test_with_a_lenience_each_response_goes_on_from_its_draft():
     group, _, engine = roll_out(method, [0.0] * 5 + [1.0] + [0.0] * 2, memory)
     assert [d.tolist() for d in engine.scored] == [[1, 1 + s % 3, EOS] for s in range(WHOLE)]
     assert all(r.fully_reused for r in group.rollouts)
-    assert roll_out(Staged(), [1.0] * 8, memory)[2].scored == []
+    without, _, engine = roll_out(Staged(), [1.0] * 8, memory)
+    assert engine.scored == []
+    assert {r.draft_length for r in without.rollouts} == {0}
 
 
 def adv(rewards, **fields):
