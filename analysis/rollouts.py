@@ -67,7 +67,7 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
             raise UserError("no such quantity of a prompt", key="quantity", value=name,
                             allowed=[SHARE, *PROMPT_QUANTITIES])  # fmt: skip
     needed = {column for name in quantities for column in PROMPT_QUANTITIES[name][1]}
-    rollouts = _read(folder, sorted(needed))
+    rollouts = read_rollouts(folder, sorted(needed))
     parts = {name: PROMPT_QUANTITIES[name][0](rollouts) for name in quantities}
     return pd.DataFrame(parts).reset_index()
 
@@ -93,7 +93,12 @@ def in_bin(prompts: pd.DataFrame, quantity: str, by: str, edges: tuple[float, fl
     return float(inside.mean() if quantity == SHARE else known.loc[inside, quantity].mean())
 
 
-def _read(folder: Path, columns: list[str]) -> pd.DataFrame:
+def read_rollouts(folder: Path, columns: list[str]) -> pd.DataFrame:
+    """Columns of all rollouts of a run, a line each, with step, epoch and prompt; `length` in place of `tokens`.
+
+    Raises:
+        UserError: if the run has no rollouts, or a file lacks a column.
+    """
     files = sorted((folder / "rollouts").glob("step-*.parquet"))
     if not files:
         raise UserError("this run has no rollouts", file=folder / "rollouts")

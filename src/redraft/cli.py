@@ -32,13 +32,14 @@ DEFAULT_PRESET = "tiny"
 
 @app.command("list")
 def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
-    """List all cells and their finished runs."""
+    """List all cells, their reuse, their schedule if it is not the algorithm's usual one, and their finished runs."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
     for name in [paper] if paper else experiments.papers:
         for cell in experiments.cells(name):
             done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
-            typer.echo(f"{cell.id:<32} {cell.reuse.kind:<12} {', '.join(done) or '-'}")
+            schedule = cell.schedule.kind if cell.schedule else "-"
+            typer.echo(f"{cell.id:<42} {cell.reuse.kind:<12} {schedule:<8} {', '.join(done) or '-'}")
 
 
 @app.command()
@@ -111,6 +112,23 @@ def compare(
     rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
     header = ["quantity", first, second, "second against first", "95 % interval", "seeds"]
     typer.echo(aligned(header, rows))
+
+
+@app.command()
+def prompts(
+    cell: Cell,
+    preset: Preset = DEFAULT_PRESET,
+    seed: Seed = 0,
+    file: Annotated[Path | None, typer.Option(help="CSV file; printed if empty.")] = None,
+) -> None:
+    """Log of every prompt of a run: responses made, correct ones, and what memory gave."""
+    from analysis.prompt_log import prompt_log
+
+    log = prompt_log(Experiments().run(cell, seed, preset), Layout(preset).run(cell, seed))
+    if file:
+        log.to_csv(file, index=False)
+    else:
+        typer.echo(log.to_csv(index=False), nl=False)
 
 
 @app.command()
