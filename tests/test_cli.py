@@ -39,7 +39,8 @@ def test_list_names_every_cell(folder):
     result = redraft(folder, "list")
     assert result.returncode == 0
     listed = [line.split()[0] for line in result.stdout.splitlines()]
-    assert listed == [cell.id for cell in Experiments(ROOT).cells("spec_rl")]
+    experiments = Experiments(ROOT)
+    assert listed == [cell.id for paper in experiments.papers for cell in experiments.cells(paper)]
     assert {"spec_rl/grpo-vanilla", "spec_rl/14b-dapo-spec-l0.15", "spec_rl/grpo-spec-l0.5-u16"} <= set(listed)
 
 

@@ -40,7 +40,7 @@ ALLOWED = {
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",
-        "redraft.published", "redraft.rollout.streams",
+        "redraft.published", "redraft.rollout.streams", "redraft.rollout.types",
     },
 }  # fmt: skip
 SAMPLERS = {

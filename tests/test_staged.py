@@ -2,17 +2,20 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from redraft.config import GRPO, Epochs, Speed, Staged
+from analysis.prompt_log import prompt_log
+from redraft.config import GRPO, Epochs, Speed, Staged, Vanilla
 from redraft.errors import UserError
 from redraft.rollout.memory import Memory
 from redraft.rollout.strategies import strategy
 from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train.losses import advantages
+from redraft.train.records import save_groups_of_step
 from tests.groups import EOS, PROMPTS, ScriptedEngine, ScriptedWorld, Setting, a_draft, group_of
 from tests.trainers import make_trainer
 
@@ -151,6 +154,25 @@ def test_with_a_lenience_each_response_goes_on_from_its_draft():
     without, _, engine = roll_out(Staged(), [1.0] * 8, memory)
     assert engine.scored == []
     assert {r.draft_length for r in without.rollouts} == {0}
+
+
+def test_the_log_of_prompts_follows_a_prompt_through_its_visits(tmp_path):
+    """Two right, then none and one reused, then one right; two are kept at most."""
+    method = Staged(capacity=2)
+    memory = Memory(method.retention)
+    (tmp_path / "rollouts").mkdir()
+    for step, outcomes in enumerate([[0, 1, 1, 0], [0] * 8, [1, 0, 0, 0]]):
+        group, *_ = roll_out(method, [float(o) for o in outcomes], memory, step, step)
+        save_groups_of_step(tmp_path / "rollouts" / f"step-{step:04d}.parquet", step, [group])
+        memory.put(group)
+    log = prompt_log(SimpleNamespace(reuse=method), tmp_path)
+    assert log["uid"].tolist() == ["0-0", "0-1", "0-2"]
+    assert log[["step", "n_generated", "n_correct", "buffer_size", "source_step"]].to_numpy().tolist() == [
+        [0, 4, 2, 0, -1], [1, 8, 0, 2, 0], [2, 4, 1, 2, -1],
+    ]  # fmt: skip
+    assert log["reused"].tolist() == [False, True, False]
+    nothing = prompt_log(SimpleNamespace(reuse=Vanilla()), tmp_path)
+    assert nothing["buffer_size"].tolist() == [0, 0, 0]
 
 
 def adv(rewards, **fields):
