@@ -20,7 +20,7 @@ COLUMNS = [
     "tokens_decoded", "tokens_verified", "tokens_reused", "prefix_length", "full_reuse_ratio", "token_age_epochs",
     "reward", "fresh_reward", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu", "rouge_1", "informative",
     "response_length", "prefix_share", "fresh_kl", "self_bleu_within", *(f"seconds.{stage}" for stage in STAGES),
-    "rollouts", "without_correct", "replayed",
+    "rollouts", "without_correct", "replayed", "trained_reward",
 ]  # fmt: skip
 FACTORS = {column: 1 + i for i, column in enumerate(COLUMNS)}
 DRAFTS = ("prefix_length", "prefix_share", "full_reuse_ratio")
@@ -46,7 +46,7 @@ EXPECTED = {
     "generation_steps": 7, "training_steps": 14, "rollouts_per_batch": times("rollouts", SUM) / 14,
     "informative": times("informative", MEAN), "response_length": times("response_length", MEAN),
     "reuse_share": FACTORS["tokens_reused"] / (FACTORS["tokens_reused"] + FACTORS["tokens_decoded"]),
-    "first_reuse_step": 3,
+    "first_reuse_step": 3, "from_half": times("trained_reward", MEAN) - 0.5,
     **{f"{name}_{part}": times(name, value)
        for name in ("prefix_length", "prefix_share")
        for part, value in {"early": (2 + 5) / 2, "middle": (4 + 9) / 2, "late": 8}.items()},
