@@ -81,9 +81,13 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
 
 def pair(target: Target, quantity: str, decimals: int) -> list[Column]:
     """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
-    time = Column(name=target.name, title=target.title, quantity=quantity, decimals=decimals, reported=target.reported)
-    changes = {"name": f"{target.name}_speedup", "relative": "speedup", "in_brackets": True}
-    return [time, time.model_copy(update=changes | {"title": f"{target.title}, speedup (×)"})]
+    speedup = Column(
+        name=f"{target.name}_speedup", title=f"{target.title}, speedup (×)", quantity=quantity, decimals=decimals,
+        reported=target.reported, relative="speedup", in_brackets=True,
+    )  # fmt: skip
+    changes = {"name": target.name, "title": target.title, "relative": None, "in_brackets": False}
+    own = decimals if target.decimals is None else target.decimals
+    return [speedup.model_copy(update=changes | {"decimals": own}), speedup]
 
 
 def average(decimals: int) -> Column:

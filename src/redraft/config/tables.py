@@ -169,6 +169,8 @@ class Target(Config):
     """Group of rows to the value there, where it is another one."""
     reported: list[str] = []
     """Column of the reported table that holds the hours or steps; `inf` there means never."""
+    decimals: int | None = Field(default=None, ge=0)
+    """Decimals of its hours or steps, if not the table's."""
 
     def value(self, group: str) -> float:
         """The value to reach in a group of rows."""
