@@ -26,13 +26,18 @@ def prompt_log(run: Run, folder: Path) -> pd.DataFrame:
     Raises:
         UserError: if the run has no rollouts.
     """
-    rollouts = read_rollouts(folder, ["visit", "reward", "replayed_from"])
-    rollouts = rollouts.assign(correct=rollouts["reward"] > CORRECT)
+    columns = ["visit", "reward", "replayed_from", "prefix_length", "draft_length", "tokens"]
+    rollouts = read_rollouts(folder, columns)
+    correct = rollouts["reward"] > CORRECT
+    # A draft that was kept to its end repeats a response that memory has.
+    repeated = (rollouts["draft_length"] > 0) & (rollouts["prefix_length"] == rollouts["length"])
+    rollouts = rollouts.assign(correct=correct, new=correct & ~repeated)
     of_visit = rollouts.groupby(["step", "prompt", "visit"])
     log = of_visit.agg(
-        n_generated=("correct", "size"), n_correct=("correct", "sum"), source_step=("replayed_from", "max")
+        n_generated=("correct", "size"), n_correct=("correct", "sum"), n_new=("new", "sum"),
+        source_step=("replayed_from", "max"),
     ).reset_index()  # fmt: skip
-    earlier = log.groupby("prompt")["n_correct"].cumsum() - log["n_correct"]
+    earlier = log.groupby("prompt")["n_new"].cumsum() - log["n_new"]
     log["buffer_size"] = earlier.clip(upper=capacity(run))
     log["reused"] = log["source_step"] != NONE
     log["uid"] = log["prompt"].astype(str) + "-" + log["visit"].astype(str)

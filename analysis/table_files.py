@@ -18,6 +18,7 @@ from analysis.reported import ReportedTable, no_reported, read_reported
 from analysis.speedups import reported_speedups
 from analysis.statistics import Family
 from analysis.tables import make_table
+from analysis.timing import timed_unevenly
 from redraft.config import BudgetTable, Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
 from redraft.files import atomic, write_atomically, write_json
 from redraft.layout import Layout
@@ -60,7 +61,8 @@ def _sheet(table: Table, source: Source, family: Family) -> Sheet:
     stand_in = source.experiments.preset(source.preset).stand_in
     cells = make_table(whole, source, family)
     if isinstance(whole, BudgetTable):
-        whole = whole.model_copy(update={"note": " ".join([*verdicts(whole, cells), whole.note]).strip()})
+        found = verdicts(whole, cells, bool(timed_unevenly(source.runs)))
+        whole = whole.model_copy(update={"note": " ".join([*found, whole.note]).strip()})
     return Sheet(whole, whole.columns, cells, stand_in)
 
 

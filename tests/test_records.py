@@ -17,10 +17,19 @@ def group():
     return replace(whole, samples=(replace(whole.samples[0], carried=True), *whole.samples[1:]))
 
 
-def test_a_carried_sample_makes_a_group_informative_and_counts_in_nothing_else():
+def test_a_carried_sample_counts_in_no_later_step():
     record = describe([group()], 7, steps_per_epoch=2)
     assert (record["rollouts"], record["tokens_decoded"], record["response_length"]) == (2, 4, 2.0)
-    assert (record["reward"], record["token_age_epochs"], record["informative"]) == (0.0, 0.0, 1.0)
+    assert (record["reward"], record["token_age_epochs"]) == (0.0, 0.0)
+
+
+def test_shares_of_prompts_leave_out_those_that_are_continued():
+    """A continued prompt was chosen by its rewards: it is informative, and has a correct response, by construction."""
+    names = ("informative", "without_correct", "replayed")
+    assert [describe([group()], 7, 2)[name] for name in names] == [None, None, None]
+    new = group_of([a_draft([1, 0]), a_draft([2, 0], sample=1)], rewards=[0.0, 0.0])
+    assert [describe([group(), new], 7, 2)[name] for name in names] == [0.0, 1.0, 0.0]
+    assert group().informative
 
 
 def test_only_what_had_a_draft_can_have_been_reused_whole():

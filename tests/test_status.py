@@ -127,13 +127,19 @@ def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):
     experiments = Experiments(ROOT)
     preset = experiments.preset("tiny")
     default = status(layout, experiments)
-    cells = [cell for paper, grids in preset.default.items() for cell in experiments.cells(paper, grids)]
+    assert preset.first == ["spec_rl"] != list(preset.default)
+    cells = experiments.cells("spec_rl", preset.default["spec_rl"])
     assert [(run.cell, run.seed) for run in default] == [(cell.id, seed) for cell in cells for seed in preset.seeds]
     grid = experiments.grids("spec_rl", beyond_paper=False)[0]
     some = status(layout, experiments, ["spec_rl"], [grid])
     assert {run.cell for run in some} == {cell.id for cell in experiments.cells("spec_rl", [grid])}
-    with pytest.raises(UserError):
-        status(layout, experiments, ["no_such_paper"])
+    core = status(layout, experiments, grids=["core"])
+    assert {run.cell.partition("/")[0] for run in core} == {"spec_rl", "speed_rl", "ar3po"}, (
+        "one paper has no such grid"
+    )
+    for unknown in ({"papers": ["no_such_paper"]}, {"grids": ["no-such-grid"]}):
+        with pytest.raises(UserError):
+            status(layout, experiments, **unknown)
 
 
 def test_the_text_counts_first_and_shows_what_needs_attention():

@@ -520,6 +520,21 @@ def test_what_runs_spend_may_be_an_axis():
     assert over_time(RUNS, "accuracy:all", FAST, "hours").index.tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
+def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_without_an_interval():
+    table, cells = made(BUDGETS)
+    first, second = verdicts(table, cells.reset_index(), uneven=True)
+    assert "fast is highest" in first
+    assert second == "At equal seconds nothing is decided: equal work took unequal time on this machine."
+    cells[["low", "high"]] = math.nan
+    assert "told apart" not in " ".join(verdicts(table, cells.reset_index()))
+
+
+@pytest.mark.parametrize("change", [{"mean_row": True}, {"rows": [{"label": "slow", "cell": SLOW, "at": "start"}]}])
+def test_rows_of_budgets_are_whole_runs(change):
+    with pytest.raises(ValidationError, match="whole runs"):
+        BudgetTable(**BUDGETS.model_dump() | change)
+
+
 def test_two_budgets_of_one_name_are_refused():
     with pytest.raises(ValidationError, match="budget"):
         BudgetTable(**BUDGETS.model_dump() | {"budgets": [BUDGETS.budgets[0].model_dump()] * 2})

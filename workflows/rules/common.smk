@@ -76,7 +76,7 @@ def papers():
 
     A job's own process has other targets. It finds in its environment what the process that started it had found.
     """
-    if VARIABLE not in os.environ:
+    if workflow.is_main_process or VARIABLE not in os.environ:
         every = {"reproduction", "extras"} & set(workflow.dag_settings.targets)
         asked = [] if every else PRESET.first
         os.environ[VARIABLE] = ",".join(PRESET.papers(NAMED or asked))

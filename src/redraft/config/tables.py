@@ -240,6 +240,9 @@ class BudgetTable(TableOfCells):
     @model_validator(mode="after")
     def _distinct_budgets(self) -> "BudgetTable":
         refuse_twice("budget", [budget.name for budget in self.budgets])
+        refuse_twice("row", [row.label for row in self.rows])
+        if self.mean_row or any(row.at == "start" for row in self.rows):
+            raise ValueError("rows of budgets are whole runs of cells, without a mean and without initial policies")
         return self
 
 

@@ -58,20 +58,35 @@ def status(
     Args:
         layout: layout of the preset.
         experiments: experiments that declare its cells.
-        papers: only these papers; all of the preset's if empty.
-        grids: only these grids; those that a bare `snakemake` runs if empty.
+        papers: only these papers; if empty the preset's, without grids only those that a bare `snakemake` runs.
+        grids: only these grids; the preset's if empty.
 
     Raises:
         UserError: for an unknown paper or grid.
     """
     preset = experiments.preset(layout.preset)
+    asked = list(papers) or preset.papers([] if grids else preset.first)
+    wanted = _grids(experiments, asked, grids) if grids else {paper: preset.default.get(paper) for paper in asked}
     runs = [
         experiments.run(cell.id, seed, preset.name)
-        for paper in papers or preset.default
-        for cell in experiments.cells(paper, list(grids) or preset.default.get(paper))
+        for paper in asked
+        for cell in experiments.cells(paper, wanted[paper])
         for seed in sorted({*preset.seeds, *layout.seeds(cell.id)})
     ]
     return [run_status(layout, run) for run in runs if not run.unsupported]
+
+
+def _grids(experiments: Experiments, papers: Sequence[str], grids: Sequence[str]) -> dict[str, list[str] | None]:
+    """Those of some grids that each paper has.
+
+    Raises:
+        UserError: for a grid that none of them has.
+    """
+    known = {paper: {grid.name for grid in experiments.cell_file(paper).grids} for paper in papers}
+    for grid in grids:
+        if not any(grid in names for names in known.values()):
+            raise UserError("no such grid", key="--grid", value=grid, allowed=sorted(set().union(*known.values())))
+    return {paper: [grid for grid in grids if grid in known[paper]] for paper in papers}
 
 
 def run_status(layout: Layout, run: Run) -> RunStatus:

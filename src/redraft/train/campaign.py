@@ -153,9 +153,9 @@ class Campaign:
     def _fresh(self, trainer: Trainer, tasks: Sequence[Task]) -> dict[str, float | None]:
         """Mean reward and KL of new samples: reused rollouts say what an older policy could, and where it was."""
         samples = self.run.trainer.fresh_samples
-        if not samples:
+        new = [task for task in tasks if not task.carried]  # prompts that are continued were chosen by their rewards
+        if not samples or not new:
             return {"fresh_reward": None, "fresh_kl": None}
-        new = [task for task in tasks if not task.carried] or tasks  # prompts that are continued were chosen
         found = trainer.fresh([Task(task.prompt, task.visit, samples) for task in new], self.state.step)
         return {"fresh_reward": sum(found.rewards) / len(found.rewards), "fresh_kl": found.kl}
 

@@ -17,6 +17,7 @@ from redraft.engines.loop import Outside
 from redraft.ops.lease import Lease
 from redraft.rollout.memory import Memory
 from redraft.rollout.strategies import strategy, vanilla
+from redraft.rollout.strategies.groups import indices
 from redraft.rollout.strategies.tools import Meter, Strategy, Streams, Tools
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.problems import load_problems
@@ -143,12 +144,17 @@ class LocalTrainer:
         if Capability.TRAINER_SCORES not in self.run.reuse.needs:
             return {}
         with torch.no_grad(), clock.stage("verification"):
-            drafts = [d for task in tasks for d in self.memory.drafts(task.prompt, before=task.visit).values()]
+            drafts = [draft for task in tasks for draft in self._drafts(task)]
             if not drafts:
                 return {}
             batch = Batch.of([self.prompts[d.prompt] for d in drafts], drafts, self.learner.pad, self.device)
             log_probs = self.learner.log_probs(self.learner.policy, batch)[0].cpu().numpy()
             return {(d.prompt, d.sample): row[: d.length] for d, row in zip(drafts, log_probs, strict=True)}
+
+    def _drafts(self, task: Task) -> list[Rollout]:
+        """Drafts of the samples that a task makes."""
+        made, drafts = indices(task), self.memory.drafts(task.prompt, before=task.visit)
+        return [draft for sample, draft in drafts.items() if sample in made]
 
     def update(self, groups: Sequence[Group]) -> Updated:
         """Update policy and critic."""

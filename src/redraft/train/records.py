@@ -17,7 +17,8 @@ from redraft.rollout.types import Finish, Group
 def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[str, Any]:
     """Counts and means over the rollouts of a step; those about drafts are None where no rollout had one.
 
-    Samples that a group carries from an earlier step or from memory are left out: that step has counted them.
+    Samples that a group carries from an earlier step or from memory are left out: that step has counted them. Shares of
+    prompts leave out those that are continued, which were chosen by their rewards; they are None where all are.
 
     Args:
         groups: graded, at least one, of any size.
@@ -25,6 +26,7 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         steps_per_epoch: turns ages in steps into epochs.
     """
     made = [sample for group in groups for sample in group.samples if not sample.carried]
+    new = [group for group in groups if not _continued(group)]
     rollouts = [sample.rollout for sample in made]
     drafted = [r for r in rollouts if r.draft_length]
     ages = step - np.concatenate([r.sampled_at for r in rollouts])
@@ -40,11 +42,20 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         "full_reuse_ratio": float(np.mean([r.fully_reused for r in drafted])) if drafted else None,
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
         "rollouts_per_prompt": len(rollouts) / len(groups),
-        "informative": float(np.mean([group.informative for group in groups])),
-        "without_correct": float(np.mean([not _any_correct(group) for group in groups])),
-        "replayed": float(np.mean([group.replayed is not None for group in groups])),
+        "informative": _share([group.informative for group in new]),
+        "without_correct": _share([not _any_correct(group) for group in new]),
+        "replayed": _share([group.replayed is not None for group in new]),
         "reward": float(np.mean([sample.reward for sample in made], dtype=np.float32)),
     }
+
+
+def _continued(group: Group) -> bool:
+    """True if an earlier step screened the prompt."""
+    return any(sample.carried and sample is not group.replayed for sample in group.samples)
+
+
+def _share(holds: Sequence[bool]) -> float | None:
+    return float(np.mean(holds)) if holds else None
 
 
 def _any_correct(group: Group) -> bool:

@@ -105,8 +105,12 @@ def _refuse(run: Run, gpu: bool) -> None:
     ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.most_prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
+    ragged = run.reuse.kind == "staged" or len(set(trainer.groups_of_updates(trainer.batch_prompts))) > 1
     refused: list[tuple[bool, str, str, Any, str]] = [
         (bool(run.unsupported), run.unsupported, "reuse", run.reuse.kind, "another, or engine.kind: torch"),
+        (ragged and run.algorithm.loss_agg_mode != "token-mean",
+         "a loss over sequences would count the masked rows of smaller groups or updates", "algorithm.loss_agg_mode",
+         run.algorithm.loss_agg_mode, "token-mean"),
         (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),
         (max(engine.gpus, 1) % engine.tensor_parallel > 0, "replicas of vLLM must divide the GPUs",
          "engine.tensor_parallel", engine.tensor_parallel, f"divisors of {max(engine.gpus, 1)}"),
