@@ -46,22 +46,29 @@ def cells_of(experiments, grids):
 
 
 def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_others(tmp_path):
+    """A call without a target wants the preset's first papers, one for all cells every paper."""
     folder = copy_to(tmp_path)
     experiments = Experiments(folder)
     preset = experiments.preset("tiny")
-    papers, beyond = (cells_of(experiments, experiments.grids("spec_rl", b)) for b in (False, True))
     assert len(preset.seeds) >= 3
-    core = cells_of(experiments, ["core"])
-    assert papers > core >= {"grpo-vanilla", "grpo-spec-l0.5"}, "what extras are compared with"
-    wanted = {(): core, ("reproduction",): papers, ("extras",): core | beyond,
-              ("reproduction", "extras"): papers | beyond}  # fmt: skip
-    for targets, cells in wanted.items():
-        result = snakemake(folder, "-n", "--", *targets, preset="tiny")
+    assert preset.first == ["spec_rl"]
+    grids = {p: [experiments.grids(p, beyond_paper=b) for b in (False, True)] for p in preset.default}
+    named = ("--config", "preset=tiny", "papers=ar3po,speed_rl")
+    wanted = {
+        (): {"spec_rl": ["core"]},
+        named: {"ar3po": ["core"], "speed_rl": ["core"]},
+        ("reproduction",): {p: of_paper for p, (of_paper, _) in grids.items()},
+        ("extras",): {p: preset.default[p] + beyond for p, (_, beyond) in grids.items()},
+        ("reproduction", "extras"): {p: of_paper + beyond for p, (of_paper, beyond) in grids.items()},
+    }
+    for arguments, of_papers in wanted.items():
+        cells = {cell.id: cell for p, names in of_papers.items() for cell in experiments.cells(p, names)}
+        result = snakemake(folder, "-n", *(arguments if arguments == named else ("--", *arguments)), preset="tiny")
         assert result.returncode == 0, result.stderr
         text = result.stdout + result.stderr
-        trained = re.findall(r"output: results/tiny/runs/spec_rl/(\S+)/seed(\d+)/manifest.json", text)
+        trained = re.findall(r"output: results/tiny/runs/(\S+)/seed(\d+)/manifest.json", text)
         assert set(trained) == {(cell, str(seed)) for cell in cells for seed in preset.seeds}
-        models = {experiments.cell(f"spec_rl/{cell}").model for cell in cells}
+        models = {cell.model for cell in cells.values()}
         counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
         assert counts["train"] == counts["generate"] == counts["diversity"] == len(trained)
         assert counts["make_model"] == len(models) * min(preset.blocks, len(preset.seeds))
@@ -71,12 +78,15 @@ def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_other
 
 def test_runs_are_timed_again_if_that_is_asked_for_and_tables_wait_for_it(tmp_path):
     folder = copy_to(tmp_path)
-    for targets, seeds in (([], 0), (["timing"], 2), (["reproduction", "timing"], 2)):
+    papers = len(Experiments(folder).preset("smoke").default)
+    for targets, seeds, named in (([], 0, 1), (["timing"], 2, 1), (["reproduction", "timing"], 2, papers)):
         result = snakemake(folder, "-n", "--", *targets)
         assert result.returncode == 0, result.stderr
         text = result.stdout + result.stderr
-        assert len(re.findall(r"^rule time_runs:", text, flags=re.M)) == seeds
-        collect = text[text.index("rule collect:") :].split("output:")[0]
+        assert len(re.findall(r"^rule time_runs:", text, flags=re.M)) == seeds * named
+        collect = next(part for part in text.split("rule collect:")[1:] if "collected/spec_rl" in part).split(
+            "output:"
+        )[0]
         assert collect.count("results/smoke/timing/spec_rl/seed") == seeds
 
 
