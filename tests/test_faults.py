@@ -20,6 +20,7 @@ from redraft.errors import UserError
 from redraft.files import read_json, write_json
 from redraft.ops.entries import latest
 from redraft.ops.lease import lease, take, took_part
+from redraft.rollout.schedule import ScheduleState
 from redraft.train import integrity
 from redraft.train.checkpoint import Checkpoints, State
 from redraft.train.local import LocalTrainer
@@ -148,7 +149,7 @@ def a_checkpoint(checkpoints, step, content=None):
         for name in OWN:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             torch.save(content or {"x": torch.full((64,), float(step)), "step": step}, folder / name)
-        checkpoints.save_groups(folder, {"waiting": []})
+        checkpoints.save_schedule(folder, ScheduleState({"waiting": []}))
     return state
 
 

@@ -29,7 +29,7 @@ STAGES = (
     *("update_actor", "others", "total"),
 )
 CASE = {
-    "kind": "corrected", "title": "cut and put right", "step": 7, "old_step": 1, "epoch": 1, "prompt": 3, "sample": 0,
+    "kind": "corrected", "title": "cut and put right", "step": 7, "old_step": 1, "visit": 1, "prompt": 3, "sample": 0,
     "draft_length": 5, "prefix_length": 3, "length": 6, "reward": {"old": 0.0, "new": 1.0}, "oldest_token_step": 1,
     "rejected": {"index": 3, "token": "<4"}, "verified_prefix": "1&23", "rejected_tail": "<45", "continuation": "678",
     "problem": "1a+1=", "answer": "2",

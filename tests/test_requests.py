@@ -20,7 +20,8 @@ TINY = {"cpus": 1, "memory_gb": 3, "runtime": "1h"}
 
 
 def asked(preset, stage, **changes):
-    return request_of(stage, EXPERIMENTS.preset(preset).model_copy(update=changes)).model_dump(exclude_none=True)
+    in_use = EXPERIMENTS.with_models_in_use(EXPERIMENTS.preset(preset))
+    return request_of(stage, in_use.model_copy(update=changes)).model_dump(exclude_none=True)
 
 
 @pytest.mark.parametrize("stage", STAGES)

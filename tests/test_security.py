@@ -320,6 +320,7 @@ def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_has
 
     from redraft.config.reuse import Retention
     from redraft.rollout.memory import Memory
+    from redraft.rollout.schedule import ScheduleState
     from redraft.train.checkpoint import Checkpoints, State
     from redraft.train.tensors import save_parts
 
@@ -328,7 +329,7 @@ def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_has
     with checkpoints.written(1, State(step=1)) as folder:  # hashes are of the bombs
         save_parts(folder, parts)
         Memory(Retention(visits=1)).save(folder / "memory.arrow")
-        checkpoints.save_groups(folder, {"waiting": []})
+        checkpoints.save_schedule(folder, ScheduleState({"waiting": []}))
         (folder / name).write_bytes(content)
     with pytest.raises(Exception, match=r"(?i)header|damaged|safetensors|earlier version"):
         read(checkpoints, parts)
@@ -344,7 +345,7 @@ def read(checkpoints, parts):
     folder, _ = checkpoints.latest(hashes=True)
     restore_parts(folder, parts)
     Memory.load(folder / "memory.arrow", Retention(visits=1))
-    checkpoints.groups(folder)
+    checkpoints.schedule(folder)
 
 
 # Servers.

@@ -15,7 +15,7 @@ from redraft.errors import UserError
 from redraft.ops.slurm_ends import known
 
 ROOT = Path(__file__).parents[1]
-PAPER = Experiments(ROOT).preset("paper")
+PAPER = Experiments(ROOT).with_models_in_use(Experiments(ROOT).preset("paper"))
 
 
 @pytest.fixture

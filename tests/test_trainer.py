@@ -881,7 +881,7 @@ def test_a_step_that_only_gathers_leaves_the_policy_as_it_was(tiny_model, tmp_pa
     assert (record["updated"], record["training_step"], record["informative"]) == (False, 0, 0)
     assert record["seconds"]["update_actor"] == record["seconds"]["old_log_probs"] == 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.learner.policy.state_dict().items())
-    assert not trainer.campaign.schedule.state()["waiting"]
+    assert not trainer.campaign.schedule.state().waiting["waiting"]
 
 
 def rollouts_of(folder, step):

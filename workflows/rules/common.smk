@@ -66,6 +66,7 @@ PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 if "seeds" in config:
     PRESET = PRESET.model_copy(update={"seeds": list(range(config["seeds"]))})
 LAYOUT = Layout(PRESET.name)
+IN_USE = EXPERIMENTS.with_models_in_use(PRESET)
 SITE = checked(load_site)
 SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
 

@@ -16,7 +16,7 @@ rule generate:
         f"{RUN}/generate.log",
     threads: 1
     resources:
-        **SITE.resources("evaluate", PRESET),
+        **SITE.resources("evaluate", IN_USE),
         gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
@@ -52,7 +52,7 @@ rule grade:
         "{evaluated}/grade.log",
     threads: 1
     resources:
-        **SITE.resources("grade", PRESET),
+        **SITE.resources("grade", IN_USE),
     params:
         preset=PRESET.name,
         benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
@@ -86,7 +86,7 @@ rule lighteval:
         "{evaluated}/lighteval.log",
     threads: 1
     resources:
-        **SITE.resources("grade", PRESET),
+        **SITE.resources("grade", IN_USE),
     shell:
         "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 
@@ -101,7 +101,7 @@ rule diversity:
         f"{RUN}/diversity.log",
     threads: 1
     resources:
-        **SITE.resources("grade", PRESET),
+        **SITE.resources("grade", IN_USE),
     params:
         folder=subpath(input.manifest, parent=True),
         version=3,  # increase when the measures change

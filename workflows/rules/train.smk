@@ -15,7 +15,7 @@ rule train:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
     resources:
-        **SITE.resources("train", PRESET),
+        **SITE.resources("train", IN_USE),
         gpus=GPUS["train"],
     params:
         preset=PRESET.name,
