@@ -38,9 +38,9 @@ def copy(tmp_path_factory):
     folder = copy_to(tmp_path_factory.mktemp("verl"))
     cells = folder / "experiments/spec_rl/cells.yaml"
     content = yaml.safe_load(cells.read_text())
-    cells = VARIANTS | SCREENED | STAGED
+    variants = VARIANTS | SCREENED | STAGED
     shared = {"model": "qwen3-1.7b-base", "data": "deepmath-2k"}
-    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": cells}})
+    content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": variants}})
     cells.write_text(yaml.safe_dump(content, sort_keys=False))
     command = [sys.executable, "-m", "redraft.cli", "stage", "model", "verl-tiny", MODEL.name, str(MODEL)]
     subprocess.run(command, cwd=folder, check=True, timeout=LIMIT)

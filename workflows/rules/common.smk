@@ -79,8 +79,10 @@ def papers():
     """
     if workflow.is_main_process or VARIABLE not in os.environ:
         every = {"reproduction", "extras"} & set(workflow.dag_settings.targets)
-        asked = [] if every else PRESET.first
-        os.environ[VARIABLE] = ",".join(PRESET.papers(NAMED or asked))
+        asked = PRESET.papers(NAMED or ([] if every else PRESET.first))
+        for paper in asked:
+            checked(lambda: check_paper(paper))
+        os.environ[VARIABLE] = ",".join(asked)
     return os.environ[VARIABLE].split(",")
 
 
@@ -183,6 +185,7 @@ def timing_files(paper):
     return [file for file in files if asked or file.exists()]
 
 
+@cache
 def check_paper(paper):
     """Read what rules need only later, so that a mistake in it is said at once."""
     for cell in EXPERIMENTS.cells(paper, PRESET.default[paper]):
@@ -195,7 +198,7 @@ def check_paper(paper):
 
 
 if workflow.is_main_process:
-    for paper in NAMED or PRESET.default:
+    for paper in NAMED or PRESET.first or PRESET.default:
         checked(lambda: check_paper(paper))
 
 
