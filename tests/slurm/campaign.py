@@ -47,6 +47,7 @@ class Campaign:
         presets = self.folder / "experiments/presets"
         preset = yaml.safe_load((presets / "smoke.yaml").read_text())
         preset |= {"name": "scheduled", "seeds": [0], "engine": preset["engine"] | {"gpus": self.gpus}}
+        preset["default"] = {"spec_rl": preset["default"]["spec_rl"]}
         preset["trainer"] |= {"epochs": 6, "evaluate_every": 6}
         (presets / "scheduled.yaml").write_text(yaml.safe_dump(preset, sort_keys=False))
         paper = self.folder / "experiments/spec_rl"
