@@ -99,7 +99,7 @@ def _critic(run: Run, tokens: int, settings: Table) -> Table:
 
 def rows_per_pass(run: Run) -> int:
     """Sequences in one pass on a processor: the most that are allowed and divide a node's share of a mini-batch."""
-    rows = run.trainer.prompts_per_update * run.trainer.group_size // run.engine.nodes
+    rows = run.trainer.most_prompts_per_update * run.trainer.group_size // run.engine.nodes
     return max(n for n in range(1, min(run.engine.rows_per_micro_batch, rows) + 1) if rows % n == 0)
 
 
