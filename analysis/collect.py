@@ -90,6 +90,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     """
     runs, steps, scores = [], [], []
     asked = experiments.preset(layout.preset)
+    protocol = asked.protocol_of(paper)
     for manifest in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
         folder = manifest.parent
         seed = int(folder.name.removeprefix("seed"))
@@ -97,7 +98,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_json(manifest), read_json(folder / "scores.json")
-        initial = layout.initial(content["configuration"]["model_role"], seed)
+        initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
         sampled = {_sampled(folder), _sampled(initial)}
         missing = [name for place in (folder, initial) for name in _lacking(place, place == folder)]
@@ -154,15 +155,15 @@ def _outdated(
     then, today = manifest["configuration"], run.model_dump(mode="json")
     if any(_differ(then.get(part), today[part]) for part in DEFINING):
         return "a default of its configuration changed"
-    wanted = experiments.preset(preset).benchmarks
+    evaluated = experiments.preset_of(preset, cell.partition("/")[0]).of_seed(int(seed))
     if not first:
         return "its initial policy was not evaluated"
-    if sampled != {sampling_fingerprint(experiments.preset(preset).of_seed(int(seed)))}:
+    if sampled != {sampling_fingerprint(evaluated)}:
         return "its benchmarks, or what samples them, changed"
     for scores, steps in ((scored, policies_of(manifest)), (first, [0])):
         if sorted(scores, key=int) != [str(step) for step in steps]:
             return "its evaluated steps changed"
-        if any(not _of_benchmarks(of_step, wanted) for of_step in scores.values()):
+        if any(not _of_benchmarks(of_step, evaluated.benchmarks) for of_step in scores.values()):
             return "its benchmarks changed"
     return None
 

@@ -13,7 +13,7 @@ from redraft.config import PublishedTable
 def family_of(source: Source) -> Family:
     """Comparisons of every table of runs with "no effect", and of every decidable claim with its threshold."""
     experiments, paper = source.experiments, source.paper
-    benchmarks, spec = experiments.preset(source.preset).benchmarks, experiments.reported(paper)
+    benchmarks, spec = experiments.preset_of(source.preset, paper).benchmarks, experiments.reported(paper)
     unreported = replace(source, reported=no_reported())
     declared = [table for table in experiments.tables(paper).tables if not isinstance(table, PublishedTable)]
     whole = [expand(table, benchmarks, spec, source.preset) for table in declared]

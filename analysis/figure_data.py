@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.collect import Runs
 from analysis.quantities import SPENT, by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
-from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
+from analysis.rollouts import in_bin, of_initial, of_prompts, quantities_of_bins
 from analysis.statistics import Estimate, estimate
 from redraft.config import Cell, Experiments, Figure, Panel
 from redraft.config.figures import PublishedCurves
@@ -38,6 +38,7 @@ def figure_data(
     reported: Bars | None = None,
     cells: Mapping[str, Cell] | None = None,
     unsampled: Set[str] = frozenset(),
+    probe: str = "",
 ) -> pd.DataFrame:
     """All points of a figure, a line each; a panel's cells without runs have no points.
 
@@ -50,6 +51,7 @@ def figure_data(
         reported: those of the bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
         unsampled: benchmarks that the preset leaves out, of which no policy has an accuracy.
+        probe: protocol by which the preset samples initial policies on training prompts; empty if it does not.
     """
     points: list[dict[str, Any]] = []
     for panel in figure.panels:
@@ -64,7 +66,7 @@ def figure_data(
             if x == "cell":
                 points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
             elif x == "bins":
-                points += _bins(panel, cell, runs)
+                points += _bins(panel, cell, runs, probe)
             elif x == "surface":
                 points += _on_surface(panel, cell, runs, (cells or {})[cell])
             else:
@@ -125,14 +127,18 @@ def _bar(panel: Panel, position: int, cell: str, runs: Runs, reported: Mapping[s
     return [_point(panel, cell, position, found, reported.get(cell, math.nan), runs)] if found.seeds else []
 
 
-def _bins(panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
+def _bins(panel: Panel, cell: str, runs: Runs, probe: str) -> list[dict[str, Any]]:
     """A point a bin: the share of prompts in it, or the mean of a quantity over its prompts."""
     chosen = runs.runs[runs.runs["cell"] == cell]
     by_bin: list[dict[int, float]] = [{} for _ in panel.bins[1:]]
-    for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
-        for i, value in enumerate(_of_bins(panel, Path(manifest).parent)):
-            by_bin[i][int(seed)] = value
-    if chosen.empty:
+    for run in chosen.itertuples():
+        prompts = _prompts(panel, run, probe)
+        if prompts is None:
+            continue
+        for i, edges in enumerate(pairwise(panel.bins)):
+            last = edges[1] == panel.bins[-1]
+            by_bin[i][int(run.seed)] = in_bin(prompts, panel.quantity, panel.by, edges, closed=last)
+    if not by_bin[0]:
         return []
     ends = {"first": panel.bins[0], "last": panel.bins[-2]}
     reported = {ends[end]: value for end, value in panel.reported.items()}
@@ -142,14 +148,15 @@ def _bins(panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
     ]
 
 
-def _of_bins(panel: Panel, folder: Path) -> list[float]:
-    """The value of each bin in one run; NaN for the mean over no prompts."""
-    prompts = of_prompts(folder, quantities_of_bins(panel.by, panel.quantity))
+def _prompts(panel: Panel, run: Any, probe: str) -> pd.DataFrame | None:
+    """The prompts of a run that a panel counts; None if it wants its initial policy's, and that was not probed."""
+    if panel.epochs == "initial":
+        return of_initial(Path(run.initial).parent, probe)
+    prompts = of_prompts(Path(run.manifest).parent, quantities_of_bins(panel.by, panel.quantity))
     if panel.epochs != "all":
         epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
         prompts = prompts[prompts["epoch"] == epoch]
-    last = panel.bins[-1]
-    return [in_bin(prompts, panel.quantity, panel.by, edges, closed=edges[1] == last) for edges in pairwise(panel.bins)]
+    return prompts
 
 
 def _on_surface(panel: Panel, cell: str, runs: Runs, definition: Cell) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     table = main_table(experiments, paper)
     if table is None:
         return "", {"run": 0, "of": 0, "heading": ""}
-    preset = experiments.preset(layout.preset)
+    preset = experiments.preset_of(layout.preset, paper)
     whole = expand(table, preset.benchmarks, experiments.reported(paper), preset.name)
     relative = [column.model_copy(update={"in_brackets": False}) for column in whole.columns if relation(column)]
     compared = [row for row in whole.rows if row.at == "end" and row.cell != (row.baseline or whole.baseline)]

@@ -33,7 +33,8 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     manifests = [read_json(layout.folder / run["manifest"]) for run in runs]
     page = TEMPLATES.get_template("report.html.j2").render(
         preset=preset,
-        benchmarks=preset.benchmarks,
+        evaluations=(evaluations := _evaluations(layout.preset, papers, experiments)),
+        benchmarks=list(dict.fromkeys(name for each in evaluations for name in each["benchmarks"])),
         blocks=preset.blocks,
         papers=[_paper(layout, paper, experiments, preset) for paper in papers],
         runs=runs,
@@ -41,6 +42,19 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         machines=sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
     )
     write_atomically(layout.report, page)
+
+
+def _evaluations(preset: str, papers: list[str], experiments: Experiments) -> list[dict[str, Any]]:
+    """The benchmarks that papers are evaluated on, with their names: those with the same ones together."""
+    found: list[dict[str, Any]] = []
+    for paper in papers:
+        benchmarks = experiments.preset_of(preset, paper).benchmarks
+        same = next((each for each in found if each["benchmarks"] == benchmarks), None)
+        if same:
+            same["papers"].append(paper)
+        else:
+            found.append({"papers": [paper], "benchmarks": benchmarks})
+    return found
 
 
 def _commit(git: dict[str, Any]) -> str:

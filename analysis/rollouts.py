@@ -10,6 +10,7 @@ import pandas as pd
 
 from redraft.errors import UserError
 from redraft.files import read_parquet
+from redraft.tasks.answers import Outcome
 
 SHARE = "share"
 """Quantity of a bin: the share of prompts in it."""
@@ -70,6 +71,25 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
     rollouts = read_rollouts(folder, sorted(needed))
     parts = {name: PROMPT_QUANTITIES[name][0](rollouts) for name in quantities}
     return pd.DataFrame(parts).reset_index()
+
+
+def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
+    """Pass rates of training prompts under an initial policy: column `pass_rate`, a line a prompt.
+
+    Args:
+        evaluated: folder of the policy's evaluation (`Layout.initial`).
+        probe: protocol by which it was sampled on training prompts.
+
+    Returns:
+        the frame, or None if it was not.
+    """
+    seed, role, initial = evaluated.name, evaluated.parent.name, evaluated.parents[2]
+    file = initial / probe / role / seed / "grades.parquet"
+    if not probe or not file.exists():
+        return None
+    grades = read_parquet(file, ("benchmark", "problem", "outcome"), only=True)
+    right = (grades["outcome"] == Outcome.CORRECT).groupby([grades["benchmark"], grades["problem"]]).mean()
+    return right.rename("pass_rate").reset_index()
 
 
 def quantities_of_bins(by: str, quantity: str) -> list[str]:

@@ -56,7 +56,7 @@ def _sheet(table: Table, source: Source, family: Family) -> Sheet:
     if isinstance(table, PublishedTable):
         cells = published.make_published(table, source.reported)
         return Sheet(table, published.columns_of(table), cells)  # the paper's own curves: no stand-in
-    benchmarks = source.experiments.preset(source.preset).benchmarks
+    benchmarks = source.experiments.preset_of(source.preset, source.paper).benchmarks
     whole = expand(table, benchmarks, source.experiments.reported(source.paper), source.preset)
     stand_in = source.experiments.preset(source.preset).stand_in
     cells = make_table(whole, source, family)

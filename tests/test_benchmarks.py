@@ -12,7 +12,7 @@ from redraft.errors import UserError
 ROOT = Path(__file__).parents[1]
 SIZES = {
     "aime24": 30, "aime25": 30, "amc23": 40, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018,
-    "ifeval": 541, "gsm8k": 1319, "dapo1k": 1000,
+    "ifeval": 541, "gsm8k": 1319, "dapo1k": 1000, "dapo17k_prompts": 1000,
 }  # fmt: skip
 
 
@@ -73,6 +73,19 @@ def test_a_protocol_is_a_preset_s_benchmarks():
     experiments = Experiments(ROOT)
     assert experiments.preset("paper").benchmarks == experiments.protocol("spec_rl")
     assert experiments.preset("tiny").benchmarks == experiments.protocol("tiny")
+
+
+def test_each_paper_is_evaluated_by_its_own_protocol_where_the_preset_says_so():
+    experiments = Experiments(ROOT)
+    paper = {name: experiments.preset_of("paper", name).benchmarks for name in experiments.preset("paper").default}
+    assert paper == {
+        name: experiments.protocol("ar3po" if name == "equal_budget" else name)
+        for name in ("spec_rl", "speed_rl", "ar3po", "equal_budget")
+    }
+    for name in ("tiny", "smoke"):
+        preset = experiments.preset(name)
+        assert experiments.preset_of(name, "speed_rl").benchmarks == preset.benchmarks
+    assert experiments.preset("smoke").protocol_of("ar3po") == "smoke"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def layout(tmp_path):
 
 
 def initial(layout, seed):
-    return layout.initial(Experiments(ROOT).preset("smoke").role(ROLE, seed), seed)
+    return layout.initial("smoke", Experiments(ROOT).preset("smoke").role(ROLE, seed), seed)
 
 
 def write_hashes(folder, *manifest):

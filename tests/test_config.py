@@ -380,6 +380,7 @@ def test_a_wrong_cell_is_named_with_file_key_and_value(experiments, name):
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
+SUMS = {"sums": {"data": {"kind": "arithmetic"}}}
 WRONG_PRESET = {
     "a scale that its models are not of": (lambda p: p.update(paper_scale=True), ["paper_scale", "qwen3-1.7b-base"]),
     "a seed twice": (lambda p: p.update(seeds=[0, 1, 0]), ["seeds", "twice"]),
@@ -402,10 +403,17 @@ WRONG_PRESET = {
         ["benchmarks", "24", "number"],
     ),
     "two ways to evaluate": (
-        lambda p: p.update(benchmarks={"sums": {"data": {"kind": "arithmetic"}}}),
+        lambda p: p.update(benchmarks=SUMS),
         ["either protocol or benchmarks"],
     ),
     "no way to evaluate": (lambda p: p.pop("protocol"), ["either protocol or benchmarks"]),
+    "a paper's unknown protocol": (lambda p: p.update(protocols={"spec_rl": "x"}), ["no such protocol", "greedy"]),
+    "a protocol of an unknown paper": (lambda p: p.update(protocols={"spec": "tiny"}), ["no paper spec"]),
+    "an unknown probe": (lambda p: p.update(probe="prompts"), ["no such protocol", "prompts", "tiny_prompts"]),
+    "protocols without protocol": (
+        lambda p: p.update(protocols={"spec_rl": "tiny"}, protocol="", benchmarks=SUMS),
+        ["protocols are what differs from protocol"],
+    ),
     "an unknown protocol": (lambda p: p.update(protocol="spec-rl"), ["spec-rl", "spec_rl"]),
     "an unknown backend": (lambda p: p.update(evaluation={"backend": "x"}), ["evaluation.backend", "x", "vllm"]),
     "a model that leaves its folder": (lambda p: p["models"].update({"..": {"kind": "tiny"}}), ["models", ".."]),

@@ -36,7 +36,7 @@ def evaluated(tmp_path_factory):
         "max_new_tokens": 24,
     }  # fmt: skip
     file.write_text(yaml.safe_dump(preset))
-    where = folder / "results/smoke/initial/qwen3-1.7b-base/seed0"
+    where = folder / "results/smoke/initial/smoke/qwen3-1.7b-base/seed0"
     command = ["snakemake", "--config", "preset=smoke", "--", str((where / "ifeval.json").relative_to(folder))]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, check=False)
     assert result.returncode == 0, result.stderr[-3000:]

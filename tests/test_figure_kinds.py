@@ -143,6 +143,26 @@ def test_a_quantity_over_bins_is_the_mean_of_their_prompts_and_an_empty_bin_has_
     plt.close("all")
 
 
+def test_pass_rates_of_an_initial_policy_are_those_of_its_probe(runs, tmp_path):
+    panel = {"quantity": "share", "by": "pass_rate", "bins": [0, 0.2, 0.98, 1], "epochs": "initial", "title": "p",
+             "cells": [A]}  # fmt: skip
+    whole = figure("bins", panel)
+    evaluated = tmp_path / "initial/tiny/model@1/seed1/generations.json"
+    runs.runs["initial"] = str(evaluated)
+    assert figure_data(whole, runs, paper_scale=False, probe="prompts").empty, "it was not probed"
+    right = ["correct", "correct"]
+    outcomes = {0: ["incorrect", "no answer"], 1: ["correct", "incorrect"], 2: right, 3: right}
+    lines = [{"benchmark": "b", "problem": p, "outcome": o} for p, of_prompt in outcomes.items() for o in of_prompt]
+    probed = tmp_path / "initial/prompts/model@1/seed1/grades.parquet"
+    probed.parent.mkdir(parents=True)
+    pd.DataFrame(lines).to_parquet(probed)
+    assert figure_data(whole, runs, paper_scale=False).empty, "the preset has no probe"
+    data = figure_data(whole, runs, paper_scale=False, probe="prompts")
+    assert list(data["reproduced"]) == [0.25, 0.25, 0.5]
+    with pytest.raises(ValidationError, match="the share of prompts by pass_rate alone"):
+        figure("bins", panel | {"quantity": "responses"})
+
+
 def test_over_hours_lines_stand_at_their_own_hours_and_a_smoothed_one_lies_over_them(runs):
     panel = {"quantity": "reward", "title": "r", "cells": [A, B], "smoothing": 0.5}
     data = figure_data(figure("hours", panel), runs, paper_scale=False)

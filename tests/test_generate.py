@@ -48,7 +48,7 @@ def sampled(policy, file, benchmarks=SUMS, seed=0, backend="torch", **arguments)
 def test_no_two_processes_sample_into_one_folder(policy, tmp_path):
     with lease(tmp_path, EVALUATION):
         with pytest.raises(UserError, match="another process works in this folder"):
-            stages.generate("smoke", 0, tmp_path / "generations.parquet", [policy])
+            stages.generate("smoke", "smoke", 0, tmp_path / "generations.parquet", [policy])
         asked = Asked(str(policy), "tiny", [], Evaluation(backend="torch"), ENGINE, folder=tmp_path)
         with pytest.raises(UserError, match="another process works in this folder"):
             evaluate(asked, Experiments(), tmp_path)

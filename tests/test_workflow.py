@@ -118,7 +118,7 @@ def test_every_run_leaves_its_records_rollouts_scores_and_manifest(campaign):
 
 def test_initial_policies_are_evaluated_with_every_seed(campaign):
     for seed, role in enumerate(("qwen3-1.7b-base", "qwen3-1.7b-base@1")):
-        folder = campaign / f"results/smoke/initial/{role}/seed{seed}"
+        folder = campaign / f"results/smoke/initial/smoke/{role}/seed{seed}"
         scores = json.loads((folder / "scores.json").read_text())
         assert list(scores) == ["0"]
         assert {s["total"] for s in scores["0"].values()} == {20}
@@ -338,13 +338,13 @@ def without_seconds(run):
     [
         (
             "generations.parquet",
-            ["grade", "smoke", "generations.parquet", "new.json"],
+            ["grade", "smoke", "smoke", "generations.parquet", "new.json"],
             ["generations.parquet", "damaged"],
         ),
         ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "manifest.json"]),
         (
             "policies/step-0006/model.safetensors",
-            ["generate", "smoke", "0", "new.parquet", "policies/step-0004", "policies/step-0006"],
+            ["generate", "smoke", "smoke", "0", "new.parquet", "policies/step-0004", "policies/step-0006"],
             ["policies/step-0006", "damaged"],
         ),
     ],
@@ -368,7 +368,7 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
     ):
         changed.to_parquet(tmp_path / "generations.parquet")
         shutil.copy(run / "generations.json", tmp_path)
-        assert word in mistake(tmp_path, "stage", "grade", "smoke", "generations.parquet", "scores.json")
+        assert word in mistake(tmp_path, "stage", "grade", "smoke", "smoke", "generations.parquet", "scores.json")
 
 
 @pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"], ["seeds=0"], ["seeds=some"]])

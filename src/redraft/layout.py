@@ -63,9 +63,10 @@ class Layout:
         """Training problems and their origin."""
         return self.folder / "data" / _part("role", role)
 
-    def initial(self, role: str, seed: int | str) -> Path:
-        """Evaluation of an initial policy with one seed."""
-        return self.folder / "initial" / _part("role", role) / _part("seed", f"seed{seed}")
+    def initial(self, protocol: str, role: str, seed: int | str) -> Path:
+        """Evaluation of an initial policy with one seed by a protocol (`Preset.protocol_of`)."""
+        initial = self.folder / "initial" / _part("protocol", protocol)
+        return initial / _part("role", role) / _part("seed", f"seed{seed}")
 
     def run(self, cell_id: str, seed: int | str) -> Path:
         """Folder of one run."""

@@ -220,11 +220,12 @@ def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:
     return report
 
 
-def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> None:
-    """Sample policies on the preset's benchmarks.
+def generate(preset_name: str, protocol: str, seed: int, file: Path, policies: list[Path]) -> None:
+    """Sample policies on the benchmarks of a protocol.
 
     Args:
         preset_name: name of the preset.
+        protocol: name of the protocol (`Preset.protocol_of`).
         seed: seed of the sampling streams.
         file: file of the generations.
         policies: folders of policies, or manifests of runs, which stand for all policies that they name. A folder
@@ -235,7 +236,7 @@ def generate(preset_name: str, seed: int, file: Path, policies: list[Path]) -> N
     from redraft.ops.lease import EVALUATION, lease
     from redraft.ops.provenance import environment, git_state, hashes
 
-    preset = Experiments().preset(preset_name).of_seed(seed)
+    preset = Experiments().preset(preset_name, protocol).of_seed(seed)
     log = file.parent / "generate.log"
     steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
     with lease(file.parent, EVALUATION, log) as held, _devices(min(preset.engine.gpus, 1), file.parent) as taken:
@@ -262,12 +263,12 @@ def _policies_of(path: Path) -> dict[int, Path]:
     return {int(step) if prefix == "step" and step.isdigit() else 0: path}
 
 
-def grade(preset_name: str, generations: Path, file: Path, processes: int = 1) -> None:
-    """Grade saved generations."""
+def grade(preset_name: str, protocol: str, generations: Path, file: Path, processes: int = 1) -> None:
+    """Grade saved generations on the benchmarks of a protocol (`Preset.protocol_of`)."""
     from redraft.evaluate.grade import grade as graded
 
     seed = read_json(generations.with_suffix(".json"))["seed"]
-    graded(generations, Experiments().preset(preset_name).of_seed(seed).benchmarks, file, processes)
+    graded(generations, Experiments().preset(preset_name, protocol).of_seed(seed).benchmarks, file, processes)
 
 
 def lighteval(generations: Path, grades: Path, comparison: Path) -> None:

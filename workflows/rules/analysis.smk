@@ -64,6 +64,7 @@ rule figures:
     input:
         **COLLECTED,
         spec="experiments/{paper}/figures.yaml",
+        probed=lambda wildcards: probed(wildcards.paper),
         published=lambda wildcards: published_points(wildcards.paper),
     output:
         directory(LAYOUT.figures("{paper}")),

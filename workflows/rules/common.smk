@@ -1,7 +1,6 @@
 # What all rules share: the preset's cells and where their files lie.
 
 import os
-import re
 import subprocess
 import sys
 from functools import cache
@@ -100,7 +99,8 @@ def named_papers():
 VARIABLE = "REDRAFT_PAPERS"
 NAMED = checked(named_papers)
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
-INITIAL = str(LAYOUT.initial("{role}", "{seed}"))
+INITIAL = str(LAYOUT.initial("{protocol}", "{role}", "{seed}"))
+EVALUATED = str(LAYOUT.folder / "{kind}/{group}/{policy}")
 ONE = min(PRESET.engine.gpus, 1)
 STAGES = {
     **dict.fromkeys(["train", "time_runs"], "train"),
@@ -172,7 +172,7 @@ def wanted_initial(paper):
     """Folders of the evaluations of all initial policies that they start from."""
     roles = dict.fromkeys(cell.model for cell in wanted_cells(paper))
     return [
-        LAYOUT.initial(PRESET.role(role, seed), seed)
+        LAYOUT.initial(PRESET.protocol_of(paper), PRESET.role(role, seed), seed)
         for role in roles
         for seed in PRESET.seeds
     ]
@@ -208,10 +208,26 @@ def run_of(wildcards):
     return checked(lambda: EXPERIMENTS.run(cell_id, int(wildcards.seed), PRESET.name))
 
 
+def protocol_of(wildcards):
+    """The protocol by which what a rule's wildcards name is evaluated: a run by its paper's."""
+    if hasattr(wildcards, "protocol"):
+        return wildcards.protocol
+    if getattr(wildcards, "kind", "runs") == "initial":
+        return wildcards.group
+    return PRESET.protocol_of(getattr(wildcards, "paper", None) or wildcards.group)
+
+
+def benchmarks_of(wildcards):
+    """The benchmarks of that protocol."""
+    return EXPERIMENTS.preset(PRESET.name, protocol_of(wildcards)).benchmarks
+
+
 @cache
-def sampled(block):
+def sampled(protocol, block):
     """Fingerprint of the generations of a block of seeds."""
-    return sampling_fingerprint(PRESET.of_block(block))
+    return sampling_fingerprint(
+        EXPERIMENTS.preset(PRESET.name, protocol).of_block(block)
+    )
 
 
 def made(kind, name):
@@ -277,6 +293,19 @@ def published_points(paper):
     return [file for file in (*files, *curves) if file and file.exists()]
 
 
+def probed(paper):
+    """Verdicts of initial policies on training prompts, for the figures that show them, if the preset samples them."""
+    panels = [p for f in EXPERIMENTS.figures(paper).figures for p in f.panels]
+    shown = {cell for p in panels if p.epochs == "initial" for cell in p.cells}
+    roles = {cell.model for cell in wanted_cells(paper) if cell.name in shown}
+    return [
+        LAYOUT.initial(PRESET.probe, PRESET.role(role, seed), seed) / "grades.parquet"
+        for role in sorted(roles)
+        for seed in PRESET.seeds
+        if PRESET.probe
+    ]
+
+
 def case_run(paper):
     """Folder of the run that the case studies are drawn from."""
     cell = EXPERIMENTS.figures(paper).cases.cell
@@ -291,7 +320,9 @@ def has_cases(paper):
 
 def twice_graded(paper):
     """IFEval's verdicts by two graders, of all policies that are evaluated, if they are asked for."""
-    kinds = [benchmark.grading for benchmark in PRESET.benchmarks.values()]
+    kinds = [
+        b.grading for b in EXPERIMENTS.preset_of(PRESET.name, paper).benchmarks.values()
+    ]
     if not PRESET.evaluation.lighteval or "instructions" not in kinds:
         return []
     return [
@@ -320,7 +351,10 @@ wildcard_constraints:
     cell=r"[A-Za-z0-9_.-]+",
     seed=r"\d+",
     role=r"[A-Za-z0-9_.-]+(@\d+)?",
-    evaluated=rf"{re.escape(str(LAYOUT.folder))}/(runs|initial)/.+",
+    protocol=r"[A-Za-z0-9_-]+",
+    kind="runs|initial",
+    group=r"[A-Za-z0-9_-]+",
+    policy=r".+",
 
 
 onstart:

@@ -8,7 +8,9 @@ localrules:  # compute nodes may have no network
 rule generate:
     input:
         manifest=f"{RUN}/manifest.json",
-        problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
+        problems=lambda wildcards: problem_files(
+            *(b.data for b in benchmarks_of(wildcards).values())
+        ),
     output:
         generations=f"{RUN}/generations.parquet",
         record=f"{RUN}/generations.json",
@@ -20,16 +22,21 @@ rule generate:
         gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
+        protocol=protocol_of,
         policies=lambda wildcards, input: input.manifest,
-        benchmarks=lambda wildcards: sampled(int(wildcards.seed) % PRESET.blocks),
+        benchmarks=lambda wildcards: sampled(
+            protocol_of(wildcards), int(wildcards.seed) % PRESET.blocks
+        ),
     shell:
-        "redraft stage generate {params.preset:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
+        "redraft stage generate {params.preset:q} {params.protocol:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
 
 
 use rule generate as generate_initial with:
     input:
         manifest=LAYOUT.model("{role}") / "model.safetensors",
-        problems=problem_files(*(b.data for b in PRESET.benchmarks.values())),
+        problems=lambda wildcards: problem_files(
+            *(b.data for b in benchmarks_of(wildcards).values())
+        ),
     output:
         generations=f"{INITIAL}/generations.parquet",
         record=f"{INITIAL}/generations.json",
@@ -37,28 +44,34 @@ use rule generate as generate_initial with:
         f"{INITIAL}/generate.log",
     params:
         preset=PRESET.name,
+        protocol=protocol_of,
         policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
-        benchmarks=lambda wildcards: sampled(int(wildcards.seed) % PRESET.blocks),
+        benchmarks=lambda wildcards: sampled(
+            protocol_of(wildcards), int(wildcards.seed) % PRESET.blocks
+        ),
 
 
 rule grade:
     input:
-        "{evaluated}/generations.parquet",
+        f"{EVALUATED}/generations.parquet",
     output:
-        scores="{evaluated}/scores.json",
-        grades="{evaluated}/grades.parquet",
-        hashes="{evaluated}/grades.json",
+        scores=f"{EVALUATED}/scores.json",
+        grades=f"{EVALUATED}/grades.parquet",
+        hashes=f"{EVALUATED}/grades.json",
     log:
-        "{evaluated}/grade.log",
+        f"{EVALUATED}/grade.log",
     threads: 1
     resources:
         **SITE.resources("grade", IN_USE),
     params:
         preset=PRESET.name,
-        benchmarks=benchmarks_fingerprint(PRESET.benchmarks, graded=True),
+        protocol=protocol_of,
+        benchmarks=lambda wildcards: benchmarks_fingerprint(
+            benchmarks_of(wildcards), graded=True
+        ),
         version=3,  # increase when the grader or the scores change
     shell:
-        "redraft stage grade {params.preset:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
+        "redraft stage grade {params.preset:q} {params.protocol:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 
 
 rule lighteval_environment:
@@ -75,15 +88,15 @@ rule lighteval_environment:
 rule lighteval:
     input:
         environment=ancient(rules.lighteval_environment.output),
-        generations="{evaluated}/generations.parquet",
-        grades="{evaluated}/grades.parquet",
+        generations=f"{EVALUATED}/generations.parquet",
+        grades=f"{EVALUATED}/grades.parquet",
         scripts=multiext("workflows/lighteval/", "grade.py", "tasks.py"),
     output:
-        comparison="{evaluated}/ifeval.json",
-        verdicts="{evaluated}/lighteval.parquet",
-        summary="{evaluated}/lighteval.json",
+        comparison=f"{EVALUATED}/ifeval.json",
+        verdicts=f"{EVALUATED}/lighteval.parquet",
+        summary=f"{EVALUATED}/lighteval.json",
     log:
-        "{evaluated}/lighteval.log",
+        f"{EVALUATED}/lighteval.log",
     threads: 1
     resources:
         **SITE.resources("grade", IN_USE),

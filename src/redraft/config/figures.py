@@ -93,8 +93,9 @@ class Panel(Config):
     """Quantity of a prompt whose value chooses the bin."""
     bins: list[float] = []
     """Edges of the bins, rising; the last one belongs to the last bin."""
-    epochs: Literal["first", "last", "all"] = "all"
-    """Epochs whose prompts are counted."""
+    epochs: Literal["initial", "first", "last", "all"] = "all"
+    """Epochs whose prompts are counted; `initial` are the prompts that the preset's `probe` samples from each cell's
+    initial policy, of which there are pass rates alone."""
     axes: list[str] = []
     """Horizontal and vertical axis: keys of a cell, such as `reuse.lenience`, whose values are numbers."""
     published: PublishedPoints | None = None
@@ -172,6 +173,8 @@ class Figure(Config):
                     _refuse(field, axes, x)
             if x == "bins" and (not panel.by or len(panel.bins) < 2):
                 raise ValueError("a panel over bins needs `by` and at least two edges (bins)")
+            if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
+                raise ValueError("of an initial policy there is the share of prompts by pass_rate alone")
             if x == "surface" and not panel.published and len(panel.axes) != 2:
                 raise ValueError("a surface of cells needs two axes")
         return self

@@ -56,15 +56,21 @@ class Experiments:
         return parse(CellFile, read_yaml(file), file)
 
     @cache  # noqa: B019
-    def preset(self, name: str) -> Preset:
-        """Preset of that name, with the benchmarks of its protocol."""
+    def preset(self, name: str, protocol: str = "") -> Preset:
+        """Preset of that name, with the benchmarks of its protocol, or of another one (`Preset.protocol_of`)."""
         file = self._preset(name)
         preset = parse(Preset, read_yaml(file), file)
         if preset.name != name:
             raise UserError("a preset is named as its file", file=file, key="name", value=preset.name, allowed=name)
-        if preset.protocol:
-            return preset.model_copy(update={"benchmarks": self.protocol(preset.protocol, file)})
-        return preset
+        for named in (*preset.protocols.values(), preset.probe):
+            self._known_protocol(named, file)
+        if not preset.protocol and protocol in ("", name):
+            return preset
+        return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
+
+    def preset_of(self, name: str, paper: str) -> Preset:
+        """Preset of that name, with the benchmarks that a paper's policies are evaluated on."""
+        return self.preset(name, self.preset(name).protocol_of(paper))
 
     @cache  # noqa: B019
     def hyperparameters(self, paper: str) -> HyperparameterFile:
@@ -114,8 +120,7 @@ class Experiments:
             UserError: for an unknown protocol, benchmark or key.
         """
         content, file = self.benchmark_file(), self._benchmarks
-        if name not in content.protocols:
-            raise UserError("no such protocol", file=asking, key="protocol", value=name, allowed=content.protocols)
+        self._known_protocol(name, asking)
         protocol = content.protocols[name]
         common = protocol.sampling.model_dump(exclude_unset=True)
         benchmarks = {}
@@ -128,6 +133,11 @@ class Experiments:
                 **dict(content.sets[benchmark]), **sampling.model_dump(exclude_unset=True)
             )
         return benchmarks
+
+    def _known_protocol(self, name: str, asking: Path | None) -> None:
+        known = self.benchmark_file().protocols
+        if name and name not in known:
+            raise UserError("no such protocol", file=asking, key="protocol", value=name, allowed=known)
 
     def tables(self, paper: str) -> TableFile:
         """Parsed `tables.yaml` of a paper.

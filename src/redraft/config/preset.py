@@ -39,8 +39,13 @@ class Preset(Config):
     """Sampling of policies on benchmarks."""
     protocol: str = ""
     """Protocol of experiments/benchmarks.yaml that policies are evaluated by; excludes `benchmarks`."""
+    protocols: dict[PaperName, str] = {}
+    """Paper to its protocol, where it is not `protocol`."""
+    probe: str = ""
+    """Protocol by which initial policies are sampled on training prompts, for histograms of their pass rates; without
+    one these stay empty."""
     benchmarks: dict[WordyName, Benchmark] = {}
-    """Benchmarks that policies are evaluated on; those of the protocol once that is read."""
+    """Benchmarks that policies are evaluated on; those of a paper's protocol once that is read."""
     default: dict[PaperName, list[str]]
     """Paper to the grids that `snakemake` runs of it."""
     first: list[PaperName] = []
@@ -51,6 +56,10 @@ class Preset(Config):
     def stand_in(self) -> str:
         """Text for every table and figure that is not of the papers' models and data; empty at the papers' scale."""
         return "" if self.paper_scale else f"Stand-in for the paper's models and data (preset {self.name})"
+
+    def protocol_of(self, paper: str) -> str:
+        """Name of the protocol that a paper's policies are evaluated by; the preset's own if it lists benchmarks."""
+        return self.protocols.get(paper, self.protocol) or self.name
 
     def of_block(self, block: int) -> "Preset":
         """The preset with the models, training data and benchmarks of a block; those of files stay as they are."""
@@ -86,7 +95,7 @@ class Preset(Config):
 
     @model_validator(mode="after")
     def _known_papers(self) -> "Preset":
-        self.papers(self.first)
+        self.papers([*self.first, *self.protocols])
         return self
 
     def papers(self, asked: list[str]) -> list[str]:
@@ -104,6 +113,8 @@ class Preset(Config):
     def _evaluated_once(self) -> "Preset":
         if bool(self.protocol) == bool(self.benchmarks):
             raise ValueError("either protocol or benchmarks must be given, and not both")
+        if self.protocols and not self.protocol:
+            raise ValueError("protocols are what differs from protocol, which is not given")
         return self
 
     @model_validator(mode="after")
