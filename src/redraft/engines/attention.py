@@ -1,7 +1,8 @@
 """Attention of a decoding pass on a CPU: two matrix products, which take half as long as PyTorch's fused kernel there.
 
-The fused kernel is made for many queries a sequence; a decoding pass has one. It is registered with transformers under
-a name of its own and chosen only while an engine runs, so training and every other use of the model keep theirs.
+The fused kernel is made for many queries a sequence; a decoding pass has one, or the few of a speculated block. It is
+replaced under a name of its own, known to transformers, and only while an engine runs: training and every other use of
+the model keep theirs.
 """
 
 from collections.abc import Iterator
@@ -27,18 +28,19 @@ def attention(
     """Attention as transformers asks for it: query (rows, heads, tokens, head_dim); key and value may have fewer heads.
 
     Args:
-        attention_mask: float (rows, 1, 1, slots), added to a decoding pass's scores; None for prefill, which is causal.
+        attention_mask: float (rows, 1, tokens, slots), added to a decoding pass's scores; None for prefill, which is
+            causal.
     """
     if attention_mask is None:
         grouped = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
         return out.transpose(1, 2), None
-    heads = key.shape[1]
+    heads, tokens = key.shape[1], query.shape[2]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    grouped_query = (query[:, :, 0] * scale).unflatten(1, (heads, -1))  # heads that share keys join in one product
-    scores = torch.matmul(grouped_query, key.transpose(2, 3)).add_(attention_mask)
-    out = torch.matmul(scores.softmax(-1), value)
-    return out.flatten(1, 2)[:, None], None
+    grouped_query = (query * scale).unflatten(1, (heads, -1)).flatten(2, 3)  # heads that share keys join in one product
+    scores = torch.matmul(grouped_query, key.transpose(2, 3)).unflatten(2, (-1, tokens)).add_(attention_mask[:, None])
+    out = torch.matmul(scores.softmax(-1).flatten(2, 3), value).unflatten(2, (-1, tokens))
+    return out.flatten(1, 2).transpose(1, 2), None
 
 
 AttentionInterface.register(NAME, attention)

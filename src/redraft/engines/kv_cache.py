@@ -74,12 +74,13 @@ class SlotCache(Cache):
         self._reserve(width)
         self._rows, self._count = rows, 0
 
-    def decode(self, positions: torch.Tensor, longest: int) -> int:
-        """The next pass writes one slot of each of the first rows.
+    def decode(self, positions: torch.Tensor, longest: int, width: int = 1) -> int:
+        """The next pass writes `width` slots of each of the first rows, one behind the other.
 
         Args:
-            positions: int64 (rows,), the slot of each.
+            positions: int64 (rows,), the first slot of each.
             longest: slots in use after the pass.
+            width: tokens of a row.
 
         Returns:
             the slots that the pass will attend to; the mask must hide those that a row does not use.
@@ -88,7 +89,8 @@ class SlotCache(Cache):
         heads, slots = self._all.shape[3:5]
         self._count = len(positions)
         first = torch.arange(0, self._count * heads * slots, slots, device=positions.device)
-        self._index = (first.view(-1, heads) + positions[:, None]).view(-1)
+        behind = torch.arange(width, device=positions.device)
+        self._index = (first.view(-1, heads, 1) + positions[:, None, None] + behind).view(-1)
         self._span = longest if self._growth == self.most else slots
         return self._span
 

@@ -180,24 +180,25 @@ class Rows:
             self.top_tokens = torch.nn.functional.pad(self.top_tokens, pad)
             self.top_log_probs = torch.nn.functional.pad(self.top_log_probs, pad)
 
-    def advance(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> None:
-        """Note one token of every decoding row.
+    def advance(self, tokens: torch.Tensor, log_probs: torch.Tensor, kept: torch.Tensor) -> None:
+        """Note the first tokens of every decoding row; those behind `kept` are overwritten by the next ones.
 
         Args:
-            tokens: int64 (decoding,).
-            log_probs: float32 (decoding, vocabulary), the policy's law.
+            tokens: int64 (decoding, n).
+            log_probs: float32 (decoding, n, vocabulary), the policy's law of each.
+            kept: int64 (decoding,), number of tokens that count, 1 to n.
         """
         rows = slice(0, self.decoding)
-        counts = self.counts[rows, None]
-        self.out_tokens[rows].scatter_(1, counts, tokens[:, None].to(torch.int32))
-        self.out_log_probs[rows].scatter_(1, counts, log_probs.gather(1, tokens[:, None]))
+        places = self.counts[rows, None] + torch.arange(tokens.shape[1], device=self.device)
+        self.out_tokens[rows].scatter_(1, places, tokens.to(torch.int32))
+        self.out_log_probs[rows].scatter_(1, places, log_probs.gather(2, tokens[..., None])[..., 0])
         if any(row.decoding.top for row in self.live):
             top = log_probs.topk(self.top_tokens.shape[2])
-            at = (torch.arange(self.decoding, device=self.device), counts[:, 0])
+            at = (torch.arange(self.decoding, device=self.device)[:, None], places)
             self.top_tokens[at], self.top_log_probs[at] = top.indices.to(torch.int32), top.values
-        self.tokens[rows] = tokens
-        self.positions[rows] += 1
-        self.counts[rows] += 1
+        self.tokens[rows] = tokens.gather(1, kept[:, None] - 1)[:, 0]
+        self.positions[rows] += kept
+        self.counts[rows] += kept
 
     def finish(self, row: Row, tokens: list[int]) -> None:
         """Let a session that decoded these tokens stop; it keeps its row.

@@ -31,10 +31,10 @@ def sample(log_probs: torch.Tensor, uniforms: torch.Tensor, greedy: bool = False
     if greedy:
         return log_probs.argmax(dim=-1)
     if top_p >= 1:
-        return _invert(log_probs.exp(), uniforms)
+        return invert(log_probs.exp(), uniforms)
     ordered, index = log_probs.exp().sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered
-    rank = _invert(ordered.masked_fill(before >= top_p, 0.0), uniforms)
+    rank = invert(ordered.masked_fill(before >= top_p, 0.0), uniforms)
     return index.gather(1, rank[:, None])[:, 0]
 
 
@@ -65,7 +65,7 @@ def sample_specially(
     inverted = [row for row, key in enumerate(keys) if key is None]
     noisy = [row for row, key in enumerate(keys) if key is not None]
     if inverted:
-        tokens[inverted] = _invert(law[inverted].exp(), uniforms[inverted])
+        tokens[inverted] = invert(law[inverted].exp(), uniforms[inverted])
     if noisy:
         noise = gumbel([key for key in keys if key is not None], positions[noisy], law.shape[1])
         tokens[noisy] = (law[noisy] + noise).argmax(dim=-1)
@@ -93,7 +93,7 @@ def _rest(law: torch.Tensor, first: Residual) -> torch.Tensor:
     return torch.where(rest.sum() > 0, rest.log(), law)
 
 
-def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+def invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """The first index whose cumulative weight reaches the uniform's share of the whole; never one of weight 0."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     targets = uniforms.to(torch.float64)[:, None] * cumulative[:, -1:]

@@ -42,6 +42,7 @@ class TorchEngine:
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
         temperature: of sampling and of scoring; 0 takes the most probable token.
         top_p: of sampling.
+        lookahead: tokens behind the last one of a response that a pass may compute and drop.
 
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
@@ -58,7 +59,7 @@ class TorchEngine:
 
     def __init__(
         self, model: PreTrainedModel, *, stops: Collection[int], max_length: int, max_rows: int = 256,
-        max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0,
+        max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0, lookahead: int = 0,
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
         self.model, self.stops, self.max_rows = model, frozenset(stops), max_rows
@@ -69,8 +70,8 @@ class TorchEngine:
         self.vocabulary = model.config.vocab_size
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
-        self.cache = SlotCache(model.config, max_rows, max_length, self.device, parameter.dtype)
-        self.rows = Rows(self.cache, max_rows, max_length, self.device)
+        self.cache = SlotCache(model.config, max_rows, max_length + lookahead, self.device, parameter.dtype)
+        self.rows = Rows(self.cache, max_rows, max_length + lookahead, self.device)
         self.usage = Usage()
         self._waiting: list[Row] = []
         self._ready: deque[Row] = deque()
@@ -207,16 +208,42 @@ class TorchEngine:
     def _decode(self) -> None:
         """One token of every decoding session."""
         rows = slice(0, self.rows.decoding)
-        positions = self.rows.positions[rows]
-        span = self.cache.decode(positions, int(positions.max()) + 1)
-        unseen = self._columns[None, :span] > positions[:, None]
+        laws = self._laws(self.rows.tokens[rows, None], self.rows.positions[rows])
+        tokens = self._draw(laws[:, 0])
+        self._take(tokens[:, None], laws, torch.ones_like(tokens))
+
+    def _laws(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Feed tokens to the decoding sessions.
+
+        Args:
+            tokens: int64 (rows, n).
+            positions: int64 (rows,), absolute position of the first of each.
+
+        Returns:
+            log-probabilities of the next token behind each, float32 (rows, n, vocabulary).
+        """
+        width = tokens.shape[1]
+        at = positions[:, None] + self._columns[:width]
+        span = self.cache.decode(positions, int(positions.max()) + width, width)
+        unseen = self._columns[:span] > at[..., None]
         mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
-        logits = self._forward(self.rows.tokens[rows, None], positions[:, None], mask[:, None, None], keep=1)[:, 0]
-        log_probs = log_probs_of(logits, self.temperature or 1.0)
-        tokens = self._draw(log_probs)
-        self.rows.advance(tokens, log_probs)
-        stopped = torch.isin(tokens, self._stops)
-        finished = (stopped | (self.rows.counts[rows] >= self.rows.limits[rows])).nonzero()[:, 0].tolist()
+        return log_probs_of(self._forward(tokens, at, mask[:, None], keep=width), self.temperature or 1.0)
+
+    def _take(self, tokens: torch.Tensor, laws: torch.Tensor, drawn: torch.Tensor) -> None:
+        """Let the decoding sessions take the tokens drawn for them, up to one that stops a response, or its limit.
+
+        Args:
+            tokens: int64 (rows, n).
+            laws: float32 (rows, n, vocabulary), the policy's law of each.
+            drawn: int64 (rows,), number of tokens that were drawn for a session; the others are none of its own.
+        """
+        rows, width = slice(0, self.rows.decoding), tokens.shape[1]
+        stops = torch.isin(tokens, self._stops)
+        until_stop = torch.where(stops.any(1), stops.to(torch.uint8).argmax(1) + 1, width + 1)
+        left = self.rows.limits[rows] - self.rows.counts[rows]
+        kept = torch.minimum(drawn, torch.minimum(until_stop, left))
+        self.rows.advance(tokens, laws, kept)
+        finished = ((kept == until_stop) | (kept == left)).nonzero()[:, 0].tolist()
         live = self.rows.live
         for slot in reversed(finished):
             self._finish(live[slot])
