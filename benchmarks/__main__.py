@@ -8,6 +8,7 @@ from benchmarks import (
     grading,
     memory,
     rewards,
+    self_speculation,
     vllm_rollout,
     vllm_scoring,
     workflow,
@@ -20,6 +21,7 @@ gradient_snr.main()
 grading.main()
 memory.main()
 rewards.main()
+self_speculation.main()
 vllm_rollout.main()
 vllm_scoring.main()
 workflow.main()

@@ -30,6 +30,7 @@ ALLOWED = {
         "redraft.tasks",
     },
     "redraft.theory": set(),
+    "redraft.selfspec": {"redraft.errors", "redraft.files"},
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
         "redraft.config", "redraft.engines.torch_engine", "redraft.engines.vllm_local", "redraft.errors",

@@ -194,6 +194,52 @@ def cost(
 
 
 @app.command()
+def calibrate(
+    sweep: Annotated[Path, typer.Argument(help="CSV of measured passes (docs/selfspec.md).")],
+    model: Annotated[Path, typer.Option(help="Its folder or config.json.")],
+    tflops: Annotated[float, typer.Option(help="Measured throughput of the device, 10^12 operations/s.")],
+    out: Annotated[Path, typer.Option(help="File of the calibration.")],
+    bandwidth: Annotated[float | None, typer.Option(help="TB/s of its data sheet, for the released search.")] = None,
+    draft_bits: Annotated[int, typer.Option(help="Bits of the drafter's weights, 4 or 8.")] = 4,
+) -> None:
+    """Fit a roofline to a sweep of a model on a device: when does self-speculation pay there?"""
+    from redraft.selfspec import report
+    from redraft.selfspec.roofline import MARGIN
+
+    measured, found = report.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
+    typer.echo(aligned([measured.model, "fitted"], report.parameters(found.calibration)))
+    typer.echo(f"{report.quality(found)}\n")
+    typer.echo(f"largest batch at which it pays, drafts accepted whole, margin {MARGIN}:")
+    lengths = [str(length) for length in report.LENGTHS]
+    typer.echo(aligned(["length", *lengths], report.boundaries(found.calibration, measured.gammas)))
+    typer.echo(f"\n{out}")
+
+
+@app.command()
+def simulate(
+    calibration: Annotated[Path, typer.Argument(help="File that `redraft calibrate` wrote, or one of the authors.")],
+    lengths: Annotated[str, typer.Option(help="File, a number a line; or quantiles, 0:100,50:600,100:8192.")],
+    gamma: Annotated[str, typer.Option(help="Tokens of a draft; several with commas are a ladder.")] = "7",
+    alpha: Annotated[str, typer.Option(help="Acceptance of a token; by position 0:0.98,2048:0.95.")] = "0.95",
+    model: Annotated[Path | None, typer.Option(help="Folder or config.json of another model.")] = None,
+    responses: Annotated[int, typer.Option(help="In a rollout, if lengths are quantiles.", min=2)] = 1024,
+    engines: Annotated[int, typer.Option(help="That share a rollout.", min=1)] = 1,
+    slots: Annotated[int, typer.Option(help="Responses that an engine decodes at once.", min=1)] = 256,
+    prompt: Annotated[float, typer.Option(help="Mean tokens of a prompt.", min=0)] = 200,
+    threshold: Annotated[int, typer.Option(help="Active responses from which `threshold` is on.", min=1)] = 32,
+    rollouts: Annotated[int, typer.Option(help="Of a ladder.", min=1)] = 20,
+    last_alpha: Annotated[float | None, typer.Option(help="Acceptance in the last of them.")] = None,
+) -> None:
+    """Predict a rollout's seconds of decoding without and with self-speculation. These are not measurements."""
+    from redraft.selfspec import report
+
+    asked = report.Asked(calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold,
+                         rollouts, last_alpha)  # fmt: skip
+    typer.echo(aligned(*report.simulation(asked)))
+    typer.echo("\nPredicted, of decoding alone: no prefill, sampling, scheduling (docs/selfspec.md)")
+
+
+@app.command()
 def status(
     paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
     grid: Annotated[list[str], typer.Option(help="Only this grid; may be given several times.")] = [],  # noqa: B006

@@ -1,0 +1,202 @@
+"""EfficientRollout's printed numbers beside what the roofline, its decomposition and the simulator give.
+
+`python -m benchmarks.self_speculation`. Without the published sweep (REDRAFT_PUBLISHED) its fit is left out. Nothing is
+tuned to a printed reduction; docs/selfspec.md says what is assumed.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from redraft.layout import published_data
+from redraft.selfspec.calibration import Calibration, read_calibration
+from redraft.selfspec.constants import ModelConstants, model_constants
+from redraft.selfspec.decomposition import decode_shares
+from redraft.selfspec.fit import fit, ranges_of_device
+from redraft.selfspec.lengths import Quantiles
+from redraft.selfspec.report import parameters
+from redraft.selfspec.roofline import target_seconds
+from redraft.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
+from redraft.selfspec.sweep import read_sweep
+from redraft.summary import aligned
+
+FOLDER = "efficient-rollout"
+SWEEP, RELEASED = "sweep_a100_tp1_qwen257b.csv", "a100_tp1_qwen257b.json"
+TFLOPS, PEAK_BANDWIDTH = 233.514e12, 2.039e12
+"""Throughput by the authors' benchmark of matrix products, and the A100's data sheet; operations/s and bytes/s."""
+
+CONFIGURATIONS: dict[str, dict[str, object]] = {
+    "Qwen2.5-7B": {
+        "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,
+    },
+    "Qwen2.5-14B": {
+        "model_type": "qwen2", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
+        "num_key_value_heads": 8, "intermediate_size": 13824, "vocab_size": 152064, "tie_word_embeddings": False,
+    },
+    "Llama3.1-8B": {
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+"""What roofline and simulator need of the models' config.json."""
+MODELS: dict[str, ModelConstants] = {name: model_constants(config) for name, config in CONFIGURATIONS.items()}
+FITTED = {
+    "Qwen2.5-7B": (1.617, 26205, 1.334, 39.0, 69.0, 152.3),
+    "Qwen2.5-14B": (1.564, 48070, 1.271, 50.0, 153.9, 232.3),
+    "Llama3.1-8B": (1.566, 25163, 1.405, 74.0, 86.1, 214.2),
+}
+"""The authors' calibrations: TB/s, κ_eff, η_d, c_T, c_D, c_V."""
+
+PARTS = ("ffn", "qkvo", "attention", "head", "nonlinear")
+SETTINGS = ((2048, 8), (2048, 4), (4096, 2), (8192, 1))
+"""Length and batch of Table 3's rows."""
+TABLE_3 = {
+    "Qwen2.5-7B": (
+        (75.2, 10.9, 6.2, 7.2, 0.5), (77.8, 11.2, 3.2, 7.4, 0.3),
+        (77.9, 11.2, 3.2, 7.4, 0.2), (78.0, 11.2, 3.2, 7.5, 0.1),
+    ),
+    "Qwen2.5-14B": (
+        (65.0, 19.3, 10.3, 5.0, 0.4), (68.7, 20.4, 5.4, 5.2, 0.2),
+        (68.8, 20.4, 5.4, 5.3, 0.1), (68.8, 20.4, 5.4, 5.3, 0.1),
+    ),
+    "Llama3.1-8B": (
+        (65.4, 15.6, 12.4, 6.1, 0.5), (69.9, 16.7, 6.7, 6.5, 0.3),
+        (70.0, 16.7, 6.7, 6.5, 0.2), (70.0, 16.7, 6.7, 6.5, 0.1),
+    ),
+}  # fmt: skip
+"""Percentages of Table 3."""
+
+CURVES = {
+    "Qwen2.5-7B": ((0.5, 13.0), (0.9, 22.0), (0.99, 30.0), (1.0, 88.0)),
+    "Llama3.1-8B": ((0.5, 10.0), (0.9, 16.0), (0.99, 30.0), (1.0, 123.0)),
+}
+"""Shares of requests that have finished, and seconds (Appendix A). None is printed for Qwen2.5-14B."""
+RESPONSES, ENGINES = 1024, 8
+"""128 prompts with 8 responses each, on 8 GPUs (section 5.1)."""
+LONGEST = 8192
+SHORTEST, PROMPT = 100, 200
+"""Tokens, assumed."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A model's row of Table 2.
+
+    Attributes:
+        plain: seconds of a rollout without speculation.
+        always: α, γ and change (%) of quantised self-speculation that is always on.
+        efficient: α, mean γ and change (%) of EfficientRollout.
+        pass_ms: T_T within a rollout (Table 6), ms.
+    """
+
+    plain: float
+    always: tuple[float, int, float]
+    efficient: tuple[float, float, float]
+    pass_ms: float
+
+
+TABLE_2 = {
+    "Qwen2.5-7B": Printed(82.4, (0.982, 7, -8.2), (0.982, 8.2, -19.6), 10.45),
+    "Qwen2.5-14B": Printed(126.6, (0.973, 5, 6.7), (0.976, 6.6, -16.8), 20.31),
+    "Llama3.1-8B": Printed(126.4, (0.963, 5, -5.9), (0.958, 5.0, -10.7), 13.66),
+}
+LADDER = (5, 7, 9, 11)
+CASES = (
+    ("Qwen2.5-7B", "Qwen2.5-7B", LONGEST),
+    ("Qwen2.5-14B", "Qwen2.5-7B", LONGEST),
+    ("Qwen2.5-14B", "Qwen2.5-7B", 4108),
+    ("Llama3.1-8B", "Llama3.1-8B", LONGEST),
+)
+"""Model, whose completion curve, and longest response; 4108 is the longest that is printed for the 14B (F.1)."""
+
+
+def calibration(name: str) -> Calibration:
+    """The authors' calibration of a model, as printed."""
+    bandwidth, *others = FITTED[name]
+    return Calibration(name, MODELS[name].costs, bandwidth * 1e12, TFLOPS, *others)
+
+
+def table_3() -> list[list[str]]:
+    """Rows of Table 3: printed percentages and ours less these."""
+    rows = []
+    for name, of_model in TABLE_3.items():
+        for (length, batch), printed in zip(SETTINGS, of_model, strict=True):
+            shares = decode_shares(MODELS[name], batch, length)
+            both = [f"{p:.1f} {100 * shares[part] - p:+.2f}" for part, p in zip(PARTS, printed, strict=True)]
+            rows.append([name, f"{length}, {batch}", *both])
+    return rows
+
+
+def lengths_of_curve(name: str, longest: int = LONGEST) -> Quantiles:
+    """Lengths of responses whose completion curve is the printed one if each pass takes the calibrated T_T.
+
+    Between its points the curve is straight. What has not finished by a second is active, evenly on all engines.
+    """
+    of_model, step = calibration(name), 0.01
+    shares, seconds = (np.array(column) for column in zip(*((0.0, 0.0), *CURVES[name]), strict=True))
+    times = np.arange(0, seconds[-1], step)
+    active = np.maximum(RESPONSES / ENGINES * (1 - np.interp(times, seconds, shares)), 1)
+    made = [0.0]
+    for batch in active:
+        made.append(made[-1] + step / float(target_seconds(of_model, batch, PROMPT + made[-1])))
+    tokens = np.interp(seconds[1:-1], [*times, seconds[-1]], made).round()
+    return Quantiles(tuple(shares.tolist()), (SHORTEST, *np.minimum(tokens, longest).tolist(), longest))
+
+
+def mixture(gamma: float) -> Mapping[int, float]:
+    """Shares of the two rungs around a mean γ."""
+    low = max(rung for rung in LADDER if rung <= gamma)
+    high = min((rung for rung in LADDER if rung > gamma), default=low)
+    share = (gamma - low) / (high - low) if high > low else 0.0
+    return {low: 1 - share, high: share} if share else {low: 1.0}
+
+
+def table_2() -> list[list[str]]:
+    """Rows of Table 2: seconds without speculation and changes in percent, printed and simulated."""
+    rows = []
+    for name, curve, longest in CASES:
+        printed, lengths = TABLE_2[name], lengths_of_curve(curve, longest).lengths(RESPONSES)
+        engine = Engine(calibration(name), PROMPT, count=ENGINES)
+        plain = simulate_rollout(lengths, engine, Speculation("off", 1, Acceptance((0.0,))))
+        changes = []
+        for mode, (alpha, gamma, change) in (("always", printed.always), ("roofline", printed.efficient)):
+            seconds = sum(
+                share * simulate_rollout(lengths, engine, Speculation(mode, rung, Acceptance((alpha,)))).seconds
+                for rung, share in mixture(gamma).items()
+            )
+            simulated = 100 * (seconds / plain.seconds - 1)
+            changes += [f"{change:+.1f}", f"{simulated:+.1f}", f"{simulated - change:+.1f}"]
+        pass_ms = 1e3 * sum(one.seconds for one in plain.engines) / sum(one.passes for one in plain.engines)
+        rows.append([f"{name}, to {longest}", f"{printed.plain:.1f}", f"{plain.seconds:.1f}", *changes,
+                     f"{printed.pass_ms:.2f}", f"{pass_ms:.2f}"])  # fmt: skip
+    return rows
+
+
+def fit_published() -> None:
+    """Fit the published sweep beside the published parameters."""
+    folder = published_data() / FOLDER
+    if not folder.is_dir():
+        print("no published sweep (REDRAFT_PUBLISHED)")
+        return
+    began = time.process_time()
+    sweep = read_sweep(folder / SWEEP)
+    found = fit(sweep, MODELS[sweep.model].costs, TFLOPS, ranges_of_device(PEAK_BANDWIDTH))
+    seconds = time.process_time() - began
+    pairs = zip(parameters(read_calibration(folder / RELEASED)), parameters(found.calibration), strict=True)
+    print(aligned([sweep.model, "published", "fitted"], [[name, value, ours] for (name, value), (_, ours) in pairs]))
+    print(f"{found.agreeing} of {found.points} points agree in sign; {seconds:.2f} s of processor")
+
+
+def main() -> None:
+    """Print all comparisons."""
+    fit_published()
+    print("\n" + aligned(["Table 3", "length, batch", *PARTS], table_3()))
+    header = ["Table 2", "off s", "sim", "always %", "sim", "error", "efficient %", "sim", "error", "T_T ms", "sim"]
+    print("\n" + aligned(header, table_2()))
+
+
+if __name__ == "__main__":
+    main()

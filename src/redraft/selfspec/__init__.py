@@ -1,0 +1,1 @@
+"""When self-speculation pays: roofline, its fit, toggle, ladder, simulator (EfficientRollout, docs/selfspec.md)."""

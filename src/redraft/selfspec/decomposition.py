@@ -1,0 +1,63 @@
+"""Where the time of one decoded token goes, by the roofline of each part (EfficientRollout, arXiv 2606.18967, Table 3).
+
+Each part takes the longer of its reading and its computing (Appendix B.1), on the data sheet's bandwidth and
+throughput. The parts of Table 3 are projections of the FFN and of attention (QKVO), attention over keys and values, the
+head, and what is nonlinear. The paper does not say what the last one holds. Here it is what moves between its kernels:
+
+    softmax     one value for each head and position, B S n_heads
+    the rest    for each token and layer: two norms (read and write), two residual additions (two reads, one write), the
+                gate's activation (two reads, one write), the rotation of queries and keys (read and write)
+
+Its few operations a value never take longer than its reading, and are left out.
+"""
+
+from redraft.selfspec.constants import VALUE_BYTES, ModelConstants
+
+A100_BANDWIDTH, A100_FLOPS = 2.039e12, 312e12
+"""Data sheet of the A100 SXM4 80 GB, which the paper measured: bytes/s, and operations/s in 16 bits."""
+
+
+def decode_shares(
+    model: ModelConstants,
+    batch: int,
+    length: int,
+    *,
+    bandwidth: float = A100_BANDWIDTH,
+    flops: float = A100_FLOPS,
+) -> dict[str, float]:
+    """Shares of the parts in the time of a decoding pass, by name; their sum is 1.
+
+    Args:
+        model: sizes.
+        batch: sequences.
+        length: positions before the token.
+        bandwidth: bytes/s.
+        flops: operations/s.
+    """
+    work = _work(model, batch, length)
+    seconds = {name: max(moved / bandwidth, operations / flops) for name, (moved, operations) in work.items()}
+    return {name: part / sum(seconds.values()) for name, part in seconds.items()}
+
+
+def _work(model: ModelConstants, batch: int, length: int) -> dict[str, tuple[float, float]]:
+    """Bytes and operations of each part."""
+    weights = {"ffn": model.ffn_parameters, "qkvo": model.qkvo_parameters, "head": model.head_parameters}
+    work = {name: (VALUE_BYTES * count, 2 * batch * count) for name, count in weights.items()}
+    positions = batch * length
+    values = batch * _values_a_token(model) + model.layers * model.heads * positions
+    return {
+        "ffn": work["ffn"],
+        "qkvo": work["qkvo"],
+        "attention": (model.costs.kv_bytes * positions, model.costs.attention_flops * positions),
+        "head": work["head"],
+        "nonlinear": (VALUE_BYTES * values, 0),
+    }
+
+
+def _values_a_token(model: ModelConstants) -> int:
+    """Values that nonlinear parts read and write for one token, without the softmax."""
+    norms = (2 * model.layers + 1) * 2 * model.hidden
+    additions = model.layers * 2 * 3 * model.hidden
+    gate = model.layers * 3 * model.intermediate
+    rotation = model.layers * 2 * (model.heads + model.kv_heads) * model.head_dim
+    return norms + additions + gate + rotation

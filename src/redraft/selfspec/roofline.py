@@ -1,0 +1,103 @@
+"""Times of forward passes, and the speedup of speculation that follows (EfficientRollout, arXiv 2606.18967).
+
+A pass takes the longer of its reading and its computing, and a residual time for each sequence (equation 2, section
+4.2). Functions take scalars or arrays that broadcast:
+
+    batch   sequences that decode, B
+    length  their mean length with the prompt, S
+    gamma   tokens of a draft, γ
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+
+from redraft.selfspec.calibration import Calibration
+
+Numbers: TypeAlias = float | np.ndarray
+MICROSECOND = 1e-6
+MARGIN = 0.05
+"""The paper's δ: speculation is switched on where it promises this much more (Appendix E.3)."""
+
+
+def target_seconds(calibration: Calibration, batch: Numbers, length: Numbers) -> np.ndarray:
+    """T_T, one token of every sequence by the target, s."""
+    reading = _reading(calibration, calibration.costs.target_bytes, batch, length)
+    return _pass(calibration, reading, _operations(calibration, batch, length), calibration.target_overhead, batch)
+
+
+def draft_seconds(calibration: Calibration, batch: Numbers, length: Numbers) -> np.ndarray:
+    """T_D, one token of every sequence by the drafter, s; the factor η_d multiplies weights, not keys and values."""
+    reading = _reading(calibration, calibration.draft_factor * calibration.costs.draft_bytes, batch, length)
+    return _pass(calibration, reading, _operations(calibration, batch, length), calibration.draft_overhead, batch)
+
+
+def verify_seconds(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers) -> np.ndarray:
+    """T_V, verification of γ drafted tokens of every sequence, s: the target's reading, γ + 1 times its operations."""
+    reading = _reading(calibration, calibration.costs.target_bytes, batch, length)
+    operations = (gamma + 1) * _operations(calibration, batch, length)
+    return _pass(calibration, reading, operations, calibration.verify_overhead, batch)
+
+
+def block_seconds(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers) -> np.ndarray:
+    """T_SD, γ drafted tokens and their verification, s (equation 1)."""
+    drafting = gamma * draft_seconds(calibration, batch, length)
+    return drafting + verify_seconds(calibration, batch, length, gamma)
+
+
+def _reading(calibration: Calibration, weights: float, batch: Numbers, length: Numbers) -> Numbers:
+    return (weights + calibration.kv_bytes * batch * length) / calibration.bandwidth
+
+
+def _operations(calibration: Calibration, batch: Numbers, length: Numbers) -> Numbers:
+    costs = calibration.costs
+    return batch * (costs.dense_flops + costs.attention_flops * length)
+
+
+def _pass(
+    calibration: Calibration,
+    reading: Numbers,
+    operations: Numbers,
+    overhead: float,
+    batch: Numbers,
+) -> np.ndarray:
+    return np.maximum(reading, operations / calibration.flops) + overhead * MICROSECOND * batch
+
+
+def block_efficiency(alpha: Numbers, gamma: int) -> np.ndarray:
+    """τ, tokens of a block if each drafted token is accepted with probability α given those before it (equation 1).
+
+    (1 − α^(γ+1)) / (1 − α), as the sum 1 + α + … + α^γ, which has no pole at α = 1.
+
+    Raises:
+        ValueError: for α outside [0, 1] or γ < 1.
+    """
+    if gamma < 1 or not np.all((np.asarray(alpha) >= 0) & (np.asarray(alpha) <= 1)):
+        raise ValueError(f"needs 0 <= alpha <= 1 and gamma >= 1, got alpha = {alpha}, gamma = {gamma}")
+    return np.polynomial.polynomial.polyval(alpha, np.ones(gamma + 1))
+
+
+def speedup(
+    calibration: Calibration,
+    batch: Numbers,
+    length: Numbers,
+    gamma: Numbers,
+    tau: Numbers,
+) -> np.ndarray:
+    """Tokens a second by speculation over those without: τ T_T / (γ T_D + T_V) (equation 1)."""
+    return tau * target_seconds(calibration, batch, length) / block_seconds(calibration, batch, length, gamma)
+
+
+def boundary(
+    calibration: Calibration,
+    length: Numbers,
+    gamma: int,
+    tau: float,
+    *,
+    margin: float = MARGIN,
+    largest: int = 1024,
+) -> np.ndarray:
+    """Largest batch at which speculation pays, 0 if none up to `largest` does; the shape is that of `length`."""
+    batches = np.arange(1, largest + 1)
+    pays = speedup(calibration, batches, np.asarray(length, float)[..., None], gamma, tau) >= 1 + margin
+    return np.max(np.where(pays, batches, 0), axis=-1)

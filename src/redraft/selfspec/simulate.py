@@ -1,0 +1,269 @@
+"""Seconds that a rollout decodes, predicted from a calibrated roofline, lengths of responses and acceptance.
+
+An engine decodes in passes. A pass of plain decoding makes a token of every active response and takes T_T; a block of
+speculation makes τ tokens on average and takes γ T_D + T_V. A finished response leaves, and one that waits takes its
+slot. Every response gets its mean number of tokens in a block: chance in acceptance is averaged, not drawn. Between two
+events (a response ends, or comes to other acceptance) the batch is constant, and its passes are summed at once.
+
+Not modelled: prefill, sampling, scheduling, what verl does around the engine, and the chance that one response is
+luckier than another. Seconds are therefore predictions of decoding alone, and never stand beside measured
+ones unmarked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from redraft.selfspec.calibration import Calibration
+from redraft.selfspec.draft_length import START, Ladder
+from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds
+from redraft.selfspec.toggle import OFF, RAMP, Roofline, Rule, State, Threshold, Toggle
+
+Mode = Literal["off", "always", "threshold", "roofline"]
+MODES: tuple[Mode, ...] = ("off", "always", "threshold", "roofline")
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Probability that a drafted token is accepted, given those before it, by position in the response.
+
+    Attributes:
+        alpha: α from each of `starts` on.
+        starts: rising positions; the first is 0.
+
+    Raises:
+        ValueError: if they do not rise from 0, or an α is outside [0, 1].
+    """
+
+    alpha: tuple[float, ...]
+    starts: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        rising = self.starts[:1] == (0,) and sorted(set(self.starts)) == list(self.starts)
+        if not rising or len(self.alpha) != len(self.starts) or not all(0 <= a <= 1 for a in self.alpha):
+            raise ValueError(f"needs an alpha in [0, 1] for each start, rising from 0, got {self}")
+
+    def tau(self, position: np.ndarray, gamma: int) -> np.ndarray:
+        """Mean tokens of a block that begins at these positions."""
+        return block_efficiency(np.array(self.alpha), gamma)[self._part(position)]
+
+    def end(self, position: np.ndarray) -> np.ndarray:
+        """Positions at which acceptance changes next, infinity behind the last."""
+        return np.array([*self.starts[1:], np.inf])[self._part(position)]
+
+    def mean_tau(self, lengths: np.ndarray, gamma: int) -> float:
+        """Tokens over blocks if all responses of these lengths are made by speculation."""
+        ends = np.array([*self.starts[1:], np.inf])
+        tokens = np.clip(lengths[:, None], self.starts, ends) - np.array(self.starts)
+        return float(np.sum(tokens) / np.sum(tokens / block_efficiency(np.array(self.alpha), gamma)))
+
+    def _part(self, position: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.starts, position, side="right") - 1
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How an engine speculates.
+
+    Attributes:
+        mode: never, always, from `threshold` active responses on downwards, or where the roofline promises enough.
+        gamma: tokens of a draft.
+        acceptance: of these tokens.
+        threshold: for the mode of that name.
+        margin: δ, for the mode `roofline`.
+        ramp: guard of both toggles.
+    """
+
+    mode: Mode
+    gamma: int
+    acceptance: Acceptance
+    threshold: int = RAMP
+    margin: float = MARGIN
+    ramp: int = RAMP
+
+
+@dataclass(frozen=True)
+class EngineTime:
+    """What one engine did.
+
+    Attributes:
+        seconds: until its last response ended.
+        passes: of plain decoding.
+        blocks: of speculation.
+        plain_seconds: seconds before speculation was on.
+        plain_tokens: tokens made until then.
+        tokens: all tokens.
+        turned_on_at: active responses when speculation was switched on; None if it never was.
+    """
+
+    seconds: float
+    passes: int
+    blocks: int
+    plain_seconds: float
+    plain_tokens: float
+    tokens: float
+    turned_on_at: int | None
+
+
+@dataclass(frozen=True)
+class RolloutTime:
+    """Engines that share a rollout, which ends with the last of them.
+
+    Attributes:
+        engines: one or more.
+        tau: mean tokens of a block; None without speculation.
+    """
+
+    engines: tuple[EngineTime, ...]
+    tau: float | None
+
+    @property
+    def slowest(self) -> EngineTime:
+        """The engine that ends last."""
+        return max(self.engines, key=lambda engine: engine.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the rollout."""
+        return self.slowest.seconds
+
+    @property
+    def speculated(self) -> float:
+        """Share of the tokens that speculation made."""
+        return 1 - sum(engine.plain_tokens for engine in self.engines) / sum(engine.tokens for engine in self.engines)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where responses are decoded.
+
+    Attributes:
+        calibration: of the model on this device.
+        prompt: mean tokens of a prompt.
+        slots: responses that an engine decodes at once.
+        count: engines that share a rollout (data parallelism).
+    """
+
+    calibration: Calibration
+    prompt: float = 0.0
+    slots: int = 256
+    count: int = 1
+
+
+def simulate_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculation) -> RolloutTime:
+    """Simulate a rollout; the responses are dealt to the engines in turn, in their order.
+
+    Args:
+        lengths: tokens of each response, (n,).
+        engine: where they are decoded.
+        speculation: how. The toggle's τ is the mean over these responses, as if the last rollout had measured it.
+
+    Raises:
+        ValueError: for no responses, one without tokens, or no slots or engines.
+    """
+    if not len(lengths) or np.min(lengths) < 1 or engine.slots < 1 or engine.count < 1:
+        raise ValueError("needs responses of 1 token or more, and 1 or more slots and engines")
+    tau = speculation.acceptance.mean_tau(lengths, speculation.gamma)
+    toggle = _toggle(engine.calibration, speculation, tau)
+    dealt = [lengths[i :: engine.count] for i in range(min(engine.count, len(lengths)))]
+    times = tuple(_Run(part, engine, speculation, toggle).finish() for part in dealt)
+    return RolloutTime(times, tau if any(time.blocks for time in times) else None)
+
+
+def simulate_training(
+    lengths: np.ndarray, engine: Engine, speculation: Speculation, alphas: Sequence[float], ladder: Ladder
+) -> list[tuple[int, RolloutTime]]:
+    """Simulate rollouts one after the other with a draft length that adapts.
+
+    Args:
+        lengths: tokens of each response, in every rollout.
+        engine: where they are decoded.
+        speculation: how; its length of drafts is the ladder's instead, and its acceptance the rollout's.
+        alphas: α of each rollout.
+        ladder: lengths of drafts.
+
+    Returns:
+        Length of drafts and times of each rollout.
+    """
+    found, position = [], START
+    for alpha in alphas:
+        gamma = ladder.gamma(position)
+        now = Speculation(speculation.mode, gamma, Acceptance((alpha,)), speculation.threshold, speculation.margin,
+                          speculation.ramp)  # fmt: skip
+        time = simulate_rollout(lengths, engine, now)
+        found.append((gamma, time))
+        position = ladder.after(position, time.tau)
+    return found
+
+
+def _toggle(calibration: Calibration, speculation: Speculation, tau: float) -> Toggle | None:
+    """The toggle of a mode that has one."""
+    rules: dict[Mode, Rule] = {
+        "threshold": Threshold(speculation.threshold),
+        "roofline": Roofline(calibration, speculation.gamma, tau, speculation.margin),
+    }
+    return Toggle(rules[speculation.mode], speculation.ramp) if speculation.mode in rules else None
+
+
+class _Run:
+    """One engine's decoding of its responses."""
+
+    def __init__(self, lengths: np.ndarray, engine: Engine, speculation: Speculation, toggle: Toggle | None) -> None:
+        self.engine, self.speculation, self.toggle = engine, speculation, toggle
+        self.waiting = lengths[engine.slots :]
+        self.total = lengths[: engine.slots].astype(float)
+        self.done = np.zeros_like(self.total)
+        self.tokens = float(np.sum(lengths))
+        self.state = State(on=True) if speculation.mode == "always" else OFF
+        self.seconds = self.plain_seconds = self.made = self.plain_tokens = 0.0
+        self.passes = self.blocks = 0
+        self.turned_on_at = len(self.total) if self.state.on else None
+
+    def finish(self) -> EngineTime:
+        """Decode all responses."""
+        while len(self.total):
+            if self.state.on:
+                self._speculate()
+            else:
+                self._decode()
+            self._replace_finished()
+        return EngineTime(self.seconds, self.passes, self.blocks, self.plain_seconds, self.plain_tokens, self.tokens,
+                          self.turned_on_at)  # fmt: skip
+
+    def _decode(self) -> None:
+        """Plain passes until a response ends or the toggle switches speculation on."""
+        count = int(np.min(self.total - self.done))
+        lengths = self._lengths(count, 1.0)
+        if self.toggle:
+            count, self.state = self.toggle.over(self.state, len(self.total), lengths)
+            self.turned_on_at = len(self.total) if self.state.on else None
+        seconds = float(np.sum(target_seconds(self.engine.calibration, len(self.total), lengths[:count])))
+        self.done += count
+        self.passes += count
+        self.seconds += seconds
+        self.plain_seconds += seconds
+        self.plain_tokens += count * len(self.total)
+
+    def _speculate(self) -> None:
+        """Blocks until a response ends or comes to other acceptance."""
+        acceptance, gamma = self.speculation.acceptance, self.speculation.gamma
+        rates = acceptance.tau(self.done, gamma)
+        left = np.minimum(self.total, acceptance.end(self.done)) - self.done
+        count = max(int(np.ceil(np.min(left / rates) - 1e-9)), 1)
+        lengths = self._lengths(count, float(np.mean(rates)))
+        self.seconds += float(np.sum(block_seconds(self.engine.calibration, len(self.total), lengths, gamma)))
+        self.done = np.minimum(self.done + count * rates, self.total)
+        self.blocks += count
+
+    def _lengths(self, count: int, rate: float) -> np.ndarray:
+        """Mean length of the active responses with their prompts before each of so many passes."""
+        return self.engine.prompt + np.mean(self.done) + rate * np.arange(count)
+
+    def _replace_finished(self) -> None:
+        going = self.done < self.total - 1e-9
+        free = len(going) - int(np.sum(going))
+        self.total = np.concatenate([self.total[going], self.waiting[:free]])
+        self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
+        self.waiting = self.waiting[free:]
