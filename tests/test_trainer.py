@@ -29,10 +29,12 @@ from redraft.config import (
     DelayedReuse,
     Experiments,
     InProcessEngine,
+    Plain,
     ProblemFile,
     RandomReuse,
     ReleaseVariant,
     Run,
+    SelfSpeculation,
     Speculative,
     Speed,
     Staged,
@@ -41,6 +43,7 @@ from redraft.config import (
     run_fingerprint,
 )
 from redraft.engines.clock import now
+from redraft.engines.quantise import round_to_nearest
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
@@ -56,7 +59,8 @@ PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.
 
 
 def make_run(
-    method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, schedule=None, batch=None, **engine
+    method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, schedule=None, batch=None,
+    decoding=None, **engine
 ):  # fmt: skip
     """8 problems, 3 epochs of 2 steps, 2 updates a step; policies are kept after 4 and 6 steps."""
     trainer = make_trainer(
@@ -68,7 +72,7 @@ def make_run(
     return Run(
         preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
         data=PROBLEMS, algorithm=algorithm, reuse=method or Speculative(lenience=1),
-        schedule=schedule or algorithm.usual_schedule,
+        schedule=schedule or algorithm.usual_schedule, decoding=decoding or Plain(),
         trainer=trainer, engine=InProcessEngine(**settings),
     )  # fmt: skip
 
@@ -97,7 +101,6 @@ def first_steps(trainer, count):
     return records
 
 
-TIMES = {"seconds", "grading_seconds"}
 """Keys of a record that depend on the machine and its load."""
 
 
@@ -105,7 +108,7 @@ def results(folder):
     """All that must not depend on how often a run was stopped."""
     records = read_json_lines(folder / "steps.jsonl")
     return {
-        "records": [{key: value for key, value in record.items() if key not in TIMES} for record in records],
+        "records": [{key: value for key, value in record.items() if not key.endswith("seconds")} for record in records],
         "policies": {path.parent.name: sha256(path) for path in sorted(folder.glob("policies/*/model.safetensors"))},
         "rollouts": {file.name: sha256(file) for file in sorted((folder / "rollouts").glob("step-*.parquet"))},
     }
@@ -378,6 +381,11 @@ for name, run, places in json.loads(sys.argv[3]):
 PLACES = [line.split('"')[1] for line in KILLED.partition("PLACES = {")[2].splitlines() if line.startswith('    "')]
 
 
+CLIMBING = SelfSpeculation(
+    kind="self_speculation", when="threshold", most_active=5, ramp=3, draft_lengths=[1, 2, 3], raise_at=0.5,
+    lower_at=0.1, patience=1, group=16,
+)  # fmt: skip
+"""Speculates in the tail of each rollout, with more proposals after each."""
 RESUMED = {
     "ppo": make_run(algorithm=PPO()),
     "dapo": make_run(algorithm=DAPO(), group=2, checkpoint_every=1),
@@ -386,6 +394,7 @@ RESUMED = {
     "speed": make_run(Vanilla(), schedule=Speed(screening=2, stale="stored"), prompts=2, batch=2, epochs=2),
     "speed-speculative": make_run(schedule=Speed(screening=2), algorithm=RLOO(), prompts=2, batch=2, epochs=2),
     "staged": make_run(Staged(stage_size=2, lenience=1)),
+    "self-speculation": make_run(decoding=CLIMBING),
 }
 """Runs that keep more, or something else, than this file's own."""
 
@@ -781,6 +790,60 @@ def test_what_other_algorithms_and_methods_keep_survives_a_kill_too(name, killed
     folder = shutil.copytree(killed_runs / name / PLACES[1], tmp_path / "run")
     train(RESUMED[name], tiny_model, folder)
     assert results(folder) == results(finished(name))
+
+
+def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
+    records = read_json_lines(finished("self-speculation") / "steps.jsonl")
+    further = {"draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds", "kept_at",
+               "block_verification_seconds", "quantisation_seconds", "quantisation_error"}  # fmt: skip
+    assert all(record.keys() == KEYS | further for record in records)
+    assert [record["draft_length"] for record in records] == [1, 2, 3, 3, 3, 3]
+    for record in records:
+        length = record["draft_length"]
+        assert 0 < record["speculated_passes"] < 1, "only the tail, when five responses or fewer are left"
+        assert record["block_efficiency"] == pytest.approx(1 + length * record["acceptance"])
+        assert sorted(record["kept_at"]) == [str(i + 1) for i in range(length)]
+        assert sum(record["kept_at"].values()) == pytest.approx(length * record["acceptance"])
+        assert 0 < record["quantisation_error"] < 0.2
+        assert record["drafting_seconds"] + record["block_verification_seconds"] <= record["seconds"]["rollout"]
+
+
+ALWAYS = SelfSpeculation(kind="self_speculation", when="always", draft_lengths=[2], group=16)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        (Vanilla(), {}), (DelayedReuse(lenience=1), {}), (Staged(stage_size=2, lenience=1), {}),
+        (Speculative(lenience=1), {"schedule": Speed(screening=2), "algorithm": RLOO(), "prompts": 2, "batch": 2}),
+        (RandomReuse(), {"algorithm": DAPO(), "group": 2}), (ReleaseVariant(lenience=1), {"algorithm": PPO()}),
+    ],
+    ids=lambda part: getattr(part, "kind", ""),
+)  # fmt: skip
+def test_every_method_can_speculate(method, options, tiny_model, tmp_path):
+    records = first_steps(LocalTrainer(make_run(method, decoding=ALWAYS, **options), tiny_model, tmp_path), 4)
+    assert all(record["speculated_passes"] == 1 for record in records if record["tokens_decoded"])
+    assert max(record["acceptance"] for record in records if record["acceptance"] is not None) > 0.5
+    if not isinstance(method, Vanilla):
+        assert any(record["tokens_reused"] for record in records)
+
+
+def test_weights_are_quantised_anew_after_each_update(tiny_model, tmp_path, monkeypatch):
+    trainer = LocalTrainer(make_run(decoding=ALWAYS), tiny_model, tmp_path)
+    layer, own = trainer.engine.drafter._layers[0]
+    errors = []
+    roll_out = trainer.roll_out
+
+    def noted(*arguments):
+        quantised = round_to_nearest(layer.weight.detach(), 4, 16).dequantised()
+        errors.append(float((own - quantised).abs().max()))
+        return roll_out(*arguments)
+
+    monkeypatch.setattr(trainer, "roll_out", noted)
+    before = own.clone()
+    trainer.train()
+    assert errors == [0.0] * STEPS
+    assert not torch.equal(own, before)
 
 
 def test_groups_that_wait_survive_a_stop(finished, tiny_model, tmp_path):

@@ -20,7 +20,7 @@ from redraft.config.claims import (
     Trend,
 )
 from redraft.config.data import ArithmeticProblems, Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
-from redraft.config.decoding import Decoding, Plain
+from redraft.config.decoding import Decoding, Plain, SelfSpeculation
 from redraft.config.experiment import Run
 from redraft.config.figures import Figure, Panel
 from redraft.config.hyperparameters import HyperparameterFile, Stated
@@ -57,12 +57,12 @@ from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, T
 __all__ = [
     "DAPO", "GRPO", "PPO", "REINFORCE", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile",
     "Bound", "BudgetTable", "Capability", "Cell", "CellTable", "Claim", "Clock", "Column", "Compare", "Config",
-    "Correlation", "CostRules", "Data", "Decoding", "DelayedReuse", "DynamicSampling", "Engine", "Epochs", "Evaluation",
-    "Exclusion", "Experiments", "Extreme", "Figure", "Fluctuation", "Grid", "HubProblems", "HyperparameterFile",
-    "InProcessEngine", "KeyColumn", "Model", "Monotone", "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset",
-    "PretrainedModel", "Printed", "ProblemFile", "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported",
-    "ReportedTimes", "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule", "Speculative", "Speed", "StageTable",
-    "Staged", "Stated", "StepTable", "Table", "TargetTable", "Test", "TinyModel", "Trainer", "Trend", "Vanilla",
-    "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience", "parse_lenience",
-    "run_fingerprint", "sampling_fingerprint",
+    "Correlation", "CostRules", "Data", "Decoding", "DelayedReuse", "DynamicSampling", "Engine", "Epochs",
+    "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure", "Fluctuation", "Grid", "HubProblems",
+    "HyperparameterFile", "InProcessEngine", "KeyColumn", "Model", "Monotone", "Overlong", "Pairs", "Panel", "Peak",
+    "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile", "PublishedTable", "RandomReuse", "Range",
+    "ReleaseVariant", "Reported", "ReportedTimes", "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule",
+    "SelfSpeculation", "Speculative", "Speed", "StageTable", "Staged", "Stated", "StepTable", "Table", "TargetTable",
+    "Test", "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint",
+    "fingerprint", "format_lenience", "parse_lenience", "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

@@ -15,3 +15,4 @@ class Capability(StrEnum):
     TOP_LAW = "the most probable tokens beside each sampled one"
     TRAINER_SCORES = "drafts verified by the training engine"
     STORED_LOG_PROBS = "updates that take old log-probabilities from the rollout"
+    SELF_SPECULATION = "exact speculation by a quantised copy of the policy"

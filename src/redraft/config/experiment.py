@@ -75,7 +75,7 @@ class Run(Config):
     @property
     def unsupported(self) -> str:
         """Reason why the preset's engine cannot train this run exactly; empty if it can."""
-        lacking = sorted(self.reuse.needs - self.engine.capabilities)
+        lacking = sorted((self.reuse.needs | self.decoding.needs) - self.engine.capabilities)
         return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}" if lacking else ""
 
     @property

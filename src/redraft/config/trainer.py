@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.config.base import Config
+from redraft.config.base import Config, Name
 from redraft.config.capability import Capability
 from redraft.config.verl_keys import checked_site_keys
 
@@ -144,6 +144,9 @@ class InProcessEngine(EngineSettings):
     kind: Literal["torch"] = "torch"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     """Capabilities of this engine and its trainer."""
+    calibrations: dict[Name, str] = {}
+    """Model of the papers to the file of its stand-in's roofline on this machine, which `redraft calibrate` writes; for
+    cells that speculate by a roofline."""
 
     @property
     def nodes(self) -> int:

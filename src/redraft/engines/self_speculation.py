@@ -66,7 +66,7 @@ class Fixed:
 
 @dataclass
 class Speculated:
-    """What speculation did so far.
+    """What speculation did in a rollout.
 
     Attributes:
         passes: decoding passes that speculated.
@@ -78,7 +78,6 @@ class Speculated:
         proposed_at: proposed tokens by place in the block.
         drafting_seconds: busy with the drafter.
         verification_seconds: busy with the policy's pass over the blocks.
-        refresh_seconds: busy with quantisation.
     """
 
     passes: int = 0
@@ -90,7 +89,6 @@ class Speculated:
     proposed_at: list[int] = field(default_factory=list)
     drafting_seconds: float = 0.0
     verification_seconds: float = 0.0
-    refresh_seconds: float = 0.0
 
     @property
     def block_efficiency(self) -> float | None:
@@ -117,7 +115,7 @@ class SelfSpeculativeEngine(TorchEngine):
     """The in-process engine with a quantised drafter.
 
     Args:
-        model: the policy, as of `TorchEngine`; `refresh` after its weights have changed.
+        model: the policy, as of `TorchEngine`; the drafter is to be refreshed after its weights have changed.
         controller: says how many tokens are proposed.
         longest: most of them.
         bits: of a drafter's weight.
@@ -125,7 +123,8 @@ class SelfSpeculativeEngine(TorchEngine):
         options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios.
 
     Attributes:
-        speculated: counts and seconds so far.
+        drafter: the quantised copy.
+        speculated: counts and seconds of the last run.
 
     Raises:
         UserError: for a model without projections to quantise.
@@ -143,15 +142,10 @@ class SelfSpeculativeEngine(TorchEngine):
         self.drafter = QuantisedDrafter(model, bits, group)
         self.speculated = Speculated()
 
-    def refresh(self) -> None:
-        """Make the drafter of the policy's present weights."""
-        began = now(self.device)
-        self.drafter.refresh()
-        self.speculated.refresh_seconds += now(self.device) - began
-
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, as one rollout; see `TorchEngine.run`."""
         self.controller.begin()
+        self.speculated = Speculated()
         return super().run(*coroutines, outside=outside)
 
     def _decode(self) -> None:

@@ -113,7 +113,7 @@ class Campaign:
         updated = self._update(trainer, batch, clock)
         record = self._counts(rolled.groups, epoch) | describe_batch(batch, step) | {
             "updated": batch is not None, "tokens_cached": rolled.cached, "grading_seconds": rolled.grading_seconds,
-            **updated.metrics,
+            **rolled.measured, **updated.metrics,
         }  # fmt: skip
         self.check()
         save_groups_of_step(self.folder.rollouts(step), epoch, rolled.groups)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from redraft.rollout.types import Group, Task
 
@@ -20,6 +20,7 @@ class RolledOut:
         cached: tokens of prompts and kept prefixes that engines did not compute again.
         grading_seconds: processor seconds that graders worked, mostly beside the engine.
         unseen: seconds of `seconds` in which the trainer's clock stood still.
+        measured: further fields of the step's record.
     """
 
     groups: list[Group]
@@ -27,6 +28,7 @@ class RolledOut:
     cached: int
     grading_seconds: float
     unseen: float = 0.0
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,49 @@
 """A run's decoding: the engine that it asks for, over the policy that is trained."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
-from redraft.config.decoding import Plain
+from redraft.config.decoding import Plain, SelfSpeculation
 from redraft.config.experiment import Run
+from redraft.config.trainer import InProcessEngine
+from redraft.engines.self_speculation import SelfSpeculativeEngine, Speculated
 from redraft.engines.torch_engine import TorchEngine
+from redraft.selfspec.calibration import read_calibration
+from redraft.selfspec.controller import Always, Control
+from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.toggle import Roofline, Rule, Threshold
 from redraft.train.models import stop_tokens
+
+Record = Mapping[str, Any]
 
 
 class Decoding(Protocol):
     """Owns the engine of the local trainer."""
 
-    engine: TorchEngine
+    @property
+    def engine(self) -> TorchEngine:
+        """The engine."""
+        ...
 
     def publish(self) -> None:
         """Take in that the policy's weights have changed, before anything is rolled out with them."""
+        ...
+
+    def measured(self) -> Record:
+        """Fields of a step's record about the engine's last rollout."""
+        ...
+
+    def adapt(self) -> None:
+        """Learn from the engine's last rollout, which was one of training."""
+        ...
+
+    def state(self) -> Record:
+        """What a run that goes on needs; empty if nothing."""
+        ...
+
+    def restore(self, state: Record) -> None:
+        """Go on from there, with the policy's present weights."""
         ...
 
 
@@ -22,24 +51,126 @@ class PlainDecoding:
     """An engine that computes with the policy's own weights.
 
     Args:
+        policy: a transformers causal language model.
+        settings: of the engine.
+    """
+
+    def __init__(self, policy: Any, settings: dict[str, Any]) -> None:
+        self.engine = TorchEngine(policy, **settings)
+
+    def publish(self) -> None:
+        """Do nothing: there is no second copy of the weights."""
+
+    def measured(self) -> Record:
+        """Nothing."""
+        return {}
+
+    def adapt(self) -> None:
+        """Do nothing."""
+
+    def state(self) -> Record:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: Record) -> None:
+        """Do nothing."""
+
+
+class SelfSpeculativeDecoding:
+    """An engine that speculates with a quantised copy of the policy.
+
+    Args:
+        policy: a transformers causal language model.
+        settings: of the engine.
+        asked: the decoding's configuration.
+        calibration: file of the model's roofline; only needed for `when: roofline`.
+    """
+
+    def __init__(self, policy: Any, settings: dict[str, Any], asked: SelfSpeculation, calibration: Path | None) -> None:
+        ladder = Ladder(tuple(asked.draft_lengths), asked.raise_at, asked.lower_at, asked.patience)
+        ramp = 0 if asked.when == "always" else asked.ramp
+        self.control = Control(ladder, _rule_of(asked, calibration), ramp)
+        self.engine = SelfSpeculativeEngine(
+            policy, self.control, max(asked.draft_lengths), bits=asked.bits, group=asked.group, **settings
+        )
+
+    def publish(self) -> None:
+        """Quantise the updated weights."""
+        self.engine.drafter.refresh()
+
+    def measured(self) -> Record:
+        """Draft length, acceptance, seconds and the drafter's error; see docs/metrics.md."""
+        drafter = self.engine.drafter
+        return {
+            "draft_length": self.control.gamma, **_acceptance(self.engine.speculated),
+            "quantisation_seconds": drafter.seconds, "quantisation_error": drafter.error,
+        }  # fmt: skip
+
+    def adapt(self) -> None:
+        """Tell the control how many tokens a block had."""
+        self.control.adapt(self.engine.speculated.block_efficiency)
+
+    def state(self) -> Record:
+        """State of the control."""
+        return self.control.state()
+
+    def restore(self, state: Record) -> None:
+        """Restore the control, and quantise the restored weights."""
+        self.control.restore(state)
+        self.publish()
+
+
+def _acceptance(done: Speculated) -> Record:
+    passes = done.passes + done.plain_passes
+    at = zip(done.kept_at, done.proposed_at, strict=True)
+    return {
+        "block_efficiency": done.block_efficiency,
+        "acceptance": done.kept / done.proposed if done.proposed else None,
+        "speculated_passes": done.passes / passes if passes else None,
+        "drafting_seconds": done.drafting_seconds,
+        "block_verification_seconds": done.verification_seconds,
+        "kept_at": {str(place + 1): kept / proposed for place, (kept, proposed) in enumerate(at)},
+    }
+
+
+def _rule_of(asked: SelfSpeculation, calibration: Path | None) -> Any:
+    """The rule of a rollout, from its draft length and the last measured tokens of a block."""
+    match asked.when:
+        case "always":
+            always: Rule = Always()
+            return lambda gamma, accepted: always
+        case "threshold":
+            threshold: Rule = Threshold(asked.most_active or 0)
+            return lambda gamma, accepted: threshold
+        case "roofline":
+            assert calibration is not None
+            roofline = read_calibration(calibration)
+            return lambda gamma, accepted: Roofline(roofline, gamma, accepted, asked.margin)
+
+
+def calibration_of(run: Run) -> Path | None:
+    """File of the roofline that a run's decoding is controlled by; None if it is not."""
+    if not isinstance(run.decoding, SelfSpeculation) or run.decoding.when != "roofline":
+        return None
+    assert isinstance(run.engine, InProcessEngine)
+    return Path(run.engine.calibrations[run.model_role.partition("@")[0]])
+
+
+def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> Decoding:
+    """The decoding of a run.
+
+    Args:
         run: whose engine settings and longest response.
         policy: a transformers causal language model.
         tokenizer: the policy's.
         longest_prompt: tokens.
     """
-
-    def __init__(self, run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> None:
-        self.engine = TorchEngine(
-            policy, stops=stop_tokens(policy, tokenizer), max_length=longest_prompt + run.trainer.max_response_tokens,
-            max_rows=run.engine.max_rows, max_batched_tokens=run.engine.max_batched_tokens,
-        )  # fmt: skip
-
-    def publish(self) -> None:
-        """Do nothing: there is no second copy of the weights."""
-
-
-def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> Decoding:
-    """The decoding of a run; arguments as of `PlainDecoding`."""
+    settings = {
+        "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
+        "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,
+    }  # fmt: skip
     match run.decoding:
         case Plain():
-            return PlainDecoding(run, policy, tokenizer, longest_prompt)
+            return PlainDecoding(policy, settings)
+        case SelfSpeculation() as asked:
+            return SelfSpeculativeDecoding(policy, settings, asked, calibration_of(run))

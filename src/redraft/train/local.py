@@ -14,6 +14,7 @@ from redraft.config.capability import Capability
 from redraft.config.experiment import Run
 from redraft.engines.clock import now
 from redraft.engines.loop import Outside
+from redraft.files import read_json, sha256, write_json
 from redraft.ops.lease import Lease
 from redraft.rollout.memory import Memory
 from redraft.rollout.strategies import strategy, vanilla
@@ -26,13 +27,14 @@ from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.campaign import Campaign, Progress, State, inputs_of
 from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
-from redraft.train.decoding import open_decoding
+from redraft.train.decoding import calibration_of, open_decoding
 from redraft.train.grading import Graders
 from redraft.train.learner import Learner
 from redraft.train.stages import StageClock
 from redraft.train.tensors import restore_parts, save_parts
 
 MEMORY = "memory.arrow"
+DECODING = "decoding.json"
 
 
 class LocalTrainer:
@@ -52,6 +54,8 @@ class LocalTrainer:
         self.device = models.device_of(run.engine.device)
         model, self.tokenizer = models.load(model_folder)
         self.inputs = inputs_of(model_folder, self.problems)
+        if calibration := calibration_of(run):
+            self.inputs["calibration"] = sha256(calibration)
         self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
@@ -97,6 +101,7 @@ class LocalTrainer:
         rolled = self.rehearse(tasks, step)
         for group in rolled.groups:
             self.memory.put(group)
+        self.decoding.adapt()
         return rolled
 
     def rehearse(self, tasks: Sequence[Task], step: int) -> RolledOut:
@@ -115,7 +120,7 @@ class LocalTrainer:
         rollout = total + unseen - reward - verification - meter.assembly_seconds
         clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": reward,
                    "rollout": rollout})  # fmt: skip
-        return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen)
+        return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
 
     def _waited(self, idle: float, grading: float) -> tuple[float, float]:
         """Seconds that the engine had nothing to do but wait for rewards, and how many of them `now` does not see.
@@ -176,14 +181,17 @@ class LocalTrainer:
         return Fresh(rewards, self.learner.divergence([r for group in groups for r in group.rollouts], self.prompts))
 
     def save(self, folder: Path) -> None:
-        """Write models, optimizers, random state and memory."""
+        """Write models, optimizers, random state, memory and the decoding's state."""
         save_parts(folder, self.learner.parts)
         self.memory.save(folder / MEMORY)
+        if state := self.decoding.state():
+            write_json(folder / DECODING, dict(state))
 
     def restore(self, folder: Path) -> None:
         """Go on from there."""
         restore_parts(folder, self.learner.parts)
         self.memory = Memory.load(folder / MEMORY, self.run.reuse.retention)
+        self.decoding.restore(read_json(folder / DECODING) if (folder / DECODING).exists() else {})
 
     def save_policy(self, checkpoint: Path, folder: Path) -> None:
         """Write the policy in transformers' format."""
