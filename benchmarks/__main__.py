@@ -9,6 +9,7 @@ from benchmarks import (
     memory,
     rewards,
     self_speculation,
+    speculating_engine,
     vllm_rollout,
     vllm_scoring,
     workflow,
@@ -22,6 +23,7 @@ grading.main()
 memory.main()
 rewards.main()
 self_speculation.main()
+speculating_engine.main()
 vllm_rollout.main()
 vllm_scoring.main()
 workflow.main()

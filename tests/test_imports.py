@@ -27,7 +27,7 @@ ALLOWED = {
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
     "redraft.train": {
         "redraft.config", "redraft.engines", "redraft.errors", "redraft.files", "redraft.ops", "redraft.rollout",
-        "redraft.tasks",
+        "redraft.selfspec", "redraft.tasks",
     },
     "redraft.theory": set(),
     "redraft.selfspec": {"redraft.errors", "redraft.files"},
@@ -41,7 +41,7 @@ ALLOWED = {
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",
-        "redraft.published", "redraft.rollout.streams", "redraft.rollout.types",
+        "redraft.published", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks.answers",
     },
 }  # fmt: skip
 SAMPLERS = {

@@ -821,7 +821,7 @@ ALWAYS = SelfSpeculation(kind="self_speculation", when="always", draft_lengths=[
     ids=lambda part: getattr(part, "kind", ""),
 )  # fmt: skip
 def test_every_method_can_speculate(method, options, tiny_model, tmp_path):
-    records = first_steps(LocalTrainer(make_run(method, decoding=ALWAYS, **options), tiny_model, tmp_path), 4)
+    records = first_steps(LocalTrainer(make_run(method, decoding=ALWAYS, **options), tiny_model, tmp_path), 6)
     assert all(record["speculated_passes"] == 1 for record in records if record["tokens_decoded"])
     assert max(record["acceptance"] for record in records if record["acceptance"] is not None) > 0.5
     if not isinstance(method, Vanilla):
