@@ -16,6 +16,7 @@ digit.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import OptimizeResult, differential_evolution, minimize
@@ -209,11 +210,11 @@ class _Measured:
 
     @classmethod
     def _joined(cls, by_gamma: Mapping[int, Times]) -> "_Measured":
-        columns = zip(*(astuple(times) for times in by_gamma.values()), strict=True)
+        batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
         sizes = [len(times.seconds) for times in by_gamma.values()]
         gamma = np.repeat(list(by_gamma), sizes)
         weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
-        return cls(*map(np.concatenate, columns), gamma, weight)
+        return cls(batch, length, seconds, gamma, weight)
 
 
 def _search(
@@ -241,7 +242,7 @@ def _search(
 
 def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float]) -> Calibration:
     """A calibration with these parameters; λ sets the bytes of keys and values."""
-    parameters = dict(zip(names, map(float, values), strict=True))
+    parameters: dict[str, Any] = dict(zip(names, map(float, values), strict=True))
     if "kv_share" in parameters:
         parameters["kv_bytes"] = parameters.pop("kv_share") * calibration.costs.kv_bytes
     return replace(calibration, **parameters)
