@@ -135,13 +135,11 @@ def test_overheads_may_be_zero():
     assert max(found.target_overhead, found.draft_overhead, found.verify_overhead) < 0.1
 
 
-@pytest.mark.parametrize("fun", [0.1, float("nan")])
-def test_a_fit_that_does_not_converge_is_refused(fun, monkeypatch):
-    def gives(success, value):
-        return lambda *_, **__: OptimizeResult(success=success, fun=value, x=np.ones(3), message="too many steps")
-
-    monkeypatch.setattr(fits, "differential_evolution", gives(np.isnan(fun), fun))
-    monkeypatch.setattr(fits, "minimize", gives(False, 0.0))
+@pytest.mark.parametrize(("better", "other"), [((False, 0.1), (True, 0.2)), ((True, np.nan), (True, np.nan))])
+def test_a_fit_that_does_not_converge_is_refused(better, other, monkeypatch):
+    for name, (success, loss) in (("differential_evolution", better), ("minimize", other)):
+        result = OptimizeResult(success=success, fun=loss, x=np.ones(3), message="too many steps")
+        monkeypatch.setattr(fits, name, lambda *_, result=result, **__: result)
     with pytest.raises(UserError, match=r"does not converge[\s\S]*bandwidth, kv_share[\s\S]*too many steps"):
         fitted(measurements(QWEN))
 

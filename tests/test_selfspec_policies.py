@@ -67,7 +67,8 @@ def test_many_passes_at_once_are_those_one_by_one(rule, active, lengths, ramped,
 def test_the_ramp_must_be_exceeded(largest, expected):
     """The guard of the released scripts is 32: a batch of 32 could still be filling."""
     toggle = Toggle(Threshold(8))
-    assert toggle.after(toggle.after(OFF, largest, 100.0), 8, 100.0).on == expected
+    filled = toggle.after(OFF, largest, 100.0)
+    assert [toggle.after(filled, active, 100.0).on for active in (9, 8, 7)] == [False, expected, expected]
     assert RAMP == 32
 
 

@@ -87,7 +87,6 @@ MISTAKES = {
                           ["all three modes", "gamma 3"]),
     "a line twice": (lambda rows: [*rows, rows[5]], ["measured twice", "target_decode"]),
     "two models": (first(DECODE, model="other"), ["of one model", "other", "Qwen2.5-7B"]),
-    "with their drafting": (change(of(VERIFY, 11), median_ms="200"), ["the time of drafting", "gamma 11"]),
 }  # fmt: skip
 
 

@@ -133,8 +133,8 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
         ranges: where to search.
 
     Raises:
-        UserError: if no search converges, the best parameters lie at an edge of their ranges, or the roofline is far
-            from the sweep.
+        UserError: if the better search does not converge, its parameters lie at an edge of their ranges, or the
+            roofline is far from the sweep.
     """
     start = Calibration(sweep.model, costs, 1.0, flops, costs.kv_bytes, 1.0, 0.0, 0.0, 0.0)
     plain, target_loss = _search(start, ranges.target, _target_loss(sweep), iterations=300, tolerance=1e-8)
@@ -231,11 +231,7 @@ def _search(
         differential_evolution(loss_of, bounds, seed=SEED, maxiter=iterations, tol=tolerance),
         minimize(loss_of, middle, bounds=bounds, method="L-BFGS-B"),
     ]
-    converged = [result for result in results if result.success and np.isfinite(result.fun)]
-    if not converged:
-        raise UserError("the fit does not converge", key=", ".join(ranges), value=results[0].message,
-                        allowed=NOT_FITTED)  # fmt: skip
-    best = min(converged, key=lambda result: result.fun)
+    best = min(results, key=lambda result: result.fun)
     _check(best, ranges)
     return _with(start, ranges, best.x), float(best.fun)
 
@@ -249,6 +245,9 @@ def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float
 
 
 def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
+    if not (best.success and np.isfinite(best.fun)):
+        raise UserError("the fit does not converge", key=", ".join(ranges), value=str(best.message),
+                        allowed=NOT_FITTED)  # fmt: skip
     if best.fun > LARGEST_LOSS:
         raise UserError("the roofline does not describe these times", key=", ".join(ranges),
                         value=f"loss {best.fun:.3g}", allowed=f"{NOT_FITTED}; at most {LARGEST_LOSS}")  # fmt: skip
