@@ -11,7 +11,7 @@ import pytest
 from mutants.faults import ROOT, Fault, faults
 from mutants.trial import Outcome, trial
 
-PACKAGES = {"rollout", "engines", "train", "evaluate", "tasks", "config", "analysis", "theory"}
+PACKAGES = {"rollout", "engines", "train", "evaluate", "tasks", "config", "analysis", "theory", "selfspec"}
 
 
 def test_every_fault_changes_one_place_of_a_file_into_another_program():

@@ -236,7 +236,7 @@ def simulate(
     asked = report.Asked(calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold,
                          rollouts, last_alpha)  # fmt: skip
     typer.echo(aligned(*report.simulation(asked)))
-    typer.echo("\nPredicted, of decoding alone: no prefill, sampling, scheduling (docs/selfspec.md)")
+    typer.echo("\nPredicted, decoding alone: no prefill, sampling, scheduling (docs/selfspec.md)")
 
 
 @app.command()

@@ -16,6 +16,7 @@ digit.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import OptimizeResult, differential_evolution, minimize
@@ -132,8 +133,8 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
         ranges: where to search.
 
     Raises:
-        UserError: if no search converges, the best parameters lie at an edge of their ranges, or the roofline is far
-            from the sweep.
+        UserError: if the better search does not converge, its parameters lie at an edge of their ranges, or the
+            roofline is far from the sweep.
     """
     start = Calibration(sweep.model, costs, 1.0, flops, costs.kv_bytes, 1.0, 0.0, 0.0, 0.0)
     plain, target_loss = _search(start, ranges.target, _target_loss(sweep), iterations=300, tolerance=1e-8)
@@ -209,11 +210,11 @@ class _Measured:
 
     @classmethod
     def _joined(cls, by_gamma: Mapping[int, Times]) -> "_Measured":
-        columns = zip(*(astuple(times) for times in by_gamma.values()), strict=True)
+        batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
         sizes = [len(times.seconds) for times in by_gamma.values()]
         gamma = np.repeat(list(by_gamma), sizes)
         weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
-        return cls(*map(np.concatenate, columns), gamma, weight)
+        return cls(batch, length, seconds, gamma, weight)
 
 
 def _search(
@@ -230,24 +231,23 @@ def _search(
         differential_evolution(loss_of, bounds, seed=SEED, maxiter=iterations, tol=tolerance),
         minimize(loss_of, middle, bounds=bounds, method="L-BFGS-B"),
     ]
-    converged = [result for result in results if result.success and np.isfinite(result.fun)]
-    if not converged:
-        raise UserError("the fit does not converge", key=", ".join(ranges), value=results[0].message,
-                        allowed=NOT_FITTED)  # fmt: skip
-    best = min(converged, key=lambda result: result.fun)
+    best = min(results, key=lambda result: result.fun)
     _check(best, ranges)
     return _with(start, ranges, best.x), float(best.fun)
 
 
 def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float]) -> Calibration:
     """A calibration with these parameters; λ sets the bytes of keys and values."""
-    parameters = dict(zip(names, map(float, values), strict=True))
+    parameters: dict[str, Any] = dict(zip(names, map(float, values), strict=True))
     if "kv_share" in parameters:
         parameters["kv_bytes"] = parameters.pop("kv_share") * calibration.costs.kv_bytes
     return replace(calibration, **parameters)
 
 
 def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
+    if not (best.success and np.isfinite(best.fun)):
+        raise UserError("the fit does not converge", key=", ".join(ranges), value=str(best.message),
+                        allowed=NOT_FITTED)  # fmt: skip
     if best.fun > LARGEST_LOSS:
         raise UserError("the roofline does not describe these times", key=", ".join(ranges),
                         value=f"loss {best.fun:.3g}", allowed=f"{NOT_FITTED}; at most {LARGEST_LOSS}")  # fmt: skip

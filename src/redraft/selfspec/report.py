@@ -167,7 +167,7 @@ def _acceptance(text: str) -> Acceptance:
                         allowed="0 to 1, or by position from 0 on, such as 0:0.98,2048:0.95") from None  # fmt: skip
 
 
-def _alphas(asked: Asked, acceptance: Acceptance) -> np.ndarray:
+def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
     """Acceptance in each rollout of a ladder."""
     if len(acceptance.alpha) > 1:
         raise UserError("a ladder takes one acceptance for all positions", key="--alpha", value=asked.alpha,
@@ -175,7 +175,7 @@ def _alphas(asked: Asked, acceptance: Acceptance) -> np.ndarray:
     last = acceptance.alpha[0] if asked.last_alpha is None else asked.last_alpha
     if not 0 <= last <= 1:
         raise UserError("this is no acceptance", key="--last-alpha", value=last, allowed="0 to 1")
-    return np.linspace(acceptance.alpha[0], last, asked.rollouts)
+    return np.linspace(acceptance.alpha[0], last, asked.rollouts).tolist()
 
 
 def _one_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculation) -> tuple[list[str], Rows]:
@@ -193,7 +193,7 @@ def _turned_on(time: RolloutTime) -> Iterator[str]:
 
 
 def _training(
-    lengths: np.ndarray, engine: Engine, speculation: Speculation, ladder: Ladder, alphas: np.ndarray
+    lengths: np.ndarray, engine: Engine, speculation: Speculation, ladder: Ladder, alphas: Sequence[float]
 ) -> tuple[list[str], Rows]:
     modes: dict[Mode, list[tuple[int, RolloutTime]]] = {
         mode: simulate_training(lengths, engine, replace(speculation, mode=mode), alphas, ladder) for mode in MODES

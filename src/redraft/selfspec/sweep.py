@@ -1,7 +1,8 @@
 """Sweeps: measured seconds of single passes over batch sizes and lengths, in the format of the released ones.
 
 One line a measurement: model, batch, seq (positions before the token), gamma, mode, statistics in milliseconds and the
-number of passes. Fits take the median.
+number of passes. Fits take the median. A verification's time is without drafting. The released code subtracts drafting
+where a verification takes so long that it seems to hold it, but on a device that only computes it takes as long anyway.
 """
 
 import csv
@@ -21,8 +22,6 @@ NEEDED = (
     f"{TARGET} with gamma 0 over several batch sizes and lengths, "
     f"and {DRAFT} and {VERIFY} over several batch sizes for each gamma"
 )
-CYCLE = 0.7
-"""Share of γ T_D in T_V − T_T above which a verification's time holds the drafter's passes, as released code judges."""
 
 
 @dataclass(frozen=True)
@@ -197,14 +196,9 @@ def _check_complete(sweep: Sweep, file: Path | None) -> None:
             raise UserError("a draft has at least one token", file=file, key="gamma", value=gamma, allowed=NEEDED)
         for mode in (DRAFT, VERIFY):
             _check_several(sweep.times(mode, gamma), f"{mode}, gamma {gamma}", file)
-        target, draft, verify = sweep.blocks(gamma)
-        if not len(target.seconds):
+        if not len(sweep.blocks(gamma)[0].seconds):
             raise UserError("no batch size and length has all three modes", file=file, key=f"gamma {gamma}",
                             allowed=NEEDED)  # fmt: skip
-        drafting = (verify.seconds - target.seconds) / (gamma * draft.seconds)
-        if np.median(drafting) > CYCLE:
-            raise UserError("these verifications seem to hold the time of drafting", file=file, key=f"gamma {gamma}",
-                            allowed=f"{VERIFY} of the verification alone")  # fmt: skip
 
 
 def _check_several(times: Times, what: str, file: Path | None, *, lengths: bool = False) -> None:

@@ -1,0 +1,139 @@
+"""`redraft calibrate` and `redraft simulate`: what they print and write, and mistakes, each one message."""
+
+import json
+
+import pytest
+
+from benchmarks.self_speculation import CONFIGURATIONS
+from redraft.cli import main
+from redraft.selfspec.calibration import read_calibration, write_calibration
+from redraft.selfspec.sweep import write_sweep
+from tests.selfspec import QWEN, measurements
+
+LENGTHS = "0:100,50:600,99:2500,100:6000"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sweep, a model, a calibration and lengths."""
+    write_sweep(tmp_path / "sweep.csv", measurements(QWEN))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGURATIONS["Qwen2.5-7B"]))
+    write_calibration(tmp_path / "calibration.json", QWEN, {})
+    (tmp_path / "lengths.txt").write_text("\n".join(map(str, range(100, 1600, 10))))
+    return tmp_path
+
+
+@pytest.fixture
+def printed(folder, monkeypatch, capsys):
+    """What a call prints, which fits 80 columns."""
+
+    def call(*arguments):
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        assert end.value.code in (0, None)
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80
+        return text
+
+    return call
+
+
+FIT = ("calibrate", "sweep.csv", "--model", "config.json", "--tflops", "233.514", "--out", "fitted.json")
+
+
+def rows(text):
+    return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
+
+
+def test_a_fit_is_printed_and_written(printed, folder):
+    text = printed(*FIT)
+    found = {line[:42].strip(): line[42:].strip() for line in text.splitlines()[1:8]}
+    assert found == {
+        "bandwidth BW_eff, TB/s": "1.617", "keys and values κ_eff, bytes a position": "26205",
+        "share λ of all their bytes": "0.46", "drafter's factor η_d": "1.334",
+        "overhead of the target c_T, µs a sequence": "39.0", "of the drafter c_D": "69.0",
+        "of a verification c_V": "152.3",
+    }  # fmt: skip
+    assert "180 of 180 points (100.0%)" in text
+    assert "gamma 7 48 48 48 48 48 47" in " ".join(text.split())
+    written = read_calibration(folder / "fitted.json")
+    assert written.bandwidth == pytest.approx(QWEN.bandwidth, rel=1e-4)
+    assert written.costs == QWEN.costs
+    metadata = json.loads((folder / "fitted.json").read_text())["metadata"]
+    assert (metadata["sweep"], metadata["gammas"], metadata["points"]) == ("sweep.csv", [3, 7, 11, 15], 180)
+
+
+def test_a_data_sheet_and_other_drafters_can_be_given(printed, folder):
+    printed(*FIT, "--bandwidth", "2.039")
+    assert read_calibration(folder / "fitted.json").bandwidth == pytest.approx(QWEN.bandwidth, rel=1e-4)
+    printed(*FIT, "--draft-bits", "8")
+    found = read_calibration(folder / "fitted.json")
+    assert found.costs.draft_bytes > 1.5 * QWEN.costs.draft_bytes
+    same = pytest.approx(QWEN.draft_factor * QWEN.costs.draft_bytes, rel=1e-3)
+    assert found.draft_factor * found.costs.draft_bytes == same, "the same times are explained otherwise"
+
+
+def test_a_rollout_is_predicted_in_each_mode(printed):
+    found = rows(printed("simulate", "calibration.json", "--lengths", LENGTHS, "--engines", "8", "--alpha", "0.98"))
+    seconds = {mode: float(found[mode][0]) for mode in ("off", "always", "threshold", "roofline")}
+    assert seconds["roofline"] < seconds["always"] < seconds["off"]
+    assert found["roofline"][1] == f"{seconds['roofline'] / seconds['off'] - 1:+.1%}" or seconds["off"] < 100
+    assert found["off"][1:3] == ["-", "never"]
+    assert found["always"][2:] == ["128", "active", "0.0", "100%", "of", "tokens"]
+    assert found["threshold"][2] == "32"
+
+
+def test_lengths_acceptance_and_another_model_can_be_given(printed, folder):
+    plain = ("simulate", "calibration.json", "--lengths", "lengths.txt")
+    one = rows(printed(*plain, "--alpha", "0.9"))
+    by_position = rows(printed(*plain, "--alpha", "0:0.9,500:0.99"))
+    assert by_position["off"] == one["off"]
+    assert float(by_position["always"][0]) < float(one["always"][0])
+    (folder / "config.json").write_text(json.dumps(CONFIGURATIONS["Qwen2.5-14B"]))
+    larger = rows(printed(*plain, "--model", "config.json"))
+    assert 1.5 < float(larger["off"][0]) / float(one["off"][0]) < 2.5
+    fewer = rows(printed(*plain, "--slots", "10", "--threshold", "5", "--prompt", "1000"))
+    assert float(fewer["off"][0]) > 1.5 * float(one["off"][0])
+    assert fewer["threshold"][2] == "never", "the ramp guard is above these slots"
+
+
+def test_a_ladder_is_followed_over_rollouts(printed):
+    call = ("simulate", "calibration.json", "--lengths", "lengths.txt", "--gamma", "3,5,9", "--rollouts", "8")
+    found = rows(printed(*call, "--alpha", "0.96", "--last-alpha", "0.999"))
+    assert found["off"] == [found["off"][0], "-", "-", "-"]
+    assert found["roofline"][-1] == "9"
+    assert 3 < float(found["roofline"][-2]) < 9
+    assert rows(printed(*call, "--alpha", "0.8"))["always"][-2:] == ["3.0", "3"]
+
+
+SIMULATE = ("simulate", "calibration.json", "--lengths", LENGTHS)
+MISTAKES = {
+    "no sweep": (("calibrate", "nothing.csv", *FIT[2:]), ["nothing.csv", "missing"]),
+    "no model": ((*FIT[:2], "--model", "nothing", *FIT[4:]), ["nothing", "missing"]),
+    "no throughput": ((*FIT[:4], "--tflops", "0", *FIT[6:]), ["--tflops", "more than 0"]),
+    "no bandwidth": ((*FIT, "--bandwidth", "-1"), ["--bandwidth", "more than 0"]),
+    "3 bits": ((*FIT, "--draft-bits", "3"), ["no such drafter", "4, 8"]),
+    "no calibration": (("simulate", "nothing.json", *SIMULATE[2:]), ["nothing.json", "missing"]),
+    "a sweep for a calibration": (("simulate", "sweep.csv", *SIMULATE[2:]), ["sweep.csv", "damaged"]),
+    "no lengths": (("simulate", "calibration.json", "--lengths", "nothing.txt"), ["nothing.txt", "no file of lengths"]),
+    "no distribution": (("simulate", "calibration.json", "--lengths", "0:1"), ["--lengths", "0:100,50:600"]),
+    "acceptance above 1": ((*SIMULATE, "--alpha", "1.5"), ["--alpha", "1.5", "0 to 1"]),
+    "acceptance in words": ((*SIMULATE, "--alpha", "high"), ["--alpha", "high"]),
+    "acceptance from nowhere": ((*SIMULATE, "--alpha", "5:0.9"), ["--alpha", "from 0 on"]),
+    "no draft": ((*SIMULATE, "--gamma", "0"), ["--gamma", "5,7,9,11"]),
+    "a falling ladder": ((*SIMULATE, "--gamma", "7,5"), ["--gamma", "rising"]),
+    "half a draft": ((*SIMULATE, "--gamma", "2.5"), ["--gamma", "2.5"]),
+    "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
+    "a last acceptance above 1": ((*SIMULATE, "--gamma", "5,7", "--last-alpha", "2"), ["--last-alpha", "0 to 1"]),
+    "a model that is not covered": ((*SIMULATE, "--model", "moe.json"), ["mixture of experts", "num_experts"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_message(name, mistake, folder):
+    arguments, parts = MISTAKES[name]
+    (folder / "moe.json").write_text(json.dumps(CONFIGURATIONS["Qwen2.5-7B"] | {"num_experts": 64}))
+    text = mistake(folder, *arguments)
+    assert all(part in text for part in parts), text
+    assert not (folder / "fitted.json").exists()
