@@ -56,7 +56,7 @@ def one_pass(rows):
     live = rows.live
     for row, position in zip(live, rows.positions.tolist(), strict=False):
         rows.cache.slots[row.slot, position] = rows.tokens[row.slot]
-    tokens = torch.tensor([row.prompt[0] // 100 for row in live])
+    tokens = torch.tensor([row.prompt[0] // 100 for row in live], dtype=torch.long)
     rows.advance(tokens[:, None], torch.zeros(len(live), 1, 50).log_softmax(-1), torch.ones_like(tokens))
 
 
