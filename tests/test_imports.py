@@ -41,7 +41,8 @@ ALLOWED = {
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",
-        "redraft.published", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks.answers",
+        "redraft.published", "redraft.rollout.streams", "redraft.rollout.types", "redraft.selfspec",
+        "redraft.tasks.answers",
     },
 }  # fmt: skip
 SAMPLERS = {

@@ -195,24 +195,38 @@ def cost(
 
 @app.command()
 def calibrate(
-    sweep: Annotated[Path, typer.Argument(help="CSV of measured passes (docs/selfspec.md).")],
-    model: Annotated[Path, typer.Option(help="Its folder or config.json.")],
-    tflops: Annotated[float, typer.Option(help="Measured throughput of the device, 10^12 operations/s.")],
-    out: Annotated[Path, typer.Option(help="File of the calibration.")],
+    sweep: Annotated[Path, typer.Argument(help="CSV of passes; measured here and written if it does not exist.")],
+    model: Annotated[Path, typer.Option(help="Its folder, or config.json of a sweep that exists.")],
+    out: Annotated[Path, typer.Option(help="File of the calibration; a drawing goes beside it.")],
+    tflops: Annotated[float | None, typer.Option(help="Throughput, 10^12 operations/s; measured with a sweep.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="TB/s of its data sheet, for the released search.")] = None,
     draft_bits: Annotated[int, typer.Option(help="Bits of the drafter's weights, 4 or 8.")] = 4,
+    device: Annotated[str, typer.Option(help="Device of a sweep: auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads of a sweep on a processor.", min=1)] = 1,
 ) -> None:
     """Fit a roofline to a sweep of a model on a device: when does self-speculation pay there?"""
+    from analysis.roofline import draw_roofline
     from redraft.selfspec import report
     from redraft.selfspec.roofline import MARGIN
+    from redraft.selfspec.sweep import write_sweep
 
+    if not sweep.exists():
+        from redraft.train.sweep import measure
+
+        lines, flops = measure(model, device, threads, draft_bits)
+        write_sweep(sweep, lines)
+        tflops = tflops or flops / 1e12
+        typer.echo(f"{len(lines)} passes measured: {sweep}; {tflops:.4g} TFLOPS by products of matrices\n")
+    elif tflops is None:
+        raise UserError("a sweep that exists needs the throughput of its device", key="--tflops", allowed="a number")
     measured, found = report.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
     typer.echo(aligned([measured.model, "fitted"], report.parameters(found.calibration)))
     typer.echo(f"{report.quality(found)}\n")
     typer.echo(f"largest batch at which it pays, drafts accepted whole, margin {MARGIN}:")
     lengths = [str(length) for length in report.LENGTHS]
     typer.echo(aligned(["length", *lengths], report.boundaries(found.calibration, measured.gammas)))
-    typer.echo(f"\n{out}")
+    draw_roofline(found.calibration, measured, out.with_suffix(".svg"))
+    typer.echo(f"\n{out} and {out.with_suffix('.svg').name}")
 
 
 @app.command()

@@ -66,7 +66,7 @@ def calibrate(
 def parameters(calibration: Calibration) -> Rows:
     """Fitted parameters, with the precision that the paper's values have."""
     return [
-        ["bandwidth BW_eff, TB/s", f"{calibration.bandwidth / 1e12:.3f}"],
+        ["bandwidth BW_eff, TB/s", f"{calibration.bandwidth / 1e12:.4g}"],
         ["keys and values κ_eff, bytes a position", f"{calibration.kv_bytes:.0f}"],
         ["  share λ of all their bytes", f"{calibration.kv_share:.2f}"],
         ["drafter's factor η_d", f"{calibration.draft_factor:.3f}"],
