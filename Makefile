@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 # lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
 LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny
-# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files.
-PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores a third worker
+# computes while another waits for a process; tests that start servers use both cores themselves.
+PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: reproduce test test-all mutants check bench mlflow docs lock clean lighteval
@@ -19,12 +20,12 @@ reproduce: $(READY)
 
 # Tests that start no server and ask no package index.
 test: $(READY) check
-	$(PYTEST) -m "not servers"
+	$(PYTEST) -n 3 -m "not servers"
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
 # lighteval's environment exists.
 test-all: test lighteval
-	$(PYTEST) -m servers
+	$(PYTEST) -n 2 -m servers
 
 # Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take half an hour.
 mutants: $(READY)
