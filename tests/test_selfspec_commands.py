@@ -121,6 +121,7 @@ MISTAKES = {
     "acceptance above 1": ((*SIMULATE, "--alpha", "1.5"), ["--alpha", "1.5", "0 to 1"]),
     "acceptance in words": ((*SIMULATE, "--alpha", "high"), ["--alpha", "high"]),
     "acceptance from nowhere": ((*SIMULATE, "--alpha", "5:0.9"), ["--alpha", "from 0 on"]),
+    "prompts without end": ((*SIMULATE, "--prompt", "inf"), ["--prompt", "0 or more"]),
     "no draft": ((*SIMULATE, "--gamma", "0"), ["--gamma", "5,7,9,11"]),
     "a falling ladder": ((*SIMULATE, "--gamma", "7,5"), ["--gamma", "rising"]),
     "half a draft": ((*SIMULATE, "--gamma", "2.5"), ["--gamma", "2.5"]),

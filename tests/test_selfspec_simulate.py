@@ -150,6 +150,15 @@ def test_mean_tokens_of_a_block_are_tokens_over_blocks():
     np.testing.assert_array_equal(acceptance.end(np.array([0, 99, 100])), [100, 100, np.inf])
 
 
+@given(st.lists(st.integers(1, 9999), min_size=1, max_size=20), st.integers(1, 15), st.sampled_from([0.0, 1.0]))
+def test_mean_tokens_of_a_block_stay_in_their_range(lengths, gamma, alpha):
+    """Also by rounding, as a toggle and a ladder refuse what is outside."""
+    expected = 1 + alpha * gamma
+    found = Acceptance((alpha, alpha), (0.0, 50.0)).mean_tau(np.array(lengths, float), gamma)
+    assert 1 <= found <= gamma + 1
+    assert found == pytest.approx(expected)
+
+
 def test_a_ladder_climbs_with_acceptance():
     lengths = np.linspace(100, 3000, 128).round()
     engine, alphas = Engine(QWEN, 200), [0.96, 0.98, 0.99, 0.995, 0.995, 0.995, 0.995, 0.995]
@@ -200,7 +209,7 @@ def test_quantiles_are_met():
 @pytest.mark.parametrize(
     "text",
     ["0:100", "0:100,50:600", "10:100,100:600", "0:100,50:600,50:700,100:900", "0:100,50:90,100:900", "0:0,100:9",
-     "0:a,100:9", "0:1:2,100:9", "0,100:9", "", "0:nan,100:9"],
+     "0:a,100:9", "0:1:2,100:9", "0,100:9", "", "0:nan,100:9", "0:1,100:inf"],
 )  # fmt: skip
 def test_text_that_is_no_distribution_is_an_error(text):
     with pytest.raises(UserError, match="no distribution of lengths"):

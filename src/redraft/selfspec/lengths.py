@@ -29,7 +29,7 @@ class Quantiles:
     def __post_init__(self) -> None:
         paired = len(self.shares) == len(self.tokens) >= 2 and (self.shares[0], self.shares[-1]) == (0, 1)
         rising = all(a < b for a, b in pairwise(self.shares)) and all(a <= b for a, b in pairwise(self.tokens))
-        if not (paired and rising and self.tokens[0] >= 1):
+        if not (paired and rising and self.tokens[0] >= 1 and np.isfinite(self.tokens[-1])):
             raise ValueError(f"shares must rise from 0 to 1 and lengths from 1 token, got {self}")
 
     def lengths(self, count: int) -> np.ndarray:

@@ -50,7 +50,7 @@ def calibrate(
         UserError: for a sweep, model or fit that is not right.
     """
     for key, value in (("--tflops", tflops), ("--bandwidth", peak_bandwidth)):
-        if value is not None and not (np.isfinite(value) and value > 0):
+        if value is not None and not 0 < value < np.inf:
             raise UserError("a device has some throughput", key=key, value=value, allowed="more than 0")
     sweep, costs = read_sweep(sweep_file), read_model(model, draft_bits=draft_bits).costs
     ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
@@ -134,6 +134,8 @@ def simulation(asked: Asked) -> tuple[list[str], Rows]:
     calibration = read_calibration(asked.calibration)
     if asked.model:
         calibration = calibration.of_model(read_model(asked.model))
+    if not 0 <= asked.prompt < np.inf:
+        raise UserError("this is no length of prompts", key="--prompt", value=asked.prompt, allowed="0 or more")
     engine = Engine(calibration, asked.prompt, asked.slots, asked.engines)
     lengths = _lengths(asked)
     gammas, acceptance = _gammas(asked.gamma), _acceptance(asked.alpha)

@@ -54,10 +54,11 @@ class Acceptance:
         return np.array([*self.starts[1:], np.inf])[self._part(position)]
 
     def mean_tau(self, lengths: np.ndarray, gamma: int) -> float:
-        """Tokens over blocks if all responses of these lengths are made by speculation."""
+        """Tokens over blocks if all responses of these lengths are made by speculation; from 1 to γ + 1."""
         ends = np.array([*self.starts[1:], np.inf])
         tokens = np.clip(lengths[:, None], self.starts, ends) - np.array(self.starts)
-        return float(np.sum(tokens) / np.sum(tokens / block_efficiency(np.array(self.alpha), gamma)))
+        mean = np.sum(tokens) / np.sum(tokens / block_efficiency(np.array(self.alpha), gamma))
+        return float(np.clip(mean, 1, gamma + 1))  # rounding may leave the range
 
     def _part(self, position: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.starts, position, side="right") - 1
