@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.collect import Runs
 from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
+from analysis.speculation import MEASURED, correlation, token_acceptance, with_measurements
 from analysis.statistics import noise_floor
 from redraft.errors import UserError
 
@@ -78,6 +79,7 @@ STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
     "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
     "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
+    "token_acceptance": token_acceptance,
 }
 """Quantities of a step that are not a column of its record."""
 
@@ -94,6 +96,9 @@ REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
 WINDOW = re.compile(r"(sum|mean|max)@(\d+)-(\d+)")
 WINDOWED = "mean@<first step>-<last step>:<number of a step>"
 """The same of some steps, which count from 1: `mean@2-101:tokens_decoded` leaves the first one out."""
+CORRELATION = "correlation:"
+CORRELATED = "correlation:<number of a step>:<number of a step>"
+"""Pearson's coefficient of two numbers over the steps of a run: `correlation:entropy:block_efficiency`."""
 BIN = re.compile(r"bin@([\d.]+)-([\d.]+):(\w+):(\w+)")
 BINNED = "bin@<low>-<high>:<quantity of a prompt that chooses the bin>:<quantity of a prompt, or share>"
 """Mean over the visits of prompts in a bin, or their share: `bin@0-0.2:pass_rate_so_far:responses`. An upper edge
@@ -171,7 +176,7 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     if binned := BIN.fullmatch(quantity):
         return _in_bin(runs, binned, cell, at)
     reduce = _reduction(runs, quantity)
-    steps = runs.steps[runs.steps["cell"] == cell]
+    steps = with_measurements(runs.steps[runs.steps["cell"] == cell])
     if at is not None:
         steps = steps[steps["step"] < at]
     return {int(seed): reduce(part) for seed, part in steps.groupby("seed")}  # type: ignore[call-overload]
@@ -215,15 +220,29 @@ def _reduction(runs: Runs, quantity: str) -> Reduce:
     if quantity in RUN_QUANTITIES:
         return RUN_QUANTITIES[quantity]
     name, _, column = quantity.partition(":")
+    one, _, other = column.partition(":")
+    if quantity.startswith(CORRELATION) and {one, other} <= {*numbers(runs), *STEP_QUANTITIES}:
+        return _correlation(one, other)
     if column in numbers(runs) or column in STEP_QUANTITIES:
         if name in REDUCTIONS:
             return _of_derived(column, REDUCTIONS[name](column))
         if window := WINDOW.fullmatch(name):
             reduce = _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
             return _of_derived(column, reduce)
-    general = [*(f"{name}:<number of a step>" for name in REDUCTIONS), WINDOWED, BINNED, *FIRST_REACHED.values()]
+    general = [f"{name}:<number of a step>" for name in REDUCTIONS]
+    general += [WINDOWED, CORRELATED, BINNED, *FIRST_REACHED.values()]
     raise UserError("no such quantity of a run", key="quantity", value=quantity,
                     allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
+
+
+def _correlation(one: str, other: str) -> Reduce:
+    """The reduction of a run's steps to the coefficient of two numbers of a step."""
+    return lambda steps: correlation(_of_step(steps, one), _of_step(steps, other))
+
+
+def _of_step(steps: pd.DataFrame, quantity: str) -> pd.Series:
+    """A quantity of each of these steps."""
+    return STEP_QUANTITIES[quantity](steps) if quantity in STEP_QUANTITIES else steps[quantity]
 
 
 def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
@@ -251,8 +270,9 @@ def _within(reduce: Reduce, first: int, last: int) -> Reduce:
 
 
 def numbers(runs: Runs) -> list[str]:
-    """Names of what the records of steps hold."""
-    return [name for name in runs.steps.select_dtypes(["number", "bool"]) if name not in ("cell", "seed", "step")]
+    """Names of what the records of steps hold, or would hold of other methods."""
+    recorded = [name for name in runs.steps.select_dtypes(["number", "bool"]) if name not in ("cell", "seed", "step")]
+    return list(dict.fromkeys([*recorded, *MEASURED]))
 
 
 def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
@@ -265,9 +285,8 @@ def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
     if quantity not in STEP_QUANTITIES and quantity not in known:
         raise UserError("no such quantity of a step", key="quantity", value=quantity,
                         allowed=[*STEP_QUANTITIES, *known])  # fmt: skip
-    steps = runs.steps[runs.steps["cell"] == cell]
-    values = STEP_QUANTITIES[quantity](steps) if quantity in STEP_QUANTITIES else steps[quantity]
-    return steps[["seed", "step", "epoch"]].assign(value=values)
+    steps = with_measurements(runs.steps[runs.steps["cell"] == cell])
+    return steps[["seed", "step", "epoch"]].assign(value=_of_step(steps, quantity))
 
 
 def of_policies(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:

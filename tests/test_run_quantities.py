@@ -1,12 +1,14 @@
 """Every quantity of a run, worked out by hand from records in which no two columns and no two steps are alike."""
 
 import math
+import statistics
 
 import pandas as pd
 import pytest
 
 from analysis.collect import Runs
 from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
+from redraft.errors import UserError
 from redraft.train.stages import StageClock
 
 EPOCHS = (0, 0, 1, 1, 2, 2, 2)
@@ -64,6 +66,7 @@ def runs():
         {"cell": "a", "seed": 0, "step": i, "epoch": epoch, "training_step": 2 * (i + 1), "updated": True}
         | {column: FACTORS[column] * VALUES[i] for column in COLUMNS}
         | {"seconds.total": SECONDS * VALUES[i]}
+        | {name: values[i] for name, values in BLOCKS.items()}
         | (dict.fromkeys(DRAFTS, math.nan) if epoch == 0 else {})
         for i, epoch in enumerate(EPOCHS)
     ]
@@ -85,20 +88,44 @@ STEP_EXPECTED = {
     "without_correct_after_reuse": [UNSOLVED * value for value in VALUES],
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
+    "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
 }
+BLOCKS = {
+    "draft_length": [3, 3, 3, 3, 2, 5, 1], "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
+}  # fmt: skip
+"""γ and τ = 1 + α + … + α^γ of the steps."""
 
 
 @pytest.mark.parametrize("quantity", [*STEP_QUANTITIES, "reward"])
 def test_a_quantity_of_a_step_has_the_value_worked_out_here(runs, quantity):
     found = of_steps(runs, quantity, "a").sort_values("step")
     assert list(found["epoch"]) == list(EPOCHS)
-    assert list(found["value"]) == pytest.approx(STEP_EXPECTED[quantity])
+    assert list(found["value"]) == pytest.approx(STEP_EXPECTED[quantity], nan_ok=True)
 
 
 def test_a_quantity_of_a_step_that_no_record_holds_is_reduced_as_one_that_a_record_holds(runs):
     assert by_seed(runs, "reuse_epochs:without_correct_after_reuse", "a") == {0: pytest.approx(UNSOLVED * WITH_DRAFTS)}
     assert by_seed(runs, "mean@1-2:without_correct_after_reuse", "a") == {0: pytest.approx(UNSOLVED * 4)}
     assert by_seed(runs, "sum:rollout_seconds", "a") == by_seed(runs, "rollout_seconds", "a")
+
+
+def test_a_correlation_is_pearson_s_over_the_steps_that_have_both(runs):
+    assert by_seed(runs, "correlation:reward:tokens_decoded", "a") == {0: pytest.approx(1)}
+    opposite = Runs(runs.runs, runs.steps.assign(entropy=-runs.steps["reward"] + 3), runs.scores)
+    assert by_seed(opposite, "correlation:entropy:reward", "a") == {0: pytest.approx(-1)}
+    x, y = [7, 1, 2, 4, 9, 8], [1, 4, 1.875, 1.3125, 6, 1.9]
+    assert by_seed(runs, "correlation:reward:block_efficiency", "a") == {0: pytest.approx(statistics.correlation(x, y))}
+    assert math.isnan(by_seed(runs, "correlation:reward:quantisation_error", "a")[0]), "no run measured it"
+    assert math.isnan(by_seed(Runs(runs.runs, runs.steps.assign(kl=2.0), runs.scores), "correlation:kl:reward", "a")[0])
+    with pytest.raises(UserError, match="no such quantity of a run"):
+        by_seed(runs, "correlation:reward:no_such_number", "a")
+
+
+def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
+    plain = Runs(runs.runs, runs.steps.drop(columns=list(BLOCKS)), runs.scores)
+    for quantity in ("mean:block_efficiency", "mean@2-101:token_acceptance", "max:draft_length"):
+        assert math.isnan(by_seed(plain, quantity, "a")[0])
+    assert of_steps(plain, "kept_at.1", "a")["value"].isna().all()
 
 
 def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):

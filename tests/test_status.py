@@ -134,7 +134,7 @@ def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):
     some = status(layout, experiments, ["spec_rl"], [grid])
     assert {run.cell for run in some} == {cell.id for cell in experiments.cells("spec_rl", [grid])}
     core = status(layout, experiments, grids=["core"])
-    assert {run.cell.partition("/")[0] for run in core} == {"spec_rl", "speed_rl", "ar3po"}, (
+    assert {run.cell.partition("/")[0] for run in core} == {"spec_rl", "speed_rl", "ar3po", "efficient_rollout"}, (
         "one paper has no such grid"
     )
     for unknown in ({"papers": ["no_such_paper"]}, {"grids": ["no-such-grid"]}):

@@ -143,15 +143,17 @@ def wanted_cells(paper):
 
 @cache
 def check_configurations(paper):
-    """Have verl check the configuration of every wanted run, which takes seconds, before any job starts.
+    """Name the cells that are left out; have verl check every wanted run's configuration, before any job starts.
 
-    A job's own process reads these files again, but need not check again.
+    verl's check takes seconds. A job's own process reads these files again, but need not check again.
     """
-    if PRESET.engine.kind != "verl" or not workflow.is_main_process:
+    if not workflow.is_main_process:
         return
     for cell in asked_cells(paper):
         if reason := unsupported(cell):
             print(f"left out: {cell.id}: {reason}", file=sys.stderr)
+    if PRESET.engine.kind != "verl":
+        return
     cells = [cell.id for cell in wanted_cells(paper)]
     command = ["redraft", "stage", "check", PRESET.name, *cells]
     if subprocess.run(command, check=False).returncode:

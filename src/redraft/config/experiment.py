@@ -7,11 +7,12 @@ from typing import Any
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
 from redraft.config.data import Data
-from redraft.config.decoding import Decoding, Plain
+from redraft.config.decoding import Decoding, Plain, SelfSpeculation
 from redraft.config.model import Model
+from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
-from redraft.config.trainer import Engine, Trainer
+from redraft.config.trainer import Engine, InProcessEngine, Trainer
 
 FIRST_DEFAULTS = {
     "epochs": 15, "prompts_per_step": 1024, "group_size": 8, "prompts_per_update": 256, "learning_rate": 5e-7,
@@ -76,7 +77,22 @@ class Run(Config):
     def unsupported(self) -> str:
         """Reason why the preset's engine cannot train this run exactly; empty if it can."""
         lacking = sorted((self.reuse.needs | self.decoding.needs) - self.engine.capabilities)
-        return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}" if lacking else ""
+        if lacking:
+            return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}"
+        if self.by_roofline and self.calibration is None:
+            return f"engine.calibrations has no roofline of {parted(self.model_role)[0]} (`redraft calibrate`)"
+        return ""
+
+    @property
+    def by_roofline(self) -> bool:
+        """True if a roofline decides when it speculates."""
+        return isinstance(self.decoding, SelfSpeculation) and self.decoding.when == "roofline"
+
+    @property
+    def calibration(self) -> str | None:
+        """File of its model's roofline on this machine; None if the preset names none."""
+        known = self.engine.calibrations if isinstance(self.engine, InProcessEngine) else {}
+        return known.get(parted(self.model_role)[0])
 
     @property
     def identity(self) -> dict[str, Any]:

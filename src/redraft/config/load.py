@@ -12,7 +12,6 @@ from redraft.config.base import PAPER, near
 from redraft.config.cell import Cell, CellFile
 from redraft.config.claims import ClaimFile
 from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
-from redraft.config.decoding import SelfSpeculation
 from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile
 from redraft.config.grids import Expanded, expand
@@ -21,23 +20,11 @@ from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
 from redraft.config.reported import Reported
 from redraft.config.tables import TableFile, TargetTable
-from redraft.config.trainer import InProcessEngine, Trainer
+from redraft.config.trainer import Trainer
 from redraft.errors import UserError
 from redraft.layout import code_root
 
 M = TypeVar("M", bound=BaseModel)
-
-
-def _check_calibration(cell: Cell, run: Run) -> None:
-    """Refuse a run that speculates by a roofline which its engine has not.
-
-    Raises:
-        UserError: if there is none for its model.
-    """
-    by_roofline = isinstance(run.decoding, SelfSpeculation) and run.decoding.when == "roofline"
-    if by_roofline and isinstance(run.engine, InProcessEngine) and cell.model not in run.engine.calibrations:
-        raise UserError("speculation by a roofline needs that of this model here", key="engine.calibrations",
-                        value=cell.model, allowed="a file of `redraft calibrate` for each model")  # fmt: skip
 
 
 class Experiments:
@@ -293,7 +280,6 @@ class Experiments:
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
-            _check_calibration(cell, run)
         except UserError as error:
             raise UserError(f"{cell.id} at preset {run.preset}: {error.message}", file=self._cells(cell.paper),
                             key=error.key, value=error.value, allowed=error.allowed) from None  # fmt: skip

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 from redraft.config.decoding import Plain, SelfSpeculation
 from redraft.config.experiment import Run
-from redraft.config.trainer import InProcessEngine
+from redraft.config.preset import parted
 from redraft.engines.self_speculation import SelfSpeculativeEngine, Speculated
 from redraft.engines.torch_engine import TorchEngine
+from redraft.errors import UserError
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Always, Control
 from redraft.selfspec.draft_length import Ladder
@@ -149,11 +150,17 @@ def _rule_of(asked: SelfSpeculation, calibration: Path | None) -> Any:
 
 
 def calibration_of(run: Run) -> Path | None:
-    """File of the roofline that a run's decoding is controlled by; None if it is not."""
-    if not isinstance(run.decoding, SelfSpeculation) or run.decoding.when != "roofline":
+    """File of the roofline that a run's decoding is controlled by; None if it is not.
+
+    Raises:
+        UserError: if the preset names none for its model.
+    """
+    if not run.by_roofline:
         return None
-    assert isinstance(run.engine, InProcessEngine)
-    return Path(run.engine.calibrations[run.model_role.partition("@")[0]])
+    if run.calibration is None:
+        raise UserError("speculation by a roofline needs its model's here", key="engine.calibrations",
+                        value=parted(run.model_role)[0], allowed="a file of `redraft calibrate` for each")  # fmt: skip
+    return Path(run.calibration)
 
 
 def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> Decoding:

@@ -1,0 +1,245 @@
+"""The experiment files of EfficientRollout: cells at every scale, what a preset can train of them, and declarations."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.claim_tests import cells_of
+from analysis.collect import Runs
+from analysis.quantities import ACCURACY, by_seed
+from analysis.reported import read_reported
+from analysis.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from redraft.config import Experiments
+from redraft.config.trainer import InProcessEngine
+from redraft.errors import UserError
+from redraft.train.decoding import calibration_of
+from tests.ar3po_runs import records
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "experiments/efficient_rollout"
+PAPER = ROOT.parent / "shared/papers/efficient-rollout.txt"
+EXPERIMENTS = Experiments(ROOT)
+PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml")]
+CELLS = EXPERIMENTS.cells("efficient_rollout")
+CLAIMS = EXPERIMENTS.claims("efficient_rollout").claims
+SPEC = EXPERIMENTS.reported("efficient_rollout")
+REPORTED = ReportedTables(FOLDER, SPEC, EXPERIMENTS)
+STEPS = {"paper": 101, "tiny": 40, "smoke": 6, "verl-tiny": 10}
+
+
+def run(cell, preset="paper"):
+    return EXPERIMENTS.run(f"efficient_rollout/{cell}", 0, preset)
+
+
+def of_kind(kind, cells=CELLS):
+    return {cell.name for cell in cells if cell.decoding.kind == kind}
+
+
+# Cells
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_cell_has_as_many_steps_and_one_update_a_step(preset):
+    for cell in CELLS:
+        found, trainer = run(cell.name, preset), run(cell.name, preset).trainer
+        assert found.steps == STEPS[preset], cell.name
+        assert trainer.batch_prompts == trainer.prompts_per_update, "purely on-policy"
+        assert trainer.prompts_per_step == trainer.batch_prompts * (2 if found.schedule.kind == "speed" else 1)
+        assert found.data.size % trainer.prompts_per_step == 0
+        assert trainer.batch_prompts * trainer.group_size > found.decoding.model_dump().get("ramp", 0)
+
+
+def test_sizes_are_the_paper_s():
+    trainer = run("ar").trainer
+    assert (trainer.prompts_per_step, trainer.group_size, trainer.max_response_tokens) == (128, 8, 8192)
+    weights = {name: run(name).algorithm.kl_loss_coef for name in ("ar", "14b-ar", "llama-ar")}
+    assert weights == {"ar": 1e-4, "14b-ar": 1e-4, "llama-ar": 0.01}
+    assert {run(name).data_role for name in ("llama-ar", "llama-efficient")} == {"simplerl-8k-medium"}
+    tiny = run("ar", "tiny").trainer
+    assert (tiny.prompts_per_step, tiny.group_size, tiny.max_response_tokens) == (16, 8, 96)
+
+
+def test_the_method_s_settings_are_the_paper_s():
+    efficient = run("efficient").decoding
+    assert (efficient.when, efficient.draft_lengths, efficient.margin, efficient.ramp) == (
+        "roofline",
+        [5, 7, 9, 11],
+        0.05,
+        32,
+    )
+    assert (efficient.raise_at, efficient.lower_at, efficient.patience) == (0.94, 0.85, 2)
+    assert (efficient.bits, efficient.group) == (4, 128)
+    fixed = {name: run(name).decoding.draft_lengths for name in ("self-sd", "14b-self-sd", "llama-self-sd")}
+    assert fixed == {"self-sd": [7], "14b-self-sd": [5], "llama-self-sd": [5]}
+    assert run("history").reuse.kind == "speculative"
+
+
+def test_cells_of_a_model_differ_in_decoding_reuse_and_schedule_alone():
+    for cell in CELLS:
+        prefix, dash, _ = cell.name.partition("-")
+        base = EXPERIMENTS.cell(f"efficient_rollout/{prefix}-ar" if dash and prefix in ("14b", "llama") else
+                                "efficient_rollout/ar")  # fmt: skip
+        assert (cell.model, cell.data, cell.algorithm) == (base.model, base.data, base.algorithm), cell.name
+
+
+def test_what_a_name_says_of_draft_length_bits_and_threshold_is_so():
+    for cell in CELLS:
+        decoding = cell.decoding.model_dump()
+        if length := re.search(r"-g(\d+)", cell.name):
+            assert decoding["draft_lengths"] == [int(length[1])]
+        if cell.decoding.kind == "self_speculation":
+            assert decoding["bits"] == (8 if "w8" in cell.name else 4)
+            at = re.search(r"-at(\d+)", cell.name)
+            assert decoding["most_active"] == (int(at[1]) if at else 32 if "threshold" in cell.name else None)
+            names = {"threshold": "threshold", "self-sd": "always", "efficient": "roofline", "toggled": "roofline"}
+            assert decoding["when"] == next(when for name, when in names.items() if name in cell.name)
+
+
+# What a preset can train
+
+
+@pytest.mark.parametrize("preset", ["tiny", "smoke"])
+def test_without_a_roofline_its_cells_are_left_out_with_the_reason_and_default_grids_have_none(preset):
+    refused = {cell.name: run(cell.name, preset).unsupported for cell in CELLS if run(cell.name, preset).unsupported}
+    by_roofline = {cell.name for cell in CELLS if run(cell.name, preset).by_roofline}
+    assert refused.keys() == by_roofline
+    assert all("engine.calibrations" in reason and "redraft calibrate" in reason for reason in refused.values())
+    assert refused["14b-efficient"] == "engine.calibrations has no roofline of qwen2.5-14b (`redraft calibrate`)"
+    default = EXPERIMENTS.cells("efficient_rollout", EXPERIMENTS.preset(preset).default["efficient_rollout"])
+    assert not {cell.name for cell in default} & by_roofline
+
+
+def test_with_a_roofline_of_its_model_a_cell_is_trained_whatever_its_block():
+    for seed in (0, 1):
+        cell = EXPERIMENTS.run("efficient_rollout/efficient", seed, "tiny")
+        with pytest.raises(UserError, match=r"engine.calibrations(.|\n)*redraft calibrate"):
+            calibration_of(cell)
+        engine = InProcessEngine(calibrations={"qwen2.5-7b": "here.json"})
+        known = cell.model_copy(update={"engine": engine})
+        assert (known.unsupported, calibration_of(known)) == ("", Path("here.json"))
+        other = cell.model_copy(update={"engine": InProcessEngine(calibrations={"qwen2.5-14b": "there.json"})})
+        assert "no roofline of qwen2.5-7b" in other.unsupported
+    assert calibration_of(run("threshold", "tiny")) is None
+
+
+@pytest.mark.parametrize("preset", ["paper", "verl-tiny"])
+def test_under_verl_every_cell_that_self_speculates_is_left_out_with_the_reason(preset):
+    refused = {cell.name: run(cell.name, preset).unsupported for cell in CELLS if run(cell.name, preset).unsupported}
+    assert refused.keys() == of_kind("self_speculation")
+    assert set(refused.values()) == {"engine.kind verl cannot do exact speculation by a quantised copy of the policy"}
+    pair = {cell.name for cell in EXPERIMENTS.cells("efficient_rollout", ["pair"])}
+    assert pair == {"ar", "history"}
+    assert not pair & refused.keys()
+
+
+# Reported rows
+
+
+def test_every_row_of_table_2_that_is_run_is_a_cell_s_and_no_other_cell_has_one():
+    table = read_reported(FOLDER, 2, SPEC)
+    found = {cell.name: table.row(cell) for cell in CELLS}
+    methods = ["ar", "history", "efficient", "self-sd"]
+    wanted = {f"{model}{method}" for model in ("", "14b-", "llama-") for method in methods}
+    assert {name for name, row in found.items() if row} == wanted == {
+        cell.name for cell in EXPERIMENTS.cells("efficient_rollout", ["main"])
+    }  # fmt: skip
+    assert (found["efficient"]["rollout_s"], found["llama-self-sd"]["alpha"]) == (66.3, 96.3)
+
+
+def test_a_row_of_tables_4_and_5_is_found_by_the_table_s_rows():
+    tables = {table.number: table for table in EXPERIMENTS.tables("efficient_rollout").tables}
+    found = {
+        number: [
+            read_reported(FOLDER, number, SPEC).row(EXPERIMENTS.cell(f"efficient_rollout/{row.cell}"), row.reported)
+            for row in tables[number].rows
+        ]
+        for number in (4, 5)
+    }
+    assert [row["tau"] for row in found[4]] == [3.94, 5.87, 7.79, 3.59, 5.18, 6.7]
+    assert [row.get("reuse_rate") for row in found[5]] == [None, 4.4, None, 6.8, None, 50.2]
+
+
+def test_columns_that_name_reported_values_are_columns_of_their_table():
+    for table in EXPERIMENTS.tables("efficient_rollout").tables:
+        asked = {name for column in table.columns for name in column.reported}
+        if table.reported_number is None:
+            continue
+        assert asked <= set(read_reported(FOLDER, table.number, SPEC).frame["column"])
+
+
+# Declarations
+
+
+def measured():
+    """Runs of one cell with every record of self-speculation."""
+    runs = Runs(*records("self-sd"))
+    speculated = {
+        "draft_length": 7.0, "block_efficiency": 4.0, "acceptance": 3 / 7, "speculated_passes": 0.9, "entropy": 0.4,
+        "quantisation_seconds": 0.1, "quantisation_error": 0.1, **{f"kept_at.{place}": 0.5 for place in range(1, 8)},
+    }  # fmt: skip
+    return Runs(runs.runs, runs.steps.assign(**speculated), pd.DataFrame())
+
+
+def named(test):
+    content = test.model_dump()
+    return {content.get("quantity"), content.get("over"), *content.get("quantities", [])} - {None}
+
+
+def test_every_quantity_of_a_table_or_claim_is_one_of_the_runs():
+    columns = {column.quantity for table in EXPERIMENTS.tables("efficient_rollout").tables for column in table.columns}
+    for quantity in columns.union(*(named(claim.test) for claim in CLAIMS)):
+        if quantity.startswith(ACCURACY):
+            assert quantity == "accuracy:all"
+        else:
+            assert by_seed(measured(), quantity, "self-sd").keys() == {0}, quantity
+
+
+def test_every_quantity_of_a_figure_is_one_of_a_step_or_a_run():
+    for figure in EXPERIMENTS.figures("efficient_rollout").figures:
+        for panel in figure.panels:
+            if not panel.quantity.startswith(ACCURACY):
+                quantity = panel.quantity if figure.axis(panel) == "cell" else f"mean:{panel.quantity}"
+                assert by_seed(measured(), quantity, "self-sd").keys() == {0}, panel.quantity
+
+
+def test_every_claim_is_about_cells_there_are():
+    assert {name for claim in CLAIMS for name in cells_of(claim.test)} <= {cell.name for cell in CELLS}
+    assert len(CLAIMS) > 35
+
+
+def test_what_the_reported_tables_say_of_the_claims():
+    verdicts = {claim.id: check(claim, REPORTED)["reported_verdict"] for claim in CLAIMS}
+    supported = {name for name, verdict in verdicts.items() if verdict == SUPPORTED}
+    assert {name for name, verdict in verdicts.items() if verdict == NOT_SUPPORTED} == set()
+    assert supported == {
+        "rollout-reduction", "step-reduction", "largest-reduction", "modest-quantisation", "always-on-can-lose",
+        "always-on-can-win", "history-no-faster", "history-no-step-reduction", "history-reuses-little",
+        "history-llama-prefix-longer", "high-acceptance", "high-acceptance-self-sd", "larger-draft-length",
+        "ladder-helps",
+    }  # fmt: skip
+    assert set(verdicts.values()) == {SUPPORTED, NOT_IN_TABLES}
+
+
+def letters(text):
+    """Letters only: the text at hand lost its formulas, so numbers and symbols cannot be compared."""
+    return re.sub("[^a-z]", "", text.lower())
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not beside the repository")
+def test_every_quotation_stands_in_the_paper():
+    paper = letters(PAPER.read_text(encoding="utf-8"))
+    stated = EXPERIMENTS.hyperparameters("efficient_rollout").trainer.values()
+    quoted = [words for value in stated for words in re.findall('"([^"]+)"', value.source)]
+    for quotation in [*(claim.quotation for claim in CLAIMS), *quoted]:
+        assert all(letters(part) in paper for part in quotation.split("…")), quotation
+
+
+def test_every_value_has_a_source_and_a_lost_number_is_said_to_be_lost():
+    content = EXPERIMENTS.hyperparameters("efficient_rollout")
+    assert "lost" in content.trainer["learning_rate"].source
+    for stated in content.trainer.values():
+        assert '"' in stated.source or stated.source.startswith(("ours", "the release", "verl's")), stated.source
+    for values in content.at.values():
+        assert all(stated.source.startswith(("ours: ", "the paper's")) for stated in values.values())
