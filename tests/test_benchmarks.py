@@ -77,7 +77,7 @@ def test_a_protocol_is_a_preset_s_benchmarks():
 
 def test_each_paper_is_evaluated_by_its_own_protocol_where_the_preset_says_so():
     experiments = Experiments(ROOT)
-    paper = {name: experiments.preset_of("paper", name).benchmarks for name in experiments.preset("paper").default}
+    paper = {name: experiments.preset_of("paper", name).benchmarks for name in experiments.papers}
     assert paper == {
         name: experiments.protocol("ar3po" if name in ("efficient_rollout", "equal_budget") else name)
         for name in ("spec_rl", "speed_rl", "ar3po", "efficient_rollout", "equal_budget")

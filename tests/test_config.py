@@ -408,7 +408,6 @@ WRONG_PRESET = {
     ),
     "no way to evaluate": (lambda p: p.pop("protocol"), ["either protocol or benchmarks"]),
     "a paper's unknown protocol": (lambda p: p.update(protocols={"spec_rl": "x"}), ["no such protocol", "greedy"]),
-    "a protocol of an unknown paper": (lambda p: p.update(protocols={"spec": "tiny"}), ["no paper spec"]),
     "an unknown probe": (lambda p: p.update(probe="prompts"), ["no such protocol", "prompts", "tiny_prompts"]),
     "protocols without protocol": (
         lambda p: p.update(protocols={"spec_rl": "tiny"}, protocol="", benchmarks=SUMS),

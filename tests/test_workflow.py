@@ -45,6 +45,10 @@ def cells_of(experiments, grids):
     return {cell.name for cell in experiments.cells("spec_rl", grids)}
 
 
+PROBED = {"speed_rl/dapo17k-rloo", "speed_rl/7b-dapo17k-rloo"}
+"""Cells of SPEED-RL's Figure 2, which shows pass rates under their initial policies."""
+
+
 def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_others(tmp_path):
     """A call without a target wants the preset's first papers, one for all cells every paper."""
     folder = copy_to(tmp_path)
@@ -75,7 +79,8 @@ def test_each_target_trains_and_evaluates_its_cells_with_every_seed_and_no_other
         counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
         assert counts["train"] == counts["generate"] == counts["diversity"] == len(trained)
         assert counts["make_model"] == len(models) * min(preset.blocks, len(preset.seeds))
-        assert counts["generate_initial"] == len(models) * len(preset.seeds)
+        probed = {cell.model for name, cell in cells.items() if name in PROBED}
+        assert counts["generate_initial"] == (len(models) + len(probed)) * len(preset.seeds)
         assert counts["grade"] == counts["generate"] + counts["generate_initial"]
 
 

@@ -210,6 +210,9 @@ def calibrate(
     from redraft.selfspec.roofline import MARGIN
     from redraft.selfspec.sweep import write_sweep
 
+    if not sweep.exists() and not model.is_dir():
+        raise UserError("this sweep is missing, and to measure one takes the weights of the model", file=sweep,
+                        key="--model", value=str(model), allowed="a folder")  # fmt: skip
     if not sweep.exists():
         from redraft.train.sweep import measure
 

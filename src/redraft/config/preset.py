@@ -95,7 +95,7 @@ class Preset(Config):
 
     @model_validator(mode="after")
     def _known_papers(self) -> "Preset":
-        self.papers([*self.first, *self.protocols])
+        self.papers(self.first)
         return self
 
     def papers(self, asked: list[str]) -> list[str]:
