@@ -23,7 +23,9 @@ ALLOWED = {
     "redraft.published": {"redraft.config", "redraft.errors", "redraft.layout"},
     "redraft.ops": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout"},
     "redraft.rollout": {"redraft.config", "redraft.errors", "redraft.files"},
-    "redraft.engines": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout"},
+    "redraft.engines": {
+        "redraft.config", "redraft.errors", "redraft.files", "redraft.ops.termination", "redraft.rollout",
+    },
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
     "redraft.train": {
         "redraft.config", "redraft.engines", "redraft.errors", "redraft.files", "redraft.ops", "redraft.rollout",

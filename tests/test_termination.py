@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -65,3 +67,40 @@ def test_an_error_in_an_unbroken_block_is_the_cause_that_is_shown():
     with pytest.raises(SystemExit) as end, exit_on_sigterm():
         fail()
     assert isinstance(end.value.__context__, ValueError)
+
+
+IN_A_LOOP = """
+import asyncio, os, signal, sys
+from redraft.engines.loop import Outside, run_to_end
+from redraft.ops.termination import exit_on_sigterm, unbroken
+
+turns, original = [0], asyncio.Handle._run
+
+def run(handle):
+    turns[0] += 1
+    if turns[0] == int(sys.argv[1]):  # the loop has taken the task's turn from its queue, and has not given it yet
+        os.kill(os.getpid(), signal.SIGTERM)
+    original(handle)
+
+asyncio.Handle._run = run
+
+async def session(outside):
+    while True:
+        await asyncio.sleep(0) if outside is None else await outside.wait(asyncio.sleep(1000))
+
+outside = Outside() if sys.argv[2] == "sleeping" else None
+async def everything():
+    sessions = [session(outside) for _ in range(3)]
+    await run_to_end(sessions, lambda: outside is None, lambda: "nothing", outside)
+
+with exit_on_sigterm(), unbroken():
+    asyncio.run(everything())
+"""
+
+
+@pytest.mark.parametrize("place", [2, 3, 4, 7, 30])
+@pytest.mark.parametrize("state", ["working", "sleeping"])
+def test_an_engine_s_loop_ends_wherever_sigterm_comes(place, state):
+    command = [sys.executable, "-c", IN_A_LOOP, str(place), state]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 128 + signal.SIGTERM, result.stderr[-2000:]

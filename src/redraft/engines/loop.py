@@ -5,8 +5,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from redraft.ops.termination import give_way
+
 T = TypeVar("T")
 
+NAP = 0.5
+"""Seconds after which a loop that sleeps looks whether the process was told to end."""
 IDLE_TURNS = 100
 """Turns of the event loop without a request after which none will come; awaiting through layers takes a few."""
 
@@ -44,9 +48,9 @@ class Outside:
             self.ended += 1
 
     async def sleep(self, everything: asyncio.Future) -> None:
-        """Sleep until one of the waits has ended, or everything has."""
+        """Sleep until one of the waits has ended, or everything has, or for `NAP`."""
         began = self._clock()
-        await asyncio.wait({*self._pending, everything}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*self._pending, everything}, timeout=NAP, return_when=asyncio.FIRST_COMPLETED)
         self.seconds += self._clock() - began
 
 
@@ -79,6 +83,7 @@ async def run_to_end(
                 idle = 0
             ended = outside.ended
             await asyncio.sleep(0)  # whoever got an answer asks for the next thing
+            give_way()
             idle = 0 if work() or outside.ended > ended else idle + 1
         return await everything
     finally:

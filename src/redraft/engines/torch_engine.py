@@ -25,6 +25,7 @@ from redraft.engines.scoring import scores_of
 from redraft.engines.support import refuse_unsupported
 from redraft.engines.torch_session import TorchSession
 from redraft.engines.usage import Usage
+from redraft.ops.termination import unbroken
 from redraft.rollout.engine import Continuation, Gumbel
 from redraft.rollout.types import Finish, TopLaw
 
@@ -92,7 +93,7 @@ class TorchEngine:
         training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode(), slot_attention(self.model):
+            with torch.inference_mode(), slot_attention(self.model), unbroken():
                 return asyncio.run(self._serve(coroutines, outside))
         finally:
             self.model.train(training)

@@ -2,7 +2,8 @@
 
 Python raises what a signal's handler raises between any two instructions. Inside `threading.Condition.notify` that can
 leave a waiter that was woken in the queue of waiters, and the next call wakes it in another's place. A pool of workers
-whose queue was left so never hears that it shall end, and the process that ends waits for it for ever.
+whose queue was left so never hears that it shall end, and the process that ends waits for it for ever. Inside an event
+loop it can drop the turn of a task, which then never ends, and neither does the loop, which waits for all tasks.
 """
 
 import signal
@@ -45,6 +46,12 @@ def unbroken() -> Iterator[None]:
         _blocks.depth -= 1
         if _blocks.asked and not _blocks.depth:
             _exit()
+
+
+def give_way() -> None:
+    """Exit now if SIGTERM came in a block that must not be broken off; for a place in it where it may be."""
+    if _blocks.asked:
+        _exit()
 
 
 def _on_sigterm(*_: object) -> None:
