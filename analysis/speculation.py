@@ -24,7 +24,7 @@ def with_measurements(steps: pd.DataFrame) -> pd.DataFrame:
 def token_acceptance(steps: pd.DataFrame) -> pd.Series:
     """Acceptance α of a proposed token that gives each step its tokens of a block τ at its draft length γ.
 
-    EfficientRollout (arXiv 2606.18967), equation 1 solved for α: τ = 1 + α + … + α^γ, as its Table 2 has it (E.2). NaN
+    EfficientRollout (arXiv 2606.18967), equation 1 solved for α: τ = 1 + α + … + α^γ, as in Appendix E.2. NaN
     where nothing speculated.
     """
     tau, gamma = (steps[name].to_numpy(dtype=float) for name in ("block_efficiency", "draft_length"))
