@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
+from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -281,6 +282,13 @@ def test_more_proposals_than_there_is_room_for_are_not_made(qwen3):
     engine = speculating(qwen3, 2, controller=Fixed(50))
     check_against_plain_forward(qwen3, jobs := make_jobs(), run(engine, jobs))
     assert len(engine.speculated.proposed_at) == 2
+
+
+def test_a_block_whose_proposals_are_all_kept_has_one_token_more(qwen3, monkeypatch):
+    engine = speculating(qwen3, 3, stops=())
+    monkeypatch.setattr(engine.drafter, "drafting", nullcontext)  # the policy proposes, so nothing is rejected
+    (found,) = sampled(engine, [[3, 4]], [7], limit=8)
+    assert (len(found.tokens), engine.speculated.passes, engine.speculated.kept) == (8, 2, 6)
 
 
 def test_counts_of_a_pass():
