@@ -31,9 +31,10 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     preset = experiments.preset(layout.preset)
     runs = [run for paper in papers for run in _runs(layout, paper)]
     manifests = [read_json(layout.folder / run["manifest"]) for run in runs]
+    evaluations = _evaluations(layout.preset, papers, experiments)
     page = TEMPLATES.get_template("report.html.j2").render(
         preset=preset,
-        evaluations=(evaluations := _evaluations(layout.preset, papers, experiments)),
+        evaluations=evaluations,
         benchmarks=list(dict.fromkeys(name for each in evaluations for name in each["benchmarks"])),
         blocks=preset.blocks,
         papers=[_paper(layout, paper, experiments, preset) for paper in papers],

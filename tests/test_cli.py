@@ -38,7 +38,9 @@ def redraft(folder, *arguments):
 def test_list_names_every_cell(folder):
     result = redraft(folder, "list")
     assert result.returncode == 0
-    listed = [line.split()[0] for line in result.stdout.splitlines()]
+    rows = [line.split() for line in result.stdout.splitlines()]
+    listed = [row[0] for row in rows]
+    assert ["efficient_rollout/speed-threshold", "vanilla", "speed", "threshold", "-"] in rows
     experiments = Experiments(ROOT)
     assert listed == [cell.id for paper in experiments.papers for cell in experiments.cells(paper)]
     assert {"spec_rl/grpo-vanilla", "spec_rl/14b-dapo-spec-l0.15", "spec_rl/grpo-spec-l0.5-u16"} <= set(listed)
@@ -52,6 +54,14 @@ def test_show_prints_a_complete_run(folder):
         {"kind": "speculative", "lenience": "e^0.5"},
         4,
     )
+
+
+def test_a_cell_that_the_engine_cannot_train_is_refused_before_any_job(folder):
+    result = redraft(folder, "run", "efficient_rollout/self-sd", "--preset", "verl-tiny")
+    words = ["engine.kind verl", "speculation", "decoding", "self_speculation", "engine.kind: torch"]
+    assert result.returncode == 2
+    assert all(word in result.stderr for word in words), result.stderr
+    assert not (folder / "results").exists()
 
 
 def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):

@@ -234,6 +234,38 @@ def test_a_factor_of_one_changes_no_trainer(experiments):
     assert with_factors(experiments, {"epochs": 1, "learning_rate": "1"}) == plain
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"when": "threshold"}, ["most_active", "None", "when: threshold"]),
+        ({"when": "always", "most_active": 8}, ["most_active", "8"]),
+        ({"when": "never"}, ["when", "never", "roofline"]),
+        ({"draft_lengths": [5, 7, 7]}, ["draft_lengths", "[5, 7, 7]", "rise"]),
+        ({"draft_lengths": [7, 5]}, ["draft_lengths", "rise"]),
+        ({"draft_lengths": [0, 5]}, ["draft_lengths", "1 or more"]),
+        ({"draft_lengths": []}, ["draft_lengths", "at least 1"]),
+        ({"raise_at": 0.8, "lower_at": 0.8}, ["lower_at", "below", "raise_at", "0.8"]),
+        ({"bits": 3}, ["bits", "3", "8"]),
+        ({"gamma": 7}, ["gamma"]),
+    ],
+    ids=str,
+)
+def test_a_decoding_that_cannot_be_is_named_with_file_and_value(experiments, wrong, words):
+    def edit(content):
+        grid_of(content, "core")["cell"]["decoding"] = {"kind": "self_speculation"} | wrong
+
+    path = change(experiments, "efficient_rollout/cells.yaml", edit)
+    with pytest.raises(UserError) as error:
+        Experiments(experiments).cells("efficient_rollout")
+    assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
+
+
+@pytest.mark.parametrize("name", ["", "spec-rl"])
+def test_an_unknown_protocol_is_named_with_those_that_there_are(name):
+    with pytest.raises(UserError, match=r"no such protocol(.|\n)*spec_rl"):
+        Experiments(ROOT).protocol(name)
+
+
 def test_grids_are_the_papers_or_go_beyond_it():
     experiments = Experiments(ROOT)
     ours, papers = (experiments.grids("spec_rl", beyond_paper=beyond) for beyond in (True, False))
@@ -408,6 +440,10 @@ WRONG_PRESET = {
     ),
     "no way to evaluate": (lambda p: p.pop("protocol"), ["either protocol or benchmarks"]),
     "a paper's unknown protocol": (lambda p: p.update(protocols={"spec_rl": "x"}), ["no such protocol", "greedy"]),
+    "a protocol of an unknown paper": (
+        lambda p: p.update(protocols={"spec": "tiny"}),
+        ["protocols", "unknown paper", "spec", "spec_rl", "efficient_rollout"],
+    ),
     "an unknown probe": (lambda p: p.update(probe="prompts"), ["no such protocol", "prompts", "tiny_prompts"]),
     "protocols without protocol": (
         lambda p: p.update(protocols={"spec_rl": "tiny"}, protocol="", benchmarks=SUMS),

@@ -13,8 +13,6 @@ from analysis.reported import read_reported
 from analysis.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
 from redraft.config import Experiments
 from redraft.config.trainer import InProcessEngine
-from redraft.errors import UserError
-from redraft.train.decoding import calibration_of
 from tests.ar3po_runs import records
 
 ROOT = Path(__file__).parents[1]
@@ -101,27 +99,22 @@ def test_what_a_name_says_of_draft_length_bits_and_threshold_is_so():
 
 
 @pytest.mark.parametrize("preset", ["tiny", "smoke"])
-def test_without_a_roofline_its_cells_are_left_out_with_the_reason_and_default_grids_have_none(preset):
-    refused = {cell.name: run(cell.name, preset).unsupported for cell in CELLS if run(cell.name, preset).unsupported}
-    by_roofline = {cell.name for cell in CELLS if run(cell.name, preset).by_roofline}
-    assert refused.keys() == by_roofline
-    assert all("engine.calibrations" in reason and "redraft calibrate" in reason for reason in refused.values())
-    assert refused["14b-efficient"] == "engine.calibrations has no roofline of qwen2.5-14b (`redraft calibrate`)"
-    default = EXPERIMENTS.cells("efficient_rollout", EXPERIMENTS.preset(preset).default["efficient_rollout"])
-    assert not {cell.name for cell in default} & by_roofline
+def test_in_process_every_cell_is_trained_and_those_of_the_roofline_have_one(preset):
+    assert not [cell.name for cell in CELLS if run(cell.name, preset).unsupported]
+    by_roofline = {cell.name for cell in CELLS if getattr(cell.decoding, "when", "") == "roofline"}
+    assert by_roofline == {cell.name for cell in CELLS if run(cell.name, preset).calibration}
+    assert {"efficient", "toggled", "14b-efficient", "llama-toggled", "efficient-g11"} <= by_roofline
 
 
-def test_with_a_roofline_of_its_model_a_cell_is_trained_whatever_its_block():
-    for seed in (0, 1):
-        cell = EXPERIMENTS.run("efficient_rollout/efficient", seed, "tiny")
-        with pytest.raises(UserError, match=r"engine.calibrations(.|\n)*redraft calibrate"):
-            calibration_of(cell)
-        engine = InProcessEngine(calibrations={"qwen2.5-7b": "here.json"})
-        known = cell.model_copy(update={"engine": engine})
-        assert (known.unsupported, calibration_of(known)) == ("", Path("here.json"))
-        other = cell.model_copy(update={"engine": InProcessEngine(calibrations={"qwen2.5-14b": "there.json"})})
-        assert "no roofline of qwen2.5-7b" in other.unsupported
-    assert calibration_of(run("threshold", "tiny")) is None
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_roofline_is_the_one_that_the_preset_names_else_the_measured_one_whatever_the_block(seed):
+    cell = EXPERIMENTS.run("efficient_rollout/efficient", seed, "tiny")
+    assert cell.calibration == Path("results/tiny/calibrations/qwen2.5-7b-w4.json")
+    for named, file in (("qwen2.5-7b", "here.json"), ("qwen2.5-14b", str(cell.calibration))):
+        other = cell.model_copy(update={"engine": InProcessEngine(calibrations={named: "here.json"})})
+        assert other.calibration == Path(file)
+    eight_bits = cell.model_copy(update={"decoding": cell.decoding.model_copy(update={"bits": 8})})
+    assert eight_bits.calibration == Path("results/tiny/calibrations/qwen2.5-7b-w8.json")
 
 
 @pytest.mark.parametrize("preset", ["paper", "verl-tiny"])

@@ -48,10 +48,12 @@ from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout import storage
+from redraft.selfspec.calibration import write_calibration
 from redraft.train import models
 from redraft.train.campaign import Campaign
 from redraft.train.local import LocalTrainer
 from redraft.train.stages import STAGES, StageClock
+from tests.selfspec import QWEN
 from tests.trainers import make_trainer
 
 STEPS, STEPS_PER_EPOCH, PROMPTS, GROUP, LIMIT = 6, 2, 4, 4, 8
@@ -826,6 +828,47 @@ def test_every_method_can_speculate(method, options, tiny_model, tmp_path):
     assert max(record["acceptance"] for record in records if record["acceptance"] is not None) > 0.5
     if not isinstance(method, Vanilla):
         assert any(record["tokens_reused"] for record in records)
+
+
+def by_roofline(folder, **costs):
+    """A run that a roofline with these costs controls."""
+    file = folder / "roofline.json"
+    write_calibration(file, replace(QWEN, **costs), {})
+    decoding = SelfSpeculation(kind="self_speculation", draft_lengths=[2], ramp=0, group=16)
+    return make_run(decoding=decoding, calibrations={"tiny": str(file)})
+
+
+PAYS_IN_THE_TAIL = {"draft_factor": 0.1, "verify_overhead": 2000.0}
+NEVER_PAYS = {"draft_factor": 1000.0}
+
+
+def test_a_roofline_decides_whether_a_run_speculates(undisturbed, tiny_model, tmp_path):
+    pays = train(by_roofline(tmp_path, **PAYS_IN_THE_TAIL), tiny_model, tmp_path / "pays")
+    shares = [record["speculated_passes"] for record in pays]
+    assert any(0 < share < 1 for share in shares), "only where few responses are left"
+    assert shares[-1] == 1, "everywhere, once it is known that blocks have nearly three tokens"
+    never = train(by_roofline(tmp_path, **NEVER_PAYS), tiny_model, tmp_path / "never")
+    assert {record["speculated_passes"] for record in never} == {0}
+    assert all(record["acceptance"] is record["block_efficiency"] is None for record in never)
+    plain, switched_off = results(undisturbed), results(tmp_path / "never")
+    assert (switched_off["rollouts"], switched_off["policies"]) == (plain["rollouts"], plain["policies"])
+
+
+def test_a_run_without_the_file_of_its_roofline_is_refused(tiny_model, tmp_path):
+    run = by_roofline(tmp_path)
+    (tmp_path / "roofline.json").unlink()
+    with pytest.raises(UserError, match="roofline.json: this file is missing"):
+        LocalTrainer(run, tiny_model, tmp_path / "run")
+
+
+def test_a_run_starts_anew_when_its_roofline_changed(tiny_model, tmp_path):
+    first_steps(LocalTrainer(by_roofline(tmp_path, **NEVER_PAYS), tiny_model, tmp_path / "run"), 4)
+    run = by_roofline(tmp_path, **PAYS_IN_THE_TAIL)
+    train(run, tiny_model, tmp_path / "run")
+    train(run, tiny_model, tmp_path / "alone")
+    assert results(tmp_path / "run") == results(tmp_path / "alone")
+    state = read_json(tmp_path / "run/checkpoints" / run_fingerprint(run) / LATEST.name / "state.json")
+    assert state["inputs"]["calibration"] == sha256(tmp_path / "roofline.json")
 
 
 def test_weights_are_quantised_anew_after_each_update(tiny_model, tmp_path, monkeypatch):

@@ -339,6 +339,11 @@ def test_what_verl_cannot_do_here_is_refused(cell, engine, trainer, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_decoding_that_verl_cannot_do_is_refused():
+    with pytest.raises(UserError, match=r"speculation(.|\n)*key: +decoding\n(.|\n)*self_speculation"):
+        composed(EXPERIMENTS.run("efficient_rollout/self-sd", 0, "paper"))
+
+
 def test_the_configuration_is_shown_without_a_gpu_or_a_network():
     show = [sys.executable, "-m", "redraft.cli", "show", "--backend", "verl", "--preset"]
     result = subprocess.run(

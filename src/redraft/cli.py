@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 import yaml
@@ -32,14 +32,15 @@ DEFAULT_PRESET = "tiny"
 
 @app.command("list")
 def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
-    """List all cells, their reuse, their schedule if it is not the algorithm's usual one, and their finished runs."""
+    """List all cells, their reuse, schedule and decoding if these are not the usual ones, and their finished runs."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
     for name in [paper] if paper else experiments.papers:
         for cell in experiments.cells(name):
             done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
             schedule = cell.schedule.kind if cell.schedule else "-"
-            typer.echo(f"{cell.id:<42} {cell.reuse.kind:<12} {schedule:<8} {', '.join(done) or '-'}")
+            decoding = getattr(cell.decoding, "when", "-")
+            typer.echo(f"{cell.id:<42} {cell.reuse.kind:<12} {schedule:<8} {decoding:<10} {', '.join(done) or '-'}")
 
 
 @app.command()
@@ -87,7 +88,7 @@ def run(
     if twice := [s for s in seed if seed.count(s) > 1]:
         raise UserError("this seed is given twice", key="--seed", value=twice[0])
     for s in seed:
-        experiments.run(cell, s, preset)
+        experiments.run(cell, s, preset).check_supported()
     folders = [layout.run(cell, s) for s in seed]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
@@ -201,7 +202,7 @@ def calibrate(
     tflops: Annotated[float | None, typer.Option(help="Throughput, 10^12 operations/s; measured with a sweep.")] = None,
     bandwidth: Annotated[float | None, typer.Option(help="TB/s of its data sheet, for the released search.")] = None,
     draft_bits: Annotated[int, typer.Option(help="Bits of the drafter's weights, 4 or 8.")] = 4,
-    device: Annotated[str, typer.Option(help="Device of a sweep: auto, cpu or cuda.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of a sweep.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads of a sweep on a processor.", min=1)] = 1,
 ) -> None:
     """Fit a roofline to a sweep of a model on a device: when does self-speculation pay there?"""
@@ -214,8 +215,10 @@ def calibrate(
         raise UserError("this sweep is missing, and to measure one takes the weights of the model", file=sweep,
                         key="--model", value=str(model), allowed="a folder")  # fmt: skip
     if not sweep.exists():
+        from redraft.selfspec.constants import read_model
         from redraft.train.sweep import measure
 
+        read_model(model, draft_bits=draft_bits)  # refused, if it has to be, before minutes of passes
         lines, flops = measure(model, device, threads, draft_bits)
         write_sweep(sweep, lines)
         tflops = tflops or flops / 1e12

@@ -95,9 +95,16 @@ def read_json_lines(file: Path) -> list[Any]:
 
 
 def sha256(file: Path) -> str:
-    """Hash of a file's content, hexadecimal."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    """Hash of a file's content, hexadecimal.
+
+    Raises:
+        UserError: if it is missing.
+    """
+    try:
+        with file.open("rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise UserError("this file is missing", file=file) from None
 
 
 def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) -> "pd.DataFrame":

@@ -59,6 +59,10 @@ class Layout:
         """Initial policy in transformers' format."""
         return self.folder / "models" / _part("role", role)
 
+    def calibration(self, role: str, bits: int | str) -> Path:
+        """Roofline of a model on this machine, with a drafter of so many bits."""
+        return self.folder / "calibrations" / f"{_part('role', role)}-w{bits}.json"
+
     def data(self, role: str) -> Path:
         """Training problems and their origin."""
         return self.folder / "data" / _part("role", role)

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 STAGES = {
     "model": "redraft.stages:make_model",
     "data": "redraft.stages:prepare_data",
+    "calibrate": "redraft.stages:calibrate",
     "time": "redraft.stages:time_runs",
     "check": "redraft.stages:check",
     "train": "redraft.stages:train",

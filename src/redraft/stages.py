@@ -85,6 +85,26 @@ def prepare_data(preset_name: str, name: str, folder: Path) -> None:
     write_json(folder / "data.json", content)
 
 
+def calibrate(preset_name: str, role: str, bits: int, model: Path, file: Path) -> None:
+    """Measure the roofline of a preset's model on this machine; sweep and drawing are written beside the file.
+
+    Raises:
+        UserError: for a model that the roofline does not cover, or a sweep that it does not describe.
+    """
+    from analysis.roofline import draw_roofline
+    from redraft.selfspec import report
+    from redraft.selfspec.sweep import write_sweep
+    from redraft.train.sweep import measure
+
+    engine, sweep = Experiments().preset(preset_name).engine, file.with_suffix(".csv")
+    with _devices(min(engine.gpus, 1), file.parent):
+        lines, flops = measure(model, engine.device, engine.threads, bits)
+    write_sweep(sweep, lines)
+    measured, found = report.calibrate(sweep, model, flops / 1e12, None, bits, file)
+    draw_roofline(found.calibration, measured, file.with_suffix(".svg"))
+    print(f"roofline of {role}: {report.quality(found)}", flush=True)
+
+
 def check(preset_name: str, cells: list[str]) -> None:
     """Check the configurations of a preset's cells by verl.
 

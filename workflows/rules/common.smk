@@ -103,14 +103,14 @@ INITIAL = str(LAYOUT.initial("{protocol}", "{role}", "{seed}"))
 EVALUATED = str(LAYOUT.folder / "{kind}/{group}/{policy}")
 ONE = min(PRESET.engine.gpus, 1)
 STAGES = {
-    **dict.fromkeys(["train", "time_runs"], "train"),
+    **dict.fromkeys(["train", "time_runs", "calibrate"], "train"),
     **dict.fromkeys(["generate", "generate_initial"], "evaluate"),
     **dict.fromkeys(["grade", "lighteval", "diversity"], "grade"),
 }
 """Stage of the site file, of each rule whose jobs go to Slurm."""
 GPUS = {
     **dict.fromkeys(["train", "time_runs"], PRESET.engine.gpus),
-    **dict.fromkeys(["generate", "generate_initial"], ONE),
+    **dict.fromkeys(["generate", "generate_initial", "calibrate"], ONE),
 }
 
 
@@ -354,6 +354,7 @@ wildcard_constraints:
     seed=r"\d+",
     role=r"[A-Za-z0-9_.-]+(@\d+)?",
     protocol=r"[A-Za-z0-9_-]+",
+    bits=r"\d",
     kind="runs|initial",
     group=r"[A-Za-z0-9_-]+",
     policy=r".+",

@@ -1,4 +1,4 @@
-# Initial policies: initialised and warm-started, or fetched from the hub.
+# Initial policies: initialised and warm-started, or fetched from the hub; and their rooflines on this machine.
 
 
 localrules:  # compute nodes may have no network
@@ -17,3 +17,26 @@ rule make_model:
         model=lambda wildcards: made("models", wildcards.role),
     shell:
         "redraft stage model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
+
+
+# A busy machine may give a sweep that no roofline describes, which is refused; another sweep may be better.
+rule calibrate:
+    input:
+        weights=LAYOUT.model("{role}") / "model.safetensors",
+    output:
+        calibration=LAYOUT.calibration("{role}", "{bits}"),
+        sweep=LAYOUT.calibration("{role}", "{bits}").with_suffix(".csv"),
+        drawing=LAYOUT.calibration("{role}", "{bits}").with_suffix(".svg"),
+    log:
+        LAYOUT.folder / "logs/calibrations/{role}-w{bits}.log",
+    retries: 2
+    threads: PRESET.engine.threads
+    resources:
+        **SITE.resources("train", IN_USE),
+        gpus=GPUS["calibrate"],
+    params:
+        preset=PRESET.name,
+        model=subpath(input.weights, parent=True),
+    shell:
+        "redraft stage calibrate {params.preset:q} {wildcards.role:q} {wildcards.bits} {params.model:q}"
+        " {output.calibration:q} 2>&1 | tee {log:q}"

@@ -7,6 +7,7 @@ rule train:
         weights=lambda wildcards: LAYOUT.model(run_of(wildcards).model_role)
         / "model.safetensors",
         problems=lambda wildcards: training_files(run_of(wildcards)),
+        calibration=lambda wildcards: run_of(wildcards).calibration or [],
     output:
         manifest=f"{RUN}/manifest.json",
     log:

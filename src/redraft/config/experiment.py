@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from redraft.config.algorithm import Algorithm
@@ -13,6 +14,8 @@ from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
 from redraft.config.trainer import Engine, InProcessEngine, Trainer
+from redraft.errors import UserError
+from redraft.layout import Layout
 
 FIRST_DEFAULTS = {
     "epochs": 15, "prompts_per_step": 1024, "group_size": 8, "prompts_per_update": 256, "learning_rate": 5e-7,
@@ -79,20 +82,30 @@ class Run(Config):
         lacking = sorted((self.reuse.needs | self.decoding.needs) - self.engine.capabilities)
         if lacking:
             return f"engine.kind {self.engine.kind} cannot do {' or '.join(lacking)}"
-        if self.by_roofline and self.calibration is None:
-            return f"engine.calibrations has no roofline of {parted(self.model_role)[0]} (`redraft calibrate`)"
         return ""
 
-    @property
-    def by_roofline(self) -> bool:
-        """True if a roofline decides when it speculates."""
-        return isinstance(self.decoding, SelfSpeculation) and self.decoding.when == "roofline"
+    def check_supported(self) -> None:
+        """Refuse a run that the preset's engine cannot train exactly.
+
+        Raises:
+            UserError: with the part that needs another engine.
+        """
+        for key, part in (("reuse", self.reuse), ("decoding", self.decoding)):
+            if part.needs - self.engine.capabilities:
+                raise UserError(self.unsupported, key=key, value=part.kind, allowed="another, or engine.kind: torch")
 
     @property
-    def calibration(self) -> str | None:
-        """File of its model's roofline on this machine; None if the preset names none."""
-        known = self.engine.calibrations if isinstance(self.engine, InProcessEngine) else {}
-        return known.get(parted(self.model_role)[0])
+    def calibration(self) -> Path | None:
+        """File of the roofline that controls its decoding; None if none does.
+
+        It is the file that the preset names for the model, or else the one that the workflow measures. Seeds of all
+        blocks share it: their models differ in their weights alone.
+        """
+        if not isinstance(self.decoding, SelfSpeculation) or self.decoding.when != "roofline":
+            return None
+        role = parted(self.model_role)[0]
+        named = self.engine.calibrations.get(role) if isinstance(self.engine, InProcessEngine) else None
+        return Path(named) if named else Layout(self.preset).calibration(role, self.decoding.bits)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -62,7 +62,11 @@ class Experiments:
         preset = parse(Preset, read_yaml(file), file)
         if preset.name != name:
             raise UserError("a preset is named as its file", file=file, key="name", value=preset.name, allowed=name)
-        for named in (*preset.protocols.values(), preset.probe):
+        for paper in preset.protocols:
+            if paper not in self.papers:
+                raise UserError("a protocol of an unknown paper", file=file, key="protocols", value=paper,
+                                allowed=self.papers)  # fmt: skip
+        for named in filter(None, (*preset.protocols.values(), preset.probe)):
             self._known_protocol(named, file)
         if not preset.protocol and protocol in ("", name):
             return preset
@@ -136,7 +140,7 @@ class Experiments:
 
     def _known_protocol(self, name: str, asking: Path | None) -> None:
         known = self.benchmark_file().protocols
-        if name and name not in known:
+        if name not in known:
             raise UserError("no such protocol", file=asking, key="protocol", value=name, allowed=known)
 
     def tables(self, paper: str) -> TableFile:

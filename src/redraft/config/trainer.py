@@ -145,8 +145,8 @@ class InProcessEngine(EngineSettings):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     """Capabilities of this engine and its trainer."""
     calibrations: dict[Name, str] = {}
-    """Model of the papers to the file of its stand-in's roofline on this machine, which `redraft calibrate` writes; for
-    cells that speculate by a roofline."""
+    """Model of the papers to a file of its stand-in's roofline (`redraft calibrate`), for cells that speculate by one.
+    The workflow measures the roofline of a model that is not named here."""
 
     @property
     def nodes(self) -> int:

@@ -7,12 +7,12 @@ would and save no time; kernels of packed weights are a GPU's.
 Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projections; embeddings, norms and the head stay.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from redraft.engines.clock import now
 from redraft.engines.quantise import round_to_nearest
 from redraft.errors import UserError
 
@@ -32,7 +32,7 @@ class QuantisedDrafter:
         bytes: size of the quantised weights where they are packed.
         original_bytes: size of the same weights in the policy.
         error: relative error of the weights, the root of the squared errors' sum over that of their squares.
-        seconds: that the last refreshment took.
+        seconds: that the last refreshment took (`redraft.engines.clock`).
 
     Raises:
         UserError: for a model without such projections.
@@ -51,7 +51,8 @@ class QuantisedDrafter:
 
     def refresh(self) -> None:
         """Quantise the policy's present weights, in place."""
-        began = time.perf_counter()
+        device = self._layers[0][1].device
+        began = now(device)
         size = wrong = whole = 0.0
         with torch.no_grad():
             for layer, own in self._layers:
@@ -61,7 +62,7 @@ class QuantisedDrafter:
                 wrong += float((own - layer.weight).float().square().sum())
                 whole += float(layer.weight.float().square().sum())
         self.bytes, self.error = size, (wrong / whole) ** 0.5 if whole else 0.0
-        self.seconds = time.perf_counter() - began
+        self.seconds = now(device) - began
 
     @contextmanager
     def drafting(self) -> Iterator[None]:

@@ -6,10 +6,8 @@ from typing import Any, Protocol
 
 from redraft.config.decoding import Plain, SelfSpeculation
 from redraft.config.experiment import Run
-from redraft.config.preset import parted
 from redraft.engines.self_speculation import SelfSpeculativeEngine, Speculated
 from redraft.engines.torch_engine import TorchEngine
-from redraft.errors import UserError
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Always, Control
 from redraft.selfspec.draft_length import Ladder
@@ -149,20 +147,6 @@ def _rule_of(asked: SelfSpeculation, calibration: Path | None) -> Any:
             return lambda gamma, accepted: Roofline(roofline, gamma, accepted, asked.margin)
 
 
-def calibration_of(run: Run) -> Path | None:
-    """File of the roofline that a run's decoding is controlled by; None if it is not.
-
-    Raises:
-        UserError: if the preset names none for its model.
-    """
-    if not run.by_roofline:
-        return None
-    if run.calibration is None:
-        raise UserError("speculation by a roofline needs its model's here", key="engine.calibrations",
-                        value=parted(run.model_role)[0], allowed="a file of `redraft calibrate` for each")  # fmt: skip
-    return Path(run.calibration)
-
-
 def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> Decoding:
     """The decoding of a run.
 
@@ -180,4 +164,4 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
         case Plain():
             return PlainDecoding(policy, settings)
         case SelfSpeculation() as asked:
-            return SelfSpeculativeDecoding(policy, settings, asked, calibration_of(run))
+            return SelfSpeculativeDecoding(policy, settings, asked, run.calibration)

@@ -27,7 +27,7 @@ from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.campaign import Campaign, Progress, State, inputs_of
 from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
-from redraft.train.decoding import calibration_of, open_decoding
+from redraft.train.decoding import open_decoding
 from redraft.train.grading import Graders
 from redraft.train.learner import Learner
 from redraft.train.stages import StageClock
@@ -54,8 +54,8 @@ class LocalTrainer:
         self.device = models.device_of(run.engine.device)
         model, self.tokenizer = models.load(model_folder)
         self.inputs = inputs_of(model_folder, self.problems)
-        if calibration := calibration_of(run):
-            self.inputs["calibration"] = sha256(calibration)
+        if run.calibration:
+            self.inputs["calibration"] = sha256(run.calibration)
         self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])

@@ -100,6 +100,7 @@ def _refuse(run: Run, gpu: bool) -> None:
     Raises:
         UserError: for the first such setting.
     """
+    run.check_supported()
     schedule(run, run.data.size)
     trainer, engine = run.trainer, engine_of(run)
     ranks = (engine.gpus if gpu else 1) * engine.nodes
@@ -107,7 +108,6 @@ def _refuse(run: Run, gpu: bool) -> None:
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     ragged = run.reuse.kind == "staged" or len(set(trainer.groups_of_updates(trainer.batch_prompts))) > 1
     refused: list[tuple[bool, str, str, Any, str]] = [
-        (bool(run.unsupported), run.unsupported, "reuse", run.reuse.kind, "another, or engine.kind: torch"),
         (ragged and run.algorithm.loss_agg_mode != "token-mean",
          "a loss over sequences would count the masked rows of smaller groups or updates", "algorithm.loss_agg_mode",
          run.algorithm.loss_agg_mode, "token-mean"),
