@@ -24,9 +24,14 @@ def experiments():
     return Experiments(ROOT)
 
 
-def dry_run(folder, *arguments):
-    command = ["snakemake", "-n", "reproduction", *arguments, "--config", "preset=paper"]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+def snakemake(folder, *arguments, **config):
+    pairs = [f"{key}={value}" for key, value in {"preset": "paper", **config}.items()]
+    command = ["snakemake", "-n", "reproduction", *arguments, "--config", *pairs]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def dry_run(folder, *arguments, **config):
+    result = snakemake(folder, *arguments, **config)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout + result.stderr
 
@@ -72,14 +77,42 @@ def test_benchmarks_are_the_reported_columns_with_their_denominators(experiments
 def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, tmp_path):
     folder = copy_to(tmp_path)
     began = time.perf_counter()
-    text = dry_run(folder, "--quiet", "rules")
+    text = dry_run(folder)
     seconds = time.perf_counter() - began
-    counts = dict(re.findall(r"^(\w+) +(\d+)$", text, flags=re.M))
-    cells = experiments.cells("spec_rl", experiments.grids("spec_rl", beyond_paper=False))
-    assert int(counts["train"]) == len(cells) * len(experiments.preset("paper").seeds) == 111
-    assert int(counts["make_model"]) == 4
-    assert seconds < 60  # about 3 on an idle machine; benchmarks/workflow.py measures it
+    preset = experiments.preset("paper")
+    cells = [c for p in preset.default for c in experiments.cells(p, experiments.grids(p, beyond_paper=False))]
+    reasons = dict(re.findall(r"^left out: (\S+): (.+)$", text, flags=re.M))
+    speculating = {cell.id for cell in cells if cell.decoding.kind != "plain"}
+    made_by_a_user = {cell.id for cell in cells if cell.data in ("numinamath", "simplerl-8k-medium")}
+    assert reasons.keys() == speculating | made_by_a_user
+    assert {id for id, reason in reasons.items() if "engine.kind verl" in reason} == speculating
+    assert "data/numinamath-integer.jsonl is not there" in reasons["speed_rl/numina-rloo"]
+    wanted = [cell for cell in cells if cell.id not in reasons]
+    assert {cell.paper for cell in wanted} == {"spec_rl", "speed_rl", "ar3po", "efficient_rollout"}
+    counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
+    assert counts["train"] == len(wanted) * len(preset.seeds) == 198
+    assert counts["make_model"] == len({cell.model for cell in wanted})
+    assert seconds < 90  # about 15 on an idle machine; benchmarks/workflow.py measures it
     assert not (folder / "results/paper/runs").exists()
+    memory = {}
+    for job in re.findall(r"^rule train:\n((?: .*\n)+)", text, flags=re.M):
+        cell, gib = re.search(r"runs/(\S+)/seed", job)[1], int(re.search(r"mem_mb=(\d+)", job)[1]) / 1024
+        memory.setdefault(experiments.cell(cell).model, set()).add(gib)
+    assert (memory["qwen3-1.7b-base"], memory["qwen2.5-32b"]) == ({240}, {1600}), "each job asks for its model's"
+
+
+def test_cells_with_a_file_of_the_user_s_are_run_once_it_is_there_and_default_ones_need_it(tmp_path):
+    folder = copy_to(tmp_path)
+    (folder / "data").mkdir()
+    (folder / "data/numinamath-integer.jsonl").touch()
+    text = dry_run(folder, "--quiet", "rules", papers="speed_rl")
+    assert "numina" not in text
+    preset = folder / "experiments/presets/paper.yaml"
+    preset.write_text(preset.read_text().replace("data/numinamath-integer.jsonl", "data/other.jsonl").replace(
+        "speed_rl: [core]", "speed_rl: [main]"))  # fmt: skip
+    result = snakemake(folder, papers="speed_rl")
+    assert result.returncode != 0
+    assert "data/other.jsonl" in result.stderr
 
 
 def test_a_new_cell_or_a_field_at_its_default_changes_no_other_run(experiments, tmp_path):

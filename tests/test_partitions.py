@@ -10,7 +10,7 @@ import pytest
 from redraft.errors import UserError
 from redraft.ops import slurm_waiting
 from redraft.ops.partitions import KEYS, Ask, Nodes, Partition, in_words, parse_gpus, parse_partitions
-from redraft.ops.slurm_requests import ask_of, check_requests, refusal
+from redraft.ops.slurm_requests import ask_of, check_requests, largest, refusal
 from redraft.ops.slurm_waiting import NEVER, SET_BY, Queue
 from redraft.ops.supply import LOCAL, limit_local_jobs
 
@@ -86,6 +86,14 @@ def test_the_same_nodes_must_have_all_that_a_job_asks_for():
     assert LARGE["cpu"].lacks(replace(SMALL, nodes=2)) == ["nodes"], "the partition's MaxNodes"
     assert LARGE["cpu"].lacks(replace(SMALL, cpus=33)) == ["cpus"], "the partition's MaxCPUsPerNode"
     assert Partition("hidden", False, 60, math.inf, ()).lacks(replace(SMALL, cpus=9999)) == [], "unknown is no lack"
+
+
+def test_of_asks_that_differ_in_memory_alone_the_largest_is_refused():
+    asks = [
+        ("train", SMALL), ("train", replace(SMALL, memory_mb=30000)), ("train", replace(SMALL, memory_mb=9000)),
+        ("train", replace(SMALL, cpus=9)), ("grade", SMALL),
+    ]  # fmt: skip
+    assert sorted(largest(asks), key=str) == sorted(asks[1:2] + asks[3:], key=str)
 
 
 def test_what_could_never_start_is_refused_once_with_all_that_must_be_set():

@@ -48,7 +48,7 @@ def calls(file):
 
 
 def test_every_placeholder_of_a_rule_s_shell_line_is_quoted_or_a_number():
-    numbers = {"wildcards.seed", "threads"}
+    numbers = {"wildcards.seed", "wildcards.bits", "threads"}
     found = []
     for file in RULES:
         text = re.sub(r"#.*", "", file.read_text())
@@ -58,6 +58,7 @@ def test_every_placeholder_of_a_rule_s_shell_line_is_quoted_or_a_number():
     assert [entry for entry in found if not entry[1].endswith(":q") and entry[1] not in numbers] == []
     common = (ROOT / "workflows/rules/common.smk").read_text()
     assert 'seed=r"\\d+"' in common
+    assert 'bits=r"\\d"' in common
 
 
 def test_no_rule_with_a_shell_line_is_left_out_of_the_check():

@@ -15,7 +15,7 @@ from redraft.errors import UserError
 from redraft.ops.slurm_ends import known
 
 ROOT = Path(__file__).parents[1]
-PAPER = Experiments(ROOT).with_models_in_use(Experiments(ROOT).preset("paper"))
+PAPER = Experiments(ROOT).preset("paper").of_models("qwen3-14b-base")
 
 
 @pytest.fixture

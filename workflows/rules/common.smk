@@ -65,7 +65,6 @@ PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 if "seeds" in config:
     PRESET = PRESET.model_copy(update={"seeds": list(range(config["seeds"]))})
 LAYOUT = Layout(PRESET.name)
-IN_USE = EXPERIMENTS.with_models_in_use(PRESET)
 SITE = checked(load_site)
 SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
 
@@ -114,6 +113,30 @@ GPUS = {
 }
 
 
+def models_of(wildcards):
+    """The papers' models of what a rule's wildcards name: a model, a run, or all runs of a paper."""
+    if hasattr(wildcards, "role"):
+        return [parted(wildcards.role)[0]]
+    if hasattr(wildcards, "cell"):
+        return [parted(run_of(wildcards).model_role)[0]]
+    return sorted({cell.model for cell in wanted_cells(wildcards.paper)})
+
+
+@cache
+def asked_of_slurm(stage, *models):
+    """What a job of a stage with these models asks of Slurm."""
+    return SITE.resources(stage, PRESET.of_models(*models))
+
+
+def requested(stage):
+    """A rule's resources, of which some follow from the model of the job."""
+
+    def resource(name):
+        return lambda wildcards: asked_of_slurm(stage, *models_of(wildcards))[name]
+
+    return {name: resource(name) for name in SITE.resources(stage, PRESET)}
+
+
 def asked_cells(paper):
     """The cells of the grids that are asked for.
 
@@ -131,30 +154,41 @@ def asked_cells(paper):
     return EXPERIMENTS.cells(paper, grids or PRESET.default[paper])
 
 
-def unsupported(cell):
-    """Why what trains at this preset cannot train a cell, or nothing."""
-    return EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name).unsupported
+@cache
+def reason_to_leave_out(cell_id):
+    """Why a cell cannot be trained at this preset and here, or nothing.
+
+    Problems that a user has to make are no condition for all other cells of a paper. A default cell whose file is
+    missing is no exception but a mistake, and Snakemake names the file.
+    """
+    run = EXPERIMENTS.run(cell_id, PRESET.seeds[0], PRESET.name)
+    default = EXPERIMENTS.cells(run.paper, PRESET.default[run.paper])
+    missing = [file for file in problem_files(run.data) if not Path(file).exists()]
+    if run.unsupported or cell_id in [cell.id for cell in default] or not missing:
+        return run.unsupported
+    return f"{missing[0]} is not there"
 
 
 def wanted_cells(paper):
-    """The cells that a paper's tables wait for: those asked for, but not what this preset cannot train."""
-    return [cell for cell in asked_cells(paper) if not unsupported(cell)]
+    """The cells that a paper's tables wait for: those asked for, but not what cannot be trained here."""
+    return [cell for cell in asked_cells(paper) if not reason_to_leave_out(cell.id)]
 
 
 @cache
-def check_configurations(paper):
+def check_configurations():
     """Name the cells that are left out; have verl check every wanted run's configuration, before any job starts.
 
-    verl's check takes seconds. A job's own process reads these files again, but need not check again.
+    verl's check takes seconds, so it is one for all papers. A job's own process reads these files again, but need not
+    check again.
     """
     if not workflow.is_main_process:
         return
-    for cell in asked_cells(paper):
-        if reason := unsupported(cell):
+    for cell in (cell for paper in papers() for cell in asked_cells(paper)):
+        if reason := reason_to_leave_out(cell.id):
             print(f"left out: {cell.id}: {reason}", file=sys.stderr)
     if PRESET.engine.kind != "verl":
         return
-    cells = [cell.id for cell in wanted_cells(paper)]
+    cells = [cell.id for paper in papers() for cell in wanted_cells(paper)]
     command = ["redraft", "stage", "check", PRESET.name, *cells]
     if subprocess.run(command, check=False).returncode:
         sys.exit(2)
@@ -162,7 +196,7 @@ def check_configurations(paper):
 
 def wanted_runs(paper):
     """Folders of all runs that a paper's tables wait for."""
-    check_configurations(paper)
+    check_configurations()
     return [
         LAYOUT.run(cell.id, seed)
         for cell in wanted_cells(paper)

@@ -18,7 +18,7 @@ rule generate:
         f"{RUN}/generate.log",
     threads: 1
     resources:
-        **SITE.resources("evaluate", IN_USE),
+        **requested("evaluate"),
         gpus=GPUS["generate"],
     params:
         preset=PRESET.name,
@@ -62,7 +62,7 @@ rule grade:
         f"{EVALUATED}/grade.log",
     threads: 1
     resources:
-        **SITE.resources("grade", IN_USE),
+        **SITE.resources("grade", PRESET),
     params:
         preset=PRESET.name,
         protocol=protocol_of,
@@ -99,7 +99,7 @@ rule lighteval:
         f"{EVALUATED}/lighteval.log",
     threads: 1
     resources:
-        **SITE.resources("grade", IN_USE),
+        **SITE.resources("grade", PRESET),
     shell:
         "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 
@@ -114,7 +114,7 @@ rule diversity:
         f"{RUN}/diversity.log",
     threads: 1
     resources:
-        **SITE.resources("grade", IN_USE),
+        **SITE.resources("grade", PRESET),
     params:
         folder=subpath(input.manifest, parent=True),
         version=3,  # increase when the measures change

@@ -32,7 +32,7 @@ rule calibrate:
     retries: 2
     threads: PRESET.engine.threads
     resources:
-        **SITE.resources("train", IN_USE),
+        **requested("train"),
         gpus=GPUS["calibrate"],
     params:
         preset=PRESET.name,

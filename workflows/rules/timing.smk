@@ -15,7 +15,7 @@ rule time_runs:
     # All cores, so that nothing runs beside it on this machine.
     threads: max(PRESET.engine.threads, workflow.cores or 1)
     resources:
-        **SITE.resources("train", IN_USE),
+        **requested("train"),
         gpus=GPUS["time_runs"],
     params:
         preset=PRESET.name,

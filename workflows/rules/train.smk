@@ -16,7 +16,7 @@ rule train:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
     resources:
-        **SITE.resources("train", IN_USE),
+        **requested("train"),
         gpus=GPUS["train"],
     params:
         preset=PRESET.name,

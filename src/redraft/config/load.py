@@ -270,11 +270,6 @@ class Experiments:
         self._check_sizes(cell, run)
         return run
 
-    def with_models_in_use(self, preset: Preset) -> Preset:
-        """The preset without models that only papers outside its defaults have; jobs ask for the largest of it."""
-        used = {cell.model for paper in preset.default for cell in self.cells(paper)}
-        return preset.model_copy(update={"models": {role: m for role, m in preset.models.items() if role in used}})
-
     def _check_sizes(self, cell: Cell, run: Run) -> None:
         """Refuse a run whose schedule or method does not fit its trainer and data.
 

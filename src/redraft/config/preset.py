@@ -76,6 +76,10 @@ class Preset(Config):
         """The preset with what the block of a seed has."""
         return self.of_block(seed % self.blocks)
 
+    def of_models(self, *roles: str) -> "Preset":
+        """The preset with these models alone: what a job of theirs asks of Slurm follows from the largest of them."""
+        return self.model_copy(update={"models": {role: self.models[role] for role in roles}})
+
     def role(self, role: str, seed: int) -> str:
         """Name under which what stands for a role is kept for a seed: `role`, or `role@block` after the first block."""
         block = seed % self.blocks

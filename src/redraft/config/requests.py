@@ -29,7 +29,7 @@ Option = Annotated[str, StringConstraints(pattern=r"^--[a-z][a-z-]*(=[A-Za-z0-9_
 SMALL = 1e8
 """Parameters below which a processor trains and samples in minutes."""
 LARGEST = 14e9
-"""Parameters of a checkpoint whose name tells none: the papers' largest."""
+"""Parameters of a checkpoint whose name tells none: SPEC-RL's largest."""
 GIB = 2**30
 VOCABULARY = 152_000
 """Tokens of the papers' models; a pass on a processor holds so many logits for each of its tokens."""
@@ -67,8 +67,8 @@ class Request(Config):
 def request_of(stage: Stage, preset: Preset) -> Request:
     """Processors and memory of a node, and the time limit of an attempt, that a job of a stage needs.
 
-    They follow from the preset's largest model, its engine, GPUs, nodes and threads, and from its backend of
-    evaluation.
+    They follow from the preset's largest model (the job's: `Preset.of_models`), its engine, GPUs, nodes and threads,
+    and from its backend of evaluation.
     """
     size = max(map(parameters, preset.models.values()))
     if stage == "train":

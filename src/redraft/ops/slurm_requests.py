@@ -1,6 +1,7 @@
 """Refusal of jobs that could never start, before any is submitted; and what is said of one that waits for ever."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,16 @@ def check_requests(workflow: Any, stages: Mapping[str, str], site: Path) -> None
     """
     if not on_slurm(workflow):
         return
-    asks = {(stages[job.rule.name], ask_of(job)) for job in workflow.dag.needrun_jobs() if not job.is_local}
-    refusal(sorted(asks, key=str), partitions(), site)
+    asks = ((stages[job.rule.name], ask_of(job)) for job in workflow.dag.needrun_jobs() if not job.is_local)
+    refusal(largest(asks), partitions(), site)
+
+
+def largest(asks: Iterable[tuple[str, Ask]]) -> list[tuple[str, Ask]]:
+    """Of a stage's asks that differ in memory alone, as those of several models do, the one for the most."""
+    found: dict[tuple[str, Ask], tuple[str, Ask]] = {}
+    for stage, ask in sorted(set(asks), key=lambda each: (each[0], each[1].memory_mb, str(each[1]))):
+        found[stage, replace(ask, memory_mb=0)] = (stage, ask)
+    return list(found.values())
 
 
 def on_slurm(workflow: Any) -> bool:
