@@ -12,6 +12,7 @@ from benchmarks import (
     speculating_engine,
     vllm_rollout,
     vllm_scoring,
+    vllm_speculation,
     workflow,
 )
 
@@ -26,4 +27,5 @@ self_speculation.main()
 speculating_engine.main()
 vllm_rollout.main()
 vllm_scoring.main()
+vllm_speculation.main()
 workflow.main()

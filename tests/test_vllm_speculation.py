@@ -1,0 +1,18 @@
+"""Why self-speculation is refused under vLLM: its own speculative sampling draws from another law on this build."""
+
+import pytest
+
+from benchmarks import vllm_speculation
+
+pytestmark = pytest.mark.servers
+PLAIN, *SPECULATING = vllm_speculation.MODES
+
+
+def test_the_audit_finds_nothing_wrong_without_speculation():
+    assert vllm_speculation.audit(PLAIN).word == "not told from right"
+
+
+@pytest.mark.parametrize("mode", SPECULATING)
+def test_the_installed_vllm_speculates_with_a_wrong_law(mode):
+    found = vllm_speculation.audit(mode)
+    assert found.word == "wrong", f"{found}: compose it with the methods now (docs/selfspec.md)"
