@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.repeats import with_repeats
+from analysis.speculation import with_measurements
 from analysis.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
@@ -56,15 +57,31 @@ class Runs:
         scores = counted.assign(step=counted["training_step"].fillna(0).astype(int)).drop(columns="training_step")
         return Runs(self.runs, records, scores.drop_duplicates([*key, "benchmark"]))
 
+    def steps_of(self, cell: str) -> pd.DataFrame:
+        """Records of a cell's steps, with all that only some methods measure."""
+        return self._steps_by_cell.get(cell, self.steps.iloc[:0])
+
+    @cached_property
+    def _steps_by_cell(self) -> dict[str, pd.DataFrame]:
+        """Made once, since a paper's tables and claims ask for a cell's steps thousands of times."""
+        return {str(cell): steps for cell, steps in with_measurements(self.steps).groupby("cell")}
+
     def manifests(self, cell: str, seeds: Iterable[int]) -> list[str]:
         """Paths of the manifests of a cell's runs, by seed."""
-        chosen = self.runs[(self.runs["cell"] == cell) & self.runs["seed"].isin(list(seeds))]
-        return list(chosen.sort_values("seed")["manifest"])
+        return [run["manifest"] for run in self._of_seeds(cell, seeds)]
 
     def sources(self, cell: str, seeds: Iterable[int]) -> list[str]:
         """Paths of the records of the evaluated initial policies of a cell's runs, by seed."""
-        chosen = self.runs[(self.runs["cell"] == cell) & self.runs["seed"].isin(list(seeds))]
-        return list(chosen.sort_values("seed")["initial"])
+        return [run["initial"] for run in self._of_seeds(cell, seeds)]
+
+    def _of_seeds(self, cell: str, seeds: Iterable[int]) -> list[dict[str, Any]]:
+        wanted = set(seeds)
+        return [run for run in self._runs_by_cell.get(cell, []) if run["seed"] in wanted]
+
+    @cached_property
+    def _runs_by_cell(self) -> dict[str, list[dict[str, Any]]]:
+        by_cell = self.runs.sort_values("seed").groupby("cell")
+        return {str(cell): runs.to_dict("records") for cell, runs in by_cell}
 
     def save(self, folder: Path) -> None:
         """Write one Parquet file a frame."""

@@ -8,6 +8,7 @@ another name than its record.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pandas as pd
 
 from analysis.collect import Runs
 from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
-from analysis.speculation import MEASURED, correlation, token_acceptance, with_measurements
+from analysis.speculation import MEASURED, correlation, token_acceptance
 from analysis.statistics import noise_floor
 from redraft.errors import UserError
 
@@ -165,6 +166,11 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     Raises:
         UserError: if there is no such quantity.
     """
+    return dict(_by_seed(runs, quantity, cell, at))
+
+
+@lru_cache(maxsize=1 << 12)  # tables, their family of comparisons and claims ask for the same ones
+def _by_seed(runs: Runs, quantity: str, cell: str, at: int | None) -> dict[int, float]:
     if quantity.startswith(ACCURACY):
         chosen = _of(_scores(runs, cell, at), quantity)
         percent = 100 * chosen["correct"] / chosen["total"]
@@ -176,7 +182,7 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     if binned := BIN.fullmatch(quantity):
         return _in_bin(runs, binned, cell, at)
     reduce = _reduction(runs, quantity)
-    steps = with_measurements(runs.steps[runs.steps["cell"] == cell])
+    steps = runs.steps_of(cell)
     if at is not None:
         steps = steps[steps["step"] < at]
     return {int(seed): reduce(part) for seed, part in steps.groupby("seed")}  # type: ignore[call-overload]
@@ -193,6 +199,7 @@ def noise_by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     }  # type: ignore[call-overload]
 
 
+@lru_cache(maxsize=1 << 8)
 def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
     """The scores of a cell's policies after so many steps, or of its last ones."""
     scores = runs.scores[runs.scores["cell"] == cell]
@@ -285,7 +292,7 @@ def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
     if quantity not in STEP_QUANTITIES and quantity not in known:
         raise UserError("no such quantity of a step", key="quantity", value=quantity,
                         allowed=[*STEP_QUANTITIES, *known])  # fmt: skip
-    steps = with_measurements(runs.steps[runs.steps["cell"] == cell])
+    steps = runs.steps_of(cell)
     return steps[["seed", "step", "epoch"]].assign(value=_of_step(steps, quantity))
 
 

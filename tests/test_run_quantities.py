@@ -109,6 +109,13 @@ def test_a_quantity_of_a_step_that_no_record_holds_is_reduced_as_one_that_a_reco
     assert by_seed(runs, "sum:rollout_seconds", "a") == by_seed(runs, "rollout_seconds", "a")
 
 
+def test_what_a_caller_does_to_a_quantity_s_values_reaches_no_other_caller(runs):
+    by_seed(runs, "reward", "a").clear()
+    assert by_seed(runs, "reward", "a") == {0: pytest.approx(EXPECTED["reward"])}
+    doubled = Runs(runs.runs, runs.steps.assign(reward=2 * runs.steps["reward"]), runs.scores)
+    assert by_seed(doubled, "reward", "a") == {0: pytest.approx(2 * EXPECTED["reward"])}
+
+
 def test_a_correlation_is_pearson_s_over_the_steps_that_have_both(runs):
     assert by_seed(runs, "correlation:reward:tokens_decoded", "a") == {0: pytest.approx(1)}
     opposite = Runs(runs.runs, runs.steps.assign(entropy=-runs.steps["reward"] + 3), runs.scores)
