@@ -1,6 +1,8 @@
 """Fixtures and hooks of all tests. Tests compute on one thread: for such small models a second one only waits."""
 
+import gc
 import os
+import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
 os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
@@ -14,6 +16,11 @@ from tests.tiers import check_marks, tier_of
 
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
 settings.load_profile("redraft")
+
+gc.disable()  # until all tests are collected, as in redraft.loading
+# Compiled files are kept, also where the environment says not to: else each process compiles what it imports again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture
@@ -51,6 +58,11 @@ def pytest_collection_modifyitems(items):
     check_marks(items)
     order = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,7 @@ ALLOWED = {
     "redraft.errors": set(),
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
+    "redraft.loading": set(),
     "redraft.config": {"redraft.errors", "redraft.files", "redraft.layout"},
     "redraft.published": {"redraft.config", "redraft.errors", "redraft.layout"},
     "redraft.ops": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout"},

@@ -15,6 +15,7 @@ from redraft.config.resolve import Settings
 from redraft.errors import UserError
 from redraft.files import NO_SPACE
 from redraft.layout import Layout
+from redraft.loading import loading
 from redraft.stage_commands import StageGroup
 from redraft.summary import aligned, number, summary
 from redraft.summary import compare as compare_cells
@@ -150,7 +151,9 @@ def evaluate(
     """Sample a model on benchmarks, grade it and print its scores. An interrupted call resumes when it is repeated."""
     from redraft.config.read import parse
     from redraft.config.trainer import Evaluation, InProcessEngine
-    from redraft.evaluate import command
+
+    with loading():
+        from redraft.evaluate import command
 
     how = {"backend": backend or command.usual_backend(), "harness": harness, "lighteval": lighteval}
     evaluation = parse(Evaluation, how, "redraft evaluate")

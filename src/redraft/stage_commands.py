@@ -10,6 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from redraft.loading import loading
+
 STAGES = {
     "model": "redraft.stages:make_model",
     "data": "redraft.stages:prepare_data",
@@ -46,5 +48,6 @@ class StageGroup(TyperGroup):
             return None
         module, _, function = STAGES[cmd_name].partition(":")
         stage = typer.Typer(add_completion=False)
-        stage.command(cmd_name)(getattr(import_module(module), function))
+        with loading():
+            stage.command(cmd_name)(getattr(import_module(module), function))
         return typer.main.get_command(stage)

@@ -15,6 +15,7 @@ from redraft.config.preset import Preset, parted
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
 from redraft.layout import Layout
+from redraft.loading import loading
 
 MODEL_THREADS = 1
 """Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two
@@ -27,12 +28,13 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     Raises:
         UserError: if the preset has nothing for the role.
     """
-    import torch
+    with loading():
+        import torch
 
-    from redraft.config import TinyModel
-    from redraft.tasks.tokenizer import make_tokenizer
-    from redraft.train import models
-    from redraft.train.warm_start import warm_start
+        from redraft.config import TinyModel
+        from redraft.tasks.tokenizer import make_tokenizer
+        from redraft.train import models
+        from redraft.train.warm_start import warm_start
 
     torch.set_num_threads(MODEL_THREADS)
     preset, role = _of_name(preset_name, name)
@@ -144,7 +146,9 @@ def time_runs(preset_name: str, seed: int, file: Path, manifests: list[Path]) ->
     """
     from redraft.files import atomic
     from redraft.ops.provenance import environment, git_state, hashes
-    from redraft.train.side_by_side import check_work, train_side_by_side
+
+    with loading():
+        from redraft.train.side_by_side import check_work, train_side_by_side
 
     experiments, layout = Experiments(), Layout(preset_name)
     cells = [read_json(manifest)["run"].rpartition("/seed")[0] for manifest in manifests]
@@ -204,7 +208,9 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
         trainer = VerlTrainer(run, model, folder, commit, data / "problems.parquet")
         return trainer, read_json(data / "data.json")["sha256"]
     from redraft.tasks.problems import checksums
-    from redraft.train.local import LocalTrainer
+
+    with loading():
+        from redraft.train.local import LocalTrainer
 
     return LocalTrainer(run, model, folder, commit), checksums(run.data)
 
@@ -252,9 +258,11 @@ def generate(preset_name: str, protocol: str, seed: int, file: Path, policies: l
             `step-NNNN` holds the policy after that step, any other name an initial policy.
     """
     from redraft.config import sampling_fingerprint
-    from redraft.evaluate.generate import generate as sample
     from redraft.ops.lease import EVALUATION, lease
     from redraft.ops.provenance import environment, git_state, hashes
+
+    with loading():
+        from redraft.evaluate.generate import generate as sample
 
     preset = Experiments().preset(preset_name, protocol).of_seed(seed)
     log = file.parent / "generate.log"

@@ -3,9 +3,9 @@
 from collections import Counter
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
-Z = float(norm.ppf(0.975))
+Z = float(ndtri(0.975))
 
 
 def pass_at(correct: np.ndarray, samples: int, k: int) -> float:
@@ -92,5 +92,5 @@ def _effective(shares: np.ndarray, samples: int) -> float:
         return float(problems)
     variance = shares.var(ddof=1) / problems
     # The variance is estimated from this number of problems, hence Student's quantile (Korn and Graubard, 1998).
-    size = mean * (1 - mean) / max(variance, 1e-300) * (Z / t.ppf(0.975, problems - 1)) ** 2
+    size = mean * (1 - mean) / max(variance, 1e-300) * (Z / stdtrit(problems - 1, 0.975)) ** 2
     return float(np.clip(size, problems, problems * samples))
