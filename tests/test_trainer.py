@@ -311,9 +311,13 @@ def test_an_absent_model_is_named(tmp_path):
 KILLED = """
 import json, os, signal, sys, traceback
 from pathlib import Path
-from redraft.config import Run
-from redraft.rollout import memory
-from redraft.train import campaign, checkpoint, local
+from redraft.loading import loading
+
+with loading():
+    from redraft.config import Run
+    from redraft.rollout import memory
+    from redraft.train import campaign, checkpoint, local
+    from transformers.models.qwen3 import modeling_qwen3
 
 model, root = Path(sys.argv[1]), Path(sys.argv[2])
 

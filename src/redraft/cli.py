@@ -55,7 +55,8 @@ def show(
     experiments = Experiments()
     run = experiments.run(cell, seed, preset)
     if backend == "verl":
-        from redraft.train.verl.config import show as verl_configuration
+        with loading():
+            from redraft.train.verl.config import show as verl_configuration
 
         layout = Layout(preset)
         typer.echo(verl_configuration(run, layout.model(run.model_role), layout.run(cell, seed)), nl=False)

@@ -113,7 +113,8 @@ def check(preset_name: str, cells: list[str]) -> None:
     Raises:
         UserError: for the first configuration that verl refuses.
     """
-    from redraft.train.verl.config import check as checked
+    with loading():
+        from redraft.train.verl.config import check as checked
 
     experiments = Experiments()
     checked([experiments.run(cell, 0, preset_name) for cell in cells])
@@ -200,8 +201,9 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
     Both trainers have the same attributes and leave the same files.
     """
     if run.engine.kind == "verl":
-        from redraft.train import models
-        from redraft.train.verl.launch import VerlTrainer
+        with loading():
+            from redraft.train import models
+            from redraft.train.verl.launch import VerlTrainer
 
         models.device_of(run.engine.device)  # refused, if it has to be, before any data are fetched
         data = _prepared(run)
