@@ -231,10 +231,11 @@ def test_too_few_gpus_are_said_and_refuse_nothing(monkeypatch, capsys):
     assert "GPU-hours" in text
 
 
-def names(experiments, *targets, preset="paper"):
-    found = cost.wanted(experiments, experiments.preset(preset), targets)
-    assert list(found) == ["spec_rl"]
-    return [cell.name for cell in found["spec_rl"]]
+def names(experiments, *targets, paper="spec_rl"):
+    """Cells of one of the papers that targets stand for."""
+    found = cost.wanted(experiments, experiments.preset("paper"), targets)
+    assert set(found) <= set(experiments.preset("paper").default)
+    return [cell.name for cell in found[paper]]
 
 
 def test_a_target_is_a_campaign_a_grid_or_a_cell(experiments):
@@ -244,6 +245,9 @@ def test_a_target_is_a_campaign_a_grid_or_a_cell(experiments):
     assert names(experiments, "core") == names(experiments, "spec_rl/core") == core
     assert names(experiments, "spec_rl/14b-dapo-spec-l0.15") == ["14b-dapo-spec-l0.15"]
     assert {"rloo-vanilla", *core} <= set(names(experiments, "extras"))
+    for paper in experiments.preset("paper").default:
+        reported = [cell.name for cell in experiments.cells(paper, experiments.grids(paper, beyond_paper=False))]
+        assert names(experiments, paper=paper) == reported
     both = names(experiments, "core", f"spec_rl/{core[0]}", "extras", "reproduction")
     assert len(both) == len(set(both)) == len(experiments.cells("spec_rl"))
 
