@@ -797,6 +797,7 @@ def test_what_other_algorithms_and_methods_keep_survives_a_kill_too(name, killed
 def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
     records = read_json_lines(finished("self-speculation") / "steps.jsonl")
     further = {"draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds", "kept_at",
+               "kept_from", "proposed_from",
                "block_verification_seconds", "quantisation_seconds", "quantisation_error"}  # fmt: skip
     assert all(record.keys() == KEYS | further for record in records)
     assert [record["draft_length"] for record in records] == [1, 2, 3, 3, 3, 3]
@@ -806,6 +807,10 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
         assert record["block_efficiency"] == pytest.approx(1 + length * record["acceptance"])
         assert sorted(record["kept_at"]) == [str(i + 1) for i in range(length)]
         assert sum(record["kept_at"].values()) == pytest.approx(length * record["acceptance"])
+        assert record["kept_from"].keys() == record["proposed_from"].keys() <= {"0", "16", "32", "64"}
+        kept, proposed = (sum(record[name].values()) for name in ("kept_from", "proposed_from"))
+        assert kept == pytest.approx(proposed * record["acceptance"])
+        assert proposed % length == 0
         assert 0 < record["quantisation_error"] < 0.2
         assert record["drafting_seconds"] + record["block_verification_seconds"] <= record["seconds"]["rollout"]
 

@@ -240,7 +240,9 @@ def simulate(
     calibration: Annotated[Path, typer.Argument(help="File that `redraft calibrate` wrote, or one of the authors.")],
     lengths: Annotated[str, typer.Option(help="File, a number a line; or quantiles, 0:100,50:600,100:8192.")],
     gamma: Annotated[str, typer.Option(help="Tokens of a draft; several with commas are a ladder.")] = "7",
-    alpha: Annotated[str, typer.Option(help="Acceptance of a token; by position 0:0.98,2048:0.95.")] = "0.95",
+    alpha: Annotated[
+        str, typer.Option(help="Of a token; by position 0:0.98,2048:0.95; or a run's steps.jsonl.")
+    ] = "0.95",
     model: Annotated[Path | None, typer.Option(help="Folder or config.json of another model.")] = None,
     responses: Annotated[int, typer.Option(help="In a rollout, if lengths are quantiles.", min=2)] = 1024,
     engines: Annotated[int, typer.Option(help="That share a rollout.", min=1)] = 1,

@@ -13,6 +13,7 @@ from redraft.selfspec.constants import read_model
 from redraft.selfspec.draft_length import Ladder
 from redraft.selfspec.fit import Fit, fit, ranges_of_device, ranges_of_sweep
 from redraft.selfspec.lengths import parse_quantiles, read_lengths
+from redraft.selfspec.measured import measured_acceptance
 from redraft.selfspec.roofline import boundary
 from redraft.selfspec.simulate import (
     MODES,
@@ -100,7 +101,7 @@ class Asked:
         calibration: its file.
         lengths: a file of lengths, or quantiles.
         gamma: tokens of a draft, or a ladder of them with commas.
-        alpha: acceptance, or by position, such as 0:0.98,2048:0.95.
+        alpha: acceptance, or by position, such as 0:0.98,2048:0.95, or steps.jsonl of a run that measured it.
         model: folder or `config.json` of another model than the calibration's; None for that one.
         responses: in a rollout, if lengths are quantiles.
         engines: that share it.
@@ -160,13 +161,16 @@ def _gammas(text: str) -> tuple[int, ...]:
 
 
 def _acceptance(text: str) -> Acceptance:
+    if text.endswith(".jsonl"):
+        return measured_acceptance(Path(text))
     try:
         pairs = [part.split(":") if ":" in part else ["0", part] for part in text.split(",")]
         starts, alpha = zip(*((float(start), float(value)) for start, value in pairs), strict=True)
         return Acceptance(alpha, starts)
     except ValueError:
         raise UserError("this is no acceptance", key="--alpha", value=text,
-                        allowed="0 to 1, or by position from 0 on, such as 0:0.98,2048:0.95") from None  # fmt: skip
+                        allowed="0 to 1, by position from 0 on, such as 0:0.98,2048:0.95, or a run's steps.jsonl"
+                        ) from None  # fmt: skip
 
 
 def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
