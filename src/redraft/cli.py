@@ -262,6 +262,22 @@ def simulate(
 
 
 @app.command()
+def replay(
+    records: Annotated[Path, typer.Argument(help="steps.jsonl of a run with self-speculation.")],
+    gamma: Annotated[str, typer.Option(help="Tokens of a draft; several with commas are a ladder.")] = "5,7,9,11",
+    calibration: Annotated[Path | None, typer.Option(help="File of a roofline, which then is the rule.")] = None,
+    threshold: Annotated[int, typer.Option(help="Active responses from which it is on, without one.", min=1)] = 32,
+    ramp: Annotated[int, typer.Option(help="Active responses to be exceeded before.", min=0)] = 32,
+) -> None:
+    """Replay another toggle and ladder on the passes that a run has recorded: where would it have speculated?"""
+    from redraft.selfspec import report
+
+    header, rows = report.replayed(records, gamma, calibration, threshold, ramp)
+    typer.echo(aligned(header, rows))
+    typer.echo("\non at: active responses; after: passes before; blocks: passes behind")
+
+
+@app.command()
 def status(
     paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
     grid: Annotated[list[str], typer.Option(help="Only this grid; may be given several times.")] = [],  # noqa: B006

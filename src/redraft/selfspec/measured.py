@@ -16,7 +16,7 @@ from redraft.files import read_json_lines
 from redraft.selfspec.roofline import block_efficiency
 from redraft.selfspec.simulate import Acceptance
 
-Blocks = list[tuple[int, float, int]]
+Blocks = list[tuple[int, float, float]]
 """Draft length γ, blocks and kept proposals of each step."""
 
 
@@ -38,7 +38,9 @@ def measured_acceptance(file: Path) -> Acceptance:
         raise UserError("these records hold no speculated block", file=file, key="proposed_from",
                         allowed="steps.jsonl of a run with self-speculation")  # fmt: skip
     _, *starts = sorted(by_start)
-    return Acceptance(tuple(_alpha(by_start[start]) for start in sorted(by_start)), (0.0, *map(float, starts)))
+    return Acceptance(
+        tuple(token_acceptance(by_start[start]) for start in sorted(by_start)), (0.0, *map(float, starts))
+    )
 
 
 def _blocks(records: list[Mapping[str, Any]]) -> dict[int, Blocks]:
@@ -51,8 +53,8 @@ def _blocks(records: list[Mapping[str, Any]]) -> dict[int, Blocks]:
     return found
 
 
-def _alpha(blocks: Blocks) -> float:
-    """The α at which these blocks keep so many proposals."""
+def token_acceptance(blocks: Blocks) -> float:
+    """The α at which these blocks keep so many proposals (equation 1, solved); 0 to 1."""
     total = sum(kept for _, _, kept in blocks)
 
     def surplus(alpha: float) -> float:

@@ -98,11 +98,12 @@ class SelfSpeculativeDecoding:
         self.engine.drafter.refresh()
 
     def measured(self) -> Record:
-        """Draft length, acceptance, seconds and the drafter's error; see docs/metrics.md."""
+        """Draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
         drafter = self.engine.drafter
         return {
             "draft_length": self.control.gamma, **_acceptance(self.engine.speculated),
             "quantisation_seconds": drafter.seconds, "quantisation_error": drafter.error,
+            "passes": [list(stretch) for stretch in self.control.trace],
         }  # fmt: skip
 
     def adapt(self) -> None:
