@@ -148,6 +148,34 @@ def test_plain_passes_are_given_back_as_they_were(parts):
     assert len(trace) <= len(parts)
 
 
+PARTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20), st.floats(1, 4000)), min_size=1, max_size=8)
+"""Active responses, passes and mean length before the first of them, in any order."""
+
+
+@given(st.lists(st.tuples(PARTS, st.floats(0, 1)), min_size=1, max_size=6), st.integers(0, 40), st.booleans())
+def test_any_rollouts_replayed_under_their_own_control_are_what_they_were(rollouts, ramp, by_roofline):
+    def rule(gamma, tau):
+        return Roofline(QWEN, gamma, tau) if by_roofline else Threshold(8 * gamma)
+
+    own, recorded = Control(Ladder(patience=1), rule, ramp), []
+    for step, (parts, share) in enumerate(rollouts):
+        own.begin()
+        for active, count, start in parts:
+            for i in range(count):
+                own.draft_length(active, start + i)
+        tau = 1 + share * own.gamma if any(stretch.proposals for stretch in own.trace) else None
+        recorded.append(Rollout(step, own.gamma, tau, tuple(own.trace)))
+        own.adapt(tau)
+    again = replay(Control(Ladder(patience=1), rule, ramp), recorded)
+    for one, other in zip(again, recorded, strict=True):
+        assert (one.gamma, one.tau, one.plain, one.speculated) == (
+            other.gamma,
+            other.tau,
+            other.plain,
+            other.speculated,
+        )
+
+
 def printed(*arguments):
     with pytest.raises(SystemExit) as end:
         main(["replay", *map(str, arguments)])
