@@ -15,7 +15,7 @@ from analysis.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
-from redraft.files import atomic, read_json, read_json_lines, read_parquet
+from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
 from redraft.layout import Layout
 from redraft.ops.provenance import check_hashes, hashes, policies_of
 
@@ -246,7 +246,7 @@ def _steps(folder: Path) -> pd.DataFrame:
     """Records and diversity of one run, a line a step."""
     records: list[dict[str, Any]] = read_json_lines(folder / "steps.jsonl")
     # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
-    frame = pd.json_normalize(records).apply(pd.to_numeric)
+    frame = numbers_of_records(records)
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
     measured = read_parquet(folder / "diversity.parquet", ("step", "epoch", "self_bleu_within"))
     if list(measured["step"]) != list(frame["step"]):

@@ -1,14 +1,18 @@
 """Quantities of self-speculative decoding: what its records hold, and the acceptance that a block's tokens imply."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
+STARTS = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""First positions of the parts of a response for which quantities have names; each part ends where the next begins."""
 MEASURED = (
     "draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds",
     "block_verification_seconds", "quantisation_seconds", "quantisation_error",
     *(f"kept_at.{place}" for place in range(1, 12)),
+    *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in STARTS),
 )  # fmt: skip
 """Numbers that the records of runs with self-speculation have and those of others lack (docs/metrics.md)."""
 
@@ -27,15 +31,30 @@ def token_acceptance(steps: pd.DataFrame) -> pd.Series:
     EfficientRollout (arXiv 2606.18967), equation 1 solved for α: τ = 1 + α + … + α^γ, as in Appendix E.2. NaN
     where nothing speculated.
     """
-    tau, gamma = (steps[name].to_numpy(dtype=float) for name in ("block_efficiency", "draft_length"))
-    low, high = np.zeros(len(steps)), np.ones(len(steps))
+    return _solved(steps["block_efficiency"], steps["draft_length"])
+
+
+def token_acceptance_from(start: int) -> Callable[[pd.DataFrame], pd.Series]:
+    """The same of the blocks of each step that begin in the part of the response from this position on."""
+
+    def solved(steps: pd.DataFrame) -> pd.Series:
+        kept, proposed = steps[f"kept_from.{start}"], steps[f"proposed_from.{start}"]
+        return _solved(1 + steps["draft_length"] * kept / proposed, steps["draft_length"])
+
+    return solved
+
+
+def _solved(taus: pd.Series, gammas: pd.Series) -> pd.Series:
+    """Equation 1 solved for α, by bisection."""
+    tau, gamma = taus.to_numpy(dtype=float), gammas.to_numpy(dtype=float)
+    low, high = np.zeros(len(tau)), np.ones(len(tau))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         with np.errstate(invalid="ignore"):
             below = (1 - middle ** (gamma + 1)) / (1 - middle) < tau
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     known = np.isfinite(tau) & np.isfinite(gamma)
-    return pd.Series(np.where(known, (low + high) / 2, math.nan), index=steps.index)
+    return pd.Series(np.where(known, (low + high) / 2, math.nan), index=taus.index)
 
 
 def correlation(one: pd.Series, other: pd.Series) -> float:

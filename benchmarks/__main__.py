@@ -7,6 +7,7 @@ from benchmarks import (
     gradient_snr,
     grading,
     memory,
+    reuse_simulation,
     rewards,
     self_speculation,
     speculating_engine,
@@ -22,6 +23,7 @@ gpu_rollout.main()
 gradient_snr.main()
 grading.main()
 memory.main()
+reuse_simulation.main()
 rewards.main()
 self_speculation.main()
 speculating_engine.main()

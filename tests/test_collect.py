@@ -69,6 +69,7 @@ def write_run(folder, seed):
             "prefix_length": None,
             "full_reuse_ratio": None,
             "kl": None,
+            "passes": [[8, 0, 3, 1.0, 3.0]],
             "seconds": {"total": 1.0},
         }
         for i in (0, 1)
@@ -265,6 +266,12 @@ def test_what_no_step_measured_is_a_column_of_floats(layout):
     for column in ("kl", "prefix_length", "full_reuse_ratio"):
         assert steps[column].dtype == float
         assert steps[column].isna().all()
+
+
+def test_lists_of_a_record_are_no_number_of_a_step(layout):
+    steps = collected(layout).steps
+    assert "passes" not in steps
+    assert (steps["seconds.total"] == 1.0).all()
 
 
 def test_a_run_of_a_cell_that_is_gone_is_left_out(layout, capsys):

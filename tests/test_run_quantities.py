@@ -8,6 +8,8 @@ import pytest
 
 from analysis.collect import Runs
 from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
+from analysis.speculation import STARTS
+from redraft.engines import self_speculation
 from redraft.errors import UserError
 from redraft.train.stages import StageClock
 
@@ -89,11 +91,15 @@ STEP_EXPECTED = {
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
     "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
+    **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in STARTS},
+    "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
 }
 BLOCKS = {
     "draft_length": [3, 3, 3, 3, 2, 5, 1], "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
+    "kept_from.16": [12, 7, 0, math.nan, 5, 5, 9], "proposed_from.16": [12, 24, 6, math.nan, 32, 5, 10],
 }  # fmt: skip
-"""γ and τ = 1 + α + … + α^γ of the steps."""
+"""γ and τ = 1 + α + … + α^γ of the steps, and what blocks that began at 16 to 31 proposed and kept: τ is 4 of 4 blocks,
+1 + 7/8 of 8, 1 of 2, 1 + 5/16 of 16, 6 of 1 and 1.9 of 10."""
 
 
 @pytest.mark.parametrize("quantity", [*STEP_QUANTITIES, "reward"])
@@ -133,6 +139,11 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
     for quantity in ("mean:block_efficiency", "mean@2-101:token_acceptance", "max:draft_length"):
         assert math.isnan(by_seed(plain, quantity, "a")[0])
     assert of_steps(plain, "kept_at.1", "a")["value"].isna().all()
+    assert of_steps(plain, "token_acceptance_from.16", "a")["value"].isna().all()
+
+
+def test_parts_of_a_response_are_those_that_the_engine_counts():
+    assert self_speculation.STARTS[: len(STARTS)] == STARTS
 
 
 def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):

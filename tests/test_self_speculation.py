@@ -13,7 +13,7 @@ from scipy import stats
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from redraft.engines.drafter import QuantisedDrafter
-from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine, Speculated
+from redraft.engines.self_speculation import STARTS, Fixed, SelfSpeculativeEngine, Speculated
 from redraft.engines.speculation import agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
@@ -293,12 +293,36 @@ def test_a_block_whose_proposals_are_all_kept_has_one_token_more(qwen3, monkeypa
 
 def test_counts_of_a_pass():
     done = Speculated()
-    done.add(torch.tensor([0, 2, 3, 3]), 3)
+    done.add(torch.tensor([0, 2, 3, 3]), torch.tensor([0, 15, 16, 40]), 3)
     assert (done.blocks, done.proposed, done.kept) == (4, 12, 8)
     assert (done.kept_at, done.proposed_at) == ([3, 3, 2], [4, 4, 4])
     assert done.block_efficiency == float(1 + Fraction(8, 4))
-    done.add(torch.tensor([1]), 1)
+    assert (done.kept_from, done.proposed_from) == ([2, 3, 3], [6, 3, 3]), "from 0, 16 and 32 on"
+    done.add(torch.tensor([1]), torch.tensor([31]), 1)
     assert (done.kept_at, done.proposed_at, done.passes) == ([4, 3, 2], [5, 4, 4], 2)
+    assert (done.kept_from, done.proposed_from) == ([2, 4, 3], [6, 4, 3])
+
+
+def test_the_last_part_of_a_response_has_no_end():
+    done = Speculated()
+    done.add(torch.tensor([2, 1, 0]), torch.tensor([STARTS[-1] - 1, STARTS[-1], 10 * STARTS[-1]]), 2)
+    assert done.proposed_from == [0] * (len(STARTS) - 2) + [2, 4]
+    assert done.kept_from == [0] * (len(STARTS) - 2) + [2, 1]
+
+
+def test_blocks_are_counted_where_they_begin_in_the_response(qwen3, monkeypatch):
+    """A prompt of three tokens and a prefix of 14: blocks of four tokens begin at 14, 18, 22, … up to 34."""
+    engine = speculating(qwen3, 3, stops=(), max_length=48)
+    monkeypatch.setattr(engine.drafter, "drafting", nullcontext)  # the policy proposes, so nothing is rejected
+
+    async def behind_a_prefix():
+        async with engine.session([3, 4, 5]) as session:
+            prefix = np.arange(14, dtype=np.int32) % 7 + 2
+            return await session.decode(prefix, 24, Inversion(uniforms(0, "prefix", count=24)))
+
+    engine.run(behind_a_prefix())
+    assert engine.speculated.proposed_from == [3, 12, 3], "one before 16, four before 32, one behind"
+    assert engine.speculated.kept_from == [3, 12, 3]
 
 
 def test_the_policy_computes_with_its_own_weights_before_and_after(qwen3):

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.self_speculation import CONFIGURATIONS
 from redraft.cli import main
 from redraft.selfspec.calibration import read_calibration, write_calibration
+from redraft.selfspec.measured import measured_acceptance
+from redraft.selfspec.roofline import block_efficiency
 from redraft.selfspec.sweep import write_sweep
 from tests.selfspec import QWEN, measurements
 
@@ -98,6 +100,37 @@ def test_lengths_acceptance_and_another_model_can_be_given(printed, folder):
     assert fewer["threshold"][2] == "never", "the ramp guard is above these slots"
 
 
+def test_what_a_run_measured_can_be_simulated(printed, folder):
+    """Records of two draft lengths whose blocks kept what α = 0.9 and, from 256 on, 0.5 keep."""
+    records = [
+        {"step": gamma, "draft_length": gamma} | {
+            "proposed_from": {"0": 8000 * gamma, "256": 4000 * gamma},
+            "kept_from": {"0": 8000 * (block_efficiency(0.9, gamma) - 1),
+                          "256": 4000 * (block_efficiency(0.5, gamma) - 1)},
+        } for gamma in (5, 7)
+    ]  # fmt: skip
+    write_records(folder, [{"step": 0}, *records])
+    call = ("simulate", "calibration.json", "--lengths", "lengths.txt", "--alpha")
+    assert printed(*call, "steps.jsonl") == printed(*call, "0:0.9,256:0.5") != printed(*call, "0.9")
+
+
+def test_parts_in_which_nothing_began_take_the_acceptance_of_others(folder):
+    """At γ = 1 acceptance is what is kept of what is proposed."""
+    parts = {"64": (10, 5), "128": (8, 8), "512": (4, 0)}
+    record = {"draft_length": 1} | {
+        name: {start: of_part[i] for start, of_part in parts.items()}
+        for i, name in enumerate(("proposed_from", "kept_from"))
+    }
+    found = measured_acceptance(write_records(folder, [record]))
+    assert (found.alpha, found.starts) == (pytest.approx((0.5, 1.0, 0.0)), (0.0, 128.0, 512.0))
+
+
+def write_records(folder, records):
+    file = folder / "steps.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return file
+
+
 def test_a_ladder_is_followed_over_rollouts(printed):
     call = ("simulate", "calibration.json", "--lengths", "lengths.txt", "--gamma", "3,5,9", "--rollouts", "8")
     found = rows(printed(*call, "--alpha", "0.96", "--last-alpha", "0.999"))
@@ -121,6 +154,8 @@ MISTAKES = {
     "no distribution": (("simulate", "calibration.json", "--lengths", "0:1"), ["--lengths", "0:100,50:600"]),
     "acceptance above 1": ((*SIMULATE, "--alpha", "1.5"), ["--alpha", "1.5", "0 to 1"]),
     "acceptance in words": ((*SIMULATE, "--alpha", "high"), ["--alpha", "high"]),
+    "records that are not there": ((*SIMULATE, "--alpha", "nothing.jsonl"), ["nothing.jsonl", "missing"]),
+    "records without speculation": ((*SIMULATE, "--alpha", "plain.jsonl"), ["plain.jsonl", "no speculated block"]),
     "acceptance from nowhere": ((*SIMULATE, "--alpha", "5:0.9"), ["--alpha", "from 0 on"]),
     "prompts without end": ((*SIMULATE, "--prompt", "inf"), ["--prompt", "0 or more"]),
     "no draft": ((*SIMULATE, "--gamma", "0"), ["--gamma", "5,7,9,11"]),
@@ -136,6 +171,7 @@ MISTAKES = {
 def test_a_mistake_is_one_message(name, mistake, folder):
     arguments, parts = MISTAKES[name]
     (folder / "moe.json").write_text(json.dumps(CONFIGURATIONS["Qwen2.5-7B"] | {"num_experts": 64}))
+    (folder / "plain.jsonl").write_text('{"step": 0}\n')
     text = mistake(folder, *arguments)
     assert all(part in text for part in parts), text
     assert not (folder / "fitted.json").exists()

@@ -801,6 +801,7 @@ def test_what_other_algorithms_and_methods_keep_survives_a_kill_too(name, killed
 def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
     records = read_json_lines(finished("self-speculation") / "steps.jsonl")
     further = {"draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds", "kept_at",
+               "kept_from", "proposed_from", "passes",
                "block_verification_seconds", "quantisation_seconds", "quantisation_error"}  # fmt: skip
     assert all(record.keys() == KEYS | further for record in records)
     assert [record["draft_length"] for record in records] == [1, 2, 3, 3, 3, 3]
@@ -810,6 +811,13 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
         assert record["block_efficiency"] == pytest.approx(1 + length * record["acceptance"])
         assert sorted(record["kept_at"]) == [str(i + 1) for i in range(length)]
         assert sum(record["kept_at"].values()) == pytest.approx(length * record["acceptance"])
+        assert record["kept_from"].keys() == record["proposed_from"].keys() <= {"0", "16", "32", "64"}
+        kept, proposed = (sum(record[name].values()) for name in ("kept_from", "proposed_from"))
+        assert kept == pytest.approx(proposed * record["acceptance"])
+        assert proposed % length == 0
+        speculated, plain = (sum(p[2] for p in record["passes"] if bool(p[1]) is on) for on in (True, False))
+        assert record["speculated_passes"] == pytest.approx(speculated / (speculated + plain))
+        assert {(p[0] <= 5, p[1]) for p in record["passes"]} == {(False, 0), (True, length)}
         assert 0 < record["quantisation_error"] < 0.2
         assert record["drafting_seconds"] + record["block_verification_seconds"] <= record["seconds"]["rollout"]
 

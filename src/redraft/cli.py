@@ -244,7 +244,9 @@ def simulate(
     calibration: Annotated[Path, typer.Argument(help="File that `redraft calibrate` wrote, or one of the authors.")],
     lengths: Annotated[str, typer.Option(help="File, a number a line; or quantiles, 0:100,50:600,100:8192.")],
     gamma: Annotated[str, typer.Option(help="Tokens of a draft; several with commas are a ladder.")] = "7",
-    alpha: Annotated[str, typer.Option(help="Acceptance of a token; by position 0:0.98,2048:0.95.")] = "0.95",
+    alpha: Annotated[
+        str, typer.Option(help="Of a token; by position 0:0.98,2048:0.95; or a run's steps.jsonl.")
+    ] = "0.95",
     model: Annotated[Path | None, typer.Option(help="Folder or config.json of another model.")] = None,
     responses: Annotated[int, typer.Option(help="In a rollout, if lengths are quantiles.", min=2)] = 1024,
     engines: Annotated[int, typer.Option(help="That share a rollout.", min=1)] = 1,
@@ -261,6 +263,22 @@ def simulate(
                          rollouts, last_alpha)  # fmt: skip
     typer.echo(aligned(*report.simulation(asked)))
     typer.echo("\nPredicted, decoding alone: no prefill, sampling, scheduling (docs/selfspec.md)")
+
+
+@app.command()
+def replay(
+    records: Annotated[Path, typer.Argument(help="steps.jsonl of a run with self-speculation.")],
+    gamma: Annotated[str, typer.Option(help="Tokens of a draft; several with commas are a ladder.")] = "5,7,9,11",
+    calibration: Annotated[Path | None, typer.Option(help="File of a roofline, which then is the rule.")] = None,
+    threshold: Annotated[int, typer.Option(help="Active responses from which it is on, without one.", min=1)] = 32,
+    ramp: Annotated[int, typer.Option(help="Active responses to be exceeded before.", min=0)] = 32,
+) -> None:
+    """Replay another toggle and ladder on the passes that a run has recorded: where would it have speculated?"""
+    from redraft.selfspec import report
+
+    header, rows = report.replayed(records, gamma, calibration, threshold, ramp)
+    typer.echo(aligned(header, rows))
+    typer.echo("\non at: active responses; after: passes before; blocks: passes behind")
 
 
 @app.command()

@@ -4,7 +4,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,14 @@ def read_json_lines(file: Path) -> list[Any]:
         raise UserError("this file is missing", file=file) from None
     except ValueError as error:
         raise UserError(f"this file is damaged ({error})", file=file) from None
+
+
+def numbers_of_records(records: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Numbers of the records of steps, a line a record, with nested keys joined by dots; lists are left out."""
+    import pandas as pd
+
+    single = [{key: value for key, value in record.items() if not isinstance(value, list)} for record in records]
+    return pd.json_normalize(single).apply(pd.to_numeric)
 
 
 def sha256(file: Path) -> str:

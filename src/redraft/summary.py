@@ -5,7 +5,7 @@ from pathlib import Path
 
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
-from redraft.files import read_json, read_json_lines
+from redraft.files import numbers_of_records, read_json, read_json_lines
 from redraft.layout import Layout
 
 RELATIONS = {
@@ -53,7 +53,7 @@ def summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
     records, scores = read_json_lines(folder / "steps.jsonl"), read_json(folder / "scores.json")
     if not records:
         raise UserError("this file holds no step", file=folder / "steps.jsonl")
-    steps = pd.json_normalize(records).apply(pd.to_numeric).assign(cell=cell, seed=seed)
+    steps = numbers_of_records(records).assign(cell=cell, seed=seed)
     last = max(scores, key=int)
     key = {"cell": cell, "seed": seed, "step": int(last)}
     graded = pd.DataFrame([key | {"benchmark": name} | score for name, score in scores[last].items()])

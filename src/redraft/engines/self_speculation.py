@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 PROPOSE, KEEP, BEHIND = -1, -2, -3
 """Uses of a position's uniform numbers: a proposal's draw, its verification, and the draw behind what is kept."""
+STARTS = (0, *(2**power for power in range(4, 16)))
+"""First positions of the parts of a response in which acceptance is counted; the last part has no end."""
 
 
 class Controller(Protocol):
@@ -76,6 +78,8 @@ class Speculated:
         kept: tokens, of blocks that an end of the response did not cut too.
         kept_at: kept tokens by place in the block.
         proposed_at: proposed tokens by place in the block.
+        kept_from: kept tokens by the part of the response (`STARTS`) in which their block begins.
+        proposed_from: proposed tokens by that part.
         drafting_seconds: busy with the drafter.
         verification_seconds: busy with the policy's pass over the blocks.
     """
@@ -87,6 +91,8 @@ class Speculated:
     kept: int = 0
     kept_at: list[int] = field(default_factory=list)
     proposed_at: list[int] = field(default_factory=list)
+    kept_from: list[int] = field(default_factory=list)
+    proposed_from: list[int] = field(default_factory=list)
     drafting_seconds: float = 0.0
     verification_seconds: float = 0.0
 
@@ -95,8 +101,14 @@ class Speculated:
         """Mean tokens of a block: those kept and the one behind them (τ); None without a block."""
         return 1 + self.kept / self.blocks if self.blocks else None
 
-    def add(self, kept: torch.Tensor, most: int) -> None:
-        """Count a speculated pass with `kept` (rows,) of `most` proposals of each response."""
+    def add(self, kept: torch.Tensor, positions: torch.Tensor, most: int) -> None:
+        """Count a speculated pass.
+
+        Args:
+            kept: int64 (rows,), proposals that each response keeps.
+            positions: int64 (rows,), tokens of each response before its block.
+            most: proposals of each response.
+        """
         rows, by_place = len(kept), torch.bincount(kept, minlength=most + 1)
         at_least = by_place.flip(0).cumsum(0).flip(0)[1:].tolist()  # responses that kept this place or a later one
         self.passes += 1
@@ -105,6 +117,9 @@ class Speculated:
         self.kept += sum(at_least)
         self.kept_at = _sum(self.kept_at, at_least)
         self.proposed_at = _sum(self.proposed_at, [rows] * most)
+        parts = torch.bucketize(positions, torch.tensor(STARTS), right=True) - 1
+        self.kept_from = _sum(self.kept_from, parts.bincount(kept).long().tolist())
+        self.proposed_from = _sum(self.proposed_from, (most * parts.bincount()).tolist())
 
 
 def _sum(one: list[int], other: list[int]) -> list[int]:
@@ -164,7 +179,7 @@ class SelfSpeculativeEngine(TorchEngine):
         laws = self._laws(torch.cat((self.rows.tokens[rows, None], proposals), 1), self.rows.positions[rows])
         kept, behind = draws.keep(laws, drafted, proposals)
         tokens = torch.cat((proposals, behind[:, None]), 1).scatter(1, kept[:, None], behind[:, None])
-        self.speculated.add(kept.cpu(), count)
+        self.speculated.add(kept.cpu(), draws.positions.cpu(), count)
         self.speculated.drafting_seconds += proposed - began
         self.speculated.verification_seconds += now(self.device) - proposed
         self._take(tokens, laws, kept + 1)
@@ -199,6 +214,11 @@ class _Draws:
         self._noisy = torch.tensor([i for i, _ in noisy], dtype=torch.long, device=device)
         self._noise = [key for _, key in noisy]
         self._special = [i for i, row in enumerate(live) if row.decoding.first is not None]
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Tokens of each response before the block, int64 (rows,)."""
+        return self._next
 
     def propose(self, law: torch.Tensor, place: int) -> torch.Tensor:
         """Proposals, int64 (rows,), for one place, from the drafter's log-probabilities (rows, vocabulary)."""

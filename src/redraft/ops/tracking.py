@@ -89,7 +89,7 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
         Metric(key, float(value + 1 if key in COUNTED else value), times[done], done)
         for done, record in enumerate(records, start=1)
         for key, value in _flat(record).items()
-        if value is not None
+        if value is not None and not isinstance(value, list)
     ]
     metrics.append(Metric("training_seconds", manifest["seconds"], times[-1], len(records)))
     if (folder / "scores.json").exists():

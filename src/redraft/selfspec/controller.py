@@ -11,6 +11,7 @@ import numpy as np
 from redraft.selfspec.draft_length import START, Ladder, Position
 from redraft.selfspec.roofline import Numbers
 from redraft.selfspec.toggle import OFF, Rule, Toggle
+from redraft.selfspec.trace import Stretch, extend
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Control:
         rule: gives the rule of a rollout from its draft length and from the tokens of a block that the last rollout
             measured (τ), at most one more than the draft length; None before there is one.
         ramp: active responses that must have been exceeded once in a rollout.
+
+    Attributes:
+        trace: passes of this rollout so far.
     """
 
     def __init__(self, ladder: Ladder, rule: Callable[[int, float | None], Rule], ramp: int) -> None:
@@ -38,6 +42,7 @@ class Control:
         self.begin()
 
     _accepted: float | None
+    trace: list[Stretch]
 
     @property
     def gamma(self) -> int:
@@ -48,11 +53,14 @@ class Control:
         """Start a rollout, without speculation."""
         accepted = None if self._accepted is None else min(self._accepted, self.gamma + 1)
         self._toggle, self._state = Toggle(self._rule(self.gamma, accepted), self._ramp), OFF
+        self.trace = []
 
     def draft_length(self, active: int, mean_length: float) -> int:
         """Proposals of each response in the next pass; 0 for a plain one."""
         self._state = self._toggle.after(self._state, active, mean_length)
-        return self.gamma if self._state.on else 0
+        proposals = self.gamma if self._state.on else 0
+        extend(self.trace, active, proposals, mean_length)
+        return proposals
 
     def adapt(self, tau: float | None) -> None:
         """Hear what a rollout of training measured; None if it did not speculate, which changes nothing."""

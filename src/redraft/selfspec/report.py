@@ -1,4 +1,4 @@
-"""What `redraft calibrate` and `redraft simulate` do and print, in at most 80 columns."""
+"""What `redraft calibrate`, `redraft simulate` and `redraft replay` do and print, in at most 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +10,12 @@ from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.selfspec.calibration import Calibration, read_calibration, write_calibration
 from redraft.selfspec.constants import read_model
+from redraft.selfspec.controller import Control
 from redraft.selfspec.draft_length import Ladder
 from redraft.selfspec.fit import Fit, fit, ranges_of_device, ranges_of_sweep
 from redraft.selfspec.lengths import parse_quantiles, read_lengths
+from redraft.selfspec.measured import measured_acceptance
+from redraft.selfspec.replay import Rollout, read_rollouts, replay
 from redraft.selfspec.roofline import boundary
 from redraft.selfspec.simulate import (
     MODES,
@@ -25,6 +28,7 @@ from redraft.selfspec.simulate import (
     simulate_training,
 )
 from redraft.selfspec.sweep import Sweep, read_sweep
+from redraft.selfspec.toggle import Roofline, Rule, Threshold
 
 Rows = list[list[str]]
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
@@ -100,7 +104,7 @@ class Asked:
         calibration: its file.
         lengths: a file of lengths, or quantiles.
         gamma: tokens of a draft, or a ladder of them with commas.
-        alpha: acceptance, or by position, such as 0:0.98,2048:0.95.
+        alpha: acceptance, or by position, such as 0:0.98,2048:0.95, or steps.jsonl of a run that measured it.
         model: folder or `config.json` of another model than the calibration's; None for that one.
         responses: in a rollout, if lengths are quantiles.
         engines: that share it.
@@ -160,13 +164,16 @@ def _gammas(text: str) -> tuple[int, ...]:
 
 
 def _acceptance(text: str) -> Acceptance:
+    if text.endswith(".jsonl"):
+        return measured_acceptance(Path(text))
     try:
         pairs = [part.split(":") if ":" in part else ["0", part] for part in text.split(",")]
         starts, alpha = zip(*((float(start), float(value)) for start, value in pairs), strict=True)
         return Acceptance(alpha, starts)
     except ValueError:
         raise UserError("this is no acceptance", key="--alpha", value=text,
-                        allowed="0 to 1, or by position from 0 on, such as 0:0.98,2048:0.95") from None  # fmt: skip
+                        allowed="0 to 1, by position from 0 on, such as 0:0.98,2048:0.95, or a run's steps.jsonl"
+                        ) from None  # fmt: skip
 
 
 def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
@@ -214,3 +221,36 @@ def _used(mode: Mode, gammas: Sequence[int]) -> tuple[str, str]:
 
 def _seconds(seconds: float, plain: float) -> tuple[str, str]:
     return f"{seconds:.1f}", "-" if seconds == plain else f"{seconds / plain - 1:+.1%}"
+
+
+def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int, ramp: int) -> tuple[list[str], Rows]:
+    """Header and a row for each rollout that a run has recorded: what it did, and what another control would do.
+
+    Args:
+        records: `steps.jsonl` of the run.
+        gamma: tokens of a draft, or a ladder of them with commas.
+        calibration: file of a roofline, which then is the rule; None for the threshold.
+        threshold: active responses from which speculation is on.
+        ramp: active responses that must have been exceeded once.
+
+    Raises:
+        UserError: for anything that is not right.
+    """
+    roofline = read_calibration(calibration) if calibration else None
+
+    def rule(gamma: int, accepted: float | None) -> Rule:
+        return Roofline(roofline, gamma, accepted) if roofline else Threshold(threshold)
+
+    before = read_rollouts(records)
+    after = replay(Control(Ladder(_gammas(gamma)), rule, ramp), before)
+    header = ["step", "gamma", "on at", "after", "blocks", "replayed: gamma", "on at", "after", "blocks"]
+    return header, [
+        [str(one.step + 1), *_switched(one), *_switched(other)] for one, other in zip(before, after, strict=True)
+    ]
+
+
+def _switched(rollout: Rollout) -> Iterator[str]:
+    yield str(rollout.gamma)
+    yield "never" if rollout.switch is None else str(rollout.switch.active)
+    yield "-" if rollout.switch is None else str(rollout.plain)
+    yield str(rollout.speculated)

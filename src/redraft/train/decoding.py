@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from redraft.config.decoding import Plain, SelfSpeculation
 from redraft.config.experiment import Run
-from redraft.engines.self_speculation import SelfSpeculativeEngine, Speculated
+from redraft.engines.self_speculation import STARTS, SelfSpeculativeEngine, Speculated
 from redraft.engines.torch_engine import TorchEngine
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Always, Control
@@ -98,11 +98,12 @@ class SelfSpeculativeDecoding:
         self.engine.drafter.refresh()
 
     def measured(self) -> Record:
-        """Draft length, acceptance, seconds and the drafter's error; see docs/metrics.md."""
+        """Draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
         drafter = self.engine.drafter
         return {
             "draft_length": self.control.gamma, **_acceptance(self.engine.speculated),
             "quantisation_seconds": drafter.seconds, "quantisation_error": drafter.error,
+            "passes": [list(stretch) for stretch in self.control.trace],
         }  # fmt: skip
 
     def adapt(self) -> None:
@@ -122,6 +123,7 @@ class SelfSpeculativeDecoding:
 def _acceptance(done: Speculated) -> Record:
     passes = done.passes + done.plain_passes
     at = zip(done.kept_at, done.proposed_at, strict=True)
+    parts = [part for part in zip(STARTS, done.kept_from, done.proposed_from, strict=False) if part[2]]
     return {
         "block_efficiency": done.block_efficiency,
         "acceptance": done.kept / done.proposed if done.proposed else None,
@@ -129,6 +131,8 @@ def _acceptance(done: Speculated) -> Record:
         "drafting_seconds": done.drafting_seconds,
         "block_verification_seconds": done.verification_seconds,
         "kept_at": {str(place + 1): kept / proposed for place, (kept, proposed) in enumerate(at)},
+        "kept_from": {str(start): kept for start, kept, _ in parts},
+        "proposed_from": {str(start): proposed for start, _, proposed in parts},
     }
 
 

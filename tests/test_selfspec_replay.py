@@ -1,0 +1,209 @@
+"""Traces of passes: recorded by the engine, and a toggle and a ladder replayed on them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redraft.cli import main
+from redraft.engines.self_speculation import SelfSpeculativeEngine
+from redraft.errors import UserError
+from redraft.rollout.engine import Inversion
+from redraft.rollout.streams import uniforms
+from redraft.selfspec.calibration import write_calibration
+from redraft.selfspec.controller import Control
+from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.replay import Rollout, read_rollouts, replay
+from redraft.selfspec.roofline import block_efficiency
+from redraft.selfspec.toggle import Roofline, Threshold
+from redraft.selfspec.trace import Stretch, extend, passes_of
+from tests.selfspec import QWEN, ROUND
+from tests.test_torch_engine import EOS, NOTHING, make_model
+
+LADDER = Ladder((1, 2, 4), raise_at=0.3, lower_at=0.1, patience=1)
+FAST = replace(ROUND, flops=400)
+RULES = {
+    "threshold": lambda gamma, tau: Threshold(5),
+    "roofline": lambda gamma, tau: Roofline(FAST, gamma, gamma + 1, margin=-0.18),
+}
+"""The second turns on at 4 to 10 responses, at more the longer they and their drafts are."""
+RAMP = 7
+
+
+class Noted(SelfSpeculativeEngine):
+    """Notes which of its passes speculated."""
+
+    def _propose(self, count, draws):
+        self.noted.append((self.speculated.passes + self.speculated.plain_passes, count))
+        return super()._propose(count, draws)
+
+
+def rolled_out(rule, rows=16):
+    """Records of rollouts by the engine, as a run writes them, and which passes speculated by its own count."""
+    control = Control(LADDER, RULES[rule], RAMP)
+    engine = Noted(make_model("qwen3", 4, 2), control, 4, bits=3, group=16, stops={EOS}, max_length=60, max_rows=rows)
+    records, noted = [], []
+
+    async def one(step, i):
+        async with engine.session([3 + i % 5] * (1 + i % 7)) as session:
+            return await session.decode(NOTHING, 5 + 3 * i, Inversion(uniforms(step, "replay", i, count=50)))
+
+    for step in range(5):
+        engine.noted = []
+        engine.run(*(one(step, i) for i in range(12)))
+        done = engine.speculated
+        records.append({
+            "step": step, "draft_length": control.gamma, "block_efficiency": done.block_efficiency,
+            "passes": [list(stretch) for stretch in control.trace],
+        })  # fmt: skip
+        noted.append((done.passes + done.plain_passes, engine.noted))
+        control.adapt(done.block_efficiency)
+    return records, noted
+
+
+def written(folder, records):
+    file = folder / "steps.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return file
+
+
+def speculating(rollout):
+    """Passes, and which of them speculate with how many proposals."""
+    proposals = [stretch.proposals for stretch in rollout.trace for _ in range(stretch.passes)]
+    return len(proposals), [(i, count) for i, count in enumerate(proposals) if count]
+
+
+@pytest.mark.parametrize("rows", [16, 9])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_replay_speculates_on_exactly_the_passes_on_which_the_engine_did(rule, rows, tmp_path):
+    records, noted = rolled_out(rule, rows)
+    found = replay(Control(LADDER, RULES[rule], RAMP), before := read_rollouts(written(tmp_path, records)))
+    assert [speculating(rollout) for rollout in found] == noted
+    assert found == before
+    assert len({rollout.gamma for rollout in found}) > 1, "the ladder moved, or nothing was tested"
+    assert all(rollout.plain > 0 and rollout.speculated > 0 for rollout in found)
+
+
+def test_up_to_the_run_s_own_switch_another_toggle_sees_what_it_would_have_seen(tmp_path):
+    """The run switches at 5 responses; others at 3 or 8."""
+    records, _ = rolled_out("threshold")
+    before = read_rollouts(written(tmp_path, records))
+    for largest in (3, 8):
+        for one, other in zip(before, replay(control(largest), before), strict=True):
+            first = next(i for i, (active, _) in enumerate(passes_of(one.trace)) if active <= largest)
+            assert other.plain == first
+            assert other.switch.active == next(active for active, _ in passes_of(one.trace) if active <= largest)
+            assert (other.plain < one.plain) == (largest == 8)
+    assert all(rollout.switch is None for rollout in replay(control(5, ramp=12), before)), "12 responses at most"
+
+
+def control(largest, ramp=RAMP, ladder=LADDER):
+    return Control(ladder, lambda gamma, tau: Threshold(largest), ramp)
+
+
+def test_a_ladder_hears_the_measured_acceptance_at_its_own_draft_length():
+    """α = 0.9, measured at γ = 2: (τ - 1) / γ is 0.855 there, 0.9 at γ = 1 and 0.774 at γ = 4."""
+    measured = Rollout(0, 2, float(block_efficiency(0.9, 2)), (Stretch(9, 0, 3, 1.0, 3.0), Stretch(2, 2, 4, 4.0, 12.0)))
+    assert measured.tau_at(2) == measured.tau
+    assert measured.tau_at(1) == pytest.approx(1.9)
+    rises = replay(control(3, ladder=Ladder((1, 4), 0.88, 0.5, 1)), [measured] * 3)
+    assert [rollout.gamma for rollout in rises] == [1, 4, 4]
+    assert rises[1].tau == pytest.approx(block_efficiency(0.9, 4))
+    stays = replay(control(3, ladder=Ladder((1, 4), 0.92, 0.5, 1)), [measured] * 3)
+    assert [rollout.gamma for rollout in stays] == [1, 1, 1]
+    never = replay(control(1, ladder=Ladder((1, 4), 0.88, 0.5, 1)), [measured] * 3)
+    assert [(rollout.gamma, rollout.speculated) for rollout in never] == [(1, 0)] * 3, "without blocks it hears nothing"
+
+
+def test_stretches_hold_what_passes_one_by_one_were():
+    trace = []
+    passes = [
+        (8, 0, 10.0),
+        (8, 0, 11.0),
+        (8, 0, 12.0),
+        (8, 0, 9.5),
+        (7, 0, 10.5),
+        (7, 3, 11.5),
+        (7, 3, 14.0),
+        (7, 3, 13),
+    ]
+    for one in passes:
+        extend(trace, *one)
+    assert trace == [
+        (8, 0, 3, 10.0, 12.0), (8, 0, 1, 9.5, 9.5), (7, 0, 1, 10.5, 10.5), (7, 3, 2, 11.5, 14.0), (7, 3, 1, 13, 13),
+    ]  # fmt: skip
+    assert list(passes_of(trace)) == [(active, length) for active, _, length in passes]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30), st.floats(1, 50)), min_size=1, max_size=8))
+def test_plain_passes_are_given_back_as_they_were(parts):
+    passes = [(active, start + i) for active, count, start in parts for i in range(count)]
+    trace = []
+    for active, length in passes:
+        extend(trace, active, 0, length)
+    np.testing.assert_allclose(list(passes_of(trace)), passes, rtol=1e-12)
+    assert len(trace) <= len(parts)
+
+
+PARTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20), st.floats(1, 4000)), min_size=1, max_size=8)
+"""Active responses, passes and mean length before the first of them, in any order."""
+
+
+@given(st.lists(st.tuples(PARTS, st.floats(0, 1)), min_size=1, max_size=6), st.integers(0, 40), st.booleans())
+def test_any_rollouts_replayed_under_their_own_control_are_what_they_were(rollouts, ramp, by_roofline):
+    def rule(gamma, tau):
+        return Roofline(QWEN, gamma, tau) if by_roofline else Threshold(8 * gamma)
+
+    own, recorded = Control(Ladder(patience=1), rule, ramp), []
+    for step, (parts, share) in enumerate(rollouts):
+        own.begin()
+        for active, count, start in parts:
+            for i in range(count):
+                own.draft_length(active, start + i)
+        tau = 1 + share * own.gamma if any(stretch.proposals for stretch in own.trace) else None
+        recorded.append(Rollout(step, own.gamma, tau, tuple(own.trace)))
+        own.adapt(tau)
+    again = replay(Control(Ladder(patience=1), rule, ramp), recorded)
+    for one, other in zip(again, recorded, strict=True):
+        assert (one.gamma, one.tau, one.plain, one.speculated) == (
+            other.gamma,
+            other.tau,
+            other.plain,
+            other.speculated,
+        )
+
+
+def printed(*arguments):
+    with pytest.raises(SystemExit) as end:
+        main(["replay", *map(str, arguments)])
+    assert end.value.code in (0, None)
+
+
+def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
+    """One of 128 responses ends with each pass; the run switched at 30, the roofline does where it pays."""
+    passes = [[128 - i, 5 if 128 - i <= 30 else 0, 1, 300.0 + i, 300.0 + i] for i in range(128)]
+    records = [
+        {"step": 0, "draft_length": 5, "block_efficiency": 5.9, "passes": passes},
+        {"step": 1, "draft_length": 5, "block_efficiency": None, "passes": passes[:60]},
+    ]
+    file = written(tmp_path, records)
+    printed(file, "--threshold", 20, "--gamma", 7)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1] == ["1", "5", "30", "98", "30", "7", "20", "108", "20"]
+    assert rows[2] == ["2", "5", "never", "-", "0", "7", "never", "-", "0"]
+    write_calibration(tmp_path / "a100.json", QWEN, {})
+    printed(file, "--calibration", tmp_path / "a100.json", "--gamma", "5,7")
+    out = capsys.readouterr().out
+    row = out.splitlines()[1].split()
+    assert row[5] == "5"
+    assert Roofline(QWEN, 5, None).pays(int(row[6]), 300 + int(row[7]))
+    assert not Roofline(QWEN, 5, None).pays(int(row[6]) + 1, 300 + int(row[7]) - 1)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_records_without_a_trace_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no trace of passes"):
+        read_rollouts(written(tmp_path, [{"step": 0}]))
