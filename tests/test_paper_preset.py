@@ -101,18 +101,22 @@ def test_the_whole_campaign_is_listed_in_seconds_without_any_data(experiments, t
     assert (memory["qwen3-1.7b-base"], memory["qwen2.5-32b"]) == ({240}, {1600}), "each job asks for its model's"
 
 
-def test_cells_with_a_file_of_the_user_s_are_run_once_it_is_there_and_default_ones_need_it(tmp_path):
+def test_cells_with_a_file_of_the_user_s_run_once_it_is_there_and_default_ones_need_it(tmp_path):
     folder = copy_to(tmp_path)
-    (folder / "data").mkdir()
-    (folder / "data/numinamath-integer.jsonl").touch()
-    text = dry_run(folder, "--quiet", "rules", papers="speed_rl")
-    assert "numina" not in text
-    preset = folder / "experiments/presets/paper.yaml"
-    preset.write_text(preset.read_text().replace("data/numinamath-integer.jsonl", "data/other.jsonl").replace(
-        "speed_rl: [core]", "speed_rl: [main]"))  # fmt: skip
-    result = snakemake(folder, papers="speed_rl")
+    preset = folder / "experiments/presets/tiny.yaml"
+    content = yaml.safe_load(preset.read_text())
+    content["data"]["numinamath"] = {"kind": "file", "path": "numina.jsonl", "size": 192}
+    preset.write_text(yaml.safe_dump(content, sort_keys=False))
+    options = {"preset": "tiny", "papers": "speed_rl"}
+    assert "left out: speed_rl/numina-rloo: numina.jsonl is not there" in dry_run(folder, "--quiet", "rules", **options)
+    (folder / "numina.jsonl").touch()
+    assert "left out" not in dry_run(folder, "--quiet", "rules", **options)
+    (folder / "numina.jsonl").unlink()
+    content["default"]["speed_rl"] = ["main"]
+    preset.write_text(yaml.safe_dump(content, sort_keys=False))
+    result = snakemake(folder, **options)
     assert result.returncode != 0
-    assert "data/other.jsonl" in result.stderr
+    assert "numina.jsonl" in result.stderr
 
 
 def test_a_new_cell_or_a_field_at_its_default_changes_no_other_run(experiments, tmp_path):

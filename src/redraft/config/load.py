@@ -241,6 +241,7 @@ class Experiments:
         settings |= resolve.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
         return settings
 
+    @cache  # noqa: B019
     def run(self, cell_id: str, seed: int, preset_name: str) -> Run:
         """Resolve a cell, a preset and a seed to a complete run.
 
