@@ -59,12 +59,16 @@ class Runs:
 
     def steps_of(self, cell: str) -> pd.DataFrame:
         """Records of a cell's steps, with all that only some methods measure."""
-        return self._steps_by_cell.get(cell, self.steps.iloc[:0])
+        return self._steps_by_cell.get(cell, self._measured.iloc[:0])
+
+    @cached_property
+    def _measured(self) -> pd.DataFrame:
+        return with_measurements(self.steps)
 
     @cached_property
     def _steps_by_cell(self) -> dict[str, pd.DataFrame]:
         """Made once, since a paper's tables and claims ask for a cell's steps thousands of times."""
-        return {str(cell): steps for cell, steps in with_measurements(self.steps).groupby("cell")}
+        return {str(cell): steps for cell, steps in self._measured.groupby("cell")}
 
     def manifests(self, cell: str, seeds: Iterable[int]) -> list[str]:
         """Paths of the manifests of a cell's runs, by seed."""

@@ -140,6 +140,8 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
         assert math.isnan(by_seed(plain, quantity, "a")[0])
     assert of_steps(plain, "kept_at.1", "a")["value"].isna().all()
     assert of_steps(plain, "token_acceptance_from.16", "a")["value"].isna().all()
+    for quantity in STEP_QUANTITIES:
+        assert of_steps(plain, quantity, "a cell without a run").empty
 
 
 def test_parts_of_a_response_are_those_that_the_engine_counts():
