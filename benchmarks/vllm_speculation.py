@@ -18,7 +18,6 @@ import torch
 from scipy.stats import power_divergence
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.engines.vllm_local import LocalVLLM
 from redraft.summary import aligned
 
 VOCABULARY, PROMPT, LENGTH, RESPONSES = 16, [1, 2, 3], 6, 4000
@@ -98,6 +97,8 @@ def laws(policy: Qwen3ForCausalLM) -> np.ndarray:
 
 def sample(policy: Path, drafter: Path, mode: str) -> np.ndarray:
     """Responses, (RESPONSES, LENGTH) token ids, of a new engine."""
+    from redraft.engines.vllm_local import LocalVLLM  # seconds, which the collection of tests need not wait for
+
     engine = LocalVLLM(policy, 64, max_rows=64, speculative_config=MODES[mode](drafter))
     request = {"temperature": 1.0, "top_p": 1.0, "max_tokens": LENGTH, "ignore_eos": True, "detokenize": False}
 
