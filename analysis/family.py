@@ -7,7 +7,7 @@ from analysis.columns import expand
 from analysis.lines import Source
 from analysis.reported import no_reported
 from analysis.statistics import Family
-from redraft.config import PublishedTable
+from redraft.config import TableWithoutRuns
 
 
 def family_of(source: Source) -> Family:
@@ -15,7 +15,7 @@ def family_of(source: Source) -> Family:
     experiments, paper = source.experiments, source.paper
     benchmarks, spec = experiments.preset_of(source.preset, paper).benchmarks, experiments.reported(paper)
     unreported = replace(source, reported=no_reported())
-    declared = [table for table in experiments.tables(paper).tables if not isinstance(table, PublishedTable)]
+    declared = [table for table in experiments.tables(paper).tables if not isinstance(table, TableWithoutRuns)]
     whole = [expand(table, benchmarks, spec, source.preset) for table in declared]
     cells = [cell for table in whole for cell in tables.cells_of(table, unreported)]
     posed = claims.pose(experiments.claims(paper).claims, source.runs, source.paper_scale)

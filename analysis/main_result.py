@@ -9,7 +9,7 @@ from analysis.columns import expand
 from analysis.measure import relation
 from analysis.render import Sheet, html
 from analysis.verdicts import MISSING
-from redraft.config import Experiments, PublishedTable, RunTable
+from redraft.config import Experiments, RunTable, TableWithoutRuns
 from redraft.layout import Layout
 
 
@@ -17,7 +17,7 @@ def main_table(experiments: Experiments, paper: str) -> RunTable | None:
     """The paper's first table, if it compares runs."""
     tables = experiments.tables(paper).tables
     first = tables[0] if tables else None
-    return None if first is None or isinstance(first, PublishedTable) else first
+    return None if first is None or isinstance(first, TableWithoutRuns) else first
 
 
 def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str, dict[str, Any]]:

@@ -14,7 +14,8 @@ from analysis.columns import AVERAGE, average, pair
 from analysis.reported import ReportedTable, mean_of
 from analysis.statistics import PAIRINGS
 from analysis.tables import COLUMNS
-from analysis.verdicts import AGREES, BASELINE, DIFFERS, NO_DATA, NOT_APPLICABLE, NOT_COMPARABLE
+from analysis.verdicts import BASELINE, NO_DATA
+from analysis.without_runs import Record, as_printed, record
 from redraft.config import Column, PublishedTable
 from redraft.config.tables import Curve
 from redraft.published import curve_file, read_curve
@@ -75,9 +76,10 @@ def _times(row: Curve, group: str, table: PublishedTable) -> list[float] | None:
     return [first_time(curve, target.value(group)) * table.scale for curve, target in pairs]
 
 
-def _records(line: _Line, baseline: _Line | None, table: PublishedTable, reported: ReportedTable) -> list[dict]:
+def _records(line: _Line, baseline: _Line | None, table: PublishedTable, reported: ReportedTable) -> list[Record]:
     """The cells of a row, in the order of `columns_of`."""
-    records, speedups, printed = [], [], []
+    records: list[Record] = []
+    speedups, printed = [], []
     own = reported.select(line.row.reported) if line.row.reported else {}
     other = reported.select(baseline.row.reported) if baseline and baseline.row.reported else {}
     for i, target in enumerate(table.targets):
@@ -90,7 +92,7 @@ def _records(line: _Line, baseline: _Line | None, table: PublishedTable, reporte
         printed.append(claimed_speedup)
     if table.average:
         records.append(_record(line, AVERAGE, _mean(speedups), _mean(printed), table.decimals, baseline))
-    return [record | {"step": ""} for record in records]
+    return records
 
 
 def _ratio(before: float, after: float) -> float:
@@ -105,37 +107,13 @@ def _mean(values: Sequence[float]) -> float:
 
 def _record(
     line: _Line, column: str, value: float, reported: float, decimals: int, baseline: _Line | str | None = ""
-) -> dict:
+) -> Record:
     """A cell; a `baseline` of None says that the row is one itself."""
-    return {
-        "group": line.group,
-        "row": line.row.label,
-        "column": column,
-        "reproduced": value,
-        "low": math.nan,
-        "high": math.nan,
-        "n_seeds": int(not math.isnan(value)),
-        "reported": reported,
-        "deviation": value - reported if math.isfinite(value) else math.nan,
-        "verdict": _verdict(line, value, reported, decimals, is_baseline=baseline is None),
-        **dict.fromkeys(("bootstrap_low", "bootstrap_high", "p", "p_corrected", "noise"), math.nan),
-        "iqm": value,
-        "cell": "",
-        "seeds": "",
-        "missing_seeds": "",
-        "manifests": "",
-    }
+    verdict = _verdict(line, value, reported, decimals, is_baseline=baseline is None)
+    return record(line.group, line.row.label, column, value, reported, verdict)
 
 
 def _verdict(line: _Line, value: float, reported: float, decimals: int, is_baseline: bool) -> str:
     if line.times is None:
         return NO_DATA
-    if is_baseline:
-        return BASELINE
-    if math.isnan(value):
-        return NOT_APPLICABLE
-    if math.isnan(reported):
-        return NOT_COMPARABLE
-    if math.isinf(value) or math.isinf(reported):
-        return AGREES if value == reported else DIFFERS
-    return AGREES if abs(value - reported) <= 0.5 * 10**-decimals + 1e-9 else DIFFERS
+    return BASELINE if is_baseline else as_printed(value, reported, decimals)

@@ -17,7 +17,7 @@ from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, number
 from analysis.timing import first_epoch_agreement
 from analysis.verdicts import MISSING
-from redraft.config import Experiments, Figure, Preset, PublishedTable, StepTable, Table
+from redraft.config import Experiments, Figure, Preset, StepTable, Table, TableWithoutRuns
 from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
 
@@ -109,7 +109,7 @@ def _table(layout: Layout, paper: str, table: Table, preset: Preset) -> dict[str
         "number": table.number,
         "name": table.heading,
         "title": table.title,
-        "stand_in": "" if isinstance(table, PublishedTable) else preset.stand_in,
+        "stand_in": "" if isinstance(table, TableWithoutRuns) else preset.stand_in,
         "open": not table.beyond_paper and not isinstance(table, StepTable),
         "missing": float((verdicts == MISSING).mean()),
         "html": _fragment(layout, stem.with_suffix(".html"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import published, render, render_reported
+from analysis import decomposition, published, render, render_reported
 from analysis.budgets import verdicts
 from analysis.collect import Runs
 from analysis.columns import expand
@@ -19,7 +19,17 @@ from analysis.speedups import reported_speedups
 from analysis.statistics import Family
 from analysis.tables import make_table
 from analysis.timing import timed_unevenly
-from redraft.config import BudgetTable, Experiments, PublishedTable, Reported, ReportedTimes, RunTable, Table
+from redraft.config import (
+    BudgetTable,
+    DecompositionTable,
+    Experiments,
+    PublishedTable,
+    Reported,
+    ReportedTimes,
+    RunTable,
+    Table,
+    TableWithoutRuns,
+)
 from redraft.files import atomic, write_atomically, write_json
 from redraft.layout import Layout
 
@@ -37,7 +47,7 @@ def write_tables(preset: str, paper: str) -> None:
         _write_main_result(source, layout)
     if vocabulary and vocabulary.times:
         _write_reported_speedups(vocabulary, vocabulary.times, source, layout)
-    compared = [t for t in tables if not isinstance(t, PublishedTable) and not t.beyond_paper]
+    compared = [t for t in tables if not isinstance(t, TableWithoutRuns) and not t.beyond_paper]
     if vocabulary and any(t.reported_number is not None for t in compared):
         _write_counterparts({t.number: t for t in compared}, vocabulary, source, layout)
 
@@ -56,6 +66,9 @@ def _sheet(table: Table, source: Source, family: Family) -> Sheet:
     if isinstance(table, PublishedTable):
         cells = published.make_published(table, source.reported)
         return Sheet(table, published.columns_of(table), cells)  # the paper's own curves: no stand-in
+    if isinstance(table, DecompositionTable):
+        cells = decomposition.make_decomposition(table, source.reported)
+        return Sheet(table, decomposition.columns_of(table), cells)  # the paper's own models
     benchmarks = source.experiments.preset_of(source.preset, source.paper).benchmarks
     whole = expand(table, benchmarks, source.experiments.reported(source.paper), source.preset)
     stand_in = source.experiments.preset(source.preset).stand_in

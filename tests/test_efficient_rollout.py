@@ -8,11 +8,14 @@ import pytest
 
 from analysis.claim_tests import cells_of
 from analysis.collect import Runs
+from analysis.decomposition import make_decomposition
 from analysis.quantities import ACCURACY, by_seed
 from analysis.reported import read_reported
 from analysis.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
-from redraft.config import Experiments
+from redraft.config import Experiments, TableWithoutRuns
+from redraft.config.tables import DecodedModel
 from redraft.config.trainer import InProcessEngine
+from redraft.errors import UserError
 from tests.ar3po_runs import records
 
 ROOT = Path(__file__).parents[1]
@@ -154,8 +157,36 @@ def test_a_row_of_tables_4_and_5_is_found_by_the_table_s_rows():
     assert [row.get("reuse_rate") for row in found[5]] == [None, 4.4, None, 6.8, None, 50.2]
 
 
+def tables_of_runs():
+    return [t for t in EXPERIMENTS.tables("efficient_rollout").tables if not isinstance(t, TableWithoutRuns)]
+
+
+def decomposition(**changes):
+    """Cells of Table 3, by model, pass and part."""
+    table = next(table for table in EXPERIMENTS.tables("efficient_rollout").tables if table.number == 3)
+    cells = make_decomposition(table.model_copy(update=changes), read_reported(FOLDER, 3, SPEC))
+    return cells.set_index(["group", "row", "column"])
+
+
+def test_table_3_follows_from_bytes_and_operations():
+    cells = decomposition()
+    assert len(cells) == 60
+    assert cells["verdict"].value_counts().to_dict() == {"agrees": 53, "differs": 7}
+    assert cells["deviation"].abs().max() < 0.085
+    assert cells.groupby(["group", "row"], sort=False)["reproduced"].sum().tolist() == pytest.approx([100] * 12)
+    assert cells.loc[("Qwen2.5-14B", "length 2k, batch 8", "attention"), "reported"] == 10.3
+    slower = decomposition(flops=3.12e11)
+    assert slower["reproduced"].tolist() != cells["reproduced"].tolist(), "then operations take longer than bytes"
+
+
+def test_a_model_that_the_roofline_does_not_cover_has_no_decomposition():
+    moe = DecodedModel(label="a", configuration={"model_type": "qwen3_moe", "num_experts": 8})
+    with pytest.raises(UserError, match="mixture of experts"):
+        decomposition(models=[moe])
+
+
 def test_columns_that_name_reported_values_are_columns_of_their_table():
-    for table in EXPERIMENTS.tables("efficient_rollout").tables:
+    for table in tables_of_runs():
         asked = {name for column in table.columns for name in column.reported}
         if table.reported_number is None:
             continue
@@ -181,7 +212,7 @@ def named(test):
 
 
 def test_every_quantity_of_a_table_or_claim_is_one_of_the_runs():
-    columns = {column.quantity for table in EXPERIMENTS.tables("efficient_rollout").tables for column in table.columns}
+    columns = {column.quantity for table in tables_of_runs() for column in table.columns}
     for quantity in columns.union(*(named(claim.test) for claim in CLAIMS)):
         if quantity.startswith(ACCURACY):
             assert quantity == "accuracy:all"

@@ -1,11 +1,12 @@
-"""Tables of a paper, by kind: rows are cells, evaluated policies, stages of a step, targets reached, published curves.
+"""Tables of a paper, by kind: rows are cells, evaluated policies, stages of a step, targets reached, published curves,
+or parts of a decoding pass.
 
 A kind says what its columns measure; all kinds give the same cells (reproduced, reported, interval, verdict), so that
 one renderer serves them.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -278,7 +279,19 @@ class CurveTarget(Target):
     """Keys of the JSON objects whose mean counts; a `*` in a key stands for any text, and one key must match."""
 
 
-class PublishedTable(AnyTable):
+class TableWithoutRuns(AnyTable):
+    """Fields of the kinds that no run is needed for, at any scale."""
+
+    decimals: int = Field(default=1, ge=0)
+    """Decimals of values, of which a verdict sees all that are printed."""
+
+    @property
+    def cells(self) -> list[str]:
+        """None: no run is needed."""
+        return []
+
+
+class PublishedTable(TableWithoutRuns):
     """The same as `targets`, from raw curves that the authors published: checks what the paper makes of its own runs.
 
     The files are third-party data and never part of the repository; without their folder every cell says so. A folder
@@ -296,15 +309,8 @@ class PublishedTable(AnyTable):
     """A column a target."""
     average: bool = True
     """A last column shows the arithmetic mean of the row's speedups."""
-    decimals: int = Field(default=1, ge=0)
-    """Decimals of times and speedups."""
     rows: list[Curve] = Field(min_length=1)
     """Rows in order."""
-
-    @property
-    def cells(self) -> list[str]:
-        """None: no run is needed."""
-        return []
 
     @model_validator(mode="after")
     def _consistent(self) -> "PublishedTable":
@@ -317,8 +323,52 @@ class PublishedTable(AnyTable):
         return self
 
 
+class DecodedModel(Config):
+    """A group of rows of a decomposition."""
+
+    label: str
+    """The paper's name of the model."""
+    configuration: dict[str, Any]
+    """Keys of its `config.json` that say how large its parts are."""
+    reported: dict[str, str] = {}
+    """Key columns and their values that select the paper's rows."""
+
+
+class DecodingPass(Config):
+    """A row of a decomposition."""
+
+    label: str
+    """The paper's name of the pass."""
+    length: int = Field(ge=1)
+    """Positions before the token."""
+    batch: int = Field(ge=1)
+    """Sequences that decode."""
+    reported: str
+    """Name of the pass behind the @ of reported columns (`ffn@2k-8`)."""
+
+
+class DecompositionTable(TableWithoutRuns):
+    """Shares of a decoding pass's parts in its time, in percent, by the roofline of each part: no clock is read."""
+
+    kind: Literal["decomposition"] = "decomposition"
+    bandwidth: float = Field(gt=0)
+    """Bandwidth of the device's memory by its data sheet, bytes/s."""
+    flops: float = Field(gt=0)
+    """Throughput of the device by its data sheet, operations/s."""
+    models: list[DecodedModel] = Field(min_length=1)
+    """Groups of rows in order."""
+    passes: list[DecodingPass] = Field(min_length=1)
+    """Rows of each group in order."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DecompositionTable":
+        refuse_twice("model", [model.label for model in self.models])
+        refuse_twice("pass", [each.label for each in self.passes])
+        return self
+
+
 RunTable = CellTable | StepTable | StageTable | TargetTable | BudgetTable
-Table = Annotated[RunTable | PublishedTable, Field(discriminator="kind")]
+Table = Annotated[RunTable | PublishedTable | DecompositionTable, Field(discriminator="kind")]
 
 
 class TableFile(Config):
