@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 # lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
 LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny
-# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores four workers
-# compute, since one or two of them wait for a process; tests that start servers use both cores themselves.
+# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores a third worker
+# computes while another waits for a process, and a fourth gains nothing; tests that start servers use both cores
+# themselves.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
@@ -20,7 +21,7 @@ reproduce: $(READY)
 
 # Tests that start no server and ask no package index.
 test: $(READY) check
-	$(PYTEST) -n 4 -m "not servers"
+	$(PYTEST) -n 3 -m "not servers"
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
 # lighteval's environment exists.
