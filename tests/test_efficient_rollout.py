@@ -12,11 +12,16 @@ from analysis.decomposition import make_decomposition
 from analysis.quantities import ACCURACY, by_seed
 from analysis.reported import read_reported
 from analysis.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from redraft import stages
 from redraft.config import Experiments, TableWithoutRuns
 from redraft.config.tables import DecodedModel
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
+from redraft.selfspec.calibration import Calibration, read_calibration
+from redraft.selfspec.constants import read_model
+from redraft.train import sweep
 from tests.ar3po_runs import records
+from tests.selfspec import measurements
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments/efficient_rollout"
@@ -118,6 +123,29 @@ def test_a_roofline_is_the_one_that_the_preset_names_else_the_measured_one_whate
         assert other.calibration == Path(file)
     eight_bits = cell.model_copy(update={"decoding": cell.decoding.model_copy(update={"bits": 8})})
     assert eight_bits.calibration == Path("results/tiny/calibrations/qwen2.5-7b-w8.json")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_workflow_s_roofline_is_fitted_to_a_sweep_of_the_model_with_a_drafter_of_these_bits(
+    bits, tiny_model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(ROOT)
+    costs, asked = read_model(tiny_model, draft_bits=bits).costs, []
+    truth = Calibration("tiny", costs, bandwidth=5e8, flops=1e11, kv_bytes=costs.kv_bytes / 2, draft_factor=1.5,
+                        target_overhead=1.0, draft_overhead=1.0, verify_overhead=5.0)  # fmt: skip
+
+    def measure(model, device, threads, draft_bits):
+        asked.append((model, device, threads, draft_bits))
+        return measurements(truth), truth.flops
+
+    monkeypatch.setattr(sweep, "measure", measure)
+    file = tmp_path / "calibrations" / "model.json"
+    stages.calibrate("tiny", "qwen2.5-7b", bits, tiny_model, file)
+    assert asked == [(tiny_model, "cpu", 1, bits)]
+    written = read_calibration(file)
+    assert (written.costs, written.flops) == (truth.costs, pytest.approx(truth.flops))
+    assert written.bandwidth == pytest.approx(truth.bandwidth, rel=0.01)
+    assert sorted(path.name for path in file.parent.iterdir()) == ["model.csv", "model.json", "model.svg"]
 
 
 @pytest.mark.parametrize("preset", ["paper", "verl-tiny"])

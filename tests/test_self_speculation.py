@@ -337,6 +337,13 @@ def test_the_policy_computes_with_its_own_weights_before_and_after(qwen3):
     assert {name: tensor.data_ptr() for name, tensor in qwen3.state_dict().items()} == places
 
 
+def test_quantisation_is_timed_by_the_clock_of_all_stages(qwen3, monkeypatch):
+    drafter, times = QuantisedDrafter(qwen3), iter([10.0, 12.5])
+    monkeypatch.setattr("redraft.engines.drafter.now", lambda device: next(times))
+    drafter.refresh()
+    assert drafter.seconds == 2.5
+
+
 def test_a_refreshed_drafter_follows_the_weights():
     model = make_model("qwen3", 4, 2)
     engine = speculating(model, bits=8)

@@ -99,6 +99,20 @@ def test_runs_are_timed_again_if_that_is_asked_for_and_tables_wait_for_it(tmp_pa
         assert collect.count("results/smoke/timing/spec_rl/seed") == seeds
 
 
+def test_a_roofline_s_file_that_a_preset_names_must_be_there(tmp_path):
+    folder = copy_to(tmp_path)
+    file = folder / "experiments/presets/smoke.yaml"
+    preset = yaml.safe_load(file.read_text())
+    preset["engine"]["calibrations"] = {"qwen2.5-7b": "here.json"}
+    file.write_text(yaml.safe_dump(preset, sort_keys=False))
+    result = snakemake(folder, "-n")
+    assert result.returncode == 2
+    words = ["error:", "engine.calibrations.qwen2.5-7b", "here.json", "redraft calibrate"]
+    assert all(word in result.stderr for word in words), result.stderr
+    (folder / "here.json").touch()
+    assert snakemake(folder, "-n").returncode == 0
+
+
 def test_cells_beyond_the_paper_are_not_in_its_reproduction():
     experiments = Experiments(ROOT)
     papers, beyond = (cells_of(experiments, experiments.grids("spec_rl", b)) for b in (False, True))

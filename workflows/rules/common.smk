@@ -233,7 +233,21 @@ def check_paper(paper):
     check_published(EXPERIMENTS, paper)
 
 
+def check_calibrations():
+    """Refuse a preset that names a roofline's file which is not there, before any job starts."""
+    for role, file in getattr(PRESET.engine, "calibrations", {}).items():
+        if not Path(file).exists():
+            raise UserError(
+                "no such file; without the key the workflow measures the roofline",
+                file=f"preset {PRESET.name}",
+                key=f"engine.calibrations.{role}",
+                value=file,
+                allowed="a file of `redraft calibrate`",
+            )
+
+
 if workflow.is_main_process:
+    checked(check_calibrations)
     for paper in NAMED or PRESET.first or PRESET.default:
         checked(lambda: check_paper(paper))
 
