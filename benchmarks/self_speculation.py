@@ -1,4 +1,4 @@
-"""EfficientRollout's printed numbers beside what the roofline, its decomposition and the simulator give.
+"""EfficientRollout's printed numbers beside what the roofline and the simulator give.
 
 `python -m benchmarks.self_speculation`. Without the published sweep (REDRAFT_PUBLISHED) its fit is left out. Nothing is
 tuned to a printed reduction; docs/selfspec.md says what is assumed.
@@ -7,13 +7,14 @@ tuned to a printed reduction; docs/selfspec.md says what is assumed.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from redraft.config import DecompositionTable, Experiments
 from redraft.layout import published_data
 from redraft.selfspec.calibration import Calibration, read_calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
-from redraft.selfspec.decomposition import decode_shares
 from redraft.selfspec.fit import fit, ranges_of_device
 from redraft.selfspec.lengths import Quantiles
 from redraft.selfspec.report import parameters
@@ -28,20 +29,12 @@ TFLOPS, PEAK_BANDWIDTH = 233.514e12, 2.039e12
 """Throughput by the authors' benchmark of matrix products, and the A100's data sheet; operations/s and bytes/s."""
 
 CONFIGURATIONS: dict[str, dict[str, object]] = {
-    "Qwen2.5-7B": {
-        "model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,
-    },
-    "Qwen2.5-14B": {
-        "model_type": "qwen2", "hidden_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 40,
-        "num_key_value_heads": 8, "intermediate_size": 13824, "vocab_size": 152064, "tie_word_embeddings": False,
-    },
-    "Llama3.1-8B": {
-        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "tie_word_embeddings": False,
-    },
-}  # fmt: skip
-"""What roofline and simulator need of the models' config.json."""
+    model.label: model.configuration
+    for table in Experiments(Path(__file__).parents[1]).tables("efficient_rollout").tables
+    if isinstance(table, DecompositionTable)
+    for model in table.models
+}
+"""What roofline and simulator need of the models' config.json, as the paper's Table 3 declares it."""
 MODELS: dict[str, ModelConstants] = {name: model_constants(config) for name, config in CONFIGURATIONS.items()}
 FITTED = {
     "Qwen2.5-7B": (1.617, 26205, 1.334, 39.0, 69.0, 152.3),
@@ -49,25 +42,6 @@ FITTED = {
     "Llama3.1-8B": (1.566, 25163, 1.405, 74.0, 86.1, 214.2),
 }
 """The authors' calibrations: TB/s, κ_eff, η_d, c_T, c_D, c_V."""
-
-PARTS = ("ffn", "qkvo", "attention", "head", "nonlinear")
-SETTINGS = ((2048, 8), (2048, 4), (4096, 2), (8192, 1))
-"""Length and batch of Table 3's rows."""
-TABLE_3 = {
-    "Qwen2.5-7B": (
-        (75.2, 10.9, 6.2, 7.2, 0.5), (77.8, 11.2, 3.2, 7.4, 0.3),
-        (77.9, 11.2, 3.2, 7.4, 0.2), (78.0, 11.2, 3.2, 7.5, 0.1),
-    ),
-    "Qwen2.5-14B": (
-        (65.0, 19.3, 10.3, 5.0, 0.4), (68.7, 20.4, 5.4, 5.2, 0.2),
-        (68.8, 20.4, 5.4, 5.3, 0.1), (68.8, 20.4, 5.4, 5.3, 0.1),
-    ),
-    "Llama3.1-8B": (
-        (65.4, 15.6, 12.4, 6.1, 0.5), (69.9, 16.7, 6.7, 6.5, 0.3),
-        (70.0, 16.7, 6.7, 6.5, 0.2), (70.0, 16.7, 6.7, 6.5, 0.1),
-    ),
-}  # fmt: skip
-"""Percentages of Table 3."""
 
 CURVES = {
     "Qwen2.5-7B": ((0.5, 13.0), (0.9, 22.0), (0.99, 30.0), (1.0, 88.0)),
@@ -117,17 +91,6 @@ def calibration(name: str) -> Calibration:
     """The authors' calibration of a model, as printed."""
     bandwidth, *others = FITTED[name]
     return Calibration(name, MODELS[name].costs, bandwidth * 1e12, TFLOPS, *others)
-
-
-def table_3() -> list[list[str]]:
-    """Rows of Table 3: printed percentages and ours less these."""
-    rows = []
-    for name, of_model in TABLE_3.items():
-        for (length, batch), printed in zip(SETTINGS, of_model, strict=True):
-            shares = decode_shares(MODELS[name], batch, length)
-            both = [f"{p:.1f} {100 * shares[part] - p:+.2f}" for part, p in zip(PARTS, printed, strict=True)]
-            rows.append([name, f"{length}, {batch}", *both])
-    return rows
 
 
 def lengths_of_curve(name: str, longest: int = LONGEST) -> Quantiles:
@@ -193,7 +156,6 @@ def fit_published() -> None:
 def main() -> None:
     """Print all comparisons."""
     fit_published()
-    print("\n" + aligned(["Table 3", "length, batch", *PARTS], table_3()))
     header = ["Table 2", "off s", "sim", "always %", "sim", "error", "efficient %", "sim", "error", "T_T ms", "sim"]
     print("\n" + aligned(header, table_2()))
 
