@@ -174,20 +174,29 @@ def _decide(posed: Posed, family: Family) -> dict[str, Any]:
             if asked.absent
             else "the cells share no seed"
         )
-        return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None}
+        return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
     parts = [_test(part, family.blocks) for part in asked.parts]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)
+    drawn = {"parts": [_drawn(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
-        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None}
+        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | drawn
     adjusted = [family.corrected(part.values, part.threshold) for part in asked.parts]
     _, p_corrected = overall(asked, sides, adjusted)
     after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
         evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
-    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)}
+    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | drawn
+
+
+def _drawn(compared: Compared) -> dict[str, Any]:
+    """What a plot of a part shows: its mean with the interval that decides, the threshold, and the asserted side."""
+    part, interval = compared.part, compared.found.interval
+    values = {"mean": compared.found.mean, "low": interval.low, "high": interval.high}
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {"label": part.label, "expected": part.expected, "threshold": part.threshold} | finite
 
 
 def overall(asked: Question, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:

@@ -50,7 +50,7 @@ def _case_numbers(paper: str) -> list[int]:
 
 
 def report(preset: str, papers: list[str]) -> None:
-    """Write the page a person opens."""
-    from analysis.report import write_report
+    """Write the pages that a person opens."""
+    from analysis.pages.site import write_report
 
     write_report(Layout(preset), papers, Experiments())

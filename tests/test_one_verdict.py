@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from analysis.report import _counts
 
 from analysis import render
 from analysis.claims import judge
@@ -19,7 +20,6 @@ from analysis.lines import Line, Source
 from analysis.main_result import read_table
 from analysis.measure import _without_first_epoch
 from analysis.panels import plt
-from analysis.report import _counts
 from analysis.reported import no_reported, read_reported
 from analysis.statistics import Family, corrected, estimate
 from analysis.table_files import _write_table

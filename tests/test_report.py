@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -51,7 +52,10 @@ def made_up(layout):
         for seed in (0, 1):
             manifest = layout.run(f"spec_rl/{cell}", seed) / "manifest.json"
             machine = {"processor": "abacus", "cores": 2}
-            write_json(manifest, {"git": {"commit": "c0ffee" * 7, "modified": True}, "machine": machine})
+            write_json(manifest, {
+                "git": {"commit": "c0ffee" * 7, "modified": True}, "machine": machine, "finished": "today",
+                "configuration": {"cell": cell, "seed": seed}, "sha256": {"steps.jsonl": "f"},
+            })  # fmt: skip
             runs.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0, "manifest": str(manifest),
                          "initial": str(manifest)})  # fmt: skip
             for number in range(2 * per_epoch):
@@ -104,7 +108,7 @@ def campaign(tmp_path_factory):
         for file in extras:
             file.rename(folder / file.name)
         stages.report("tiny", ["spec_rl"])
-        shutil.copy(layout.report, folder / "without_extras.html")
+        layout.pages.rename(folder / "without_extras")
         for file in extras:
             (folder / file.name).rename(file)
         write_json(layout.cases("spec_rl").with_suffix(".json"), CASES)
@@ -136,78 +140,143 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(campaign):
-    return Page((campaign / "results/tiny/report.html").read_text())
+def pages(campaign):
+    """All pages by their place in the folder of the preset."""
+    folder = campaign / "results/tiny"
+    files = [folder / "report.html", *(folder / "report").rglob("*.html")]
+    return {file.relative_to(folder).as_posix(): Page(file.read_text()) for file in files}
 
 
-def test_every_table_figure_case_and_claim_is_in_the_report(campaign, page):
-    parts = [f"spec_rl-table{n}" for n in KEPT["tables"]]
-    parts += [f"spec_rl-figure{n}" for n in (*KEPT["figures"], 12, 13, 14, 15)]
+def text_of(campaign, page):
+    return (campaign / "results/tiny/report" / page).read_text()
+
+
+def plain(text):
+    return re.sub(r"\s+", " ", text)
+
+
+def test_every_table_figure_case_and_claim_has_a_place(campaign, pages):
+    tables, figures, index = (pages[f"report/{name}.html"] for name in ("tables", "figures", "index"))
+    assert {f"spec_rl-table{n}" for n in KEPT["tables"]} <= set(tables.ids)
+    assert {f"spec_rl-figure{n}" for n in (*KEPT["figures"], 12, 13, 14, 15)} <= set(figures.ids)
     claims = read_json(campaign / "results/tiny/claims/spec_rl.json")
-    assert set(parts + [f"spec_rl-claim-{claim['id']}" for claim in claims]) <= set(page.ids)
-    assert len(page.ids) == len(set(page.ids)), "an identifier stands twice"
-    assert all(re.sub(r"\s+", " ", claim["quotation"]) in page.text for claim in claims)
-    assert all(re.sub(r"\s+", " ", claim["evidence"]) in page.text for claim in claims)
+    assert {f"spec_rl-claim-{claim['id']}" for claim in claims} <= set(index.ids)
+    assert all(plain(claim["quotation"]) in index.text for claim in claims)
     reported = [claim["reported_verdict"] for claim in claims]
-    assert all(page.text.count(verdict) >= reported.count(verdict) for verdict in reported)
+    assert all(index.text.lower().count(verdict) >= reported.count(verdict) for verdict in reported)
 
 
-def test_the_report_stands_by_itself_and_every_link_leads_somewhere(campaign, page):
-    assert all(source.startswith("data:") for source in page.sources)
-    assert len(page.sources) == len(KEPT["figures"])
-    inside = [link.removeprefix("#") for link in page.links if link.startswith("#")]
-    assert set(inside) <= set(page.ids)
-    outside = {link for link in page.links if not link.startswith("#")}
-    assert len([link for link in outside if link.endswith("manifest.json")]) == 2 * len(CELLS)
-    assert all((campaign / "results/tiny" / link).exists() for link in outside)
+def test_a_claim_has_its_evidence_in_words(campaign, pages):
+    claims = {claim["id"]: claim for claim in read_json(campaign / "results/tiny/claims/spec_rl.json")}
+    evidence = claims["reuse-saves-tokens"]["evidence"]
+    assert evidence.startswith("tokens_decoded of grpo-spec-l0.5 / grpo-vanilla: ")
+    assert plain(evidence.replace("tokens_decoded", "decoded tokens")) in pages["report/index.html"].text
+    assert "tokens_decoded" not in pages["report/index.html"].text
+
+
+def test_every_link_of_every_page_leads_somewhere(campaign, pages):
+    assert {"report/index.html", "report/audit.html", "report/runs/spec_rl/grpo-vanilla-seed0.html"} <= set(pages)
+    for place, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), f"{place}: an identifier stands twice"
+        assert all(source.startswith("data:") for source in page.sources), place
+        for link in page.links:
+            file, _, anchor = link.partition("#")
+            if file.startswith("https://"):
+                continue
+            target = os.path.normpath(os.path.join(os.path.dirname(place), file)) if file else place
+            assert (campaign / "results/tiny" / target).exists(), f"{place}: {link}"
+            assert not anchor or anchor in pages[target].ids, f"{place}: {link}"
+
+
+def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
+    assert (campaign / "results/tiny/report/index.html").stat().st_size < 400_000
+    first = pages["report/index.html"].text
+    # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
+    assert "SPEC-RL (GRPO, ℓ = e^0.5) decodes 30 % [" in first
+    assert "Only relative numbers compare with the papers'." in first
+    summary = read_json(campaign / "results/tiny/report/summary.json")
+    headline = summary["papers"]["spec_rl"]["headlines"][0]
+    assert headline["mean"] == pytest.approx(29.9, abs=0.2)
+    assert plain(headline["sentence"]) in first
+    assert summary["missing"]["command"] == "snakemake reproduction --config preset=tiny papers=spec_rl"
+    assert f"{summary['missing']['runs']} runs of the papers are missing" in first
+
+
+def test_the_entry_leads_to_the_first_page(campaign):
+    assert 'content="0; url=report/index.html"' in (campaign / "results/tiny/report.html").read_text()
+
+
+def test_claims_that_were_not_run_are_folded(campaign):
+    text = text_of(campaign, "index.html")
+    claims = read_json(campaign / "results/tiny/claims/spec_rl.json")
+    not_run = [claim["id"] for claim in claims if claim["verdict"] == "not run"]
+    folded = "".join(re.findall(r'<details class="part unrun">.*?(?=<h3>|</section>)', text, flags=re.DOTALL))
+    assert not_run
+    assert all(f'id="spec_rl-claim-{name}"' in folded for name in not_run)
+    assert sum(map(int, re.findall(r"<summary>(\d+) not run</summary>", text))) == len(not_run)
+
+
+def test_the_audit_lists_what_the_papers_own_tables_do_not_support(campaign, pages):
+    claims = read_json(campaign / "results/tiny/claims/spec_rl.json")
+    wanted = {f"spec_rl-audit-{c['id']}" for c in claims if c["reported_verdict"] == "not supported"}
+    assert {name for name in pages["report/audit.html"].ids if "-audit-" in name} == wanted != set()
 
 
 def test_the_main_result_holds_what_compares_and_counts_what_was_not_run(campaign):
-    text = (campaign / "results/tiny/report.html").read_text()
-    main = text[text.index('id="spec_rl-main-result"') : text.index('id="spec_rl-claims"')]
+    text = text_of(campaign, "tables.html")
+    main = text[text.index('id="spec_rl-main-result"') : text.index('class="index"')]
     assert re.findall(r'<th scope="row">([^<]*)', main) == ["GRPO + SPEC-RL"]
-    # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert '<span class="value">0.70</span>' in main
     assert "Tokens (M)" not in main
     assert "8 of 9 comparisons of Table 1 were not run" in text
 
 
 def test_trajectories_are_folded_and_what_was_not_run_is_said(campaign):
-    text = (campaign / "results/tiny/report.html").read_text()
-    tables = re.findall(r"<details( open)?><summary><b>((?:Table|Extra) \d+)", text)
+    text = text_of(campaign, "tables.html")
+    tables = re.findall(r'<details class="part"( open)?><summary><b>((?:Table|Extra) \d+)', text)
     assert [name for opened, name in tables if opened] == ["Table 1", "Table 3", "Table 4"]
     assert [name for opened, name in tables if not opened] == ["Table 10", "Extra 1"]
     summary = re.search(r"<summary><b>Extra 1\.</b>.*?</summary>", text)[0]
-    assert '<span class="badge missing">not run</span>' in summary
+    assert "not run</span>" in summary
 
 
-def test_rows_without_counterpart_are_counted_by_reason(campaign, page):
+def test_rows_without_counterpart_are_counted_by_reason(campaign, pages):
     listed = pd.read_csv(campaign / "results/tiny/tables/spec_rl/without_counterpart.csv")
-    assert f"{len(listed)} rows of the paper's tables" in page.text
-    text = (campaign / "results/tiny/report.html").read_text()
-    section = text[text.index('id="spec_rl-without"') : text.index('id="runs"')]
-    counts = [int(count) for count in re.findall(r"<tr><td>(\d+)</td>", section)]
+    assert f"{len(listed)} rows of the paper's tables" in pages["report/tables.html"].text
+    text = text_of(campaign, "tables.html")
+    counts = [int(count) for count in re.findall(r"<tr><td>(\d+)</td>", text[text.index('id="spec_rl-without"') :])]
     assert sum(counts) == len(listed)
     assert len(counts) < len(listed)
 
 
-def test_the_honest_speedups_of_the_reported_times_stand_below_their_table(campaign, page):
-    order = [page.ids.index(f"spec_rl-{name}") for name in ("table4", "table4-reported", "table10")]
+def test_the_honest_speedups_of_the_reported_times_stand_below_their_table(pages):
+    ids = pages["report/tables.html"].ids
+    order = [ids.index(f"spec_rl-{name}") for name in ("table4", "table4-reported", "table10")]
     assert order == sorted(order)
 
 
 def test_what_was_not_made_is_said_or_left_out(campaign):
-    page = Page((campaign / "without_extras.html").read_text())
-    assert "Not made: they are taken from grpo-spec-l0.5 seed 0, which was not run." in page.text
-    assert not {"spec_rl-without", "spec_rl-table4-reported", "spec_rl-figure12"} & set(page.ids)
-    assert {f"spec_rl-table{n}" for n in KEPT["tables"]} <= set(page.ids)
+    tables, figures = (
+        Page((campaign / "without_extras" / f"{name}.html").read_text()) for name in ("tables", "figures")
+    )
+    assert "Not made: they are taken from grpo-spec-l0.5 seed 0, which was not run." in figures.text
+    assert not {"spec_rl-without", "spec_rl-table4-reported", "spec_rl-figure12"} & {*tables.ids, *figures.ids}
+    assert {f"spec_rl-table{n}" for n in KEPT["tables"]} <= set(tables.ids)
 
 
-def test_runs_are_listed_with_the_scores_of_their_last_policy(page):
+def test_runs_are_listed_with_the_scores_of_their_last_policy(pages):
     last = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "tiny").steps
-    assert page.text.count(f"{100 + last} of 800") == 2 * len(BENCHMARKS) * len(CELLS)
-    assert "100 of 800" not in page.text
-    assert "c0ffeec0ffee with changes" in page.text
+    text = pages["report/runs.html"].text
+    assert text.count(f"{100 + last} of 800") == 2 * len(BENCHMARKS) * len(CELLS)
+    assert "100 of 800" not in text
+    assert "c0ffeec0ffee with changes" in pages["report/index.html"].text
+
+
+def test_a_run_has_a_page_from_its_manifest(pages):
+    text = pages["report/runs/spec_rl/grpo-spec-l0.5-seed1.html"].text
+    assert "spec_rl/grpo-spec-l0.5 seed 1" in text
+    assert "processor: abacus" in text
+    assert "tokens_decoded 41 to 101, last 41" in text
 
 
 def test_a_case_is_shown_with_its_cut_and_nothing_in_it_is_markup(campaign):

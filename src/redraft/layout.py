@@ -128,8 +128,13 @@ class Layout:
 
     @property
     def report(self) -> Path:
-        """The page a person opens."""
+        """The page a person opens, which leads to the first of `pages`."""
         return self.folder / "report.html"
+
+    @property
+    def pages(self) -> Path:
+        """All pages of the report."""
+        return self.folder / "report"
 
     @property
     def calls(self) -> Path:

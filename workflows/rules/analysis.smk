@@ -124,6 +124,7 @@ rule claims:
         content=lambda wildcards: freeze.content_of(
             *family_files(wildcards.paper), *reported_files(wildcards.paper)
         ),
+        version=2,  # increase when a judged claim has other fields
     shell:
         "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
@@ -133,6 +134,7 @@ rule report:
         lambda wildcards: list(report_parts()),
     output:
         LAYOUT.report,
+        directory(LAYOUT.pages),
     log:
         LOGS / "report.log",
     params:

@@ -99,7 +99,11 @@ class CellFile(Config):
 
     title: str
     """Title of the paper."""
+    method: str = ""
+    """Name of its method, by which a report calls the paper; the folder's name if empty."""
     source: str
     """Publication of the paper."""
+    own_page: bool = False
+    """The report has a page with all of it: claims, tables and figures."""
     grids: list[Grid]
     """Grids of all cells of the paper."""

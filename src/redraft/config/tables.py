@@ -371,14 +371,48 @@ RunTable = CellTable | StepTable | StageTable | TargetTable | BudgetTable
 Table = Annotated[RunTable | PublishedTable | DecompositionTable, Field(discriminator="kind")]
 
 
+class Headline(Config):
+    """Number of a table that the report's first screen shows."""
+
+    table: int
+    """Number of the table."""
+    cell: CellName
+    """Cell of its row; the first row of it that is compared with a baseline."""
+    column: str
+    """Name of the column, which relates the cell to a baseline."""
+    form: Literal["percent fewer", "times", "points"]
+    """`percent fewer` says 0.31 as 69 % fewer; `times` is a ratio or speedup, `points` a difference."""
+    words: str = Field(min_length=5)
+    """Sentence with `{}` in the place of the number with its interval."""
+    short: str = Field(min_length=3, max_length=44)
+    """Name beside the point of the plot."""
+
+    @field_validator("words")
+    @classmethod
+    def _one_place(cls, words: str) -> str:
+        if words.count("{}") != 1:
+            raise ValueError("must have one {} in the place of the number")
+        return words
+
+
 class TableFile(Config):
     """`experiments/<paper>/tables.yaml`."""
 
     tables: list[Table] = []
     """All regenerated tables."""
+    headlines: list[Headline] = []
+    """What the report says first of this paper."""
 
     @field_validator("tables")
     @classmethod
     def _distinct(cls, tables: list[Table]) -> list[Table]:
         refuse_twice("table", [table.number for table in tables])
         return tables
+
+    @model_validator(mode="after")
+    def _headlines_exist(self) -> "TableFile":
+        numbers = [table.number for table in self.tables]
+        for headline in self.headlines:
+            if headline.table not in numbers:
+                raise ValueError(f"headlines: there is no table {headline.table} among {numbers}")
+        return self

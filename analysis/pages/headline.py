@@ -1,0 +1,153 @@
+"""What the report says first: a few numbers of each paper's tables as sentences, with their verdicts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.main_result import read_table
+from analysis.timing import Agreement, is_timed
+from analysis.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, NOT_COMPARABLE, SIGNIFICANT, UNEVEN
+from redraft.config import Headline, Table
+from redraft.layout import Layout
+
+MINUS = "\N{MINUS SIGN}"
+DECIMALS = {"percent fewer": 0, "times": 2, "points": 1}
+UNIT = {"percent fewer": "\N{NARROW NO-BREAK SPACE}%", "times": "\N{NARROW NO-BREAK SPACE}×", "points": " points"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number of the first screen, in the form in which it is said; NaN is unknown.
+
+    Attributes:
+        short: name beside its point in the plot.
+        form: `percent fewer`, `times` or `points`.
+        mean, low, high: value and the interval that decides.
+        reported: the paper's value.
+        verdict: that of the table's cell.
+        seeds: number of runs.
+        sentence: all of it in words.
+        timed: true if it is made of seconds.
+        finding: what the verdict comes to: `yes` (an effect on the paper's side, or any where the paper has none), `no`
+            (none, or on the other side), `open` or `not run`.
+    """
+
+    short: str
+    form: str
+    mean: float
+    low: float
+    high: float
+    reported: float
+    verdict: str
+    seeds: int
+    sentence: str
+    timed: bool
+    finding: str
+
+
+def points(
+    layout: Layout, paper: str, headlines: Sequence[Headline], tables: Sequence[Table], uneven: Agreement | None
+) -> list[Point]:
+    """The numbers of a paper's declared headlines, in their order.
+
+    Args:
+        layout: where the made tables lie.
+        paper: whose tables.
+        headlines: declared ones.
+        tables: declared tables, for the quantities of their columns.
+        uneven: how unequal the seconds of equal work were, if too unequal for verdicts.
+    """
+    declared = {table.number: table for table in tables}
+    return [
+        _point(headline, _cell(layout, paper, headline), declared[headline.table], uneven) for headline in headlines
+    ]
+
+
+def _cell(layout: Layout, paper: str, headline: Headline) -> pd.Series | None:
+    """The made cell; None where the table lacks the row or column at this preset."""
+    cells = read_table(layout.table(paper, headline.table))
+    chosen = cells[(cells["cell"] == f"{paper}/{headline.cell}") & (cells["column"] == headline.column)]
+    compared = chosen[~chosen["verdict"].isin(["baseline"])]
+    return None if compared.empty else compared.iloc[-1]
+
+
+def _point(headline: Headline, cell: pd.Series | None, table: Table, uneven: Agreement | None) -> Point:
+    if cell is None or cell["verdict"] in (MISSING, NO_DATA):
+        sentence = f"{headline.words.format('…')}: not run."
+        nothing = math.nan
+        return Point(headline.short, headline.form, nothing, nothing, nothing, nothing, MISSING, 0, sentence, False,
+                     "not run")  # fmt: skip
+    flips = headline.form == "percent fewer"
+    mean, low, high, reported = (said(cell[name], headline.form) for name in ("reproduced", "low", "high", "reported"))
+    low, high = (high, low) if flips else (low, high)
+    quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
+    timed = is_timed(quantity) or table.kind == "targets"
+    paper = "" if math.isnan(reported) else f" (paper {number(reported, headline.form)})"
+    value = f"{number(mean, headline.form)}{interval(low, high, headline.form)}{paper}"
+    words = f"{headline.words.format(value)}: {verdict_words(cell, uneven if timed else None)}."
+    return Point(headline.short, headline.form, mean, low, high, reported, str(cell["verdict"]), int(cell["n_seeds"]),
+                 words, timed, _finding(cell))  # fmt: skip
+
+
+def said(value: float, form: str) -> float:
+    """A table's number in a headline's form: a ratio of 0.31 is 69 % fewer."""
+    return 100 * (1 - value) if form == "percent fewer" else value
+
+
+def number(value: float, form: str) -> str:
+    """A number with its unit and a true minus; † for what was never reached."""
+    if not math.isfinite(value):
+        return "†" if math.isinf(value) else "–"
+    return f"{value:.{DECIMALS[form]}f}".replace("-", MINUS) + UNIT[form]
+
+
+def interval(low: float, high: float, form: str) -> str:
+    """Its interval in brackets, with a space before it; empty if there is none."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f" [{low:.{DECIMALS[form]}f}, {high:.{DECIMALS[form]}f}]".replace("-", MINUS)
+
+
+def verdict_words(cell: pd.Series, uneven: Agreement | None) -> str:
+    """The verdict on a cell in the words of a sentence's end.
+
+    Args:
+        cell: of a made table.
+        uneven: for seconds, how unequal those of equal work were, if too unequal for verdicts.
+    """
+    verdict, seeds = cell["verdict"], int(cell["n_seeds"])
+    several = f"{seeds} seed{'s' * (seeds != 1)}"
+    if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
+        return f"undecided, since equal work took up to {uneven.largest:.2f} times as long on this machine"
+    open_ = f"undecided with {several}" + (", not significant after correction" if _apart(cell) else "")
+    if verdict == NOT_COMPARABLE:
+        return f"an effect with {several}, of which the paper has no number" if _significant(cell) else open_
+    return {
+        AGREES: "reproduced", "same direction": "the paper's direction, another size",
+        DIFFERS: "differs from the paper", "opposite direction": "contradicted", INCONCLUSIVE: open_,
+    }.get(verdict, str(verdict))  # fmt: skip
+
+
+def _apart(cell: pd.Series) -> bool:
+    """True if the interval leaves "no effect" out, but the correction does not allow to assert one."""
+    return bool(cell["p"] <= SIGNIFICANT < cell["p_corrected"])
+
+
+def _finding(cell: pd.Series) -> str:
+    if cell["verdict"] in (AGREES, "same direction") or (cell["verdict"] == NOT_COMPARABLE and _significant(cell)):
+        return "yes"
+    return "no" if cell["verdict"] in (DIFFERS, "opposite direction") else "open"
+
+
+def _significant(cell: pd.Series) -> bool:
+    return bool(cell["p_corrected"] <= SIGNIFICANT)
+
+
+def as_data(found: Sequence[Point]) -> list[dict[str, Any]]:
+    """The points for JSON, null for NaN and infinity."""
+    return [
+        {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(p).items()} for p in found
+    ]

@@ -1,0 +1,104 @@
+"""Finished runs: a line each, and a page each from its manifest."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from analysis.collect import Runs
+from analysis.pages.parts import link
+from analysis.quantities import by_seed
+from analysis.render import number
+from redraft.files import read_json
+from redraft.layout import Layout
+
+DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
+"""Files of a run that its page links to."""
+DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "entropy", "gradient_norm")
+"""Numbers of a step whose course the page shows."""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A finished run as pages show it.
+
+    Attributes:
+        name: `paper/cell seed 0`.
+        cell_id: `paper/cell`.
+        page: its page, relative to the folder of pages.
+        fingerprint: of its identity.
+        seconds: processor seconds that it took.
+        fresh_reward: of the last epoch, as text.
+        scores: correct of all answers of its last policy, by benchmark.
+        manifest: what it was made of.
+        folder: where its files lie.
+    """
+
+    name: str
+    cell_id: str
+    page: str
+    fingerprint: str
+    seconds: float
+    fresh_reward: str
+    scores: dict[str, str]
+    manifest: dict[str, Any]
+    folder: Path
+
+
+def run_page(cell_id: str, seed: int | str) -> str:
+    """Place of a run's page in the folder of pages."""
+    return f"runs/{cell_id}-seed{seed}.html"
+
+
+def views(paper: str, runs: Runs) -> list[RunView]:
+    """All finished runs of a paper."""
+    rewards = {cell: by_seed(runs, "fresh_reward", cell) for cell in runs.runs["cell"].unique()}
+    return [
+        RunView(
+            name=f"{paper}/{run.cell} seed {run.seed}",
+            cell_id=f"{paper}/{run.cell}",
+            page=run_page(f"{paper}/{run.cell}", run.seed),
+            fingerprint=str(run.fingerprint),
+            seconds=float(run.seconds),
+            fresh_reward=number(rewards[run.cell].get(int(run.seed), math.nan), 2),
+            scores=_scores(runs.scores, str(run.cell), int(run.seed)),
+            manifest=read_json(Path(str(run.manifest))),
+            folder=Path(str(run.manifest)).parent,
+        )
+        for run in runs.runs.itertuples()
+    ]
+
+
+def _scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
+    """Counts of the last policy."""
+    chosen = scores[(scores["cell"] == cell) & (scores["seed"] == seed)]
+    chosen = chosen[chosen["step"] == chosen["step"].max()]
+    return {str(row.benchmark): f"{row.correct} of {row.total}" for row in chosen.itertuples()}
+
+
+def page_content(layout: Layout, run: RunView, steps: pd.DataFrame) -> dict[str, Any]:
+    """What a run's page shows: configuration, courses of a few numbers, files with their hashes, and the machine."""
+    files = [run.folder / name for name in DATA if (run.folder / name).exists()]
+    blocks = {key: run.manifest[key] for key in ("configuration", "git", "packages", "machine") if key in run.manifest}
+    return {
+        "run": run,
+        "courses": list(_courses(steps)),
+        "files": [(file.name, "../../" + link(layout, file)) for file in files],
+        "blocks": {key: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for key, value in blocks.items()},
+        "hashes": list(run.manifest.get("sha256", {}).items()),
+    }
+
+
+def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """A polyline for each number that the run recorded, with its first and last value and its range."""
+    for name in DRAWN:
+        values = steps.sort_values("step")[name].dropna() if name in steps else pd.Series(dtype=float)
+        if len(values) > 1:
+            low, high = float(values.min()), float(values.max())
+            at = (values - low) / ((high - low) or 1.0)
+            line = " ".join(f"{300 * i / (len(at) - 1):.1f},{60 - 56 * y:.1f}" for i, y in enumerate(at))
+            yield {"name": name, "line": line, "low": low, "high": high, "last": float(values.iloc[-1])}

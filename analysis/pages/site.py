@@ -1,0 +1,262 @@
+"""All pages of a preset's report, and the few sentences that also end a campaign on the terminal."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from analysis import evaluation
+from analysis.collect import Runs
+from analysis.pages import claims as claim_views
+from analysis.pages import headline, parts
+from analysis.pages.citations import citations
+from analysis.pages.forest import headline_plot
+from analysis.pages.runs import RunView, page_content, views
+from analysis.render import TEMPLATES
+from analysis.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.config import Experiments, Preset
+from redraft.files import write_atomically, write_json
+from redraft.layout import Layout, code_root
+
+STYLES, SCRIPTS = ("base.css", "table.css", "figure.css"), ("claims.js", "table.js", "figure.js")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the pages say of a paper, read once."""
+
+    layout: Layout
+    name: str
+    experiments: Experiments
+
+    @cached_property
+    def preset(self) -> Preset:
+        """The preset with the benchmarks of this paper."""
+        return self.experiments.preset_of(self.layout.preset, self.name)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """All finished ones."""
+        return Runs.load(self.layout.collected(self.name))
+
+    @cached_property
+    def run_views(self) -> list[RunView]:
+        """The same, as pages show them."""
+        return views(self.name, self.runs)
+
+    @property
+    def title(self) -> str:
+        """Title of the paper."""
+        return self.experiments.cell_file(self.name).title
+
+    @property
+    def method(self) -> str:
+        """Name of the method, by which pages call the paper."""
+        return self.experiments.cell_file(self.name).method or self.name
+
+    @property
+    def source(self) -> str:
+        """Publication of the paper."""
+        return self.experiments.cell_file(self.name).source
+
+    @property
+    def own_page(self) -> bool:
+        """True if one page shows all of it."""
+        return self.experiments.cell_file(self.name).own_page
+
+    @property
+    def timing(self) -> Agreement | None:
+        """How far the seconds of equal work are apart."""
+        return first_epoch_agreement(self.runs)
+
+    @cached_property
+    def claims(self) -> list[dict[str, Any]]:
+        """Judged claims, the decided first."""
+        declared = self.experiments.claims(self.name).claims
+        return claim_views.read_claims(self.layout.claims(self.name)) if declared else []
+
+    @property
+    def contradicted(self) -> list[dict[str, Any]]:
+        """Claims that the runs contradict."""
+        return [claim for claim in self.claims if claim["verdict"] == claim_views.CONTRADICTED]
+
+    @property
+    def themes(self) -> list[dict[str, Any]]:
+        """Claims by theme."""
+        return claim_views.by_theme(self.claims)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of claims with each verdict."""
+        return claim_views.counts(self.claims)
+
+    @property
+    def reported_counts(self) -> dict[str, int]:
+        """The same against the paper's own tables."""
+        return claim_views.counts(self.claims, "reported_verdict")
+
+    @property
+    def unsupported(self) -> list[Mapping[str, Any]]:
+        """Claims that the paper's own tables do not support."""
+        return claim_views.unsupported(self.claims)
+
+    @property
+    def weak(self) -> int:
+        """Number of reproduced claims that say little."""
+        return sum(bool(c["weak"]) for c in self.claims if not c["same_as"] and c["verdict"] == "reproduced")
+
+    @cached_property
+    def points(self) -> list[headline.Point]:
+        """Numbers of the first screen."""
+        declared = self.experiments.tables(self.name)
+        uneven = timed_unevenly(self.runs)
+        return headline.points(self.layout, self.name, declared.headlines, declared.tables, uneven)
+
+    @property
+    def main(self) -> dict[str, Any] | None:
+        """Comparisons of the first table."""
+        return parts.main_result(self.layout, self.name) if self.experiments.tables(self.name).tables else None
+
+    @cached_property
+    def tables(self) -> list[dict[str, Any]]:
+        """All tables."""
+        declared = self.experiments.tables(self.name).tables
+        return [parts.table(self.layout, self.name, table, self.preset) for table in declared]
+
+    @cached_property
+    def figures(self) -> list[dict[str, Any]]:
+        """All figures."""
+        return [parts.figure(self.layout, self.name, each) for each in self.experiments.figures(self.name).figures]
+
+    @property
+    def cases(self) -> dict[str, Any] | None:
+        """Case studies."""
+        return parts.cases(self.layout, self.name, self.experiments, self.preset)
+
+    @property
+    def without_counterpart(self) -> dict[str, Any] | None:
+        """Reported rows beside which nothing stands."""
+        return parts.without_counterpart(self.layout, self.name)
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """What graders found."""
+        graders = evaluation.graders(self.runs) if self.preset.evaluation.lighteval else []
+        return evaluation.summary(self.runs) | {"graders": graders}
+
+    @property
+    def missing(self) -> tuple[int, float]:
+        """Runs of the paper's own grids that are not finished, and the minutes that they take as the finished ones did.
+
+        Minutes are NaN where none is finished.
+        """
+        cells = self.experiments.cells(self.name, self.experiments.grids(self.name, beyond_paper=False))
+        done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
+        left = sum((cell.name, seed) not in done for cell in cells for seed in self.preset.seeds)
+        return left, left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
+
+
+def write_report(layout: Layout, papers: list[str], experiments: Experiments) -> None:
+    """Write all pages: `report.html`, which leads to them, and `report/`.
+
+    What a paper does not have (tables, figures, claims, case studies, transcribed tables) has no heading. Case studies
+    that were declared and not made are said to be missing.
+    """
+    preset, told = experiments.preset(layout.preset), [Paper(layout, paper, experiments) for paper in papers]
+    manifests = [run.manifest for paper in told for run in paper.run_views]
+    common = {
+        "preset": preset, "papers": told, "blocks": preset.blocks, "style": _files(STYLES), "script": _files(SCRIPTS),
+        "commits": sorted({_commit(manifest["git"]) for manifest in manifests}),
+        "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
+        "runs": [run for paper in told for run in paper.run_views],
+        "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
+        "missing": _missing(layout.preset, told),
+    }  # fmt: skip
+    _page(layout, "index.html", common | {"plots": _plots(told), "citations": citations(code_root(), told)})
+    for name in ("tables", "figures", "audit"):
+        _page(layout, f"{name}.html", common)
+    _page(layout, "runs.html", common | _benchmarks(told))
+    for paper in told:
+        if paper.own_page:
+            _page(layout, f"{paper.name}.html", common | {"paper": paper}, "comparison.html")
+        for run in paper.run_views:
+            _run_page(layout, paper, run, common)
+    write_json(layout.pages / "summary.json", {"papers": summary(told), "missing": common["missing"]})
+    write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
+
+
+def summary(papers: list[Paper]) -> dict[str, Any]:
+    """What the first screen says, as data."""
+    return {
+        paper.name: {
+            "method": paper.method,
+            "title": paper.title,
+            "headlines": headline.as_data(paper.points),
+            "claims": paper.counts,
+        }
+        for paper in papers
+    }
+
+
+def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
+    """What of the papers was not run: runs, minutes (None if unknown) and the command."""
+    found = [paper.missing for paper in papers]
+    minutes = sum(minutes for runs, minutes in found if runs)
+    asked = ",".join(paper.name for paper, (runs, _) in zip(papers, found, strict=True) if runs)
+    command = f"snakemake reproduction --config preset={preset} papers={asked}"
+    return {"runs": sum(runs for runs, _ in found), "minutes": minutes if math.isfinite(minutes) else None,
+            "command": command}  # fmt: skip
+
+
+def _page(layout: Layout, name: str, content: dict[str, Any], template: str = "") -> None:
+    text = TEMPLATES.get_template(f"{template or name}.j2").render(page=name, root="", **content)
+    write_atomically(layout.pages / name, text)
+
+
+def _run_page(layout: Layout, paper: Paper, run: RunView, common: dict[str, Any]) -> None:
+    cell, seed = run.manifest["configuration"]["cell"], run.manifest["configuration"]["seed"]
+    steps = paper.runs.steps_of(cell)
+    content = page_content(layout, run, steps[steps["seed"] == seed])
+    text = TEMPLATES.get_template("run.html.j2").render(page=run.page, **common | content | {"root": "../../"})
+    write_atomically(layout.pages / run.page, text)
+
+
+def _plots(papers: list[Paper]) -> list[dict[str, Any]]:
+    """The two forest plots of the first screen: factors of cost, and differences of accuracy."""
+    points = [point for paper in papers for point in paper.points]
+    noise = max((t.largest for paper in papers if (t := paper.timing)), default=math.nan)
+    kinds = (
+        ("Cost: times less", True, ("percent fewer", "times")),
+        ("Accuracy: points of difference", False, ("points",)),
+    )
+    plots = [
+        {"title": title, "svg": headline_plot([p for p in points if p.form in forms], log, noise)}
+        for title, log, forms in kinds
+    ]
+    return [plot for plot in plots if plot["svg"]]
+
+
+def _benchmarks(papers: list[Paper]) -> dict[str, Any]:
+    """The benchmarks that papers are evaluated on, with their names: those with the same ones together."""
+    found: list[dict[str, Any]] = []
+    for paper in papers:
+        same = next((each for each in found if each["benchmarks"] == paper.preset.benchmarks), None)
+        if same:
+            same["papers"].append(paper.name)
+        else:
+            found.append({"papers": [paper.name], "benchmarks": paper.preset.benchmarks})
+    return {"evaluations": found, "benchmarks": list(dict.fromkeys(n for each in found for n in each["benchmarks"]))}
+
+
+def _commit(git: dict[str, Any]) -> str:
+    return (git["commit"] or "no commit")[:12] + (" with changes" if git["modified"] else "")
+
+
+def _files(names: tuple[str, ...]) -> Markup:
+    """Style sheets or scripts that there are, joined."""
+    folder = Path(__file__).parents[1] / "templates"
+    return Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in names if (folder / name).exists()))

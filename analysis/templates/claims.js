@@ -1,0 +1,38 @@
+// Claims: search and filters, kept in the page's address; a link to something folded unfolds it.
+(() => {
+  const claims = [...document.querySelectorAll(".claim")], filters = document.querySelector(".filters");
+  function unfold() {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let e = target; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+    target.scrollIntoView();
+  }
+  addEventListener("hashchange", unfold);
+  if (!filters) return unfold();
+  const search = filters.querySelector("[name=q]"), boxes = [...filters.querySelectorAll("[type=checkbox]")];
+  for (const box of boxes) {
+    const count = claims.filter(c => c.dataset[box.name] === box.value).length;
+    box.parentElement.querySelector("[data-count]").textContent = `(${count})`;
+    box.parentElement.hidden = count === 0;
+  }
+  function apply() {
+    const off = boxes.filter(box => !box.checked), text = search.value.trim().toLowerCase();
+    for (const c of claims)
+      c.classList.toggle("hidden", off.some(box => c.dataset[box.name] === box.value) || !c.textContent.toLowerCase().includes(text));
+    for (const d of document.querySelectorAll(".unrun")) {
+      const left = d.querySelectorAll(".claim:not(.hidden)").length;
+      d.classList.toggle("hidden", left === 0);
+      if (text && left) d.open = true;
+    }
+    const query = new URLSearchParams(off.map(box => ["hide", box.value]));
+    if (text) query.set("q", search.value.trim());
+    history.replaceState(null, "", (query.size ? "?" + query : location.pathname.split("/").pop()) + location.hash);
+  }
+  const asked = new URLSearchParams(location.search);
+  search.value = asked.get("q") || "";
+  for (const box of boxes) box.checked = !asked.getAll("hide").includes(box.value);
+  filters.hidden = false;
+  filters.addEventListener("input", apply);
+  if (asked.size) apply();
+  unfold();
+})();

@@ -1,0 +1,155 @@
+"""The first screen: numbers of tables as sentences and points of a plot."""
+
+import math
+import re
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.pages.forest import _axis, claim_plot, headline_plot
+from analysis.pages.headline import Point, interval, number, points, said
+from analysis.timing import Agreement
+from redraft.config import Experiments, Headline
+from redraft.errors import UserError
+from redraft.layout import Layout
+
+SPACE = "\N{NARROW NO-BREAK SPACE}"
+RATIO = {"reproduced": 0.31, "low": 0.28, "high": 0.35, "reported": 0.33, "verdict": "agrees", "p": 1e-4,
+         "p_corrected": 1e-3, "n_seeds": 3}  # fmt: skip
+
+
+def made(folder, form="percent fewer", column="tokens", **changed):
+    """The point of one headline on a made-up table, which has the baseline's row and that of the cell."""
+    layout = Layout("tiny", folder)
+    cell = {"group": "", "row": "R", "column": column, "cell": "p/c", "seeds": "0 1 2", "missing_seeds": "",
+            "manifests": ""} | RATIO | changed  # fmt: skip
+    file = layout.table("p", 1).with_suffix(".csv")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame([cell | {"verdict": "baseline", "reproduced": 1.0}, cell]).to_csv(file, index=False)
+    declared = Experiments().tables("spec_rl").tables[0]
+    headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
+    uneven = changed.get("uneven")
+    return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], uneven)[0]
+
+
+def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_path):
+    point = made(tmp_path)
+    assert point.sentence == f"It decodes 69{SPACE}% [65, 72] (paper 67{SPACE}%) fewer: reproduced."
+    assert (point.low, point.high) == (pytest.approx(65), pytest.approx(72))
+    assert point.finding == "yes"
+
+
+@pytest.mark.parametrize(
+    ("changed", "end", "finding"),
+    [
+        ({"verdict": "inconclusive", "p": 0.2, "p_corrected": 0.4}, "undecided with 3 seeds.", "open"),
+        ({"verdict": "inconclusive", "p": 0.02, "p_corrected": 0.08},
+         "undecided with 3 seeds, not significant after correction.", "open"),
+        ({"verdict": "opposite direction"}, "contradicted.", "no"),
+        ({"verdict": "differs"}, "differs from the paper.", "no"),
+        ({"verdict": "same direction"}, "the paper's direction, another size.", "yes"),
+        ({"verdict": "not comparable", "reported": math.nan},
+         "an effect with 3 seeds, of which the paper has no number.", "yes"),
+        ({"verdict": "not comparable", "reported": math.nan, "p": 0.5, "p_corrected": 0.5, "n_seeds": 1},
+         "undecided with 1 seed.", "open"),
+        ({"verdict": "not decided", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64)},
+         "undecided, since equal work took up to 1.64 times as long on this machine.", "open"),
+        ({"verdict": "not comparable", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64),
+          "p_corrected": math.nan},
+         "undecided, since equal work took up to 1.64 times as long on this machine.", "open"),
+        ({"verdict": "agrees", "uneven": Agreement(3, 1.1, 1.64)}, "reproduced.", "yes"),
+    ],
+)  # fmt: skip
+def test_the_verdict_ends_the_sentence(tmp_path, changed, end, finding):
+    point = made(tmp_path, **changed)
+    assert point.sentence.endswith(f" fewer: {end}")
+    assert point.finding == finding
+
+
+@pytest.mark.parametrize("changed", [{"verdict": "missing", "reproduced": math.nan}, {"cell": "p/other"}])
+def test_what_was_not_run_says_so(tmp_path, changed):
+    point = made(tmp_path, **changed)
+    assert point.sentence == "It decodes … fewer: not run."
+    assert (point.finding, math.isnan(point.mean)) == ("not run", True)
+
+
+def test_numbers_have_a_true_minus_and_their_unit():
+    assert number(-4.84, "points") == "−4.8 points"
+    assert number(1.8, "times") == f"1.80{SPACE}×"
+    assert number(math.inf, "times") == "†"
+    assert interval(-6.5, -3.1, "points") == " [−6.5, −3.1]"
+    assert interval(math.nan, 1.0, "points") == ""
+    assert said(1.32, "percent fewer") == pytest.approx(-32)
+
+
+def headline_point(form, mean, low, high, reported=math.nan, timed=False):
+    return Point("short", form, mean, low, high, reported, "agrees", 3, f"sentence {mean}", timed, "yes")
+
+
+def test_the_plot_of_factors_puts_percent_and_times_on_one_axis():
+    """50 % fewer is twice less."""
+    plot = headline_plot([headline_point("percent fewer", 50, 40, 60), headline_point("times", 2, 1.5, 3)], log=True)
+    places = re.findall(r'<circle cx="([\d.]+)"', plot)
+    assert len(places) == 2
+    assert len(set(places)) == 1
+    assert "noise" not in plot
+
+
+def test_noise_is_drawn_behind_seconds_alone():
+    timed = headline_point("times", 2, 1.5, 3, timed=True)
+    assert 'class="noise"' in headline_plot([timed], log=True, noise=1.3)
+    assert 'class="noise"' not in headline_plot([headline_point("times", 2, 1.5, 3)], log=True, noise=1.3)
+    assert 'class="noise"' not in headline_plot([timed], log=True)
+
+
+def test_a_plot_without_a_finished_run_is_empty():
+    assert headline_plot([headline_point("times", math.nan, math.nan, math.nan)], log=True) == ""
+    assert claim_plot([{"mean": None, "low": None, "high": None, "threshold": 1.0, "expected": "above"}]) == ""
+
+
+def test_the_asserted_side_of_a_claim_is_shaded():
+    part = {"mean": 0.5, "low": 0.4, "high": 0.6, "threshold": 1.0, "expected": "below"}
+    below, above = claim_plot([part]), claim_plot([part | {"expected": "above"}])
+    edge = float(re.search(r'class="bound" x1="([\d.]+)"', below)[1])
+    assert f'class="asserted" x="0" y="0.0" width="{edge}"' in below
+    assert f'class="asserted" x="{edge}" y="0.0" width="{round(150 - edge, 1)}"' in above
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), st.booleans())
+def test_an_axis_keeps_order_and_stays_inside(values, log):
+    values = [abs(value) + 0.01 for value in values] if log else values
+    axis = _axis(values, 300, log)
+    places = [axis(value) for value in sorted(values)]
+    assert places == sorted(places)
+    assert all(0 <= place <= 300 for place in places)
+
+
+def test_a_headline_of_a_table_that_is_not_there_is_refused():
+    from redraft.config.read import parse
+    from redraft.config.tables import TableFile
+
+    headline = {"table": 7, "cell": "c", "column": "x", "form": "times", "words": "it is {}", "short": "name"}
+    with pytest.raises(UserError, match="there is no table 7"):
+        parse(TableFile, {"headlines": [headline]}, "tables.yaml")
+    with pytest.raises(UserError, match="one {} in the place"):
+        parse(TableFile, {"headlines": [headline | {"words": "nothing"}]}, "tables.yaml")
+
+
+def test_every_paper_has_headlines_that_its_tables_can_show():
+    """Cell and column are those of the named table at the tiny scale, so that a typo does not read as not run."""
+    from analysis.columns import expand
+
+    experiments = Experiments()
+    for paper in experiments.papers:
+        content = experiments.tables(paper)
+        assert content.headlines, paper
+        benchmarks = experiments.preset_of("tiny", paper).benchmarks
+        for headline in content.headlines:
+            table = next(t for t in content.tables if t.number == headline.table)
+            whole = expand(table, benchmarks, experiments.reported(paper), "tiny")
+            assert headline.cell in [row.cell for row in whole.rows], headline
+            column = next(c for c in whole.columns if c.name == headline.column)
+            wanted = {"points": ("difference",), "times": ("speedup", "ratio"), "percent fewer": ("ratio",)}
+            assert column.relative in wanted[headline.form] or column.quantity.startswith("speedup"), headline

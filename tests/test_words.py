@@ -1,0 +1,44 @@
+"""Quantities in words."""
+
+import pytest
+
+from analysis.claims import quantities_of
+from analysis.words import NAMES, THEMES, in_words, words
+from redraft.config import Experiments
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text", "theme"),
+    [
+        ("tokens_decoded", "decoded tokens", "Tokens and responses"),
+        ("mean@2-101:generation_seconds", "generation time, steps 2 to 101 (s)", "Time"),
+        ("seconds:update_actor", "time of update actor a step (s)", "Time"),
+        ("reuse_epochs:seconds.total", "time of a step, from epoch 2 on (s)", "Time"),
+        ("accuracy:all", "mean accuracy (%)", "Accuracy"),
+        ("accuracy:aime24+aime25", "accuracy, aime24 and aime25 (%)", "Accuracy"),
+        ("hours_to:45:accuracy:dapo1k", "hours to 45 % accuracy, dapo1k", "Time"),
+        ("at_equal:seconds.total:a+b:accuracy:all", "mean accuracy, at equal training time (%)", "Accuracy"),
+        ("bin@0-0.2:pass_rate_so_far:rollouts", "responses where pass rate so far is 0 to 0.2",
+         "Tokens and responses"),
+        ("bin@0-0.2:pass_rate_so_far:share", "share of prompts where pass rate so far is 0 to 0.2", "Training"),
+        ("correlation:entropy:acceptance", "correlation of entropy with share of proposals kept", "Training"),
+        ("max:draft_length", "largest proposals of a block (γ)", "Reuse and acceptance"),
+    ],
+)  # fmt: skip
+def test_a_quantity_reads_as_words_with_its_unit(quantity, text, theme):
+    assert (words(quantity).text, words(quantity).theme) == (text, theme)
+
+
+def test_every_quantity_of_a_claim_has_words_of_its_own():
+    experiments = Experiments()
+    claims = [claim for paper in experiments.papers for claim in experiments.claims(paper).claims]
+    quantities = {quantity for claim in claims for quantity in quantities_of(claim.test)}
+    plain = [q for q in quantities if words(q).name == q.replace("_", " ") and q not in NAMES]
+    assert [q for q in plain if words(q).name != NAMES.get(q, words("")).name] == []
+    assert {words(q).theme for q in quantities} == set(THEMES)
+    assert not [q for q in quantities if "_" in words(q).name.replace("mmlu_stem", "")]
+
+
+def test_longer_names_are_replaced_first():
+    text = in_words("kl_max of a; kl of b", ["kl", "kl_max"])
+    assert text == "largest logged KL (nats) of a; logged KL (nats) of b"
