@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from analysis.report import _counts
 
 from analysis import render
 from analysis.claims import judge
@@ -19,6 +18,7 @@ from analysis.figures import draw, plot
 from analysis.lines import Line, Source
 from analysis.main_result import read_table
 from analysis.measure import _without_first_epoch
+from analysis.pages.claims import counts
 from analysis.panels import plt
 from analysis.reported import no_reported, read_reported
 from analysis.statistics import Family, corrected, estimate
@@ -183,7 +183,7 @@ def test_cells_with_epochs_of_their_own_have_no_first_epoch_to_be_taken_off():
 
 def test_sentences_with_one_test_are_counted_once():
     claims = [{"verdict": "reproduced", "same_as": name} for name in ("", "first", "")]
-    assert _counts([*claims, {"verdict": "not run", "same_as": ""}], "verdict") == {"reproduced": 2, "not run": 1}
+    assert counts([*claims, {"verdict": "not run", "same_as": ""}], "verdict") == {"reproduced": 2, "not run": 1}
 
 
 def test_the_verdict_of_a_column_is_the_other_s_even_where_its_own_would_differ(experiments):

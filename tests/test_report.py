@@ -1,5 +1,7 @@
 """The page a person opens, made by the workflow's stages from runs made up here."""
 
+import html
+import importlib.resources
 import json
 import math
 import os
@@ -19,6 +21,7 @@ from analysis.table_files import write_tables
 from redraft.config import Experiments
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
+from tests.browser import dom
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = {name: benchmark.role for name, benchmark in Experiments(ROOT).preset("tiny").benchmarks.items()}
@@ -302,3 +305,54 @@ def test_cases_in_markdown_hold_the_same():
     assert "kept whole" in whole
     assert "rejected" not in whole
     assert "Absent: none of the 9 rollouts." in absent
+
+
+PAGES = ("index", "tables", "figures", "audit", "runs", "runs/spec_rl/grpo-vanilla-seed0")
+AXE = """
+axe.run(document, {resultTypes: ["violations"]}).then(found => {
+  const text = document.createElement("pre");
+  text.id = "axe-found";
+  text.textContent = JSON.stringify(found.violations.filter(v => ["serious", "critical"].includes(v.impact))
+    .map(v => [v.id, v.help, v.nodes.slice(0, 3).map(n => n.html + n.failureSummary)]));
+  document.body.append(text);
+});
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_serious_hinders_those_who_do_not_see_or_use_a_keyboard(campaign, name, scheme):
+    library = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    dark = f'document.documentElement.dataset.theme = "{scheme}";'
+    found = dom(campaign / f"results/tiny/report/{name}.html", library + dark + AXE)
+    text = re.search(r'<pre id="axe-found">(.*?)</pre>', found, flags=re.DOTALL)
+    assert text, "the check did not end"
+    assert json.loads(html.unescape(text[1])) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_is_wider_than_a_small_screen(campaign, name):
+    """Wide tables scroll in boxes of their own."""
+    script = 'document.title = "width " + document.documentElement.scrollWidth;'
+    found = dom(campaign / f"results/tiny/report/{name}.html", script, width=500)
+    assert int(re.search(r"<title>width (\d+)", found)[1]) <= 500
+
+
+def test_filters_hide_claims_and_stand_in_the_address(campaign):
+    click = "document.querySelector(\"[value='not run']\").click(); document.title = location.search;"
+    found = dom(campaign / "results/tiny/report/index.html", click)
+    assert "<title>?hide=not+run</title>" in found
+    shown = re.findall(r'<details class="claim ([^"]*)"', found)
+    assert shown
+    assert all(("not-run" in names) == ("hidden" in names) for names in shown)
+
+
+def test_a_search_shows_the_claims_that_hold_its_words(campaign):
+    script = """
+        const search = document.querySelector("[type=search]");
+        search.value = "without compromising"; search.dispatchEvent(new Event("input", {bubbles: true}));
+    """
+    found = dom(campaign / "results/tiny/report/index.html", script)
+    claims = re.findall(r'<details class="(claim [^"]*)"[^>]*>.*?<q>(.*?)</q>', found, flags=re.DOTALL)
+    assert {"hidden" not in names for names, _ in claims} == {True, False}
+    assert all("without compromising" in text for names, text in claims if "hidden" not in names)

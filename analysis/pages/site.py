@@ -14,6 +14,7 @@ from analysis.collect import Runs
 from analysis.pages import claims as claim_views
 from analysis.pages import headline, parts
 from analysis.pages.citations import citations
+from analysis.pages.definitions import definitions
 from analysis.pages.forest import headline_plot
 from analysis.pages.runs import RunView, page_content, views
 from analysis.render import TEMPLATES
@@ -175,7 +176,10 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "runs": [run for paper in told for run in paper.run_views],
         "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
         "missing": _missing(layout.preset, told),
+        "definitions": definitions(code_root()),
     }  # fmt: skip
+    if common["definitions"]:
+        _page(layout, "definitions.html", common)
     _page(layout, "index.html", common | {"plots": _plots(told), "citations": citations(code_root(), told)})
     for name in ("tables", "figures", "audit"):
         _page(layout, f"{name}.html", common)

@@ -20,7 +20,7 @@ from redraft.ops.provenance import git_state
 
 PACKAGES = {"src": ("redraft", "snakemake_logger_plugin_redraft"), "": ("analysis",)}
 """Packages that are copied from where Python imports them, by their folder in the copy."""
-PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs", "CITATION.cff")
+PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs", "CITATION.cff", "docs/metrics.md")
 """Files and folders of the repository that are copied too, if they are there."""
 
 

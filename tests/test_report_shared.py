@@ -1,0 +1,66 @@
+"""A report that is handed on: one zip, and its first lines on a terminal."""
+
+import zipfile
+
+import pytest
+
+from analysis.pages import outcome
+from analysis.pages.share import share
+from redraft.errors import UserError
+from redraft.files import write_json
+from redraft.layout import Layout
+
+
+@pytest.fixture
+def layout(tmp_path):
+    """A report of two pages, one of which links to data and to a place on the web."""
+    layout = Layout("tiny", tmp_path / "results")
+    files = {
+        "report.html": '<a href="report/index.html">report</a>',
+        "report/index.html": '<a href="../data/a.csv">a</a> <a href="https://example.org/b">b</a> <a href="#c">c</a>',
+        "report/runs/one.html": '<a href="../../data/d.json#place">d</a>',
+        "data/a.csv": "1", "data/d.json": "{}", "data/secret.txt": "not linked",
+    }  # fmt: skip
+    for place, content in files.items():
+        file = layout.folder / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return layout
+
+
+def test_the_zip_holds_all_pages_and_what_they_link_to_and_nothing_else(layout, tmp_path):
+    assert share(layout, tmp_path / "shared.zip") == 5
+    with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
+        names = archive.namelist()
+    places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
+    assert sorted(names) == sorted(f"tiny/{place}" for place in places)
+
+
+def test_a_link_that_leads_nowhere_is_refused_and_nothing_is_written(layout, tmp_path):
+    (layout.folder / "data/a.csv").unlink()
+    with pytest.raises(UserError, match=r"(?s)not there.*\.\./data/a\.csv"):
+        share(layout, tmp_path / "shared.zip")
+    assert not list(tmp_path.glob("*.zip*"))
+
+
+def test_without_a_report_there_is_nothing_to_share_or_to_say(tmp_path):
+    layout = Layout("tiny", tmp_path)
+    with pytest.raises(UserError, match="no report yet"):
+        share(layout, tmp_path / "shared.zip")
+    with pytest.raises(UserError, match="no report yet"):
+        outcome.outcome(layout)
+
+
+def test_the_terminal_says_what_the_first_screen_says(layout):
+    sentence = "SPEC-RL decodes 69 % [65, 72] (paper 67 %) fewer tokens: reproduced."
+    papers = {"spec": {"method": "SPEC-RL", "title": "t", "headlines": [{"sentence": sentence}],
+                       "claims": {"reproduced": 3, "not run": 2}},
+              "bare": {"method": "bare", "title": "t", "headlines": [], "claims": {}}}  # fmt: skip
+    missing = {"runs": 4, "minutes": 12.4, "command": "snakemake reproduction"}
+    write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing})
+    text = outcome.text(outcome.outcome(layout), layout)
+    assert text.startswith(f"SPEC-RL\n  {sentence}\n  5 claims: 3 reproduced, 2 not run\n")
+    assert "4 runs of the papers are missing, about 12 minutes of one core:\n  snakemake reproduction\n" in text
+    assert text.endswith(f"open {layout.report}")
+    write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
+    assert "missing" not in outcome.text(outcome.outcome(layout), layout)
