@@ -13,11 +13,15 @@ PRESET ?= tiny
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce test test-all mutants check bench mlflow docs lock clean lighteval
+.PHONY: reproduce share test test-all mutants check bench mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
-	@echo "open results/$(PRESET)/report.html"
+	@redraft results --preset $(PRESET)
+
+# One zip of the report and of all that it links to.
+share: $(READY)
+	redraft share --preset $(PRESET)
 
 # Tests that start no server and ask no package index.
 test: $(READY) check

@@ -9,10 +9,12 @@ from pydantic import TypeAdapter
 
 from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
 from analysis.pages.forest import claim_plot
-from analysis.reported_claims import NOT_SUPPORTED
+from analysis.reported_claims import NOT_SUPPORTED, ReportedTables, check
 from analysis.words import THEMES, in_words, words
-from redraft.config import Test
+from redraft.config import Experiments, Test
+from redraft.errors import UserError
 from redraft.files import read_json
+from redraft.layout import Layout
 
 ORDER = (CONTRADICTED, REPRODUCED, INCONCLUSIVE, NOT_RUN)
 """Verdicts in the order in which claims stand."""
@@ -55,3 +57,37 @@ def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[st
 def unsupported(claims: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Claims that the paper's own tables do not support."""
     return [claim for claim in claims if claim.get("reported_verdict") == NOT_SUPPORTED]
+
+
+def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: bool) -> list[dict[str, Any]]:
+    """Verdicts on a paper's claims with their evidence in words: those of the report, or of the paper's own tables.
+
+    Args:
+        layout: of the preset whose report is read.
+        paper: whose claims.
+        experiments: where they are declared.
+        reported: put each claim to the paper's own tables, which needs no run; nothing for a paper without them.
+
+    Raises:
+        UserError: if verdicts of runs are asked for and there are none.
+    """
+    declared = {claim.id: claim for claim in experiments.claims(paper).claims}
+    if reported:
+        spec = experiments.reported(paper)
+        tables = ReportedTables(experiments.folder / paper, spec, experiments) if spec else None
+        found = {name: check(claim, tables) for name, claim in declared.items()} if tables else {}
+        shown = {name: (each["reported_verdict"], each["reported_evidence"]) for name, each in found.items()}
+    else:
+        file = layout.claims(paper)
+        if not file.exists() and declared:
+            raise UserError("no verdicts yet", file=file, key="paper", value=paper,
+                            allowed=f"after `snakemake --config preset={layout.preset} papers={paper}`")  # fmt: skip
+        judged = read_json(file) if declared else []
+        shown = {claim["id"]: (claim["verdict"], claim["evidence"]) for claim in judged}
+    return [
+        {
+            "paper": paper, "id": name, "verdict": verdict, "section": declared[name].section,
+            "quotation": declared[name].quotation, "evidence": in_words(evidence, quantities_of(declared[name].test)),
+        }
+        for name, (verdict, evidence) in shown.items() if name in declared
+    ]  # fmt: skip
