@@ -140,7 +140,7 @@ def _reduced(quantity: str) -> Words | None:
 
 
 def in_words(text: str, quantities: list[str]) -> str:
-    """A text in which quantities are named, with their words in place of the names, longest names first."""
+    """A text in which quantities are named, with their words in place of the names and a true minus before numbers."""
     for quantity in sorted(set(quantities), key=len, reverse=True):
         text = text.replace(quantity, words(quantity).text)
-    return text
+    return re.sub(r"(?<=[ \[])-(?=\d)", "\N{MINUS SIGN}", text)

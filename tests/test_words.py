@@ -42,3 +42,8 @@ def test_every_quantity_of_a_claim_has_words_of_its_own():
 def test_longer_names_are_replaced_first():
     text = in_words("kl_max of a; kl of b", ["kl", "kl_max"])
     assert text == "largest logged KL (nats) of a; logged KL (nats) of b"
+
+
+def test_numbers_have_a_true_minus_and_names_keep_their_hyphens():
+    text = in_words("kl of grpo-spec-l0.5 - grpo: -4.1 [-6.2, -1.9]; threshold -1", ["kl"])
+    assert text == "logged KL (nats) of grpo-spec-l0.5 - grpo: −4.1 [−6.2, −1.9]; threshold −1"

@@ -24,6 +24,7 @@
       d.classList.toggle("hidden", left === 0);
       if (text && left) d.open = true;
     }
+    for (const t of document.querySelectorAll(".theme")) t.classList.toggle("hidden", !t.querySelector(".claim:not(.hidden)"));
     const query = new URLSearchParams(off.map(box => ["hide", box.value]));
     if (text) query.set("q", search.value.trim());
     history.replaceState(null, "", (query.size ? "?" + query : location.pathname.split("/").pop()) + location.hash);
