@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
 from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.terminal import document, filled
 
