@@ -16,7 +16,7 @@ from redraft.cli import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
-from redraft.evaluate.command import find_policy
+from redraft.evaluate.asked import Asked, find_policy, plan, usual_backend
 from redraft.ops.gpus import VISIBLE
 from redraft.ops.locks import VARIABLE
 from redraft.tasks.tokenizer import make_tokenizer
@@ -73,10 +73,10 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setattr(command, "grade", lambda *_: None)
     monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in NAMES}})
     for kind in ("auto", "cpu"):
-        asked = command.Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
-        command.evaluate(asked, Experiments(folder), tmp_path)
+        asked = Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
+        command.evaluate(plan(asked, Experiments(folder), tmp_path))
     assert seen == ["one", ""]
-    assert command.usual_backend() == "vllm"
+    assert usual_backend() == "vllm"
 
 
 def test_it_prints_counts_and_says_where_everything_is(evaluated):
