@@ -240,6 +240,17 @@ def names(experiments, *targets, paper="spec_rl"):
     return [cell.name for cell in found[paper]]
 
 
+def test_the_cost_of_some_runs_is_one_line(experiments, costs, tmp_path):
+    preset, layout = experiments.preset("paper"), Layout("paper", tmp_path)
+    runs = ["spec_rl/grpo-vanilla"] * 2 + ["spec_rl/grpo-spec-l0.5"]
+    hours = (2 * costs["grpo-vanilla"].hours + costs["grpo-spec-l0.5"].hours) * GPUS
+    line = cost.training_line(runs, experiments, preset, layout)
+    assert line == f"training: {hours:,.0f} GPU-hours by `redraft cost`"
+    unknown = cost.training_line([*runs, "speed_rl/dapo17k-grpo"], experiments, preset, layout)
+    assert unknown == f"{line}, and 1 runs of unknown hours"
+    assert cost.training_line(runs, experiments, experiments.preset("tiny"), Layout("tiny", tmp_path)) == ""
+
+
 def test_a_target_is_a_campaign_a_grid_or_a_cell(experiments):
     reported = [cell.name for cell in experiments.cells("spec_rl", experiments.grids("spec_rl", beyond_paper=False))]
     core = [cell.name for cell in experiments.cells("spec_rl", ["core"])]
