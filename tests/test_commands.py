@@ -7,8 +7,11 @@ import shutil
 import subprocess
 import sys
 from contextlib import chdir, redirect_stdout
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -152,6 +155,35 @@ def test_cost_fits_80_columns_and_letters_stand_for_its_sources(folder, scale):
     assert "policies GB" in next(line for line in wide if line.startswith("cell "))
 
 
+def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard_error(folder, monkeypatch):
+    calls = []
+
+    def finished(command, stdout, check):
+        calls.append((command, stdout))
+        for seed in (0, 2):
+            finish(folder, CELLS[0], seed=seed, correct=3 - seed)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("redraft.commands.runs.subprocess.run", finished)
+    found = document(folder, "run", CELLS[0], "--seed", "0", "--seed", "2")
+    ((command, stdout),) = calls
+    assert stdout is sys.stderr
+    assert command[-1] == f"results/tiny/runs/{CELLS[0]}/seed2/diversity.parquet"
+    accuracies = {row["seed"]: row["value"] for row in found["rows"] if row["quantity"] == "accuracy:all"}
+    assert accuracies == {0: 75.0, 2: 25.0}
+    assert "--forcerun collect" in found["notes"][0]
+
+
+def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
+    log = pd.DataFrame({"uid": ["0-1"], "step": [3], "reused": [True], "share": [float("nan")]})
+    monkeypatch.setattr("analysis.prompt_log.prompt_log", lambda run, place: log)
+    assert printed(folder, "prompts", CELLS[0]) == log.to_csv(index=False)
+    rows = document(folder, "prompts", CELLS[0], "--seed", "1")["rows"]
+    assert rows == [{"uid": "0-1", "step": 3, "reused": True, "share": None}]
+    assert printed(folder, "prompts", CELLS[0], "--file", "log.csv") == "1 prompts: log.csv\n"
+    assert (folder / "log.csv").read_text() == log.to_csv(index=False)
+
+
 # How little is imported.
 
 
@@ -218,3 +250,24 @@ def test_completion_knows_all_commands(monkeypatch):
         monkeypatch.setenv(name, value)
     result = subprocess.run(["redraft"], capture_output=True, text=True, check=False)
     assert set(result.stdout.split()) == set(COMMANDS)
+
+
+def test_the_documentation_names_every_command_and_which_of_them_print_json():
+    text = (ROOT / "docs/cli.md").read_text()
+    first, _, rest = text.partition("## One preset")
+    assert {name for row in re.findall(r"^\| (`.+?) \|", first, re.M) for name in re.findall(r"`([a-z]+)", row)} == set(
+        COMMANDS
+    )
+    parts = {name: target.partition(":") for name, target in COMMANDS.items()}
+    functions = {name: getattr(import_module(module), function) for name, (module, _, function) in parts.items()}
+    taking = {name for name, function in functions.items() if "as_json" in signature(function).parameters}
+    assert set(COMMANDS) - taking == set(
+        re.search(r"All commands but `(\w+)` and `(\w+)` take `--json`", rest).groups()
+    )
+
+
+def test_the_error_in_the_documentation_is_the_one_that_is_printed(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with chdir(ROOT), pytest.raises(SystemExit):
+        main(["show", "spec_rl/grpo-vanila"])
+    assert capsys.readouterr().err in (ROOT / "docs/cli.md").read_text()

@@ -32,7 +32,7 @@ def run(
     folders = [layout.run(cell, s) for s in seed]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
-    if code := subprocess.run(command, check=False).returncode:
+    if code := subprocess.run(command, stdout=sys.stderr if as_json else None, check=False).returncode:
         raise typer.Exit(code)
     _print_runs(cell, dict(zip(seed, folders, strict=True)), preset, as_json)
 
