@@ -5,6 +5,7 @@ Runs that are finished count with their measured hours. Others are estimated fro
 result.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -139,6 +140,25 @@ def _stored(
     if policies is None or rollouts is None or drafts is None:
         return None, UNKNOWN
     return policies + rollouts + drafts * CHECKPOINTS * runs, "parameters and token counts"
+
+
+def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Preset, layout: Layout) -> str:
+    """What training some runs costs, as a line; empty if no hours are known.
+
+    Args:
+        cell_ids: the cell of each run.
+        experiments: where they are declared.
+        preset: whose runs they are.
+        layout: where finished runs of these cells lie.
+    """
+    counts = Counter(cell_ids)
+    found = costs_of([experiments.cell(cell) for cell in counts], experiments, preset, layout)
+    known = [cost.hours * count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is not None]
+    unknown = sum(count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is None)
+    if not known:
+        return ""
+    rest = f", and {unknown} runs of unknown hours" if unknown else ""
+    return f"training: {sum(known) * devices(preset):,.0f} {unit(preset)} by `redraft cost`{rest}"
 
 
 def unit(preset: Preset) -> str:

@@ -5,6 +5,7 @@ import pandas as pd
 from analysis.cost import CellCost, PartCost, total, unit, wall_hours
 from analysis.cost_estimates import devices
 from redraft.config import Preset
+from redraft.terminal import filled, table
 
 
 def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.DataFrame:
@@ -37,30 +38,52 @@ def text(
         available: GPUs, or cores, at hand.
         hardware: what estimated hours are of; None if none is estimated.
     """
-    per_cell = [
-        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
-         _gigabytes(c.rollouts), _gigabytes(c.drafts), _gigabytes(c.stored), _sources(c)]
-        for c in costs
-    ]  # fmt: skip
+    return f"{tables(costs, lines, preset)}\n\n{ending(costs, preset, available, hardware)}"
+
+
+def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide: bool = False) -> str:
+    """The table of cells and that of tables and figures; `wide` has parts of the storage and each cell's source."""
     per_part = [
         [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative),
          f"{p.unknown} cells unknown" if p.unknown else ""]
         for p in lines
     ]  # fmt: skip
-    header = [
-        "cell",
-        "runs",
-        "h/run",
-        unit(preset),
-        "policies GB",
-        "rollouts GB",
-        "drafts GB",
-        "all GB",
-        "source of the hours; of the storage",
-    ]
     of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
-    return "\n".join([*_aligned(header, per_cell), "", *_aligned(of_parts, per_part), "",
-                      *_totals(costs, preset, available), "", *_left_out(costs, preset, hardware)])  # fmt: skip
+    per_cell = _wide(costs, preset) if wide else _narrow(costs, preset)
+    return f"{per_cell}\n\n{table(of_parts, per_part, left=[''], wide=wide)}"
+
+
+def _narrow(costs: list[CellCost], preset: Preset) -> str:
+    """Cells with their hours and storage; a letter stands for where these come from."""
+    letters = {source: _letter(i) for i, source in enumerate(dict.fromkeys(map(_sources, costs)))}
+    rows = [[c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.stored), letters[_sources(c)]]
+            for c in costs]  # fmt: skip
+    legend = [filled(f"{letter}: {source}", "   ") for source, letter in letters.items()]
+    header = ["cell", "runs", "h/run", unit(preset), "GB", "source"]
+    about = "source of the hours; of the storage (parts of the storage: --wide)"
+    return "\n".join([table(header, rows, left=["source"]), "", about, *legend])
+
+
+def _letter(index: int) -> str:
+    """a to z, then aa, ab and so on."""
+    first, last = divmod(index, 26)
+    return (_letter(first - 1) if first else "") + chr(ord("a") + last)
+
+
+def _wide(costs: list[CellCost], preset: Preset) -> str:
+    rows = [
+        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
+         _gigabytes(c.rollouts), _gigabytes(c.drafts), _gigabytes(c.stored), _sources(c)]
+        for c in costs
+    ]  # fmt: skip
+    sources = "source of the hours; of the storage"
+    header = ["cell", "runs", "h/run", unit(preset), "policies GB", "rollouts GB", "drafts GB", "all GB", sources]
+    return table(header, rows, left=[sources], wide=True)
+
+
+def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str | None = None) -> str:
+    """The totals, and what is not in them."""
+    return "\n".join([*_totals(costs, preset, available), "", *map(filled, _left_out(costs, preset, hardware))])
 
 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
@@ -88,11 +111,11 @@ def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> li
         return ["Evaluation is not counted. Hours are those of finished runs."]
     shares = " or ".join(f"{share:.1%}" for share in sorted({cost.fresh_share for cost in costs}))
     return [
-        "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where",
+        "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where "
         f"nothing is measured; and {shares} more rollouts, sampled to log the reward of the policy itself.",
         f"Hours are of the paper's GPUs ({hardware}). Policies: two bytes a parameter at every evaluated step. "
-        "Rollouts, and",
-        "drafts of one run in memory: of the mean length that the paper's token counts give, before compression.",
+        "Rollouts, and drafts of one run in memory: of the mean length that the paper's token counts give, before "
+        "compression.",
     ]
 
 
@@ -106,14 +129,3 @@ def _number(value: float | None) -> str:
 
 def _gigabytes(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e9:,.1f}"
-
-
-def _aligned(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines with the first and the last column to the left and the others to the right."""
-    table = [header, *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    inner = range(1, len(header) - 1)
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in inner), row[-1]]).rstrip()
-        for row in table
-    ]

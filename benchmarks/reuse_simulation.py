@@ -18,7 +18,7 @@ from benchmarks.self_speculation import PROMPT, calibration, lengths_of_curve
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
 from redraft.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
-from redraft.summary import aligned
+from redraft.terminal import table
 
 REPORTED = Path(__file__).parents[1] / "experiments/spec_rl/reported"
 ROLLOUTS, LONGEST, FIRST_EPOCH = 8192, 4096, 6
@@ -219,9 +219,9 @@ def main() -> None:
     """Print both comparisons."""
     header = ["Table 4", "vanilla s", "sim", "rollout s", "sim", "verification s", "sim", "speedup", "sim",
               "with verification", "sim"]  # fmt: skip
-    print(aligned(header, table_4()))
+    print(table(header, table_4()))
     stages = ["vanilla", "rollout", "verification", "speedup %", "with verification %"]
-    print("\n" + aligned(["sim / printed", "reuse", *stages], variants()))
+    print("\n" + table(["sim / printed", "reuse", *stages], variants()))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from redraft.selfspec.report import parameters
 from redraft.selfspec.roofline import target_seconds
 from redraft.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
 from redraft.selfspec.sweep import read_sweep
-from redraft.summary import aligned
+from redraft.terminal import table
 
 FOLDER = "efficient-rollout"
 SWEEP, RELEASED = "sweep_a100_tp1_qwen257b.csv", "a100_tp1_qwen257b.json"
@@ -149,7 +149,7 @@ def fit_published() -> None:
     found = fit(sweep, MODELS[sweep.model].costs, TFLOPS, ranges_of_device(PEAK_BANDWIDTH))
     seconds = time.process_time() - began
     pairs = zip(parameters(read_calibration(folder / RELEASED)), parameters(found.calibration), strict=True)
-    print(aligned([sweep.model, "published", "fitted"], [[name, value, ours] for (name, value), (_, ours) in pairs]))
+    print(table([sweep.model, "published", "fitted"], [[name, value, ours] for (name, value), (_, ours) in pairs]))
     print(f"{found.agreeing} of {found.points} points agree in sign; {seconds:.2f} s of processor")
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     """Print all comparisons."""
     fit_published()
     header = ["Table 2", "off s", "sim", "always %", "sim", "error", "efficient %", "sim", "error", "T_T ms", "sim"]
-    print("\n" + aligned(header, table_2()))
+    print("\n" + table(header, table_2()))
 
 
 if __name__ == "__main__":

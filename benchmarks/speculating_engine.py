@@ -17,7 +17,7 @@ from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.engines.torch_engine import TorchEngine
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import stream, uniforms
-from redraft.summary import aligned
+from redraft.terminal import table
 
 VOCABULARY, PROMPT, LIMIT, ROUNDS = 512, 16, 64, 5
 BATCHES = (1, 4, 16, 64)
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     for bits in (4, 8):
         rows = [compare(model, batch, proposals, bits) for batch in BATCHES for proposals in (3, 7)]
         print(f"\nW{bits}, {asked.device}, hidden size {asked.hidden}, {asked.layers} layers")
-        print(aligned(HEADER, rows))
+        print(table(HEADER, rows))
 
 
 if __name__ == "__main__":

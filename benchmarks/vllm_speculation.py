@@ -18,7 +18,7 @@ import torch
 from scipy.stats import power_divergence
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.summary import aligned
+from redraft.terminal import table
 
 VOCABULARY, PROMPT, LENGTH, RESPONSES = 16, [1, 2, 3], 6, 4000
 TESTED = (1, 2, 3)
@@ -147,7 +147,7 @@ def main() -> int:
         rows.append([mode, *(f"{p:.2g}" for p in found.p_values or (np.nan,) * len(TESTED)), found.word])
         if found.refused:
             print(f"{mode}: {found.refused}", file=sys.stderr)
-    print(aligned(["mode", *(f"token {at}" for at in TESTED), "law"], rows))
+    print(table(["mode", *(f"token {at}" for at in TESTED), "law"], rows))
     return 0
 
 

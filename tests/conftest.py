@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 @pytest.fixture
 def mistake(monkeypatch, capsys):
-    """Call `redraft` with a mistake, in this process and a folder; the message that it ends in."""
+    """Call `redraft` with a mistake, in this process and a folder; the message that it ends in, as one line."""
 
     def call(folder, *arguments):
         monkeypatch.chdir(folder)
@@ -35,7 +35,7 @@ def mistake(monkeypatch, capsys):
         text = capsys.readouterr().err
         assert "error:" in text
         assert "Traceback" not in text
-        return text
+        return " ".join(text.split())
 
     return call
 

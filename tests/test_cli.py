@@ -1,6 +1,5 @@
 """The command: what it prints, and that a mistake is one message with exit code 2 and no traceback."""
 
-import json
 import os
 import re
 import shutil
@@ -15,9 +14,10 @@ import click
 import pytest
 import yaml
 
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Experiments
 from redraft.layout import Layout
 from redraft.stage_commands import STAGES, StageGroup
+from tests.finished import CELLS, SECONDS, finish, grade
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,11 +36,13 @@ def redraft(folder, *arguments):
 
 
 def test_list_names_every_cell(folder):
-    result = redraft(folder, "list")
+    result = redraft(folder, "list", "--wide")
     assert result.returncode == 0
-    rows = [line.split() for line in result.stdout.splitlines()]
+    header, *rows = (re.split(r" {2,}", line) for line in result.stdout.splitlines())
     listed = [row[0] for row in rows]
-    assert ["efficient_rollout/speed-threshold", "vanilla", "speed", "threshold", "-"] in rows
+    assert header == ["cell", "model", "data", "reuse", "schedule", "decoding", "state"]
+    cell = ["efficient_rollout/speed-threshold", "qwen2.5-7b", "simplerl-8k", "vanilla", "speed", "threshold"]
+    assert [*cell, "0/3 done"] in rows
     experiments = Experiments(ROOT)
     assert listed == [cell.id for paper in experiments.papers for cell in experiments.cells(paper)]
     assert {"spec_rl/grpo-vanilla", "spec_rl/14b-dapo-spec-l0.15", "spec_rl/grpo-spec-l0.5-u16"} <= set(listed)
@@ -125,48 +127,6 @@ def test_the_installed_command_ends_a_mistake_in_one_message(folder):
     assert "Traceback" not in result.stderr
 
 
-CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
-RECORD = {
-    "step": 0, "epoch": 0, "tokens_decoded": 1200, "tokens_verified": 0, "reward": 0.5, "fresh_reward": None,
-    "passes": [[8, 0, 3, 1.0, 3.0]],
-}  # fmt: skip
-SECONDS = {"rollout": 2.0, "verification": 0.5, "assembly": 0.0, "total": 4.0}
-
-
-PROCESSES = (("08:00:00", "08:01:00"), ("08:30:00", "08:31:00"))
-"""Starts and ends of the two processes that trained a run, for 90 seconds in steps."""
-
-
-def finish(folder, cell, seed=0, correct=3, **values):
-    """A run of ten steps in two epochs, as training and grading would leave it; the last step takes longest."""
-    run = Layout("tiny", folder / "results").run(cell, seed)
-    run.mkdir(parents=True)
-    seconds = [SECONDS] * 9 + [SECONDS | {"total": 4 * SECONDS["total"]}]
-    records = [RECORD | {"step": i, "epoch": i // 5, "seconds": seconds[i]} | values for i in range(10)]
-    (run / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    manifest = {
-        "run": f"{cell}/seed{seed}",
-        "fingerprint": run_fingerprint(Experiments(folder).run(cell, seed, "tiny")),
-        "git": {"commit": None},
-        "configuration": {"seed": seed},
-        "processes": [{"started": f"2026-11-01T{a}+00:00", "ended": f"2026-11-01T{b}+00:00"} for a, b in PROCESSES],
-        "finished": "2026-11-01T08:31:02+00:00",
-        "seconds": 90.25,
-    }
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    grade(run, correct)
-    return run
-
-
-def grade(run, correct):
-    """Scores of the policies after 9 steps and, the last one, 10 steps; as text 9 is the larger."""
-    scores = {
-        step: {"arithmetic": {"correct": k, "total": 4, "role": "in-distribution"}}
-        for step, k in (("9", 0), ("10", correct))
-    }
-    (run / "scores.json").write_text(json.dumps(scores))
-
-
 def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_intervals(folder):
     """Seeds 0 and 1 of both; of the first cell seed 2 as well, which has no partner."""
     runs = [((3, 2), (1000, 300), (2.0, 1.0)), ((3, 0), (1000, 500), (2.0, 0.5))]
@@ -174,7 +134,7 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
         for cell, k, decoded, rollout in zip(CELLS, correct, tokens, seconds, strict=True):
             finish(folder, cell, seed=seed, correct=k, tokens_decoded=decoded, seconds=SECONDS | {"rollout": rollout})
     finish(folder, CELLS[0], seed=2, correct=4)
-    result = redraft(folder, "compare", *CELLS)
+    result = redraft(folder, "compare", *CELLS, "--wide")
     assert result.returncode == 0, result.stderr
     header, *rows = (re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines())
     assert header == ["quantity", *CELLS, "second against first", "95 % interval", "seeds"]
@@ -190,7 +150,9 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
 def test_one_seed_has_no_interval(folder):
     for cell, reward in zip(CELLS, (0.5, 0.25), strict=True):
         finish(folder, cell, reward=reward)
-    rows = [re.split(r" {2,}", line.strip()) for line in redraft(folder, "compare", *CELLS).stdout.splitlines()]
+    rows = [
+        re.split(r" {2,}", line.strip()) for line in redraft(folder, "compare", *CELLS, "--wide").stdout.splitlines()
+    ]
     assert ["reward", "0.500", "0.250", "-0.250", "[-, -]", "1"] in rows
 
 

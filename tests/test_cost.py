@@ -209,7 +209,7 @@ def test_the_command_prints_the_sum_and_writes_every_line(tmp_path, monkeypatch,
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        main(["cost", "spec_rl", "--gpus", "64", "--csv", "cost.csv"])
+        main(["cost", "spec_rl", "--preset", "paper", "--gpus", "64", "--csv", "cost.csv"])
     assert not stopped.value.code
     written = pd.read_csv("cost.csv")
     cells, parts = written[written["kind"] == "cell"], written[written["kind"] == "part"]
@@ -218,13 +218,15 @@ def test_the_command_prints_the_sum_and_writes_every_line(tmp_path, monkeypatch,
     text = capsys.readouterr().out
     assert f"{len(cells) * SEEDS} runs, {total:,.0f} GPU-hours" in text
     assert "64 GPUs" in text
-    assert "evaluation, whose hours the paper does not report" in text
+    assert "evaluation, whose hours the paper does not report" in " ".join(text.split())
+    assert text.startswith("costs at the preset paper\n")
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_too_few_gpus_are_said_and_refuse_nothing(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit) as stopped:
-        main(["cost", "--gpus", "4"])
+        main(["cost", "--preset", "paper", "--gpus", "4"])
     assert not stopped.value.code
     text = capsys.readouterr().out
     assert "on 4 GPUs none of these runs can start: each takes 8" in text
@@ -236,6 +238,17 @@ def names(experiments, *targets, paper="spec_rl"):
     found = cost.wanted(experiments, experiments.preset("paper"), targets)
     assert set(found) <= set(experiments.preset("paper").default)
     return [cell.name for cell in found[paper]]
+
+
+def test_the_cost_of_some_runs_is_one_line(experiments, costs, tmp_path):
+    preset, layout = experiments.preset("paper"), Layout("paper", tmp_path)
+    runs = ["spec_rl/grpo-vanilla"] * 2 + ["spec_rl/grpo-spec-l0.5"]
+    hours = (2 * costs["grpo-vanilla"].hours + costs["grpo-spec-l0.5"].hours) * GPUS
+    line = cost.training_line(runs, experiments, preset, layout)
+    assert line == f"training: {hours:,.0f} GPU-hours by `redraft cost`"
+    unknown = cost.training_line([*runs, "speed_rl/dapo17k-grpo"], experiments, preset, layout)
+    assert unknown == f"{line}, and 1 runs of unknown hours"
+    assert cost.training_line(runs, experiments, experiments.preset("tiny"), Layout("tiny", tmp_path)) == ""
 
 
 def test_a_target_is_a_campaign_a_grid_or_a_cell(experiments):

@@ -16,7 +16,7 @@ from redraft.cli import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
-from redraft.evaluate.command import find_policy
+from redraft.evaluate.asked import Asked, find_policy, plan, usual_backend
 from redraft.ops.gpus import VISIBLE
 from redraft.ops.locks import VARIABLE
 from redraft.tasks.tokenizer import make_tokenizer
@@ -73,10 +73,10 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setattr(command, "grade", lambda *_: None)
     monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in NAMES}})
     for kind in ("auto", "cpu"):
-        asked = command.Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
-        command.evaluate(asked, Experiments(folder), tmp_path)
+        asked = Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
+        command.evaluate(plan(asked, Experiments(folder), tmp_path))
     assert seen == ["one", ""]
-    assert command.usual_backend() == "vllm"
+    assert usual_backend() == "vllm"
 
 
 def test_it_prints_counts_and_says_where_everything_is(evaluated):
@@ -90,6 +90,23 @@ def test_it_prints_counts_and_says_where_everything_is(evaluated):
     assert record["asked"]["limit"] == 4
     assert record["packages"]["math-verify"] == "0.9.0"
     assert set(record["data"]) == set(NAMES)
+
+
+def test_it_says_first_what_it_does_fits_80_columns_and_prints_the_same_as_json(folder, evaluated):
+    printed, said = evaluate(folder, *QUICK)
+    assert "by the protocol tiny (as asked): arithmetic (4)," in " ".join(said.split())
+    assert "48 responses in all" in " ".join(said.split())
+    assert max(map(len, printed.splitlines()[:-1])) <= 80
+    assert "more columns: --wide" in printed
+    found = json.loads(evaluate(folder, *QUICK, "--json")[0])
+    assert (found["command"], found["asked"]["protocol"]) == ("evaluate", "tiny")
+    assert [row["benchmark"] for row in found["rows"]] == list(NAMES)
+    wide = evaluate(folder, *QUICK, "--wide")[0].splitlines()
+    assert wide[0].split()[-2:] == ["time-outs", "errors"]
+    for row in found["rows"]:
+        (line,) = (line.split() for line in wide if line.startswith(f"{row['benchmark']} "))
+        assert line[1] == f"{row['correct']}/{row['total']}"
+        assert int(line[-4]) == row["truncated"]
 
 
 def test_again_it_grades_only_and_with_another_model_it_samples_anew(folder, evaluated):
@@ -168,6 +185,63 @@ def test_a_mistake_is_one_message(folder, mistake, arguments, words):
     text = mistake(folder, "evaluate", *arguments)
     for word in words:
         assert word in text
+
+
+@pytest.fixture
+def trained(folder, tmp_path):
+    """Makes a run's folder with the policy of a paper's run at a preset; returns the folder of the policy."""
+
+    def make(paper, preset, seed=0):
+        policy = tmp_path / "run/policies/step-0010"
+        policy.mkdir(parents=True)
+        (policy / "config.json").write_text("{}")
+        manifest = {"configuration": {"paper": paper, "preset": preset, "seed": seed}}
+        (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
+        return policy
+
+    return make
+
+
+def planned(root, model, protocol="", names=(), **more):
+    asked = Asked(str(model), protocol, list(names), Evaluation(), InProcessEngine(), **more)
+    return plan(asked, Experiments(root), Path("results/evaluations"))
+
+
+@pytest.mark.parametrize(
+    ("paper", "preset", "protocol"),
+    [("spec_rl", "tiny", "tiny"), ("speed_rl", "paper", "speed_rl"), ("spec_rl", "smoke", "smoke")],
+)
+def test_a_run_is_evaluated_by_the_protocol_of_its_paper_at_its_preset(folder, trained, paper, preset, protocol):
+    policy, experiments = trained(paper, preset), Experiments(folder)
+    for model in (policy, policy.parents[1]):
+        found = planned(folder, model)
+        assert (found.protocol, found.policy) == (protocol, policy)
+        assert found.benchmarks == experiments.preset_of(preset, paper).benchmarks
+    asked = planned(folder, policy, "tiny")
+    assert (asked.protocol, asked.benchmarks) == ("tiny", experiments.protocol("tiny"))
+
+
+def test_the_benchmarks_are_those_of_the_run_s_block_of_seeds(folder, trained):
+    found = planned(folder, trained("spec_rl", "smoke", seed=3))
+    preset = Experiments(folder).preset("smoke")
+    assert preset.blocks == 2
+    assert found.benchmarks == preset.of_block(1).benchmarks != preset.benchmarks
+
+
+def test_a_model_of_no_run_has_the_default_protocol_and_a_run_of_a_preset_that_is_gone_an_error(folder, trained):
+    assert planned(folder, folder / "model").protocol == "spec_rl"
+    policy = trained("spec_rl", "gone")
+    with pytest.raises(UserError, match=r"gone\.yaml"):
+        planned(folder, policy)
+    assert planned(folder, policy, "tiny").protocol == "tiny"
+
+
+def test_what_will_be_done_is_said_in_one_sentence(folder):
+    found = planned(folder, folder / "model", "tiny", ["arithmetic"], samples=3, limit=5, folder=Path("here"))
+    assert found.text() == (
+        f"sampling {folder / 'model'} with torch by the protocol tiny (as asked): arithmetic (3) samples a problem, "
+        "15 responses in all; results go to here"
+    )
 
 
 def test_a_policy_is_found_in_a_run_and_in_a_checkpoint_of_verl(tmp_path):

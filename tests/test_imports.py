@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"redraft": ROOT / "src" / "redraft", "analysis": ROOT / "analysis"}
-ENTRANCES = {"redraft.cli", "redraft.stage_commands", "redraft.stages", "redraft.summary"}
+ENTRANCES = {
+    "redraft.__main__", "redraft.cli", "redraft.stage_commands", "redraft.stages", "redraft.summary",
+    *(f"redraft.commands.{file.stem}" for file in (PACKAGES["redraft"] / "commands").glob("*.py")),
+} - {"redraft.commands.__init__"} | {"redraft.commands"}  # fmt: skip
 """Modules that tie everything together; no other module imports them."""
 
 # Each part of the code, and the modules of this project that it may import besides itself.
@@ -20,9 +23,11 @@ ALLOWED = {
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
     "redraft.loading": set(),
+    "redraft.lazy": {"redraft.loading"},
+    "redraft.terminal": {"redraft.errors"},
     "redraft.config": {"redraft.errors", "redraft.files", "redraft.layout"},
     "redraft.published": {"redraft.config", "redraft.errors", "redraft.layout"},
-    "redraft.ops": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout"},
+    "redraft.ops": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.terminal"},
     "redraft.rollout": {"redraft.config", "redraft.errors", "redraft.files"},
     "redraft.engines": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.ops.termination", "redraft.rollout",
@@ -45,11 +50,11 @@ ALLOWED = {
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",
         "redraft.published", "redraft.rollout.streams", "redraft.rollout.types", "redraft.selfspec",
-        "redraft.tasks.answers",
+        "redraft.tasks.answers", "redraft.terminal",
     },
 }  # fmt: skip
 SAMPLERS = {
-    "redraft.evaluate.command", "redraft.evaluate.torch_backend", "redraft.evaluate.transformers_backend",
+    "redraft.evaluate.asked", "redraft.evaluate.torch_backend", "redraft.evaluate.transformers_backend",
     "redraft.evaluate.lm_eval.stock",
 }  # fmt: skip
 """Modules of evaluation that run a model or choose its device; grading and measuring need neither torch nor a GPU."""

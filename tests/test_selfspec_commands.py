@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def printed(folder, monkeypatch, capsys):
-    """What a call prints, which fits 80 columns."""
+    """What a call prints, which fits 80 columns unless it is for a program."""
 
     def call(*arguments):
         monkeypatch.chdir(folder)
@@ -35,7 +35,7 @@ def printed(folder, monkeypatch, capsys):
             main(list(arguments))
         assert end.value.code in (0, None)
         text = capsys.readouterr().out
-        assert max(map(len, text.splitlines())) <= 80
+        assert "--json" in arguments or max(map(len, text.splitlines())) <= 80
         return text
 
     return call
@@ -67,7 +67,12 @@ def test_a_fit_is_printed_and_written(printed, folder):
 
 
 def test_a_data_sheet_and_other_drafters_can_be_given(printed, folder):
-    printed(*FIT, "--bandwidth", "2.039")
+    found = json.loads(printed(*FIT, "--bandwidth", "2.039", "--json"))
+    fitted = {row["parameter"]: row["value"] for row in found["rows"] if row["table"] == "fitted"}
+    assert fitted["keys and values κ_eff, bytes a position"] == 26205
+    (boundary,) = (row for row in found["rows"] if row.get("length") == "gamma 7")
+    assert (boundary["256"], boundary["8192"]) == (48, 47)
+    assert (found["command"], found["asked"]["out"]) == ("calibrate", "fitted.json")
     assert read_calibration(folder / "fitted.json").bandwidth == pytest.approx(QWEN.bandwidth, rel=1e-4)
     printed(*FIT, "--draft-bits", "8")
     found = read_calibration(folder / "fitted.json")
@@ -77,8 +82,12 @@ def test_a_data_sheet_and_other_drafters_can_be_given(printed, folder):
 
 
 def test_a_rollout_is_predicted_in_each_mode(printed):
-    found = rows(printed("simulate", "calibration.json", "--lengths", LENGTHS, "--engines", "8", "--alpha", "0.98"))
+    call = ("simulate", "calibration.json", "--lengths", LENGTHS, "--engines", "8", "--alpha", "0.98")
+    found = rows(printed(*call))
     seconds = {mode: float(found[mode][0]) for mode in ("off", "always", "threshold", "roofline")}
+    document = json.loads(printed(*call, "--json"))
+    assert {row["mode"]: row["seconds"] for row in document["rows"]} == seconds
+    assert document["asked"]["engines"] == 8
     assert seconds["roofline"] < seconds["always"] < seconds["off"]
     assert found["roofline"][1] == f"{seconds['roofline'] / seconds['off'] - 1:+.1%}" or seconds["off"] < 100
     assert found["off"][1:3] == ["-", "never"]

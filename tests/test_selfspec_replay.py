@@ -194,6 +194,11 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[1] == ["1", "5", "30", "98", "30", "7", "20", "108", "20"]
     assert rows[2] == ["2", "5", "never", "-", "0", "7", "never", "-", "0"]
+    printed(file, "--threshold", 20, "--gamma", 7, "--json")
+    first, second = json.loads(capsys.readouterr().out)["rows"]
+    assert list(first.values()) == [1, 5, 30, 98, 30, 7, 20, 108, 20]
+    assert (first["recorded: on at"], first["replayed: on at"]) == (30, 20)
+    assert (second["replayed: on at"], second["replayed: after"]) == ("never", None)
     write_calibration(tmp_path / "a100.json", QWEN, {})
     printed(file, "--calibration", tmp_path / "a100.json", "--gamma", "5,7")
     out = capsys.readouterr().out

@@ -152,10 +152,11 @@ def test_the_text_counts_first_and_shows_what_needs_attention():
     counts, table, reason = text(runs).split("\n\n")
     assert counts == "4 runs: 1 done, 1 running, 1 failed, 1 waiting"
     rows = table.splitlines()
-    assert len(rows) == 4
-    assert "p/long-name seed 1" in rows[2]
-    assert "4 s ago" in rows[2]
-    assert rows[2].index("running") == rows[3].index("failed"), "aligned"
+    assert rows[0].split() == ["run", "state", "step", "owner", "heart-beat"]
+    assert len(rows) == 3
+    assert "p/long-name seed 1" in rows[1]
+    assert "4 s ago" in rows[1]
+    assert rows[1].index("running") == rows[2].index("failed"), "aligned"
     assert reason == "p/c seed 0: it died: process 8 is gone\nlog.txt:\n  no"
     assert "p/b" in text(runs, every=True)
     assert text([]) == "0 runs"

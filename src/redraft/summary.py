@@ -1,7 +1,9 @@
 """The main quantities of finished runs, as `redraft run` and `redraft compare` print them."""
 
 import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
@@ -62,11 +64,47 @@ def summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
     return {name: by_seed(runs, name, cell)[seed] for name in names}
 
 
-def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[list[str]]:
-    """Rows of a comparison of two cells over the seeds that both have finished.
+@dataclass(frozen=True)
+class Comparison:
+    """A quantity of two cells.
 
-    A row is a quantity with its unit, its mean in each cell, the second cell against the first as the tables relate
-    them, its 95 % Student interval over the blocks of seeds, and their number.
+    Attributes:
+        quantity: name.
+        unit: of the means; empty without one.
+        first: mean in the first cell.
+        second: mean in the second cell.
+        relation: how tables relate two cells of it: `ratio`, `speedup` or `difference`.
+        against: mean of the second cell against the first, in percentage points for accuracies.
+        low: lower end of its 95 % Student interval over the blocks of seeds.
+        high: upper end.
+        seeds: number of blocks.
+    """
+
+    quantity: str
+    unit: str
+    first: float
+    second: float
+    relation: str
+    against: float
+    low: float
+    high: float
+    seeds: int
+
+    def texts(self) -> list[str]:
+        """Quantity with its unit, both means, the second against the first, the interval, and the seeds."""
+        unit = f" ({self.unit})" if self.unit else ""
+        suffix = SUFFIX[self.relation] or (" points" if self.unit == "%" else "")
+        interval = f"[{number(self.low)}, {number(self.high)}]"
+        return [f"{self.quantity}{unit}", number(self.first), number(self.second), number(self.against) + suffix,
+                interval, str(self.seeds)]  # fmt: skip
+
+    def record(self) -> dict[str, Any]:
+        """The same by names, as numbers."""
+        return asdict(self)
+
+
+def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[Comparison]:
+    """Compare two cells over the seeds that both have finished, quantity by quantity, as the tables relate them.
 
     Raises:
         UserError: if the cells share no finished seed, or a finished run is of another configuration than today's.
@@ -85,10 +123,20 @@ def compare(first: str, second: str, preset: Preset, experiments: Experiments, l
         a, b = ({seed: pair[i][name] for seed, pair in both.items()} for i in (0, 1))
         unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
         found = estimate(paired(b, a, relation), blocks)
-        shown = f"{number(found.mean)}{SUFFIX[relation] or (' points' if unit == '%' else '')}"
-        interval = f"[{number(found.interval.low)}, {number(found.interval.high)}]"
-        means = [number(estimate(each, blocks).mean) for each in (a, b)]
-        rows.append([f"{name} ({unit})" if unit else name, *means, shown, interval, str(len(found.seeds))])
+        first_mean, second_mean = (estimate(each, blocks).mean for each in (a, b))
+        rows.append(
+            Comparison(
+                name,
+                unit,
+                first_mean,
+                second_mean,
+                relation,
+                found.mean,
+                found.interval.low,
+                found.interval.high,
+                len(found.seeds),
+            )
+        )
     return rows
 
 
@@ -107,12 +155,3 @@ def _finished_pair(
 def number(value: float) -> str:
     """A quantity as text: `-` for NaN, whole numbers whole, others with three decimals."""
     return "-" if math.isnan(value) else f"{value:,.0f}" if value.is_integer() else f"{value:.3f}"
-
-
-def aligned(header: list[str], rows: list[list[str]]) -> str:
-    """Lines of a table whose first column is aligned left and whose others are aligned right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    return "\n".join(
-        "  ".join([first.ljust(widths[0]), *(text.rjust(w) for text, w in zip(others, widths[1:], strict=True))])
-        for first, *others in [header, *rows]
-    )

@@ -2,13 +2,14 @@
 
 `logger: redraft` in a profile turns it on. It writes one line when a job starts and one when it ends; on a cluster also
 one when it is submitted, and it counts jobs that wait apart from those that run. Errors, warnings and dry runs keep
-Snakemake's own format.
+Snakemake's own format; a dry run ends with a summary.
 """
 
 import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from logging import LogRecord
 from typing import Any
 
@@ -26,6 +27,8 @@ SILENT = {
 }
 AGGREGATES = {"all", "reproduction", "extras", "timing"}
 """Rules that only collect files; they are not shown."""
+END_OF_DRY_RUN = "This was a dry-run"
+"""How Snakemake's last line of a dry run begins."""
 
 
 def duration(seconds: float) -> str:
@@ -34,6 +37,12 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_of(all_jobs: Left) -> str:
+    """What a campaign that has not begun takes, as text."""
+    text = time_left(all_jobs).replace(" left", "", 1)
+    return text if text.startswith("time") else f"time: {text}"
 
 
 def time_left(rest: Left) -> str:
@@ -132,6 +141,11 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         self.campaign = Campaign()
         self.names: dict[int, str] = {}
+        self._summarise: Callable[[Callable[[Left], str]], str] | None = None
+
+    def end_dry_run(self, summarise: Callable[[Callable[[Left], str]], str]) -> None:
+        """Learn how a dry run is summed up, by a function that puts its time into words."""
+        self._summarise = summarise
 
     def expect(self, plan: Plan, durations: Durations) -> None:
         """Learn what is to come, before the first job starts, and say how long it takes."""
@@ -187,6 +201,8 @@ class LogHandler(LogHandlerBase):
         text = self.format(record).strip()
         if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
             self._write(text)
+        if text.startswith(END_OF_DRY_RUN) and self._summarise:
+            self._write("\n" + self._summarise(time_of))
 
     def _write(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from redraft.config.preset import parted
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import published_data
-from redraft.ops import campaign, usage
+from redraft.ops import campaign, dry_run, usage
 from redraft.ops.slurm_ends import know_all_ends
 from redraft.ops.slurm_requests import check_requests
 from redraft.ops.slurm_waiting import watch_queue
@@ -250,6 +250,17 @@ if workflow.is_main_process:
     checked(check_calibrations)
     for paper in NAMED or PRESET.first or PRESET.default:
         checked(lambda: check_paper(paper))
+
+
+def cost_of_training(runs):
+    """What training some runs costs by what the papers report; nothing where they report nothing."""
+    from analysis import cost
+
+    return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
+
+
+if workflow.is_main_process:
+    dry_run.announce(workflow, PRESET.name, sys.argv, cost_of_training)
 
 
 def run_of(wildcards):

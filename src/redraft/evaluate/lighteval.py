@@ -6,9 +6,7 @@ from pathlib import Path
 
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
-from redraft.evaluate.compare_ifeval import write_comparison
 from redraft.layout import code_root
-from redraft.tasks.sentences import sentence_splitter
 
 PYTHON = Path(".venv-lighteval/bin/python")
 SCRIPT = code_root() / "workflows/lighteval/grade.py"
@@ -42,6 +40,9 @@ def grade_again(generations: Path, grades: Path, comparison: Path) -> None:
     Raises:
         UserError: if lighteval fails, or the verdicts cannot be compared.
     """
+    from redraft.evaluate.compare_ifeval import write_comparison  # here, so that a check takes no second to import
+    from redraft.tasks.sentences import sentence_splitter
+
     splitter = sentence_splitter()  # chosen before the other process starts, which inherits the choice
     theirs = comparison.with_name("lighteval.parquet")
     result = subprocess.run([PYTHON, SCRIPT, generations, theirs], capture_output=True, text=True, check=False)

@@ -21,12 +21,17 @@ def expect(workflow: Any, preset: str) -> None:
         workflow: Snakemake's workflow.
         preset: preset of the campaign.
     """
-    durations = Durations(priors(preset))
-    for rule, seconds in taken(workflow, workflow.dag.jobs):
-        durations.add(rule, seconds)
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "expect"):
-            handler.expect(plan(workflow), durations)
+            handler.expect(plan(workflow), durations(workflow, preset))
+
+
+def durations(workflow: Any, preset: str) -> Durations:
+    """What kinds of jobs take, from the priors and from jobs of the same results that have ended."""
+    found = Durations(priors(preset))
+    for rule, seconds in taken(workflow, workflow.dag.jobs):
+        found.add(rule, seconds)
+    return found
 
 
 def priors(preset: str) -> dict[str, float]:
@@ -36,14 +41,19 @@ def priors(preset: str) -> dict[str, float]:
     return dict(measured.get(preset, {}))
 
 
-def plan(workflow: Any) -> Plan:
-    """Jobs that are to run, by Snakemake's numbers, and what they share: cores, GPUs, on a cluster jobs at a time."""
+def plan(workflow: Any, jobs: Iterable[Any] | None = None) -> Plan:
+    """Jobs by Snakemake's numbers, and what they share: cores, GPUs, on a cluster jobs at a time.
+
+    Args:
+        workflow: Snakemake's workflow.
+        jobs: of its jobs; those that are to run and have not ended if None.
+    """
     resources = workflow.resource_settings
     cores = resources.cores or resources.local_cores or os.cpu_count() or 1
     gpus = workflow.scheduler.global_resources.get("gpus", sys.maxsize)
     capacity = {"cores": cores, "gpus": gpus, "jobs": workflow.nodes or sys.maxsize}
-    jobs = {workflow.dag.jobid(job): _job(workflow, job, capacity) for job in workflow.dag.needrun_jobs()}
-    return Plan(jobs, capacity)
+    asked = workflow.dag.needrun_jobs() if jobs is None else jobs
+    return Plan({workflow.dag.jobid(job): _job(workflow, job, capacity) for job in asked}, capacity)
 
 
 def _job(workflow: Any, job: Any, capacity: dict[str, int]) -> Job:

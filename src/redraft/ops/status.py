@@ -2,12 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-from tabulate import tabulate  # type: ignore[import-untyped]
 
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.errors import UserError
@@ -15,6 +13,10 @@ from redraft.files import read_json
 from redraft.layout import Layout
 from redraft.ops.entries import Entry, history
 from redraft.ops.lease import EVALUATION
+from redraft.terminal import filled, table
+
+Target = Mapping[str, list[str] | None]
+"""What is looked at: papers, each with the names of its grids, or None for all of them."""
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
@@ -64,16 +66,36 @@ def status(
     Raises:
         UserError: for an unknown paper or grid.
     """
+    return look(layout, experiments, target(layout, experiments, papers, grids))
+
+
+def target(
+    layout: Layout, experiments: Experiments, papers: Sequence[str] = (), grids: Sequence[str] = ()
+) -> dict[str, list[str] | None]:
+    """The papers and grids that `status` looks at; it takes the same arguments and refuses the same."""
     preset = experiments.preset(layout.preset)
     asked = list(papers) or preset.papers([] if grids else preset.first)
-    wanted = _grids(experiments, asked, grids) if grids else {paper: preset.default.get(paper) for paper in asked}
+    return _grids(experiments, asked, grids) if grids else {paper: preset.default.get(paper) for paper in asked}
+
+
+def look(layout: Layout, experiments: Experiments, asked: Target) -> list[RunStatus]:
+    """State of each run of a target, in the order of cells and seeds."""
+    preset = experiments.preset(layout.preset)
     runs = [
         experiments.run(cell.id, seed, preset.name)
-        for paper in asked
-        for cell in experiments.cells(paper, wanted[paper])
+        for paper, grids in asked.items()
+        for cell in experiments.cells(paper, grids)
         for seed in sorted({*preset.seeds, *layout.seeds(cell.id)})
     ]
     return [run_status(layout, run) for run in runs if not run.unsupported]
+
+
+def elsewhere(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
+    """Numbers of finished runs of other cells, by paper."""
+    looked_at = {run.cell for run in runs}
+    folders = [file.parent for file in layout.folder.glob("runs/*/*/seed*/scores.json")]
+    cells = [folder.parent for folder in folders if (folder / "manifest.json").exists()]
+    return Counter(cell.parent.name for cell in cells if f"{cell.parent.name}/{cell.name}" not in looked_at)
 
 
 def _grids(experiments: Experiments, papers: Sequence[str], grids: Sequence[str]) -> dict[str, list[str] | None]:
@@ -163,23 +185,39 @@ def _last_lines(file: Path) -> list[str]:
     return [line for line in lines if line.strip()][-LAST_LINES:]
 
 
-def text(runs: Sequence[RunStatus], *, every: bool = False) -> str:
+def heading(layout: Layout, asked: Target) -> str:
+    """What is looked at, as a line."""
+    papers = [f"{paper}, grid {' and '.join(grids)}" if grids else f"{paper}, all grids"
+              for paper, grids in asked.items()]  # fmt: skip
+    return filled(f"preset {layout.preset}: {'; '.join(papers)}")
+
+
+def text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, every: bool = False) -> str:
     """Counts of states, a table of runs, and the ends of failed runs.
 
     Args:
         runs: runs as `status` lists them.
+        others: finished runs of other cells by paper, as `elsewhere` counts them.
         every: show runs that are done or wait too, and not only their count.
     """
     counts = Counter(run.state for run in runs)
     first = f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     shown = [run for run in runs if every or run.state not in {"done", "waiting"}]
-    parts = [first if runs else "0 runs"]
+    parts = [(first if runs else "0 runs") + (f"\n{others_text(others)}" if others else "")]
     if shown:
-        parts.append(tabulate([_row(run) for run in shown], ["run", "state", "step", "owner", "heart-beat"], "simple",
-                              colalign=("left", "left", "right", "left", "right")))  # fmt: skip
+        header = ["run", "state", "step", "owner", "heart-beat"]
+        parts.append(table(header, map(_row, shown), left=["state", "owner"], wraps=["owner", "heart-beat"]))
     parts += ["\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]])
               for run in shown if run.detail]  # fmt: skip
     return "\n\n".join(parts)
+
+
+def others_text(others: Mapping[str, int]) -> str:
+    """How many finished runs there are besides, as a line."""
+    count = sum(others.values())
+    papers = ", ".join(f"{number} of {paper}" for paper, number in sorted(others.items()))
+    runs = "finished run" if count == 1 else "finished runs"
+    return filled(f"besides {count} {runs} of other cells: {papers} (`redraft list` shows which)")
 
 
 def _row(run: RunStatus) -> list[str]:

@@ -1,0 +1,188 @@
+"""The question that `redraft evaluate` is asked, checked before anything heavy is imported or a model is loaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redraft.config import Evaluation, Experiments, fingerprint
+from redraft.config.data import Benchmark, known_sizes
+from redraft.config.trainer import EngineSettings, InProcessEngine
+from redraft.errors import UserError
+from redraft.evaluate.lighteval import check_lighteval
+from redraft.files import read_json
+from redraft.ops.gpus import available
+
+DEFAULT_PROTOCOL = "spec_rl"
+"""Protocol of models that are no run's."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of one call of `redraft evaluate`.
+
+    Attributes:
+        model: folder of a policy, of a run or of a verl checkpoint, or a hub id.
+        protocol: name in experiments/benchmarks.yaml; if empty, the one by which the workflow evaluates the run
+            that the model is of, or else `DEFAULT_PROTOCOL`.
+        names: benchmarks of that protocol, in order; all of them if empty.
+        evaluation: backend and harness that sample, and whether lighteval grades too.
+        engine: device, threads and batch sizes.
+        seed: seed of the sampling streams.
+        samples: samples per problem; the protocol's number if None.
+        limit: number of problems per benchmark, the first ones; all of them if None.
+        folder: folder of the results; if None, a folder named after the arguments.
+    """
+
+    model: str
+    protocol: str
+    names: list[str]
+    evaluation: Evaluation
+    engine: EngineSettings
+    seed: int = 0
+    samples: int | None = None
+    limit: int | None = None
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A question that was found in order.
+
+    Attributes:
+        asked: the arguments.
+        protocol: name of the protocol, or of the preset that lists the benchmarks itself.
+        origin: what chose the protocol, for people.
+        benchmarks: the chosen ones by name, with the number of samples that was asked for.
+        policy: folder of the policy in transformers' format, or a hub id.
+        folder: folder of the results.
+    """
+
+    asked: Asked
+    protocol: str
+    origin: str
+    benchmarks: dict[str, Benchmark]
+    policy: Path | str
+    folder: Path
+
+    def text(self) -> str:
+        """What will be done, as a sentence."""
+        limit, sizes = self.asked.limit, {n: max(known_sizes(b.data)) for n, b in self.benchmarks.items()}
+        count = sum(min(limit or sizes[name], sizes[name]) * b.samples for name, b in self.benchmarks.items())
+        benchmarks = ", ".join(f"{name} ({benchmark.samples})" for name, benchmark in self.benchmarks.items())
+        return (
+            f"sampling {self.policy} with {self.asked.evaluation.backend} by the protocol {self.protocol} "
+            f"({self.origin}): {benchmarks} samples a problem, {count:,} responses in all; results go to {self.folder}"
+        )
+
+
+def plan(asked: Asked, experiments: Experiments, root: Path) -> Planned:
+    """Check a question and complete it.
+
+    Args:
+        asked: the arguments.
+        experiments: the catalogue of benchmarks, and the presets.
+        root: parent of folders that are named after the arguments.
+
+    Raises:
+        UserError: for an unknown model, protocol or benchmark, or if lighteval could not grade.
+    """
+    policy = find_policy(asked.model)
+    protocol, origin, known = _protocol(asked, experiments)
+    benchmarks = _chosen(asked, protocol, known)
+    if asked.evaluation.lighteval:
+        check_lighteval(benchmarks)
+    folder = asked.folder or root / _name(asked, protocol, policy)
+    return Planned(asked, protocol, origin, benchmarks, policy, folder)
+
+
+def _protocol(asked: Asked, experiments: Experiments) -> tuple[str, str, dict[str, Benchmark]]:
+    """Name of the protocol, what chose it, and its benchmarks.
+
+    Raises:
+        UserError: for an unknown protocol, or a run's preset that is not there any more.
+    """
+    if asked.protocol:
+        return asked.protocol, "as asked", experiments.protocol(asked.protocol)
+    if not (run := _run_of(Path(asked.model))):
+        return DEFAULT_PROTOCOL, "the default", experiments.protocol(DEFAULT_PROTOCOL)
+    preset = experiments.preset_of(run["preset"], run["paper"]).of_seed(run["seed"])
+    protocol = preset.protocol_of(run["paper"])
+    return protocol, f"of {run['paper']} at the run's preset {run['preset']}", preset.benchmarks
+
+
+def _run_of(model: Path) -> dict[str, Any] | None:
+    """Configuration in the manifest of the run that a folder is, or that holds the policy in this folder."""
+    for folder in (model, *model.parents[:2]) if model.exists() else ():
+        if (folder / "manifest.json").exists():
+            manifest = read_json(folder / "manifest.json")
+            configuration = manifest.get("configuration") if isinstance(manifest, dict) else None
+            if isinstance(configuration, dict) and {"preset", "paper", "seed"} <= configuration.keys():
+                return configuration
+    return None
+
+
+def _chosen(asked: Asked, protocol: str, known: dict[str, Benchmark]) -> dict[str, Benchmark]:
+    """The chosen benchmarks of a protocol, with the number of samples that was asked for.
+
+    Raises:
+        UserError: for an unknown benchmark.
+    """
+    for name in asked.names:
+        if name not in known:
+            raise UserError(f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name,
+                            allowed=known)  # fmt: skip
+    changes = {} if asked.samples is None else {"samples": asked.samples}
+    return {name: known[name].model_copy(update=changes) for name in asked.names or known}
+
+
+def find_policy(model: str) -> Path | str:
+    """The folder of a policy in transformers' format, or a hub id.
+
+    A run's folder stands for the run's last policy. A verl checkpoint stands for the copy in transformers' format that
+    it holds.
+
+    Raises:
+        UserError: if the folder does not exist or holds no policy.
+    """
+    path = Path(model)
+    if not path.exists():
+        if model.count("/") != 1 or model.startswith((".", "/", "results/")):
+            raise UserError("there is no such folder", file=path, key="model", value=model,
+                            allowed="a model's folder, a run's folder, or a hub id such as owner/name")  # fmt: skip
+        return model
+    last = sorted(path.glob("policies/step-*"))[-1:]
+    for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
+        if (folder / "config.json").exists():
+            return folder
+    raise UserError("there is no model in transformers' format in this folder", file=path, key="model", value=model,
+                    allowed="a folder with config.json, or one with policies/step-* or actor/huggingface")  # fmt: skip
+
+
+def usual_backend() -> str:
+    """Default backend: `vllm` where there is a GPU, else `torch`."""
+    return "vllm" if on_gpu(InProcessEngine()) else "torch"
+
+
+def on_gpu(engine: EngineSettings) -> bool:
+    """True if sampling takes a GPU.
+
+    CUDA is not asked: once initialised, it would ignore which GPU this process then takes. PyTorch is not asked, and
+    not imported, where there is no GPU.
+    """
+    if engine.device == "cpu" or not available():
+        return False
+    import torch
+
+    return torch.version.cuda is not None
+
+
+def _name(asked: Asked, protocol: str, policy: Path | str) -> Path:
+    """Folder name of the results: the model's name with a hash of its path, then the settings."""
+    if isinstance(policy, Path):
+        model = f"{Path(asked.model).name}-{fingerprint(str(policy.resolve()))[:8]}"
+    else:
+        model = policy.replace("/", "-")
+    how = [protocol, asked.evaluation.harness, asked.evaluation.backend, f"seed{asked.seed}"]
+    how += [f"samples{asked.samples}"] * (asked.samples is not None)
+    how += [f"first{asked.limit}"] * (asked.limit is not None)
+    return Path(model) / "-".join([*how, *asked.names])

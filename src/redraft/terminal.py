@@ -1,0 +1,116 @@
+"""What commands print: tables that fit the terminal, or the same content as one JSON document (docs/cli.md)."""
+
+import io
+import json
+import math
+import shutil
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from redraft.errors import UserError
+
+WIDTH = 80
+"""Columns of a terminal that does not say how many it has, and of files and pipes."""
+
+
+def terminal_width() -> int:
+    """Columns of the terminal: of COLUMNS, else its own, else `WIDTH`."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: Collection[str] = (),
+    wraps: Collection[str] = (),
+    wide: bool = False,
+) -> str:
+    """Lines of a table; the first column and `left` are aligned left, all others right.
+
+    Args:
+        header: heading of each column.
+        rows: texts, as many a row as there are headings.
+        left: headings of further columns that are aligned left.
+        wraps: headings of the columns whose texts are broken, at spaces, if the table is wider than the terminal.
+        wide: break none.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = list(rows)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for i, heading in enumerate(header):
+        whole = wide or heading not in wraps
+        texts = [heading, *(row[i] for row in rows)]
+        least = max(cell_len(part) for text in texts for part in ([text] if whole else text.split() or [""]))
+        side: Literal["left", "right"] = "left" if i == 0 or heading in left else "right"
+        grid.add_column(Text(heading), justify=side, no_wrap=whole, min_width=least)
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), color_system=None, width=1_000_000)
+    needed = Measurement.get(console, console.options, grid)
+    width = needed.maximum if wide else max(min(terminal_width(), needed.maximum), needed.minimum)
+    with console.capture() as capture:
+        console.print(grid, width=width)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def filled(text: str, indent: str = "") -> str:
+    """A text in lines that fit the terminal; lines behind the first one start with `indent`. No word is broken."""
+    return textwrap.fill(text, max(terminal_width(), 40), subsequent_indent=indent, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
+
+
+def error_text(error: UserError) -> str:
+    """A mistake in lines that fit the terminal; what stands behind `allowed:` stays in its column."""
+    first, *others = f"error: {error}".splitlines()
+    lines = [filled(first, "  ")]
+    for line in others:
+        before, colon, _ = line.partition(":")
+        lines.append(filled(line, " " * 11 if colon and before.startswith("  ") else "  "))
+    return "\n".join(lines)
+
+
+def document(
+    command: str, asked: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], notes: Iterable[str] = ()
+) -> str:
+    """The JSON document of a command: its name, what was asked, its rows, and what is printed around its table.
+
+    Numbers that are not finite are null.
+    """
+    content = {"command": command, "asked": dict(asked), "rows": [dict(row) for row in rows], "notes": list(notes)}
+    return json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it; a path is its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if hasattr(value, "item"):  # a number of numpy
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def records(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[dict[str, Any]]:
+    """Rows of a printed table by its headings, with texts that are numbers as numbers, and `-` as None."""
+    return [{key: _value(text) for key, text in zip(header, row, strict=True)} for row in rows]
+
+
+def _value(text: str) -> Any:
+    if text == "-":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text.replace(",", ""))
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,47 @@
+"""Runs as training and grading would leave them, made by hand."""
+
+import json
+
+from redraft.config import Experiments, run_fingerprint
+from redraft.layout import Layout
+
+CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
+RECORD = {
+    "step": 0, "epoch": 0, "tokens_decoded": 1200, "tokens_verified": 0, "reward": 0.5, "fresh_reward": None,
+    "passes": [[8, 0, 3, 1.0, 3.0]],
+}  # fmt: skip
+SECONDS = {"rollout": 2.0, "verification": 0.5, "assembly": 0.0, "total": 4.0}
+
+
+PROCESSES = (("08:00:00", "08:01:00"), ("08:30:00", "08:31:00"))
+"""Starts and ends of the two processes that trained a run, for 90 seconds in steps."""
+
+
+def finish(folder, cell, seed=0, correct=3, **values):
+    """A run of ten steps in two epochs, as training and grading would leave it; the last step takes longest."""
+    run = Layout("tiny", folder / "results").run(cell, seed)
+    run.mkdir(parents=True)
+    seconds = [SECONDS] * 9 + [SECONDS | {"total": 4 * SECONDS["total"]}]
+    records = [RECORD | {"step": i, "epoch": i // 5, "seconds": seconds[i]} | values for i in range(10)]
+    (run / "steps.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    manifest = {
+        "run": f"{cell}/seed{seed}",
+        "fingerprint": run_fingerprint(Experiments(folder).run(cell, seed, "tiny")),
+        "git": {"commit": None},
+        "configuration": {"seed": seed},
+        "processes": [{"started": f"2026-11-01T{a}+00:00", "ended": f"2026-11-01T{b}+00:00"} for a, b in PROCESSES],
+        "finished": "2026-11-01T08:31:02+00:00",
+        "seconds": 90.25,
+    }
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    grade(run, correct)
+    return run
+
+
+def grade(run, correct):
+    """Scores of the policies after 9 steps and, the last one, 10 steps; as text 9 is the larger."""
+    scores = {
+        step: {"arithmetic": {"correct": k, "total": 4, "role": "in-distribution"}}
+        for step, k in (("9", 0), ("10", correct))
+    }
+    (run / "scores.json").write_text(json.dumps(scores))

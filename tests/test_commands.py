@@ -1,0 +1,273 @@
+"""What `redraft list`, `show`, `status`, `compare` and `cost` print, and how little a call of help imports."""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import chdir, redirect_stdout
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+import redraft
+from redraft.cli import COMMANDS, main
+from redraft.commands.arguments import DEFAULT_PRESET
+from redraft.config import Experiments
+from tests.finished import CELLS, SECONDS, finish
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    return tmp_path
+
+
+def printed(folder, *arguments):
+    """Standard output of a command, called in this process."""
+    out = io.StringIO()
+    with chdir(folder), redirect_stdout(out), pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    assert not end.value.code
+    return out.getvalue()
+
+
+def document(folder, *arguments):
+    """The JSON document of a command; all have one shape."""
+    content = json.loads(printed(folder, *arguments, "--json"))
+    assert list(content) == ["command", "asked", "rows", "notes"]
+    assert content["command"] == arguments[0]
+    assert all(row.keys() == content["rows"][0].keys() for row in content["rows"])
+    return content
+
+
+def test_list_fits_80_columns_and_shows_models_data_and_seeds_by_paper(folder):
+    finish(folder, "spec_rl/grpo-vanilla", seed=1)
+    finish(folder, "spec_rl/ppo-vanilla", seed=0)
+    outdated = finish(folder, "spec_rl/ppo-vanilla", seed=2) / "manifest.json"
+    outdated.write_text(json.dumps({"fingerprint": "another"}))
+    lines = printed(folder, "list").splitlines()
+    assert max(map(len, lines)) <= 80
+    headers = [re.split(r" {2,}", line) for line in lines if line.startswith("cell of ")]
+    assert headers == [[f"cell of {paper}", "model", "data", "state"] for paper in Experiments(ROOT).papers]
+    rows = [re.split(r" {2,}", line) for line in lines]
+    assert ["grpo-vanilla", "qwen3-1.7b-base", "deepmath-6k", "1/3 done"] in rows
+    outdated = rows.index(["ppo-vanilla", "qwen3-1.7b-base", "deepmath-6k", "1/3 done, 1"])
+    assert rows[outdated + 1] == ["", "outdated"], "broken into two lines"
+    of_paper = printed(folder, "list", "spec_rl").splitlines()
+    assert [line.split()[2] for line in of_paper if line.startswith("cell of ")] == ["spec_rl"]
+    assert f"{len(Experiments(ROOT).cells('spec_rl'))} cells" in of_paper[-2]
+
+
+def test_list_as_json_has_every_cell_and_says_what_a_preset_lacks(folder):
+    finish(folder, "spec_rl/grpo-vanilla", seed=1)
+    rows = {row["cell"]: row for row in document(folder, "list")["rows"]}
+    assert len(rows) == sum(len(Experiments(ROOT).cells(paper)) for paper in Experiments(ROOT).papers)
+    assert rows["spec_rl/grpo-vanilla"] == {
+        "paper": "spec_rl", "cell": "spec_rl/grpo-vanilla", "model": "qwen3-1.7b-base", "data": "deepmath-6k",
+        "reuse": "vanilla", "schedule": "-", "decoding": "-", "state": "1/3 done", "seeds_done": [1],
+    }  # fmt: skip
+    preset = yaml.safe_load((folder / "experiments/presets/tiny.yaml").read_text())
+    del preset["models"]["qwen3-14b-base"]
+    (folder / "experiments/presets/few.yaml").write_text(yaml.safe_dump(preset | {"name": "few"}))
+    rows = {row["cell"]: row for row in document(folder, "list", "--preset", "few")["rows"]}
+    assert rows["spec_rl/14b-grpo-vanilla"]["state"] == "not at this preset"
+    assert rows["spec_rl/grpo-vanilla"]["state"] == "0/3 done"
+
+
+def test_show_as_json_has_every_field_with_its_origin(folder):
+    found = document(folder, "show", "spec_rl/grpo-spec-l0.5", "--seed", "3")
+    rows = {row["field"]: row for row in found["rows"]}
+    assert found["asked"] == {"cell": "spec_rl/grpo-spec-l0.5", "preset": "tiny", "seed": 3, "backend": None}
+    assert rows["reuse.lenience"] == {"field": "reuse.lenience", "value": "e^0.5", "origin": None}
+    assert rows["trainer.group_size"]["value"] == 4
+    assert "preset tiny" in rows["trainer.group_size"]["origin"]
+    text = yaml.safe_load(printed(folder, "show", "spec_rl/grpo-spec-l0.5", "--seed", "3"))
+    assert {row["field"].partition(".")[0] for row in found["rows"]} == set(text)
+
+
+def test_status_names_what_it_is_of_and_knows_finished_runs_besides(folder):
+    core = ["preset tiny: spec_rl, grid core", "12 runs: 12 waiting"]
+    assert printed(folder, "status").splitlines() == core
+    for cell in ("ar3po/ar3po", "spec_rl/rloo-vanilla", CELLS[0]):
+        finish(folder, cell)
+    (finish(folder, "ar3po/dapo") / "manifest.json").unlink()
+    assert Experiments(ROOT).cell(CELLS[0]) in Experiments(ROOT).cells("spec_rl", ["core"])
+    target, counts, *besides = printed(folder, "status").splitlines()
+    assert (target, counts) == (core[0], "12 runs: 1 done, 11 waiting")
+    others = "2 finished runs of other cells: 1 of ar3po, 1 of spec_rl"
+    assert " ".join(besides) == f"besides {others} (`redraft list` shows which)"
+    found = document(folder, "status", "spec_rl", "--grid", "core")
+    assert found["asked"] == {"preset": "tiny", "grids": {"spec_rl": ["core"]}}
+    assert others in " ".join(found["notes"][0].split())
+    (done,) = (row for row in found["rows"] if row["state"] == "done")
+    assert (done["cell"], done["seed"], done["step"], done["detail"]) == (CELLS[0], 0, 10, [])
+    assert "besides" not in printed(folder, "status", "ar3po", "--preset", "smoke")
+
+
+def test_compare_fits_80_columns_and_as_json_has_the_numbers(folder):
+    for seed, rollouts in enumerate([(2.0, 1.0), (2.0, 0.5)]):
+        for cell, seconds in zip(CELLS, rollouts, strict=True):
+            finish(folder, cell, seed=seed, seconds=SECONDS | {"rollout": seconds})
+    lines = printed(folder, "compare", *CELLS).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == [f"first:  {CELLS[0]}", f"second: {CELLS[1]}"]
+    text = " ".join(" ".join(lines).split())
+    assert "rollout_seconds (s)" in text
+    assert "3 × as fast" in text
+    assert "[-9.706, 15.706]" in text
+    rows = {row.pop("quantity"): row for row in document(folder, "compare", *CELLS)["rows"]}
+    assert rows["rollout_seconds"] == {
+        "unit": "s", "first": 20.0, "second": 7.5, "relation": "speedup", "against": 3.0, "seeds": 2,
+        "low": pytest.approx(-9.706, abs=1e-3), "high": pytest.approx(15.706, abs=1e-3),
+    }  # fmt: skip
+    assert rows["fresh_reward"]["against"] is None, "not a number"
+
+
+def test_all_commands_have_the_workflow_s_preset_and_cost_says_how_to_ask_for_the_papers_scale(folder):
+    assert yaml.safe_load((ROOT / "workflows/config.yaml").read_text())["preset"] == DEFAULT_PRESET
+    lines = printed(folder, "cost", CELLS[0]).splitlines()
+    assert lines[0] == "costs at the preset tiny; `--preset paper` is the papers' scale"
+    found = document(folder, "cost", CELLS[0], "--preset", "paper")
+    assert found["asked"]["preset"] == "paper"
+    assert found["notes"][0] == "costs at the preset paper"
+    (cell,) = (row for row in found["rows"] if row["kind"] == "cell")
+    assert (cell["name"], cell["paper"], cell["runs"], cell["source"]) == ("grpo-vanilla", "spec_rl", 3, "Table 4")
+    assert cell["added"] is None
+
+
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+def test_cost_fits_80_columns_and_letters_stand_for_its_sources(folder, scale):
+    lines = printed(folder, "cost", "spec_rl", "--preset", scale).splitlines()
+    assert max(map(len, lines)) <= 80
+    letters = dict(line.split(": ", 1) for line in lines if re.match("[a-z]+: ", line))
+    cell = next(line.split() for line in lines if line.startswith("grpo-vanilla "))
+    wide = printed(folder, "cost", "spec_rl", "--preset", scale, "--wide").splitlines()
+    row = next(line for line in wide if line.startswith("grpo-vanilla "))
+    assert row.endswith(letters[cell[-1]])
+    assert "policies GB" in next(line for line in wide if line.startswith("cell "))
+
+
+def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard_error(folder, monkeypatch):
+    calls = []
+
+    def finished(command, stdout, check):
+        calls.append((command, stdout))
+        for seed in (0, 2):
+            finish(folder, CELLS[0], seed=seed, correct=3 - seed)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("redraft.commands.runs.subprocess.run", finished)
+    found = document(folder, "run", CELLS[0], "--seed", "0", "--seed", "2")
+    ((command, stdout),) = calls
+    assert stdout is sys.stderr
+    assert command[-1] == f"results/tiny/runs/{CELLS[0]}/seed2/diversity.parquet"
+    accuracies = {row["seed"]: row["value"] for row in found["rows"] if row["quantity"] == "accuracy:all"}
+    assert accuracies == {0: 75.0, 2: 25.0}
+    assert "--forcerun collect" in found["notes"][0]
+
+
+def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
+    log = pd.DataFrame({"uid": ["0-1"], "step": [3], "reused": [True], "share": [float("nan")]})
+    monkeypatch.setattr("analysis.prompt_log.prompt_log", lambda run, place: log)
+    assert printed(folder, "prompts", CELLS[0]) == log.to_csv(index=False)
+    rows = document(folder, "prompts", CELLS[0], "--seed", "1")["rows"]
+    assert rows == [{"uid": "0-1", "step": 3, "reused": True, "share": None}]
+    assert printed(folder, "prompts", CELLS[0], "--file", "log.csv") == "1 prompts: log.csv\n"
+    assert (folder / "log.csv").read_text() == log.to_csv(index=False)
+
+
+# How little is imported.
+
+
+HEAVY = ("torch", "transformers", "pandas", "numpy", "yaml", "analysis", "redraft.config", "snakemake")
+PROBE = """
+import sys
+from redraft.cli import main
+try:
+    main(sys.argv[2:])
+except SystemExit as end:
+    code = end.code
+found = [name for name in sys.argv[1].split(",") if name in sys.modules]
+print("\\nLOADED", code, *found)
+"""
+
+
+def loaded(*arguments, cwd=ROOT):
+    """Exit code of a command in a process of its own, and the heavy packages that it has imported."""
+    command = [sys.executable, "-c", PROBE, ",".join(HEAVY), *arguments]
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True)
+    code, *found = result.stdout.splitlines()[-1].split()[1:]
+    return code, found
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["evaluate"]])
+def test_help_imports_nothing_heavy(command):
+    """The help of all commands is made at once, so that this bounds what any command's module imports."""
+    assert loaded(*command, "--help") == ("0", [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["experiments/spec_rl"], ["no/such/folder"], ["a/b", "--protocol", "tinny"], ["a/b", "--backend", "sglang"],
+        ["a/b", "--protocol", "tiny", "--benchmarks", "sums"], ["a/b", "--harness", "x"], ["a/b", "--lighteval"],
+    ],
+)  # fmt: skip
+def test_evaluate_refuses_a_question_before_it_imports_what_samples_and_grades(arguments):
+    code, found = loaded("evaluate", *arguments)
+    assert code == "2"
+    assert not {"torch", "transformers", "pandas", "numpy", "analysis"} & set(found)
+
+
+def test_the_version_names_the_commit_if_it_is_known(folder, monkeypatch):
+    from redraft.ops import provenance
+
+    for state, text in [
+        ({"commit": "abc", "modified": True}, " (commit abc, with changes)"),
+        ({"commit": "abc", "modified": False}, " (commit abc)"), ({"commit": None, "modified": None}, ""),
+    ]:  # fmt: skip
+        monkeypatch.setattr(provenance, "git_state", lambda found=state: found)
+        assert printed(folder, "--version") == f"redraft {redraft.__version__}{text}\n"
+
+
+def test_the_package_is_a_module_that_runs_and_a_typo_is_answered_by_what_is_near():
+    result = subprocess.run([sys.executable, "-m", "redraft", "lst"], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "Did you mean 'list'?" in result.stderr
+
+
+def test_completion_knows_all_commands(monkeypatch):
+    environment = {"_REDRAFT_COMPLETE": "complete_bash", "COMP_WORDS": "redraft ", "COMP_CWORD": "1"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    result = subprocess.run(["redraft"], capture_output=True, text=True, check=False)
+    assert set(result.stdout.split()) == set(COMMANDS)
+
+
+def test_the_documentation_names_every_command_and_which_of_them_print_json():
+    text = (ROOT / "docs/cli.md").read_text()
+    first, _, rest = text.partition("## One preset")
+    assert {name for row in re.findall(r"^\| (`.+?) \|", first, re.M) for name in re.findall(r"`([a-z]+)", row)} == set(
+        COMMANDS
+    )
+    parts = {name: target.partition(":") for name, target in COMMANDS.items()}
+    functions = {name: getattr(import_module(module), function) for name, (module, _, function) in parts.items()}
+    taking = {name for name, function in functions.items() if "as_json" in signature(function).parameters}
+    assert set(COMMANDS) - taking == set(
+        re.search(r"All commands but `(\w+)` and `(\w+)` take `--json`", rest).groups()
+    )
+
+
+def test_the_error_in_the_documentation_is_the_one_that_is_printed(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with chdir(ROOT), pytest.raises(SystemExit):
+        main(["show", "spec_rl/grpo-vanila"])
+    assert capsys.readouterr().err in (ROOT / "docs/cli.md").read_text()

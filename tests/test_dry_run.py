@@ -1,0 +1,103 @@
+"""The end of a dry run."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+import snakemake_logger_plugin_redraft as plugin
+from redraft.ops.dry_run import announce, real, summary
+from redraft.ops.time_left import Left
+
+JOBS = {"train": 4, "grade": 6, "generate": 4}
+RUNS = [("ar3po/ar3po", 0), ("spec_rl/a", 0), ("spec_rl/a", 1), ("spec_rl/b", 0)]
+
+
+def test_the_summary_counts_jobs_and_runs_and_names_the_next_call(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    call = ["/venv/bin/snakemake", "-n", "--config", "papers=a b"]
+    assert summary(JOBS, RUNS, ["time: about 9 min"], call).splitlines() == [
+        "dry run: 14 jobs would run: 6 grade, 4 generate, 4 train",
+        "4 runs to train, of 3 cells: 1 of ar3po, 2 of spec_rl", "time: about 9 min",
+        "next: snakemake --config 'papers=a b'",
+    ]  # fmt: skip
+    assert summary({"report": 1}, [], [], call).splitlines()[1] == "0 runs to train"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["-n"], []),
+        (["reproduction", "--dry-run"], ["reproduction"]), (["--dryrun", "--cores", "2"], ["--cores", "2"]),
+        (["-np"], ["-p"]), (["-pn", "--notemp"], ["-p", "--notemp"]), (["-j", "2", "-n"], ["-j", "2"]),
+    ],
+)  # fmt: skip
+def test_the_next_call_is_this_one_without_what_makes_it_dry(arguments, kept):
+    assert real(["snakemake", *arguments]) == " ".join(["snakemake", *kept])
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        (Left(540.0, 9, {}), "time: about 9 min"),
+        (Left(70.0, 2, {"track": 1}), "time: at least 70 s, not counting 1 job of a kind never timed"),
+        (Left(0.0, 9, {"track": 9}), "time not known: 9 jobs of kinds never timed"),
+    ],
+)
+def test_the_time_of_a_campaign_that_has_not_begun(rest, text):
+    assert plugin.time_of(rest) == text
+
+
+def a_job(rule, **wildcards):
+    return SimpleNamespace(rule=SimpleNamespace(name=rule, norun=rule == "all"), threads=1, resources={}, output=[rule],
+                           wildcards=SimpleNamespace(**wildcards))  # fmt: skip
+
+
+class Jobs(dict):
+    """Jobs to what they wait for: nothing."""
+
+    def __getitem__(self, job):
+        return []
+
+
+def a_dry_run(handler, cost, preset="none"):
+    """What an announced dry run of two trainings, a table and a target prints behind Snakemake's last line."""
+    jobs = [a_job("train", paper="p", cell="c", seed="1"), a_job("train", paper="p", cell="c", seed="0"),
+            a_job("tables"), a_job("all")]  # fmt: skip
+    dag = SimpleNamespace(
+        jobs=jobs, jobid=jobs.index, dependencies=Jobs(),
+        needrun_jobs=lambda exclude_finished=True: [] if exclude_finished else jobs,
+    )  # fmt: skip
+    workflow = SimpleNamespace(
+        dag=dag, nodes=None, is_local=lambda rule: True, persistence=SimpleNamespace(metadata=lambda file: None),
+        resource_settings=SimpleNamespace(cores=1, local_cores=None), scheduler=SimpleNamespace(global_resources={}),
+        logger_manager=SimpleNamespace(get_log_handlers=lambda: [handler, object()]),
+    )  # fmt: skip
+    announce(workflow, preset, ["snakemake", "-n"], cost)
+    for text in ("Building DAG of jobs...", "This was a dry-run (flag -n). The order of jobs does not"):
+        handler.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
+
+
+@pytest.fixture
+def handler():
+    made = object.__new__(plugin.LogHandler)
+    logging.Handler.__init__(made)
+    made.common_settings = SimpleNamespace(dryrun=True)
+    made.__post_init__()
+    return made
+
+
+def test_a_dry_run_ends_with_the_summary_and_costs_stand_in_for_times_that_nobody_knows(handler, capsys):
+    asked = []
+    a_dry_run(handler, lambda runs: asked.append(runs) or "training: 8 GPU-hours")
+    assert capsys.readouterr().err.split("\n\n")[1].splitlines() == [
+        "dry run: 3 jobs would run: 2 train, 1 tables", "2 runs to train, of 1 cell: 1 of p",
+        "time not known: 3 jobs of kinds never timed; 1 core", "training: 8 GPU-hours", "next: snakemake",
+    ]  # fmt: skip
+    assert asked == [[("p/c", 0), ("p/c", 1)]]
+
+
+def test_known_times_need_no_costs(handler, capsys, monkeypatch):
+    monkeypatch.setattr("redraft.ops.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
+    a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
+    assert "time: about 70 s; 1 core\n" in capsys.readouterr().err

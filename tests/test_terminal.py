@@ -1,0 +1,57 @@
+"""What commands print: tables within the terminal's columns, mistakes in lines, and one JSON document."""
+
+import json
+
+import numpy as np
+import pytest
+
+from redraft.errors import UserError
+from redraft.terminal import document, error_text, records, table
+
+HEADER = ["cell", "owner", "steps"]
+ROWS = [["spec_rl/grpo", "a process on a node with a long name, and its Slurm job", "1/30"], ["b", "[8, 9]", "2,000"]]
+
+
+def test_a_table_fits_the_terminal_by_breaking_the_columns_that_may_be_broken(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = table(HEADER, ROWS, left=["owner"], wraps=["owner"]).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["cell", "spec_rl/grpo", "b"]
+    assert " ".join(" ".join(lines).split()).count("Slurm job") == 1
+    start = lines[0].index("owner")
+    assert lines[-1][start:].startswith("[8, 9]"), "brackets are text"
+    assert {len(line) for line in lines if line.endswith(("steps", "1/30", "2,000"))} == {len(lines[0])}, "to the right"
+
+
+@pytest.mark.parametrize(("wide", "wraps"), [(True, ["owner"]), (False, [])])
+def test_a_wide_table_and_one_that_cannot_be_broken_have_one_line_a_row(monkeypatch, wide, wraps):
+    monkeypatch.setenv("COLUMNS", "30")
+    header, first, _ = table(HEADER, ROWS, left=["owner"], wraps=wraps, wide=wide).splitlines()
+    assert header.split() == HEADER
+    assert all(part in first for part in ROWS[0])
+
+
+def test_a_mistake_is_broken_into_lines_whose_lists_stay_in_their_column(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    error = UserError(
+        "no such cell", file="a/cells.yaml", key="cell", value="x", allowed=[f"name-{i}" for i in range(9)]
+    )
+    assert error_text(error).splitlines() == [
+        "error: a/cells.yaml: no such cell", "  key:     cell", "  value:   'x'", "  allowed: name-0, name-1, name-2,",
+        "           name-3, name-4, name-5,", "           name-6, name-7, name-8",
+    ]  # fmt: skip
+
+
+def test_a_document_is_json_also_where_numbers_are_not():
+    rows = [{"a": float("nan"), "b": (1, float("inf")), "c": {"d": None}, "n": np.int64(7), "x": np.float64("nan")}]
+    found = json.loads(document("list", {"preset": "tiny"}, rows, ["note"]))
+    assert found == {
+        "command": "list", "asked": {"preset": "tiny"}, "notes": ["note"],
+        "rows": [{"a": None, "b": [1, None], "c": {"d": None}, "n": 7, "x": None}],
+    }  # fmt: skip
+
+
+def test_rows_of_texts_have_numbers_where_the_texts_are_numbers():
+    assert records(["a", "b", "c", "d"], [["1,234", "0.50", "-", "never"]]) == [
+        {"a": 1234, "b": 0.5, "c": None, "d": "never"}
+    ]
