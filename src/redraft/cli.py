@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from redraft.config import Experiments, run_fingerprint
+from redraft.config import Experiments, own, run_fingerprint, variants
 from redraft.config.resolve import Settings
 from redraft.errors import UserError
 from redraft.files import NO_SPACE
@@ -24,7 +24,26 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 stages = typer.Typer(cls=StageGroup, no_args_is_help=True, help="Single stages, as the workflow's rules run them.")
 app.add_typer(stages, name="stage", hidden=True)
 
-Cell = Annotated[str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec-l0.5")]
+
+def _find(name: str) -> str:
+    return Experiments().find(name)
+
+
+def _take_cells(file: str | None) -> None:
+    """Take a file of one's own as a paper, in this process and those that it starts."""
+    if file is not None:
+        os.environ[own.VARIABLE] = file
+        own.cells_file()
+
+
+Cell = Annotated[
+    str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec-l0.5, or only a cell that one paper has.",
+                        callback=_find)
+]  # fmt: skip
+Cells = Annotated[
+    str | None, typer.Option("--cells", help="File of cells of one's own, taken as a paper.", callback=_take_cells,
+                             is_eager=True, expose_value=False)
+]  # fmt: skip
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 DEFAULT_PRESET = "tiny"
@@ -32,16 +51,26 @@ DEFAULT_PRESET = "tiny"
 
 
 @app.command("list")
-def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET) -> None:
+def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET, cells: Cells = None) -> None:
     """List all cells, their reuse, schedule and decoding if these are not the usual ones, and their finished runs."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
+    mistakes = []
     for name in [paper] if paper else experiments.papers:
-        for cell in experiments.cells(name):
+        try:
+            listed = experiments.cells(name)
+        except UserError as error:
+            mistakes.append(error)
+            continue
+        for cell in listed:
             done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
             schedule = cell.schedule.kind if cell.schedule else "-"
             decoding = getattr(cell.decoding, "when", "-")
             typer.echo(f"{cell.id:<42} {cell.reuse.kind:<12} {schedule:<8} {decoding:<10} {', '.join(done) or '-'}")
+    for mistake in mistakes[:-1]:
+        typer.echo(f"error: {mistake}", err=True)
+    if mistakes:
+        raise mistakes[-1]
 
 
 @app.command()
@@ -50,6 +79,7 @@ def show(
     preset: Preset = DEFAULT_PRESET,
     seed: Seed = 0,
     backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
+    cells: Cells = None,
 ) -> None:
     """Print one cell resolved to a complete run, and where each value of its trainer comes from."""
     experiments = Experiments()
@@ -81,27 +111,45 @@ def _with_origins(text: str, settings: Settings) -> str:
 @app.command()
 def run(
     cell: Cell,
-    seed: Annotated[list[int], typer.Option(help="Seed of the run; may be given several times.")] = [0],  # noqa: B006
+    seed: Annotated[
+        list[str], typer.Option("--seed", "--seeds", help="0, 0-2 or 0,2,5; may be given several times.")
+    ] = ["0"],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="key=value: make a variant of the cell, such as trainer.group_size=16.")
+    ] = [],  # noqa: B006
+    name: Annotated[str, typer.Option(help="Name of the variant; one that follows from its settings if empty.")] = "",
+    cells: Cells = None,
 ) -> None:
-    """Run one cell: make its model, train, evaluate, and print the main quantities."""
-    experiments, layout = Experiments(), Layout(preset)
-    if twice := [s for s in seed if seed.count(s) > 1]:
-        raise UserError("this seed is given twice", key="--seed", value=twice[0])
-    for s in seed:
+    """Run one cell: make its model, train, evaluate, and print the main quantities. `--set` makes a variant of it."""
+    experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
+    if name and not settings:
+        raise UserError("only a variant gets a name", key="--name", value=name, allowed="together with --set")
+    if settings:
+        cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
+        experiments = Experiments()
+        typer.echo(f"{cell}: {experiments.cells_of(own.OWN)}")
+    for s in seeds:
         experiments.run(cell, s, preset).check_supported()
-    folders = [layout.run(cell, s) for s in seed]
+    folders = [layout.run(cell, s) for s in seeds]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
     if code := subprocess.run(command, check=False).returncode:
         raise typer.Exit(code)
-    for s, folder in zip(seed, folders, strict=True):
+    for s, folder in zip(seeds, folders, strict=True):
         typer.echo(f"\n{cell} seed {s}: {folder}")
         rows = [[name, number(value)] for name, value in summary(folder, cell, s).items()]
         typer.echo(aligned(["quantity", "value"], rows))
-    config = "" if preset == DEFAULT_PRESET else f"--config preset={preset} "
-    typer.echo(f"\n`snakemake {config}--forcerun collect` takes it into the tables.")
+    config = [] if preset == DEFAULT_PRESET else [f"preset={preset}"]
+    if (base := experiments.cell(cell).base) is None:
+        text = f"`snakemake {f'--config {config[0]} ' if config else ''}--forcerun collect` takes it into the tables."
+    else:
+        config.append(f"papers={cell.partition('/')[0]}")
+        text = (
+            f"`snakemake --config {' '.join(config)}` makes a table of it beside {base}, for all seeds of the preset."
+        )
+    typer.echo(f"\n{text}")
 
 
 @app.command()
@@ -109,6 +157,7 @@ def compare(
     first: Cell,
     second: Cell,
     preset: Preset = DEFAULT_PRESET,
+    cells: Cells = None,
 ) -> None:
     """Compare two cells over the seeds that both have finished: means, and paired intervals."""
     experiments, layout = Experiments(), Layout(preset)
@@ -123,6 +172,7 @@ def prompts(
     preset: Preset = DEFAULT_PRESET,
     seed: Seed = 0,
     file: Annotated[Path | None, typer.Option(help="CSV file; printed if empty.")] = None,
+    cells: Cells = None,
 ) -> None:
     """Log of every prompt of a run: responses made, correct ones, and what memory gave."""
     from analysis.prompt_log import prompt_log
@@ -175,6 +225,7 @@ def cost(
     gpus: Annotated[int, typer.Option(help="GPUs (or cores) at hand; 0 for what one run takes.")] = 0,
     extras: Annotated[bool, typer.Option(help="With what goes beyond the paper.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write all lines to this file too.")] = None,
+    cells: Cells = None,
 ) -> None:
     """Print the cost of a campaign before its launch: hours and storage by cell, and the addition of each table."""
     import pandas as pd
@@ -187,12 +238,12 @@ def cost(
     settings, frames = experiments.preset(preset), []
     asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
     for name, wanted in costs.wanted(experiments, settings, asked).items():
-        cells = costs.costs_of(wanted, experiments, settings, layout)
-        parts = costs.part_costs(cells, costs.parts(experiments, name, "extras" in asked))
+        lines = costs.costs_of(wanted, experiments, settings, layout)
+        parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in asked))
         rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
         available = gpus or costs.devices(settings)
-        typer.echo(cost_text.text(cells, parts, settings, available, rules.hardware if rules else None))
-        frames.append(cost_text.frame(cells, parts, settings).assign(paper=name))
+        typer.echo(cost_text.text(lines, parts, settings, available, rules.hardware if rules else None))
+        frames.append(cost_text.frame(lines, parts, settings).assign(paper=name))
     if csv:
         with atomic(csv) as temporary:
             pd.concat(frames).to_csv(temporary, index=False, float_format="%.10g")
@@ -287,6 +338,7 @@ def status(
     grid: Annotated[list[str], typer.Option(help="Only this grid; may be given several times.")] = [],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
     every: Annotated[bool, typer.Option("--all", help="Also list the runs that wait or are done.")] = False,
+    cells: Cells = None,
 ) -> None:
     """Print the state of every run, and the end of each failed one."""
     from redraft.ops.status import status as look
