@@ -55,18 +55,12 @@ def list_cells(paper: str = "", preset: Preset = DEFAULT_PRESET, cells: Cells = 
     """List all cells, their reuse, schedule and decoding if these are not the usual ones, and their finished runs."""
     experiments, layout = Experiments(), Layout(preset)
     experiments.preset(preset)
-    mistakes = []
-    for name in [paper] if paper else experiments.papers:
-        try:
-            listed = experiments.cells(name)
-        except UserError as error:
-            mistakes.append(error)
-            continue
-        for cell in listed:
-            done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
-            schedule = cell.schedule.kind if cell.schedule else "-"
-            decoding = getattr(cell.decoding, "when", "-")
-            typer.echo(f"{cell.id:<42} {cell.reuse.kind:<12} {schedule:<8} {decoding:<10} {', '.join(done) or '-'}")
+    listed, mistakes = experiments.readable([paper] if paper else experiments.papers)
+    for cell in listed:
+        done = sorted(path.parent.name for path in layout.run(cell.id, "*").parent.glob("seed*/scores.json"))
+        schedule = cell.schedule.kind if cell.schedule else "-"
+        decoding = getattr(cell.decoding, "when", "-")
+        typer.echo(f"{cell.id:<42} {cell.reuse.kind:<12} {schedule:<8} {decoding:<10} {', '.join(done) or '-'}")
     for mistake in mistakes[:-1]:
         typer.echo(f"error: {mistake}", err=True)
     if mistakes:

@@ -60,9 +60,10 @@ def checked_config():
 
 def take_cells():
     """Take a file of cells of one's own, which in a frozen copy lies among the papers."""
-    file = Path(str(config["cells"]))
-    copied = Path(workflow.basedir) / own.place(file)
-    os.environ[own.VARIABLE] = str(copied if copied.exists() else file)
+    file, code = Path(str(config["cells"])), Path(workflow.basedir)
+    os.environ[own.VARIABLE] = str(
+        code / own.place(file) if freeze.frozen(code) else file
+    )
     own.cells_file()
 
 

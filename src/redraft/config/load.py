@@ -1,6 +1,7 @@
 """Experiment files of a repository, and the resolution of cells to runs."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -239,6 +240,16 @@ class Experiments(PaperFiles):
                 raise UserError("no such grid", file=self.cells_of(paper), value=grid, allowed=by_grid)
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
 
+    def readable(self, papers: Iterable[str]) -> tuple[list[Cell], list[UserError]]:
+        """Cells of papers, and a mistake for each paper whose file has one, which takes nothing from the others."""
+        cells, mistakes = [], []
+        for paper in papers:
+            try:
+                cells += self.cells(paper)
+            except UserError as error:
+                mistakes.append(error)
+        return cells, mistakes
+
     def grids(self, paper: str, beyond_paper: bool) -> list[str]:
         """Names of the grids that the paper reports, or of those beyond the paper."""
         grids = self.cell_file(paper).grids
@@ -264,17 +275,17 @@ class Experiments(PaperFiles):
         """Ids of the cells of that name, of all papers; those that are excluded if there are no others.
 
         Raises:
-            UserError: if no paper has one and the file of a paper has a mistake.
+            UserError: if no paper has one and a paper's file has a mistake.
         """
         found, excluded, mistakes = [], [], []
         for paper in self.papers:
             try:
-                expanded = self._expanded(paper)
+                cells, without, _ = self._expanded(paper)
             except UserError as error:
                 mistakes.append(error)
                 continue
-            found += [f"{paper}/{name}"] if name in expanded.cells else []
-            excluded += [f"{paper}/{name}"] if name in expanded.excluded else []
+            found += [f"{paper}/{name}"] if name in cells else []
+            excluded += [f"{paper}/{name}"] if name in without else []
         if mistakes and not found + excluded:
             raise mistakes[0]
         return found or excluded
@@ -291,7 +302,7 @@ class Experiments(PaperFiles):
         if len(ids) > 1:
             raise UserError("several papers have a cell of this name", key="cell", value=name, allowed=ids)
         if not ids:
-            every = {cell.name: cell.id for paper in self.papers for cell in self.cells(paper)}
+            every = {cell.name: cell.id for cell in self.readable(self.papers)[0]}
             raise UserError("no paper has a cell of this name", key="cell", value=name,
                             allowed=[every[other] for other in near(name, every)])  # fmt: skip
         return ids[0]

@@ -107,7 +107,7 @@ def default_tables(cells: Iterable[Cell]) -> TableFile:
             by_base.setdefault(cell.base, []).append(cell)
     rows = []
     for base, own in by_base.items():
-        rows += [Row(label=base, cell=base, group=base, baseline=base)]
+        rows += [Row(label="(base)", cell=base, group=base, baseline=base)]
         rows += [Row(label=cell.name, cell=cell.name, group=base, baseline=base) for cell in own]
     if not rows:
         return TableFile()
