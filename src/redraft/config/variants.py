@@ -82,20 +82,20 @@ def variant(experiments: Experiments, cell_id: str, settings: Sequence[str], nam
     """
     start, changes = experiments.cell(cell_id), _parsed(settings)
     definition = own.over(own.stated(start), changes)
-    try:
-        given = {"paper": own.OWN, "name": name or "x", "base": start.base or start.id}
-        cell = parse(Cell, {**definition, **given}, SET)
-    except UserError as error:
-        if error.key == "name":
-            raise UserError(error.message, key=NAME, value=name) from None
-        raise
+    cell = _named(definition, start.base or start.id, name or start.name)
     if name:
         return cell
-    derived = "-".join([start.name, *_words(changes, own.stated(cell))])
+    return _named(definition, cell.base, "-".join([start.name, *_words(changes, own.stated(cell))]))
+
+
+def _named(definition: dict[str, Any], base: str | None, name: str) -> Cell:
     try:
-        return parse(Cell, cell.model_dump(exclude_unset=True) | {"name": derived}, SET)
-    except UserError:
-        raise UserError("no name follows from these settings", key=NAME, value=derived, allowed="give one") from None
+        return parse(Cell, {**definition, "paper": own.OWN, "name": name, "base": base}, SET)
+    except UserError as error:
+        if error.key != "name":
+            raise
+        raise UserError("this is no name of a cell", key=NAME, value=name,
+                        allowed="letters, digits, _, - and single dots") from None  # fmt: skip
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:
