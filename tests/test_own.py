@@ -470,6 +470,24 @@ def test_status_and_cost_know_it(folder):
     assert "own" not in wanted(experiments, preset, ["reproduction"])
 
 
+def test_a_variant_that_was_made_for_another_preset_is_no_obstacle(folder):
+    preset = folder / "experiments/presets/smoke.yaml"
+    other = (
+        preset.read_text().replace("name: smoke", "name: other").replace("models:\n", "models:\n  new: {kind: tiny}\n")
+    )
+    preset.with_name("other.yaml").write_text(other)
+    keep(folder, "model=new", name="new", preset="other")
+    keep(folder, *SETTINGS, name="mine")
+    experiments = Experiments(folder)
+    assert "the preset has nothing" in experiments.misfit("own/new", "smoke")
+    assert (experiments.misfit("own/new", "other"), experiments.misfit("own/mine", "smoke")) == ("", "")
+    runs = status(Layout("smoke", folder / "results"), experiments, ["own"])
+    assert {run.cell for run in runs} == {"own/mine"}
+    assert experiments.misfit(BASE, "smoke") == ""
+    file = cells_file(folder, axes={"a": {"x": {"model": "new"}}})
+    assert Experiments(folder, file).misfit("my_cells/x", "smoke") == "", "a mistake there is an error"
+
+
 def test_a_cell_without_its_paper(experiments):
     assert experiments.find("grpo-spec-linf") == "spec_rl/grpo-spec-linf"
     assert experiments.find("ar3po/nothing") == "ar3po/nothing"

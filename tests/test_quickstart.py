@@ -37,11 +37,8 @@ COMMANDS = [line for section in SECTIONS for line in commands(section)]
 
 
 @pytest.mark.parametrize("line", COMMANDS, ids=" ".join)
-def test_commands_take_the_options_that_they_get(line, tmp_path, monkeypatch):
+def test_commands_take_the_options_that_they_get(line):
     if line[0] == "redraft":
-        (tmp_path / "my_cells.yaml").write_text(fenced(GRID, "yaml")[0])
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("REDRAFT_CELLS", "")
         group = typer.main.get_command(app)
         context = click.Context(group)
         _, command, rest = group.resolve_command(context, line[1:])
@@ -65,6 +62,18 @@ def test_the_preset_of_its_own_resolves_the_cell_that_it_names(tmp_path):
     assert set(experiments.preset_of("mine", "spec_rl").benchmarks) == {"mine-held-out"}
     assert {cell.name for cell in experiments.cells("spec_rl", ["pair"])} == {"grpo-vanilla", "grpo-spec-l0.5"}
     parse(Preset, content, "quickstart.md")
+
+
+def test_the_grid_has_the_cells_that_its_table_and_figure_name(tmp_path):
+    file = tmp_path / "my_cells.yaml"
+    file.write_text(fenced(GRID, "yaml")[0])
+    experiments = Experiments(ROOT, file)
+    names = ["g2-none", "g2-l0.4", "g2-linf", "g4-l0.4"]
+    assert [cell.name for cell in experiments.cells("my_cells")] == names
+    assert [row.cell for row in experiments.tables("my_cells").tables[0].rows] == [*names[:3], "spec_rl/grpo-spec-l0.5"]
+    assert experiments.figures("my_cells").figures[0].panels[0].cells == names[:3]
+    for cell in names:
+        experiments.run(f"my_cells/{cell}", 0, "smoke")
 
 
 def test_the_site_file_is_one():
@@ -105,17 +114,35 @@ def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(tmp_path):
     called(run, tmp_path)
     assert manifest.stat().st_mtime_ns == before, "an unchanged repeat is no run"
 
-    (tmp_path / "my_cells.yaml").write_text(fenced(GRID, "yaml")[0])
+    (tmp_path / "my_cells.yaml").write_text(smaller(fenced(GRID, "yaml")[0]))
     listed, cost, sweep = commands(GRID)
     assert "my_cells/g2-l0.4" in called(listed, tmp_path)
-    assert "g2-linf" in called(cost, tmp_path)
+    assert "l0.4" in called(cost, tmp_path)
     called([*sweep, "seeds=1"], tmp_path)
     rows = pd.read_csv(tmp_path / "results/smoke/tables/my_cells/table101.csv")
-    tokens = rows[rows["column"] == "tokens"].set_index("row")["reproduced"]
-    assert tokens["full reuse"] < tokens["e^0.4"] <= tokens["no reuse"] == 1
+    assert set(rows["cell"]) == {"my_cells/g2-l0.4", "spec_rl/grpo-spec-l0.5"}
     assert (tmp_path / "results/smoke/figures/my_cells/figure101.svg").exists()
     code = next(iter((tmp_path / "results/smoke/code").glob("*/experiments/my_cells/cells.yaml")))
     assert code.read_text() == (tmp_path / "my_cells.yaml").read_text()
     plain = called(["snakemake", "-n", "--config", "preset=smoke", "seeds=1"], tmp_path)
     assert "collect" in plain
     assert "runs/own/" not in plain, "finished runs of one's own are taken in, and no others made"
+
+
+def smaller(text):
+    """The grid of the page with one cell, whose base has been run, and without its table."""
+    content = yaml.safe_load(text)
+    grid = content["grids"][0]
+    grid["axes"] = {"size": {"g2": grid["axes"]["size"]["g2"]}, "reuse": {"l0.4": grid["axes"]["reuse"]["l0.4"]}}
+    del grid["exclude"], content["tables"]
+    content["figures"][0]["panels"][0]["cells"] = ["g2-l0.4", "spec_rl/grpo-spec-l0.5"]
+    return yaml.safe_dump(content)
+
+
+def test_a_file_that_is_not_there_is_one_message_of_the_workflow(tmp_path):
+    copy_to(tmp_path)
+    result = subprocess.run(["snakemake", "-n", "--config", "preset=smoke", "cells=nothing.yaml"], cwd=tmp_path,
+                            capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    assert result.returncode == 2
+    assert "no such file of cells" in result.stderr
+    assert "Traceback" not in result.stderr

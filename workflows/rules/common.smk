@@ -151,6 +151,7 @@ def finished_runs(paper):
         for cell in EXPERIMENTS.cells(paper)
         for seed in sorted(LAYOUT.seeds(cell.id))
         if (LAYOUT.run(cell.id, seed) / "scores.json").exists()
+        and not EXPERIMENTS.misfit(cell.id, PRESET.name)
     ]
 
 
@@ -185,7 +186,8 @@ def asked_cells(paper):
         grids += PRESET.default.get(paper, [])
         grids += EXPERIMENTS.grids(paper, beyond_paper=True)
     own_cells = EXPERIMENTS.cells(paper, grids or PRESET.default.get(paper))
-    bases = dict.fromkeys(cell.base for cell in own_cells if cell.base)
+    fitting = [c for c in own_cells if not EXPERIMENTS.misfit(c.id, PRESET.name)]
+    bases = dict.fromkeys(cell.base for cell in fitting if cell.base)
     return own_cells + [EXPERIMENTS.cell(base) for base in bases]
 
 
@@ -196,6 +198,8 @@ def reason_to_leave_out(cell_id):
     Problems that a user has to make are no condition for all other cells of a paper. A default cell whose file is
     missing is no exception but a mistake, and Snakemake names the file.
     """
+    if misfit := EXPERIMENTS.misfit(cell_id, PRESET.name):
+        return misfit
     run = EXPERIMENTS.run(cell_id, PRESET.seeds[0], PRESET.name)
     default = EXPERIMENTS.cells(run.paper, PRESET.default.get(run.paper))
     missing = [file for file in problem_files(run.data) if not Path(file).exists()]
@@ -240,9 +244,8 @@ def wanted(paper):
     Where only finished runs are wanted, those of the cells that they start from are as well, of the same seeds, if
     they are finished or another paper wants them.
     """
-    every = [(cell, seed) for cell in wanted_cells(paper) for seed in PRESET.seeds]
     if not is_taken_in(paper):
-        return every
+        return [(cell, seed) for cell in wanted_cells(paper) for seed in PRESET.seeds]
     done = finished_runs(paper)
     bases = {(cell.base, seed) for cell, seed in done}
     others = [
@@ -288,7 +291,8 @@ def timing_files(paper):
 def check_paper(paper):
     """Read what rules need only later, so that a mistake in it is said at once."""
     for cell in EXPERIMENTS.cells(paper, PRESET.default.get(paper)):
-        EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name)
+        if not EXPERIMENTS.misfit(cell.id, PRESET.name):
+            EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name)
     EXPERIMENTS.tables(paper)
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)

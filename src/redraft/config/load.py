@@ -357,6 +357,19 @@ class Experiments(PaperFiles):
         self._check_sizes(cell, run)
         return run
 
+    def misfit(self, cell_id: str, preset_name: str) -> str:
+        """Reason why a variant has no run at a preset, if it was made for another; empty for all other cells.
+
+        The presets share one file of variants. A mistake in any other file is an error.
+        """
+        if cell_id.partition("/")[0] != own.OWN:
+            return ""
+        try:
+            self.run(cell_id, 0, preset_name)
+        except UserError as error:
+            return error.message
+        return ""
+
     def _check_sizes(self, cell: Cell, run: Run) -> None:
         """Refuse a run whose schedule or method does not fit its trainer and data.
 

@@ -71,6 +71,7 @@ def status(
         experiments.run(cell.id, seed, preset.name)
         for paper in asked
         for cell in experiments.cells(paper, wanted[paper])
+        if not experiments.misfit(cell.id, preset.name)
         for seed in sorted({*preset.seeds, *layout.seeds(cell.id)})
     ]
     return [run_status(layout, run) for run in runs if not run.unsupported]
