@@ -17,7 +17,7 @@ from redraft.cli import app
 from redraft.config import Experiments, Preset
 from redraft.config.read import parse
 from redraft.config.site import Site
-from tests.checkout import copy_to
+from tests.checkout import copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
@@ -124,9 +124,9 @@ def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(tmp_path):
     assert (tmp_path / "results/smoke/figures/my_cells/figure101.svg").exists()
     code = next(iter((tmp_path / "results/smoke/code").glob("*/experiments/my_cells/cells.yaml")))
     assert code.read_text() == (tmp_path / "my_cells.yaml").read_text()
-    plain = called(["snakemake", "-n", "--config", "preset=smoke", "seeds=1"], tmp_path)
-    assert "collect" in plain
-    assert "runs/own/" not in plain, "finished runs of one's own are taken in, and no others made"
+    planned = snakemake(tmp_path, "seeds=1", "-n").stderr
+    assert "results/smoke/collected/own/runs.parquet" in planned, "finished runs of one's own are in the report"
+    assert "runs/own/" not in planned, "and none is made"
 
 
 def smaller(text):
@@ -136,13 +136,12 @@ def smaller(text):
     grid["axes"] = {"size": {"g2": grid["axes"]["size"]["g2"]}, "reuse": {"l0.4": grid["axes"]["reuse"]["l0.4"]}}
     del grid["exclude"], content["tables"]
     content["figures"][0]["panels"][0]["cells"] = ["g2-l0.4", "spec_rl/grpo-spec-l0.5"]
-    return yaml.safe_dump(content)
+    return yaml.safe_dump(content, sort_keys=False)
 
 
 def test_a_file_that_is_not_there_is_one_message_of_the_workflow(tmp_path):
     copy_to(tmp_path)
-    result = subprocess.run(["snakemake", "-n", "--config", "preset=smoke", "cells=nothing.yaml"], cwd=tmp_path,
-                            capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    result = snakemake(tmp_path, "cells=nothing.yaml", "-n")
     assert result.returncode == 2
     assert "no such file of cells" in result.stderr
     assert "Traceback" not in result.stderr
