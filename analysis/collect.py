@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.repeats import with_repeats
 from analysis.speculation import with_measurements
 from analysis.statistics import NO_BLOCKS, Blocks
-from redraft.config import Benchmark, Experiments, run_fingerprint, sampling_fingerprint
+from redraft.config import Benchmark, Experiments, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
@@ -101,8 +101,9 @@ class Runs:
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
-    """All complete runs of a paper's cells, also those that nobody asked for this time.
+    """All complete runs of a paper's cells, and of those that they start from, also if nobody asked for them this time.
 
+    A cell of another paper goes by its id, `paper/cell`.
     A run whose configuration or benchmarks are not today's, or whose initial policy was not evaluated, is left out
     and named. Seeds of the preset without a finished run are named too.
 
@@ -111,14 +112,14 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     """
     runs, steps, scores = [], [], []
     asked = experiments.preset(layout.preset)
-    protocol = asked.protocol_of(paper)
-    for manifest in sorted((layout.folder / "runs" / paper).glob("*/seed*/manifest.json")):
+    for name, manifest in _manifests(layout, paper, experiments):
         folder = manifest.parent
         seed = int(folder.name.removeprefix("seed"))
-        key: dict[str, Any] = {"cell": folder.parent.name, "seed": seed}
+        key: dict[str, Any] = {"cell": name, "seed": seed}
         if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
             continue
         content, scored = read_json(manifest), read_json(folder / "scores.json")
+        protocol = _protocol(id_of(paper, name), paper, layout.preset, experiments)
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
         sampled = {_sampled(folder), _sampled(initial)}
@@ -140,6 +141,23 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
     manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
     timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
     return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
+
+
+def _manifests(layout: Layout, paper: str, experiments: Experiments) -> list[tuple[str, Path]]:
+    """Manifests of the finished runs of a paper, and of the cells that its own start from, by the names of cells."""
+    runs = layout.folder / "runs"
+    found = [(file.parents[1].name, file) for file in sorted((runs / paper).glob("*/seed*/manifest.json"))]
+    for base in experiments.cell_file(paper).bases:
+        found += [(base, file) for file in sorted((runs / base).glob("seed*/manifest.json"))]
+    return found
+
+
+def _protocol(cell: str, paper: str, preset: str, experiments: Experiments) -> str:
+    """Protocol of a cell, or of its paper if there is no such cell any more."""
+    try:
+        return experiments.protocol_of(preset, cell)
+    except UserError:
+        return experiments.protocol_of(preset, paper)
 
 
 DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
@@ -176,7 +194,7 @@ def _outdated(
     then, today = manifest["configuration"], run.model_dump(mode="json")
     if any(_differ(then.get(part), today[part]) for part in DEFINING):
         return "a default of its configuration changed"
-    evaluated = experiments.preset_of(preset, cell.partition("/")[0]).of_seed(int(seed))
+    evaluated = experiments.preset_of(preset, cell).of_seed(int(seed))
     if not first:
         return "its initial policy was not evaluated"
     if sampled != {sampling_fingerprint(evaluated)}:

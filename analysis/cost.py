@@ -103,6 +103,8 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
     names = {p: {grid.name for grid in experiments.cell_file(p).grids} for p in ([paper] if paper else preset.default)}
     if holding := [p for p in names if name in names[p]]:
         return [cell for p in holding for cell in experiments.cells(p, [name])]
+    if not paper and experiments.named_so(name):
+        return [experiments.cell(experiments.find(name))]
     if not paper:
         grids_of_all = [grid for grids in names.values() for grid in grids]
         allowed = ["reproduction", "extras", *experiments.papers, *grids_of_all, "paper/cell"]
@@ -113,8 +115,8 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
 def costs_of(cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout) -> list[CellCost]:
     """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown."""
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
-    estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.paper for cell in known}}
-    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.paper]) for cell in known]
+    estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
+    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home]) for cell in known]
 
 
 def _cell_cost(cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates) -> CellCost:

@@ -62,7 +62,7 @@ class Estimates:
     @classmethod
     def of(cls, experiments: Experiments, paper: str, preset: Preset) -> "Estimates":
         """The rules and tables of a paper."""
-        spec, folder = experiments.reported(paper), experiments.folder / paper
+        spec, folder = experiments.reported(paper), experiments.folder_of(paper)
         if not spec or not spec.cost or not spec.times:
             return cls(preset)
         numbers = {spec.times.table, *spec.cost.speedups, *spec.cost.lengths}

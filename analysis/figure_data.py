@@ -13,7 +13,7 @@ from analysis.quantities import SPENT, by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
 from analysis.rollouts import in_bin, of_initial, of_prompts, quantities_of_bins
 from analysis.statistics import Estimate, estimate
-from redraft.config import Cell, Experiments, Figure, Panel
+from redraft.config import Cell, Experiments, Figure, Panel, id_of
 from redraft.config.figures import PublishedCurves
 from redraft.errors import UserError
 from redraft.layout import published_data
@@ -86,8 +86,8 @@ def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
     spec = experiments.reported(paper)
     for panel in figure.panels:
         if panel.reported_in and spec:
-            table = read_reported(experiments.folder / paper, panel.reported_in.table, spec)
-            rows = {cell: table.row(experiments.cell(f"{paper}/{cell}")) for cell in panel.cells}
+            table = read_reported(experiments.folder_of(paper), panel.reported_in.table, spec)
+            rows = {cell: table.row(experiments.cell(id_of(paper, cell))) for cell in panel.cells}
             column = panel.reported_in.column
             found[panel.title] = {cell: row[column] for cell, row in rows.items() if column in row}
     return found

@@ -3,7 +3,7 @@
 from analysis.collect import Runs
 from analysis.figure_data import figure_data, reported_bars
 from analysis.figures import draw
-from redraft.config import Experiments
+from redraft.config import Experiments, id_of
 from redraft.files import atomic
 from redraft.layout import Layout
 
@@ -14,7 +14,7 @@ def write_figures(preset: str, paper: str) -> None:
     runs, scale = Runs.load(layout.collected(paper)), experiments.preset_of(preset, paper)
     for figure in experiments.figures(paper).figures:
         reported = reported_bars(figure, experiments, paper) if scale.paper_scale else {}
-        cells = {name: experiments.cell(f"{paper}/{name}") for panel in figure.panels for name in panel.cells}
+        cells = {name: experiments.cell(id_of(paper, name)) for panel in figure.panels for name in panel.cells}
         stand_in = "" if all(panel.from_files for panel in figure.panels) else scale.stand_in
         unsampled = experiments.benchmark_file().sets.keys() - scale.benchmarks.keys()
         data = figure_data(figure, runs, scale.paper_scale, reported, cells, unsampled, scale.probe)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from analysis.collect import Runs
 from analysis.reported import ReportedTable
-from redraft.config import Cell, Clock, Experiments, Row, Run, RunTable, StepTable
+from redraft.config import Cell, Clock, Experiments, Row, Run, RunTable, StepTable, id_of
 from redraft.errors import UserError
 
 
@@ -69,7 +69,7 @@ def lines_of(table: RunTable, source: Source) -> list[Line]:
 def _along(line: Line, source: Source) -> list[Line]:
     """A line a policy that is evaluated during the run; the line itself if the preset has no such run."""
     try:
-        run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
+        run = source.experiments.run(id_of(source.paper, line.row.cell), 0, source.preset)
     except UserError:
         return [replace(line, known=False)]
     timed = replace(line, clock=run.trainer.evaluation_clock)
@@ -98,4 +98,4 @@ def _ticks(line: Line, run: Run, source: Source) -> list[int]:
 
 def lookup(source: Source, cell: str) -> Cell:
     """The cell of that name."""
-    return source.experiments.cell(f"{source.paper}/{cell}")
+    return source.experiments.cell(id_of(source.paper, cell))

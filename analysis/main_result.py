@@ -9,7 +9,7 @@ from analysis.columns import expand
 from analysis.measure import relation
 from analysis.render import Sheet, html
 from analysis.verdicts import MISSING
-from redraft.config import Experiments, RunTable, TableWithoutRuns
+from redraft.config import Experiments, RunTable, TableWithoutRuns, id_of
 from redraft.layout import Layout
 
 
@@ -31,7 +31,7 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     compared = [row for row in whole.rows if row.at == "end" and row.cell != (row.baseline or whole.baseline)]
     cells = read_table(layout.table(paper, table.number))
     cells = cells[cells["column"].isin([column.name for column in relative]) & (cells["verdict"] != MISSING)]
-    keys = pd.MultiIndex.from_tuples([(row.label, f"{paper}/{row.cell}") for row in compared], names=["row", "cell"])
+    keys = pd.MultiIndex.from_tuples([(row.label, id_of(paper, row.cell)) for row in compared], names=["row", "cell"])
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
     run = len(cells[["row", "cell"]].drop_duplicates())
     sheet = Sheet(whole.model_copy(update={"note": ""}), relative, cells, preset.stand_in)

@@ -27,7 +27,7 @@ def judge_claims(preset: str, paper: str) -> None:
     layout, experiments = Layout(preset), Experiments()
     runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
     spec = experiments.reported(paper)
-    tables = ReportedTables(experiments.folder / paper, spec, experiments) if spec else None
+    tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
     family = family_of(Source(runs, no_reported(), experiments, paper, preset, paper_scale))
     write_json(layout.claims(paper), judge(experiments.claims(paper).claims, runs, paper_scale, tables, family))
 
@@ -46,7 +46,7 @@ def _case_numbers(paper: str) -> list[int]:
     experiments = Experiments()
     if declared := experiments.figures(paper).cases:
         return declared.numbers
-    raise UserError("this paper has no case studies", file=experiments.folder / paper / "figures.yaml", key="cases")
+    raise UserError("this paper has no case studies", file=experiments.path(paper, "figures.yaml"), key="cases")
 
 
 def report(preset: str, papers: list[str]) -> None:

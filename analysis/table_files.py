@@ -84,7 +84,7 @@ def _reported(table: Table, source: Source) -> ReportedTable:
     vocabulary = source.experiments.reported(source.paper)
     if vocabulary is None or table.reported_number is None:
         return no_reported()
-    return read_reported(source.experiments.folder / source.paper, table.reported_number, vocabulary)
+    return read_reported(source.experiments.folder_of(source.paper), table.reported_number, vocabulary)
 
 
 def _write_main_result(source: Source, layout: Layout) -> None:
@@ -97,7 +97,7 @@ def _write_main_result(source: Source, layout: Layout) -> None:
 def _write_reported_speedups(vocabulary: Reported, times: ReportedTimes, source: Source, layout: Layout) -> None:
     """Every kind of speedup, computed from the table of reported times alone."""
     number = times.table
-    speedups = reported_speedups(read_reported(source.experiments.folder / source.paper, number, vocabulary), times)
+    speedups = reported_speedups(read_reported(source.experiments.folder_of(source.paper), number, vocabulary), times)
     stem, name = layout.reported_speedups(source.paper, number), f"{source.paper}-table{number}-reported"
     _write_csv(speedups, stem.with_suffix(".csv"))
     write_atomically(stem.with_suffix(".md"), render_reported.speedups_markdown(speedups, number))
@@ -106,7 +106,7 @@ def _write_reported_speedups(vocabulary: Reported, times: ReportedTimes, source:
 
 def _write_counterparts(tables: dict[int, RunTable], vocabulary: Reported, source: Source, layout: Layout) -> None:
     """The reported rows that no regenerated row stands beside at this preset."""
-    folder = source.experiments.folder / source.paper
+    folder = source.experiments.folder_of(source.paper)
     reported = {number: read_reported(folder, number, vocabulary) for number in sorted(tables)}
     missing = without_counterpart(tables, source, reported, vocabulary)
     stem, counts = layout.without_counterpart(source.paper), summary(missing, reported)

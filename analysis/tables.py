@@ -11,7 +11,7 @@ from analysis.measure import Measured, average, measure, relation
 from analysis.statistics import Family
 from analysis.timing import timed_unevenly
 from analysis.verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
-from redraft.config import Row, RunTable
+from redraft.config import Row, RunTable, id_of
 
 COLUMNS = [
     *("group", "row", "step", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"),
@@ -123,7 +123,7 @@ def _record(cell: Measured, family: Family, source: Source) -> dict:
         "p_corrected": family.corrected(cell.values, cell.neutral) if cell.compared else math.nan,
         "iqm": found.iqm,
         "noise": cell.noise,
-        "cell": f"{source.paper}/{line.row.cell}" if line.row.cell else "",
+        "cell": id_of(source.paper, line.row.cell) if line.row.cell else "",
         "seeds": " ".join(map(str, found.seeds)),
         "missing_seeds": " ".join(str(seed) for seed in wanted if found.seeds and seed not in found.seeds),
         "manifests": " ".join(path for name in cell.cells for path in _made_from(name, cell, source)),

@@ -44,8 +44,10 @@ rule collect:
 rule tables:
     input:
         **COLLECTED,
-        spec=lambda wildcards: family_files(wildcards.paper),
-        reported=lambda wildcards: reported_files(wildcards.paper),
+        spec=lambda wildcards: files_of(wildcards.paper, family_names(wildcards.paper)),
+        reported=lambda wildcards: files_of(
+            wildcards.paper, reported_names(wildcards.paper)
+        ),
         published=lambda wildcards: published_files(wildcards.paper),
     output:
         directory(LAYOUT.tables("{paper}")),
@@ -53,8 +55,9 @@ rule tables:
         LOGS / "{paper}/tables.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            *family_files(wildcards.paper), *reported_files(wildcards.paper)
+        content=lambda wildcards: content_of(
+            wildcards.paper,
+            family_names(wildcards.paper) + reported_names(wildcards.paper),
         ),
     shell:
         "redraft stage tables {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
@@ -63,7 +66,9 @@ rule tables:
 rule figures:
     input:
         **COLLECTED,
-        spec="experiments/{paper}/figures.yaml",
+        spec=lambda wildcards: files_of(
+            wildcards.paper, declarations(wildcards.paper, "figures")
+        ),
         probed=lambda wildcards: probed(wildcards.paper),
         published=lambda wildcards: published_points(wildcards.paper),
     output:
@@ -72,8 +77,8 @@ rule figures:
         LOGS / "{paper}/figures.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/figures.yaml"
+        content=lambda wildcards: content_of(
+            wildcards.paper, declarations(wildcards.paper, "figures")
         ),
         version=2,  # increase when the data or the drawings change
     shell:
@@ -96,15 +101,17 @@ rule choose_cases:
 rule cases:
     input:
         chosen=str(LAYOUT.cases("{paper}")) + ".json",
-        spec="experiments/{paper}/figures.yaml",
+        spec=lambda wildcards: files_of(
+            wildcards.paper, declarations(wildcards.paper, "figures")
+        ),
     output:
         multiext(str(LAYOUT.cases("{paper}")), ".html", ".md"),
     log:
         LOGS / "{paper}/cases.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            f"experiments/{wildcards.paper}/figures.yaml"
+        content=lambda wildcards: content_of(
+            wildcards.paper, declarations(wildcards.paper, "figures")
         ),
     shell:
         "redraft stage cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
@@ -113,16 +120,19 @@ rule cases:
 rule claims:
     input:
         **COLLECTED,
-        spec=lambda wildcards: family_files(wildcards.paper),
-        reported=lambda wildcards: reported_files(wildcards.paper),
+        spec=lambda wildcards: files_of(wildcards.paper, family_names(wildcards.paper)),
+        reported=lambda wildcards: files_of(
+            wildcards.paper, reported_names(wildcards.paper)
+        ),
     output:
         LAYOUT.claims("{paper}"),
     log:
         LOGS / "{paper}/claims.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: freeze.content_of(
-            *family_files(wildcards.paper), *reported_files(wildcards.paper)
+        content=lambda wildcards: content_of(
+            wildcards.paper,
+            family_names(wildcards.paper) + reported_names(wildcards.paper),
         ),
         version=2,  # increase when a judged claim has other fields
     shell:

@@ -8,6 +8,7 @@ from functools import cache
 from redraft.config import (
     benchmarks_fingerprint,
     fingerprint,
+    own,
     sampling_fingerprint,
 )
 from redraft.config.preset import parted
@@ -33,12 +34,12 @@ def checked(function):
 
 def checked_config():
     for key in config:
-        if key not in ("preset", "seeds", "papers"):
+        if key not in ("preset", "seeds", "papers", "cells"):
             raise UserError(
                 "no such key",
                 file="--config",
                 key=key,
-                allowed="preset, seeds, papers",
+                allowed="preset, seeds, papers, cells",
             )
     if not isinstance(config["preset"], (str, int)):
         raise UserError(
@@ -57,10 +58,21 @@ def checked_config():
         )
 
 
+def take_cells():
+    """Take a file of cells of one's own, which in a frozen copy lies among the papers."""
+    file, code = Path(str(config["cells"])), Path(workflow.basedir)
+    os.environ[own.VARIABLE] = str(
+        code / own.place(file) if freeze.frozen(code) else file
+    )
+    own.cells_file()
+
+
 checked(checked_config)
+if "cells" in config:
+    checked(take_cells)
 if workflow.is_main_process:
     READ = checked(lambda: freeze.checkout_hash(Path(workflow.basedir)))
-EXPERIMENTS = Experiments()
+EXPERIMENTS = checked(Experiments)
 PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 if "seeds" in config:
     PRESET = PRESET.model_copy(update={"seeds": list(range(config["seeds"]))})
@@ -77,20 +89,30 @@ def papers():
     """
     if workflow.is_main_process or VARIABLE not in os.environ:
         every = {"reproduction", "extras"} & set(workflow.dag_settings.targets)
-        asked = PRESET.papers(NAMED or ([] if every else PRESET.first))
+        asked = NAMED or PRESET.papers([] if every else PRESET.first) + checked(
+            finished_own
+        )
         for paper in asked:
             checked(lambda: check_paper(paper))
         os.environ[VARIABLE] = ",".join(asked)
     return os.environ[VARIABLE].split(",")
 
 
+def finished_own():
+    """Papers of one's own with a finished run, which a call that names no paper takes in."""
+    runs = LAYOUT.folder / "runs"
+    there = [paper for paper in EXPERIMENTS.own_papers if (runs / paper).is_dir()]
+    return [paper for paper in there if finished_runs(paper)]
+
+
 def named_papers():
+    """The papers that the call names; a file of cells names itself."""
+    named = EXPERIMENTS.named and own.paper_of(EXPERIMENTS.named)
+    asked = str(config["papers"]).split(",") if "papers" in config else [named]
+    mine = [paper for paper in EXPERIMENTS.own_papers if paper in asked]
+    others = [paper for paper in asked if paper and paper not in mine]
     try:
-        return (
-            PRESET.papers(str(config["papers"]).split(","))
-            if "papers" in config
-            else []
-        )
+        return (PRESET.papers(others) if others else []) + mine
     except ValueError as error:
         raise UserError(str(error), file="--config", key="papers") from None
 
@@ -122,6 +144,17 @@ def models_of(wildcards):
     return sorted({cell.model for cell in wanted_cells(wildcards.paper)})
 
 
+def finished_runs(paper):
+    """Cells and seeds of the finished runs of a paper of one's own."""
+    return [
+        (cell, seed)
+        for cell in EXPERIMENTS.cells(paper)
+        for seed in sorted(LAYOUT.seeds(cell.id))
+        if (LAYOUT.run(cell.id, seed) / "scores.json").exists()
+        and not EXPERIMENTS.misfit(cell.id, PRESET.name)
+    ]
+
+
 @cache
 def asked_of_slurm(stage, *models):
     """What a job of a stage with these models asks of Slurm."""
@@ -150,8 +183,12 @@ def asked_cells(paper):
     if "reproduction" in targets:
         grids += EXPERIMENTS.grids(paper, beyond_paper=False)
     if "extras" in targets:
-        grids += PRESET.default[paper] + EXPERIMENTS.grids(paper, beyond_paper=True)
-    return EXPERIMENTS.cells(paper, grids or PRESET.default[paper])
+        grids += PRESET.default.get(paper, [])
+        grids += EXPERIMENTS.grids(paper, beyond_paper=True)
+    own_cells = EXPERIMENTS.cells(paper, grids or PRESET.default.get(paper))
+    fitting = [c for c in own_cells if not EXPERIMENTS.misfit(c.id, PRESET.name)]
+    bases = dict.fromkeys(cell.base for cell in fitting if cell.base)
+    return own_cells + [EXPERIMENTS.cell(base) for base in bases]
 
 
 @cache
@@ -161,8 +198,10 @@ def reason_to_leave_out(cell_id):
     Problems that a user has to make are no condition for all other cells of a paper. A default cell whose file is
     missing is no exception but a mistake, and Snakemake names the file.
     """
+    if misfit := EXPERIMENTS.misfit(cell_id, PRESET.name):
+        return misfit
     run = EXPERIMENTS.run(cell_id, PRESET.seeds[0], PRESET.name)
-    default = EXPERIMENTS.cells(run.paper, PRESET.default[run.paper])
+    default = EXPERIMENTS.cells(run.paper, PRESET.default.get(run.paper))
     missing = [file for file in problem_files(run.data) if not Path(file).exists()]
     if run.unsupported or cell_id in [cell.id for cell in default] or not missing:
         return run.unsupported
@@ -194,24 +233,51 @@ def check_configurations():
         sys.exit(2)
 
 
+def is_taken_in(paper):
+    """Whether only the finished runs of a paper are wanted: those of one's own, if the call does not name them."""
+    return paper in EXPERIMENTS.own_papers and paper not in NAMED
+
+
+def wanted(paper):
+    """Cells and seeds of all runs that a paper's tables wait for.
+
+    Where only finished runs are wanted, those of the cells that they start from are as well, of the same seeds, if
+    they are finished or another paper wants them.
+    """
+    if not is_taken_in(paper):
+        return [(cell, seed) for cell in wanted_cells(paper) for seed in PRESET.seeds]
+    done = finished_runs(paper)
+    bases = {(cell.base, seed) for cell, seed in done}
+    others = [
+        (cell.id, seed)
+        for other in papers()
+        if not is_taken_in(other)
+        for cell, seed in wanted(other)
+    ]
+    return done + [
+        (EXPERIMENTS.cell(base), seed)
+        for base, seed in sorted(bases)
+        if (base, seed) in others or (LAYOUT.run(base, seed) / "scores.json").exists()
+    ]
+
+
 def wanted_runs(paper):
     """Folders of all runs that a paper's tables wait for."""
     check_configurations()
-    return [
-        LAYOUT.run(cell.id, seed)
-        for cell in wanted_cells(paper)
-        for seed in PRESET.seeds
-    ]
+    return [LAYOUT.run(cell.id, seed) for cell, seed in wanted(paper)]
 
 
 def wanted_initial(paper):
     """Folders of the evaluations of all initial policies that they start from."""
-    roles = dict.fromkeys(cell.model for cell in wanted_cells(paper))
-    return [
-        LAYOUT.initial(PRESET.protocol_of(paper), PRESET.role(role, seed), seed)
-        for role in roles
-        for seed in PRESET.seeds
-    ]
+    policies = dict.fromkeys(
+        (
+            EXPERIMENTS.protocol_of(PRESET.name, cell.id),
+            PRESET.role(cell.model, seed),
+            seed,
+        )
+        for cell, seed in wanted(paper)
+    )
+    return [LAYOUT.initial(*policy) for policy in policies]
 
 
 def timing_files(paper):
@@ -224,8 +290,9 @@ def timing_files(paper):
 @cache
 def check_paper(paper):
     """Read what rules need only later, so that a mistake in it is said at once."""
-    for cell in EXPERIMENTS.cells(paper, PRESET.default[paper]):
-        EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name)
+    for cell in EXPERIMENTS.cells(paper, PRESET.default.get(paper)):
+        if not EXPERIMENTS.misfit(cell.id, PRESET.name):
+            EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name)
     EXPERIMENTS.tables(paper)
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)
@@ -275,7 +342,11 @@ def protocol_of(wildcards):
         return wildcards.protocol
     if getattr(wildcards, "kind", "runs") == "initial":
         return wildcards.group
-    return PRESET.protocol_of(getattr(wildcards, "paper", None) or wildcards.group)
+    if hasattr(wildcards, "cell"):
+        name = f"{wildcards.paper}/{wildcards.cell}"
+    else:
+        name = f"{wildcards.group}/{wildcards.policy.partition('/')[0]}"
+    return checked(lambda: EXPERIMENTS.protocol_of(PRESET.name, name))
 
 
 def benchmarks_of(wildcards):
@@ -309,13 +380,29 @@ def training_files(run):
     return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
 
 
-def family_files(paper):
+def declarations(paper, *parts):
+    """Names of the files in which tables, figures or claims of a paper stand; its cells make what it does not state."""
+    names = [EXPERIMENTS.declaration(paper, part) for part in parts]
+    without = not any(names) and EXPERIMENTS.cell_file(paper).bases
+    return list(dict.fromkeys(filter(None, [*names, own.CELLS if without else ""])))
+
+
+def files_of(paper, names):
+    """Files of a paper as inputs, by their names."""
+    return [str(EXPERIMENTS.path(paper, name)) for name in names]
+
+
+def content_of(paper, names):
+    """Hash of these files, wherever they lie."""
+    return freeze.content_of(*(f"experiments/{paper}/{name}" for name in names))
+
+
+def family_names(paper):
     """Declarations of a paper's tables and claims, whose p-values are corrected together."""
-    files = [f"experiments/{paper}/{name}.yaml" for name in ("tables", "claims")]
-    return [file for file in files if Path(file).exists()]
+    return declarations(paper, "tables", "claims")
 
 
-def reported_files(paper):
+def reported_names(paper):
     """What all reported values of a paper are read from; nothing if none are transcribed."""
     vocabulary = EXPERIMENTS.reported(paper)
     if not vocabulary:
@@ -323,11 +410,8 @@ def reported_files(paper):
     numbers = {table.reported_number for table in EXPERIMENTS.tables(paper).tables}
     if vocabulary.times:
         numbers.add(vocabulary.times.table)
-    tables = [
-        f"experiments/{paper}/reported/table{number:02d}.csv"
-        for number in sorted(numbers - {None})
-    ]
-    return [f"experiments/{paper}/reported.yaml", *tables]
+    tables = [f"reported/table{number:02d}.csv" for number in sorted(numbers - {None})]
+    return ["reported.yaml", *tables]
 
 
 def published_files(paper):

@@ -6,6 +6,7 @@ rule time_runs:
         manifests=lambda wildcards: [
             LAYOUT.run(cell.id, wildcards.seed) / "manifest.json"
             for cell in wanted_cells(wildcards.paper)
+            if cell.paper == wildcards.paper
         ],
     output:
         seconds=LAYOUT.timing("{paper}", "{seed}"),

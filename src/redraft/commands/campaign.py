@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Preset, Wide
+from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cells, Preset, Wide
 from redraft.terminal import document
 
 PAPER_SCALE = "paper"
@@ -19,6 +19,7 @@ def status(
     preset: Preset = DEFAULT_PRESET,
     every: Annotated[bool, typer.Option("--all", help="Also list the runs that wait or are done.")] = False,
     as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
     """Print the state of every run of a campaign, and the end of each failed one.
 
@@ -49,6 +50,7 @@ def cost(
     csv: Annotated[Path | None, typer.Option(help="Write all lines to this file too.")] = None,
     wide: Wide = False,
     as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
     """Print the cost of a campaign before its launch: hours and storage by cell, and the addition of each table.
 
@@ -66,13 +68,13 @@ def cost(
     settings, frames, texts, notes = experiments.preset(preset), [], [], [_scale(preset)]
     asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
     for name, wanted in costs.wanted(experiments, settings, asked).items():
-        cells = costs.costs_of(wanted, experiments, settings, layout)
-        parts = costs.part_costs(cells, costs.parts(experiments, name, "extras" in asked))
+        lines = costs.costs_of(wanted, experiments, settings, layout)
+        parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in asked))
         rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
-        ending = cost_text.ending(cells, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
-        texts.append(f"{name}\n\n{cost_text.tables(cells, parts, settings, wide=wide)}\n\n{ending}")
+        ending = cost_text.ending(lines, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
+        texts.append(f"{name}\n\n{cost_text.tables(lines, parts, settings, wide=wide)}\n\n{ending}")
         notes += [f"{name}: {line}" for line in ending.splitlines() if line]
-        frames.append(cost_text.frame(cells, parts, settings).assign(paper=name))
+        frames.append(cost_text.frame(lines, parts, settings).assign(paper=name))
     frame = pd.concat(frames)
     if as_json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")

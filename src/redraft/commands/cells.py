@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Preset, Seed, Wide
+from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Preset, Seed, Wide
 from redraft.errors import UserError
-from redraft.terminal import document, filled, table
+from redraft.terminal import document, error_text, filled, table
 
 if TYPE_CHECKING:
     from redraft.config import Cell as CellModel
@@ -24,6 +24,7 @@ def list_cells(
     preset: Preset = DEFAULT_PRESET,
     wide: Wide = False,
     as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
     """List the cells by paper: model, data, and how many of the preset's seeds are done.
 
@@ -35,21 +36,31 @@ def list_cells(
     experiments, layout = Experiments(), Layout(preset)
     settings = experiments.preset(preset)
     papers = [paper] if paper else experiments.papers
-    rows = [_row(cell, experiments, settings, layout) for name in papers for cell in experiments.cells(name)]
+    listed, mistakes = experiments.readable(papers)
+    rows = [_row(cell, experiments, settings, layout) for cell in listed]
     if as_json:
         typer.echo(document("list", {"preset": preset, "papers": papers}, rows))
-        return
+    else:
+        _print_cells(rows, settings, wide)
+    for mistake in mistakes[:-1]:
+        typer.echo(error_text(mistake), err=True)
+    if mistakes:
+        raise mistakes[-1]
+
+
+def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
+    """Print a table of each paper, or one of everything."""
     header = ["cell", "model", "data", "reuse", "schedule", "decoding", "state"]
     if wide:
         typer.echo(table(header, [[row[key] for key in header] for row in rows], left=header, wide=True))
         return
-    for name in papers:
+    for name in dict.fromkeys(row["paper"] for row in rows):
         heading = [f"cell of {name}", "model", "data", "state"]
         shown = [
             [row["cell"].partition("/")[2], *(row[key] for key in heading[1:])] for row in rows if row["paper"] == name
         ]
         typer.echo(table(heading, shown, left=heading, wraps=["state"]) + "\n")
-    typer.echo(filled(f"{len(rows)} cells at the preset {preset}, seeds {_text(settings.seeds)}; --wide: reuse, "
+    typer.echo(filled(f"{len(rows)} cells at the preset {preset.name}, seeds {_text(preset.seeds)}; --wide: reuse, "
                       "schedule and decoding; a cell's full name is paper/cell"))  # fmt: skip
 
 
@@ -81,6 +92,7 @@ def show(
     seed: Seed = 0,
     backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
     as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
     """Print one cell resolved to a complete run, and where each value of its trainer comes from."""
     import yaml

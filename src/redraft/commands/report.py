@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Preset
 from redraft.terminal import document, filled
 

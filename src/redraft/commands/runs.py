@@ -4,46 +4,67 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Preset, Seed, Wide
+from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Preset, Seed, Wide
 from redraft.errors import UserError
 from redraft.terminal import document, filled, table
+
+if TYPE_CHECKING:
+    from redraft.config import Experiments
 
 
 def run(
     cell: Cell,
-    seed: Annotated[list[int], typer.Option(help="Seed of the run; may be given several times.")] = [0],  # noqa: B006
+    seed: Annotated[
+        list[str], typer.Option("--seed", "--seeds", help="0, 0-2 or 0,2,5; may be given several times.")
+    ] = ["0"],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
+    settings: Annotated[
+        list[str], typer.Option("--set", help="key=value: make a variant of the cell, such as trainer.group_size=16.")
+    ] = [],  # noqa: B006
+    name: Annotated[str, typer.Option(help="Name of the variant; one that follows from its settings if empty.")] = "",
     as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
-    """Run one cell: make its model, train, evaluate, and print the main quantities."""
-    from redraft.config import Experiments
+    """Run one cell: make its model, train, evaluate, and print the main quantities. `--set` makes a variant of it."""
+    from redraft.config import Experiments, own, variants
     from redraft.layout import Layout
 
-    experiments, layout = Experiments(), Layout(preset)
-    if twice := [s for s in seed if seed.count(s) > 1]:
-        raise UserError("this seed is given twice", key="--seed", value=twice[0])
-    for s in seed:
+    experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
+    if name and not settings:
+        raise UserError("only a variant gets a name", key="--name", value=name, allowed="together with --set")
+    if settings:
+        cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
+        experiments = Experiments()
+        typer.echo(f"{cell}: {experiments.cells_of(own.OWN)}", err=as_json)
+    for s in seeds:
         experiments.run(cell, s, preset).check_supported()
-    folders = [layout.run(cell, s) for s in seed]
+    folders = [layout.run(cell, s) for s in seeds]
     targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
     if code := subprocess.run(command, stdout=sys.stderr if as_json else None, check=False).returncode:
         raise typer.Exit(code)
-    _print_runs(cell, dict(zip(seed, folders, strict=True)), preset, as_json)
+    _print_runs(cell, dict(zip(seeds, folders, strict=True)), preset, _into_tables(cell, experiments, preset), as_json)
 
 
-def _print_runs(cell: str, folders: dict[int, Path], preset: str, as_json: bool) -> None:
-    """Print the main quantities of finished runs, by seed, and how they come into the tables."""
+def _into_tables(cell: str, experiments: "Experiments", preset: str) -> str:
+    """How a finished run comes into the tables."""
+    config = [] if preset == DEFAULT_PRESET else [f"preset={preset}"]
+    if (base := experiments.cell(cell).base) is None:
+        return f"`snakemake {f'--config {config[0]} ' if config else ''}--forcerun collect` takes it into the tables."
+    asked = " ".join([*config, f"papers={cell.partition('/')[0]}"])
+    return f"`snakemake --config {asked}` makes a table of it beside {base}, for all seeds of the preset."
+
+
+def _print_runs(cell: str, folders: dict[int, Path], preset: str, note: str, as_json: bool) -> None:
+    """Print the main quantities of finished runs, by seed, and a note behind them."""
     from redraft.summary import number, summary
 
     found = {seed: summary(folder, cell, seed) for seed, folder in folders.items()}
-    config = "" if preset == DEFAULT_PRESET else f"--config preset={preset} "
-    note = f"`snakemake {config}--forcerun collect` takes it into the tables."
     if as_json:
         rows = [
             {"seed": seed, "folder": folders[seed], "quantity": name, "value": value}
@@ -59,7 +80,12 @@ def _print_runs(cell: str, folders: dict[int, Path], preset: str, as_json: bool)
 
 
 def compare(
-    first: Cell, second: Cell, preset: Preset = DEFAULT_PRESET, wide: Wide = False, as_json: AsJson = False
+    first: Cell,
+    second: Cell,
+    preset: Preset = DEFAULT_PRESET,
+    wide: Wide = False,
+    as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
     """Compare two cells over the seeds that both have finished: means, and paired intervals."""
     from redraft.config import Experiments
@@ -88,6 +114,7 @@ def prompts(
     seed: Seed = 0,
     file: Annotated[Path | None, typer.Option(help="CSV file; printed if empty.")] = None,
     as_json: AsJson = False,
+    cells: Cells = None,
 ) -> None:
     """Log of every prompt of a run, as CSV: responses made, correct ones, and what memory gave."""
     from analysis.prompt_log import prompt_log

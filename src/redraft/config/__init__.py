@@ -27,6 +27,7 @@ from redraft.config.hyperparameters import HyperparameterFile, Stated
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
 from redraft.config.model import Model, PretrainedModel, TinyModel, WarmStart
+from redraft.config.names import id_of
 from redraft.config.preset import Preset
 from redraft.config.reported import CostRules, KeyColumn, Reported, ReportedTimes
 from redraft.config.reuse import (
@@ -67,6 +68,6 @@ __all__ = [
     "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported", "ReportedTimes", "Retention", "Reuse",
     "Row", "Run", "RunTable", "Schedule", "SelfSpeculation", "Speculative", "Speed", "StageTable", "Staged",
     "Stated", "StepTable", "Table", "TableWithoutRuns", "TargetTable", "Test", "TinyModel", "Trainer", "Trend",
-    "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience",
+    "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience", "id_of",
     "parse_lenience", "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

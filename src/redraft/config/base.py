@@ -28,6 +28,9 @@ PAPER = "[a-z0-9_]+"
 PaperName = Annotated[str, StringConstraints(pattern=f"^{PAPER}$")]
 """Folder under experiments/."""
 
+CellId = Annotated[str, StringConstraints(pattern=f"^{PAPER}/{_WORD}$")]
+"""`paper/cell`."""
+
 
 def _no_number(name: str) -> str:
     try:

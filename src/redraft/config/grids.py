@@ -1,9 +1,11 @@
 """Expansion of grids into cells."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from redraft.config import own
 from redraft.config.cell import Cell, CellFile, Exclusion, Grid
 from redraft.config.read import merge, parse
 from redraft.errors import UserError
@@ -23,13 +25,14 @@ class Expanded(NamedTuple):
     grids: dict[str, list[str]]
 
 
-def expand(paper: str, content: CellFile, file: Path) -> Expanded:
+def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str], Cell]) -> Expanded:
     """Expand all grids of a paper.
 
     Args:
         paper: folder under experiments/.
         content: parsed `cells.yaml`.
         file: that file, for messages.
+        cell_of: finds the cell that a grid's `base` names.
 
     Raises:
         UserError: if a combination is no cell, an exclusion matches no axis or label, or two grids define one cell
@@ -38,27 +41,34 @@ def expand(paper: str, content: CellFile, file: Path) -> Expanded:
     found = Expanded({}, {}, {})
     for grid in content.grids:
         _check_exclusions(grid, file)
+        base = cell_of(grid.base) if grid.base else None
         for labels in itertools.product(*grid.axes.values()):
             name = "-".join(label for label in labels if label)
             if exclusion := _exclusion(grid, dict(zip(grid.axes, labels, strict=True))):
                 found.excluded[name] = exclusion
                 continue
-            cell = _cell(paper, name, grid, labels, file)
+            cell = _cell(paper, name, grid, labels, file, base)
             if found.cells.setdefault(name, cell) != cell:
                 raise UserError("two grids define this cell differently", file=file, key="grids", value=name)
             found.grids.setdefault(grid.name, []).append(name)
     return found
 
 
-def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path) -> Cell:
-    content: dict = {"paper": paper, "name": name, **grid.cell}
+def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path, base: Cell | None) -> Cell:
+    content: dict = grid.cell
     for fragments, label in zip(grid.axes.values(), labels, strict=True):
         content = merge(content, fragments[label])
+    if base:
+        content = own.over(own.stated(base), content) | {"base": base.id}
     try:
-        return parse(Cell, content, file)
+        return parse(Cell, {"paper": paper, "name": name, **content}, file)
     except UserError as error:
-        error.message = f"cell {name}: {error.message}"
-        raise UserError(error.message, file=file, key=error.key, value=error.value, allowed=error.allowed) from None
+        combined = ", ".join(f"{axis}: {label or '(empty)'}" for axis, label in zip(grid.axes, labels, strict=True))
+        raise UserError(
+            f"cell {name}: {error.message}; it is the combination of {combined} in grid {grid.name}, so add that to its"
+            " `exclude`, or mend its labels",
+            file=file, key=error.key, value=error.value, allowed=error.allowed,
+        ) from None  # fmt: skip
 
 
 def _exclusion(grid: Grid, labels: dict[str, str]) -> Exclusion | None:

@@ -1,13 +1,14 @@
 """Experiment files of a repository, and the resolution of cells to runs."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from redraft.config import resolve
+from redraft.config import own, resolve
 from redraft.config.base import PAPER, near
 from redraft.config.cell import Cell, CellFile
 from redraft.config.claims import ClaimFile
@@ -16,38 +17,24 @@ from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile
 from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
+from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
 from redraft.config.reported import Reported
 from redraft.config.tables import TableFile, TargetTable
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
-from redraft.layout import code_root
 
 M = TypeVar("M", bound=BaseModel)
 
 
-class Experiments:
-    """Experiment files under one root, read on demand.
-
-    Args:
-        root: root of the repository, or a folder with an `experiments` folder of the same layout; the root that
-            this code runs from if None.
-    """
-
-    def __init__(self, root: Path | str | None = None) -> None:
-        self.root = code_root() if root is None else Path(root)
-        self.folder = self.root / "experiments"
-
-    @property
-    def papers(self) -> list[str]:
-        """Names of all papers."""
-        return sorted(file.parent.name for file in self.folder.glob("*/cells.yaml"))
+class Experiments(PaperFiles):
+    """Experiment files under one root, read on demand (`PaperFiles` says where they lie)."""
 
     @cache  # noqa: B019 - one instance lives as long as the process
     def cell_file(self, paper: str) -> CellFile:
         """Parsed `cells.yaml` of a paper."""
-        file = self._cells(paper)
+        file = self.cells_of(paper)
         if not file.exists():
             raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
         if not re.fullmatch(PAPER, paper):
@@ -73,8 +60,19 @@ class Experiments:
         return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
 
     def preset_of(self, name: str, paper: str) -> Preset:
-        """Preset of that name, with the benchmarks that a paper's policies are evaluated on."""
-        return self.preset(name, self.preset(name).protocol_of(paper))
+        """Preset of that name, with the benchmarks that a paper's, or a cell's, policies are evaluated on."""
+        return self.preset(name, self.protocol_of(name, paper))
+
+    def protocol_of(self, preset: str, paper: str) -> str:
+        """Name of the protocol that a paper's, or by its id a cell's, policies are evaluated by at a preset."""
+        return self.preset(preset).protocol_of(self._home(paper))
+
+    def _home(self, name: str) -> str:
+        """Paper whose protocol holds for a cell, or for a paper: that of its first base, if all its grids have one."""
+        if "/" in name:
+            return self.cell(name).home
+        bases = [grid.base for grid in self.cell_file(name).grids]
+        return name if None in bases or not bases else str(bases[0]).partition("/")[0]
 
     @cache  # noqa: B019
     def hyperparameters(self, paper: str) -> HyperparameterFile:
@@ -107,11 +105,8 @@ class Experiments:
     def _preset(self, name: str) -> Path:
         return self.folder / "presets" / f"{name}.yaml"
 
-    def _cells(self, paper: str) -> Path:
-        return self.folder / paper / "cells.yaml"
-
     def _hyperparameters(self, paper: str) -> Path:
-        return self.folder / paper / "hyperparameters.yaml"
+        return self.folder_of(paper) / "hyperparameters.yaml"
 
     def protocol(self, name: str, asking: Path | None = None) -> dict[str, Benchmark]:
         """Benchmarks of a protocol with its sampling.
@@ -149,10 +144,12 @@ class Experiments:
         Raises:
             UserError: also for targets of a preset, or of a benchmark, that there is not.
         """
-        content = self._about_cells(TableFile, paper, "tables.yaml")
+        content = self._about_cells(TableFile, paper, "tables")
+        if not self.declaration(paper, "tables"):
+            return own.default_tables(self.cells(paper))
         for table in content.tables:
             if isinstance(table, TargetTable):
-                self._check_targets(table, self.folder / paper / "tables.yaml")
+                self._check_targets(table, self._part(paper, "tables"))
         return content
 
     def _check_targets(self, table: TargetTable, file: Path) -> None:
@@ -171,28 +168,67 @@ class Experiments:
 
     def figures(self, paper: str) -> FigureFile:
         """Parsed `figures.yaml` of a paper."""
-        return self._about_cells(FigureFile, paper, "figures.yaml")
+        return self._about_cells(FigureFile, paper, "figures")
 
     def claims(self, paper: str) -> ClaimFile:
         """Parsed `claims.yaml` of a paper."""
-        return self._about_cells(ClaimFile, paper, "claims.yaml")
+        return self._about_cells(ClaimFile, paper, "claims")
 
-    def _about_cells(self, model: type[M], paper: str, name: str) -> M:
-        """Parsed file that names cells, all of which the paper must have; empty if the paper has no such file."""
+    def _about_cells(self, model: type[M], paper: str, part: str) -> M:
+        """Parsed tables, figures or claims, whose cells the paper must have or start from; empty if it has none."""
         cells, _, _ = self._expanded(paper)
-        file = self.folder / paper / name
-        return parse(model, read_yaml(file) if file.exists() else {}, file, {"cells": cells})
+        file = self._part(paper, part)
+        content = read_yaml(file) if self.declaration(paper, part) else {}
+        if file == self.cells_of(paper):
+            content = {part: content[part]}
+        return parse(model, content, file, {"cells": [*cells, *self.cell_file(paper).bases]})
+
+    def declaration(self, paper: str, part: str) -> str:
+        """Name of the file in which a paper's `tables`, `figures` or `claims` stand; empty if it has none.
+
+        Raises:
+            UserError: if they stand in two files.
+        """
+        apart = (self.folder_of(paper) / f"{part}.yaml").exists()
+        within = bool(getattr(self.cell_file(paper), part, None))
+        if apart and within:
+            raise UserError("these stand in a file of their own too", file=self.cells_of(paper), key=part,
+                            allowed=f"in {part}.yaml or here")  # fmt: skip
+        return f"{part}.yaml" if apart else own.CELLS if within else ""
+
+    def _part(self, paper: str, part: str) -> Path:
+        return self.path(paper, self.declaration(paper, part) or f"{part}.yaml")
 
     @cache  # noqa: B019
     def reported(self, paper: str) -> Reported | None:
         """The parsed `reported.yaml` of a paper; None if nothing of it is transcribed."""
-        file = self.folder / paper / "reported.yaml"
+        file = self.folder_of(paper) / "reported.yaml"
         transcribed = file.with_suffix("").is_dir()
         return parse(Reported, read_yaml(file), file) if file.exists() or transcribed else None
 
     @cache  # noqa: B019
     def _expanded(self, paper: str) -> Expanded:
-        return expand(paper, self.cell_file(paper), self._cells(paper))
+        file = self.cells_of(paper)
+        return expand(paper, self.cell_file(paper), file, lambda base: self._base(base, file))
+
+    def _base(self, base: str, file: Path) -> Cell:
+        """Cell that a grid of a file starts from.
+
+        Raises:
+            UserError: if there is no such cell, or if its file has bases itself, which could go round in a circle.
+        """
+        paper = base.partition("/")[0]
+        if paper in self.papers and self.cell_file(paper).bases:
+            raise UserError("a base is a cell of a paper whose cells have no base", file=file, key="base", value=base,
+                            allowed=[name for name in self.papers if name not in self.own_papers])  # fmt: skip
+        try:
+            return self.cell(base)
+        except UserError as error:
+            if error.key not in ("cell", "paper"):
+                raise  # a mistake in the other file, which it names
+            raise UserError(
+                f"base: {error.message}", file=file, key="base", value=base, allowed=error.allowed
+            ) from None
 
     def cells(self, paper: str, grids: list[str] | None = None) -> list[Cell]:
         """Cells of some or all grids of a paper, in the order of the file."""
@@ -201,8 +237,18 @@ class Experiments:
             return list(cells.values())
         for grid in grids:
             if grid not in by_grid:
-                raise UserError("no such grid", file=self._cells(paper), value=grid, allowed=by_grid)
+                raise UserError("no such grid", file=self.cells_of(paper), value=grid, allowed=by_grid)
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
+
+    def readable(self, papers: Iterable[str]) -> tuple[list[Cell], list[UserError]]:
+        """Cells of papers, and a mistake for each paper whose file has one, which takes nothing from the others."""
+        cells, mistakes = [], []
+        for paper in papers:
+            try:
+                cells += self.cells(paper)
+            except UserError as error:
+                mistakes.append(error)
+        return cells, mistakes
 
     def grids(self, paper: str, beyond_paper: bool) -> list[str]:
         """Names of the grids that the paper reports, or of those beyond the paper."""
@@ -216,7 +262,7 @@ class Experiments:
             UserError: if there is no such cell, with similar names, or if it is excluded, with the reason.
         """
         paper, _, name = cell_id.partition("/")
-        file = self._cells(paper)
+        file = self.cells_of(paper)
         cells, excluded, _ = self._expanded(paper)
         if name in cells:
             return cells[name]
@@ -225,18 +271,54 @@ class Experiments:
         allowed = [f"{paper}/{c}" for c in near(name, cells)]
         raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
 
+    def named_so(self, name: str) -> list[str]:
+        """Ids of the cells of that name, of all papers; those that are excluded if there are no others.
+
+        Raises:
+            UserError: if no paper has one and a paper's file has a mistake.
+        """
+        found, excluded, mistakes = [], [], []
+        for paper in self.papers:
+            try:
+                cells, without, _ = self._expanded(paper)
+            except UserError as error:
+                mistakes.append(error)
+                continue
+            found += [f"{paper}/{name}"] if name in cells else []
+            excluded += [f"{paper}/{name}"] if name in without else []
+        if mistakes and not found + excluded:
+            raise mistakes[0]
+        return found or excluded
+
+    def find(self, name: str) -> str:
+        """Id of a cell, which may be named without its paper if no other paper has one of that name.
+
+        Raises:
+            UserError: if none or several do; an id that has a paper is not looked up.
+        """
+        if "/" in name:
+            return name
+        ids = self.named_so(name)
+        if len(ids) > 1:
+            raise UserError("several papers have a cell of this name", key="cell", value=name, allowed=ids)
+        if not ids:
+            every = {cell.name: cell.id for cell in self.readable(self.papers)[0]}
+            raise UserError("no paper has a cell of this name", key="cell", value=name,
+                            allowed=[every[other] for other in near(name, every)])  # fmt: skip
+        return ids[0]
+
     def trainer_settings(self, cell: Cell, preset: Preset) -> resolve.Settings:
         """Settings of a cell's trainer at a preset, each with its origin.
 
         Raises:
             UserError: if the field of a factor has no number.
         """
-        paper, own = self.hyperparameters(cell.paper), self._hyperparameters(cell.paper)
-        scale, cells, named = self._preset(preset.name), self._cells(cell.paper), f"preset {preset.name}"
-        settings = resolve.defaults() | resolve.stated(paper.trainer, "paper", own, "trainer")
+        paper, papers = self.hyperparameters(cell.home), self._hyperparameters(cell.home)
+        scale, cells, named = self._preset(preset.name), self.cells_of(cell.paper), f"preset {preset.name}"
+        settings = resolve.defaults() | resolve.stated(paper.trainer, "paper", papers, "trainer")
         settings |= resolve.given(preset.trainer, named, scale, "trainer")
         settings |= resolve.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
-        settings |= resolve.stated(paper.at.get(preset.name, {}), f"paper at {named}", own, f"at.{preset.name}")
+        settings |= resolve.stated(paper.at.get(preset.name, {}), f"paper at {named}", papers, f"at.{preset.name}")
         settings |= resolve.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
         settings |= resolve.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
         return settings
@@ -249,7 +331,11 @@ class Experiments:
             UserError: for an unknown cell or preset, a seed below 0, a model or data that the preset lacks, or a
                 trainer whose values are out of range or do not fit each other, the method or the data.
         """
-        cell, preset = self.cell(cell_id), self.preset(preset_name)
+        return self.run_of(self.cell(cell_id), seed, preset_name)
+
+    def run_of(self, cell: Cell, seed: int, preset_name: str) -> Run:
+        """The same of a cell that stands in no file yet."""
+        preset = self.preset(preset_name)
         if seed < 0:
             raise UserError("a seed must be >= 0", key="seed", value=seed)
         roles: dict[str, tuple[dict[str, Any], str]] = {
@@ -260,16 +346,29 @@ class Experiments:
             if role not in known:
                 raise UserError(f"the preset has nothing for {cell.id}", file=self._preset(preset_name), key=key,
                                 value=role, allowed=known)  # fmt: skip
-        own = preset.of_seed(seed)
+        seeded = preset.of_seed(seed)
         run = Run(
             preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=preset.role(cell.model, seed),
-            data_role=preset.role(cell.data, seed), model=own.models[cell.model], data=own.data[cell.data],
+            data_role=preset.role(cell.data, seed), model=seeded.models[cell.model], data=seeded.data[cell.data],
             algorithm=cell.algorithm, reuse=cell.reuse, schedule=cell.schedule or cell.algorithm.usual_schedule,
             decoding=cell.decoding, engine=preset.engine,
             trainer=resolve.trainer_of(self.trainer_settings(cell, preset)),
         )  # fmt: skip
         self._check_sizes(cell, run)
         return run
+
+    def misfit(self, cell_id: str, preset_name: str) -> str:
+        """Reason why a variant has no run at a preset, if it was made for another; empty for all other cells.
+
+        The presets share one file of variants. A mistake in any other file is an error.
+        """
+        if cell_id.partition("/")[0] != own.OWN:
+            return ""
+        try:
+            self.run(cell_id, 0, preset_name)
+        except UserError as error:
+            return error.message
+        return ""
 
     def _check_sizes(self, cell: Cell, run: Run) -> None:
         """Refuse a run whose schedule or method does not fit its trainer and data.
@@ -281,5 +380,5 @@ class Experiments:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
         except UserError as error:
-            raise UserError(f"{cell.id} at preset {run.preset}: {error.message}", file=self._cells(cell.paper),
+            raise UserError(f"{cell.id} at preset {run.preset}: {error.message}", file=self.cells_of(cell.paper),
                             key=error.key, value=error.value, allowed=error.allowed) from None  # fmt: skip

@@ -17,7 +17,13 @@ def _known(name: str, info: ValidationInfo) -> str:
 
 
 CellName = Annotated[str, AfterValidator(_known)]
-"""Name of a cell of the same paper."""
+"""Name of a cell of the same paper; or `paper/cell`, if the paper's own cells start from it (`Grid.base`)."""
+
+
+def id_of(paper: str, cell: str) -> str:
+    """Id of a cell by the name that a paper's files have for it."""
+    return cell if "/" in cell else f"{paper}/{cell}"
+
 
 Quantity = str
 """Name of a quantity of a run or a step; docs/metrics.md lists them."""

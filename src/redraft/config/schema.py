@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from redraft.config.cell import CellFile
+from redraft.config.cell import Cell, CellFile
 from redraft.config.claims import ClaimFile
 from redraft.config.data import BenchmarkFile
 from redraft.config.experiment import Run
@@ -20,6 +20,7 @@ from redraft.files import write_atomically
 
 FILES: dict[str, tuple[type[BaseModel], str]] = {
     "cells": (CellFile, "experiments/<paper>/cells.yaml"),
+    "cell": (Cell, "what a grid's `cell` and labels state, and `redraft run --set` changes"),
     "hyperparameters": (HyperparameterFile, "experiments/<paper>/hyperparameters.yaml"),
     "tables": (TableFile, "experiments/<paper>/tables.yaml"),
     "figures": (FigureFile, "experiments/<paper>/figures.yaml"),

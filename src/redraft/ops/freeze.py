@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from redraft.config import site
+from redraft.config import own, site
 from redraft.config.identity import fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
@@ -80,6 +80,8 @@ def sources(root: Path) -> dict[str, Path]:
     named = Path(os.environ.get(site.VARIABLE, ""))
     if named.is_file():
         files[str(site.FILE)] = named  # jobs read it again
+    if cells := own.cells_file():
+        files |= own.files(cells)
     return dict(sorted(files.items()))
 
 
@@ -132,7 +134,8 @@ def environment(copy: Path) -> dict[str, str]:
     ours = [str(copy / "src"), str(copy)]
     path = os.pathsep.join([*ours, *(part for part in earlier if part not in ours)])
     named = {site.VARIABLE: str(copy / site.FILE)} if (copy / site.FILE).exists() else {}
-    return {"PYTHONPATH": path, CODE: str(copy), **named}
+    cells = {own.VARIABLE: str(copy / own.place(file))} if (file := own.cells_file()) else {}
+    return {"PYTHONPATH": path, CODE: str(copy), **named, **cells}
 
 
 def frozen(copy: Path | None = None) -> dict[str, Any] | None:
@@ -170,10 +173,10 @@ def start(workflow: Any, preset: str, expected: str, results: Path = Path("resul
 
 
 def content_of(*files: Path | str) -> str:
-    """Hash of files in the copy, for the `params` of rules.
+    """Hash of files in the copy, by their places there, for the `params` of rules.
 
     A file that is edited while its rule runs from a copy is older than the rule's output, so its time alone would not
     mark the output as outdated. The files are named here, since Snakemake does not compare params that are functions of
     `input`.
     """
-    return fingerprint({str(file): sha256(code_root() / file) for file in files})
+    return fingerprint({str(file): sha256(own.located(Path(file))) for file in files})

@@ -1,0 +1,56 @@
+"""Where the files of papers lie, those of one's own among them."""
+
+from pathlib import Path
+
+from redraft.config import own
+from redraft.errors import UserError
+from redraft.layout import code_root
+
+
+class PaperFiles:
+    """Files of the papers under one root, and of a file of one's own.
+
+    Args:
+        root: root of the repository, or a folder with an `experiments` folder of the same layout; the root that
+            this code runs from if None.
+        cells: file of cells of one's own (`redraft.config.own`), which is taken as a paper; if there is no root, the
+            one that the environment names.
+
+    Raises:
+        UserError: if a paper is called as that file.
+    """
+
+    def __init__(self, root: Path | str | None = None, cells: Path | None = None) -> None:
+        self.root = code_root() if root is None else Path(root)
+        self.folder = self.root / "experiments"
+        self.named = own.cells_file() if root is None and cells is None else cells
+        self._named_paper = own.paper_of(self.named) if self.named else ""
+        there = self.folder / self._named_paper / own.CELLS
+        if self.named and there.exists() and not there.samefile(self.named):
+            raise UserError("a paper is called so already; give the file another name", file=self.named, key="paper",
+                            value=self._named_paper)  # fmt: skip
+
+    @property
+    def papers(self) -> list[str]:
+        """Names of all papers."""
+        beside = {file.parent.name for file in self.folder.glob(f"*/{own.CELLS}")}
+        return sorted(beside | ({self._named_paper} if self.named else set()))
+
+    @property
+    def own_papers(self) -> list[str]:
+        """Those of one's own: they need no line in a preset, and run all their grids."""
+        return [paper for paper in self.papers if paper in (own.OWN, self._named_paper)]
+
+    def folder_of(self, paper: str) -> Path:
+        """Folder of a paper's files; a single file of one's own has none, and no files beside it."""
+        if self.named and paper == self._named_paper and self.named.name == own.CELLS:
+            return self.named.parent
+        return self.folder / paper
+
+    def cells_of(self, paper: str) -> Path:
+        """File of a paper's cells."""
+        return self.named if self.named and paper == self._named_paper else self.folder / paper / own.CELLS
+
+    def path(self, paper: str, name: str) -> Path:
+        """File of a paper, by its name in the paper's folder."""
+        return self.cells_of(paper) if name == own.CELLS else self.folder_of(paper) / name
