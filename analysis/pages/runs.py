@@ -13,6 +13,7 @@ from analysis.collect import Runs
 from analysis.pages.parts import link
 from analysis.quantities import by_seed
 from analysis.render import number
+from redraft.config import id_of
 from redraft.files import read_json
 from redraft.layout import Layout
 
@@ -27,8 +28,9 @@ class RunView:
     """A finished run as pages show it.
 
     Attributes:
-        name: `paper/cell seed 0`.
+        cell: its name among the collected runs of the paper whose pages show it.
         cell_id: `paper/cell`.
+        seed: of the run.
         page: its page, relative to the folder of pages.
         fingerprint: of its identity.
         seconds: processor seconds that it took.
@@ -38,8 +40,9 @@ class RunView:
         folder: where its files lie.
     """
 
-    name: str
+    cell: str
     cell_id: str
+    seed: int
     page: str
     fingerprint: str
     seconds: float
@@ -47,6 +50,11 @@ class RunView:
     scores: dict[str, str]
     manifest: dict[str, Any]
     folder: Path
+
+    @property
+    def name(self) -> str:
+        """`paper/cell seed 0`."""
+        return f"{self.cell_id} seed {self.seed}"
 
 
 def run_page(cell_id: str, seed: int | str) -> str:
@@ -59,9 +67,10 @@ def views(paper: str, runs: Runs) -> list[RunView]:
     rewards = {cell: by_seed(runs, "fresh_reward", cell) for cell in runs.runs["cell"].unique()}
     return [
         RunView(
-            name=f"{paper}/{run.cell} seed {run.seed}",
-            cell_id=f"{paper}/{run.cell}",
-            page=run_page(f"{paper}/{run.cell}", run.seed),
+            cell=str(run.cell),
+            cell_id=id_of(paper, str(run.cell)),
+            seed=int(run.seed),
+            page=run_page(id_of(paper, str(run.cell)), run.seed),
             fingerprint=str(run.fingerprint),
             seconds=float(run.seconds),
             fresh_reward=number(rewards[run.cell].get(int(run.seed), math.nan), 2),

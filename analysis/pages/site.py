@@ -173,7 +173,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "preset": preset, "papers": told, "blocks": preset.blocks, "style": _files(STYLES), "script": _files(SCRIPTS),
         "commits": sorted({_commit(manifest["git"]) for manifest in manifests}),
         "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
-        "runs": [run for paper in told for run in paper.run_views],
+        "runs": list({run.page: run for paper in told for run in paper.run_views}.values()),  # a base has two papers
         "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
         "missing": _missing(layout.preset, told),
         "definitions": definitions(code_root()),
@@ -222,9 +222,8 @@ def _page(layout: Layout, name: str, content: dict[str, Any], template: str = ""
 
 
 def _run_page(layout: Layout, paper: Paper, run: RunView, common: dict[str, Any]) -> None:
-    cell, seed = run.manifest["configuration"]["cell"], run.manifest["configuration"]["seed"]
-    steps = paper.runs.steps_of(cell)
-    content = page_content(layout, run, steps[steps["seed"] == seed])
+    steps = paper.runs.steps_of(run.cell)
+    content = page_content(layout, run, steps[steps["seed"] == run.seed])
     text = TEMPLATES.get_template("run.html.j2").render(page=run.page, **common | content | {"root": "../../"})
     write_atomically(layout.pages / run.page, text)
 
