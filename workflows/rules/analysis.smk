@@ -56,6 +56,7 @@ rule tables:
         content=lambda wildcards: freeze.content_of(
             *family_files(wildcards.paper), *reported_files(wildcards.paper)
         ),
+        version=2,  # increase when the tables' files are made otherwise
     shell:
         "redraft stage tables {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
