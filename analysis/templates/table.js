@@ -28,14 +28,13 @@
     else if (!event.target.closest("[popover]")) hide();
   });
 
-  const visible = (cell) => cell && cell.offsetParent !== null && cell.querySelector("button.value");
   // From a number to the next one in a row or column; a table is one stop of the tab key.
   const next = (button, [across, down]) => {
-    const cell = button.closest("td"), rows = [...cell.closest("tbody").rows];
-    let [row, column] = [rows.indexOf(cell.parentElement), cell.cellIndex];
-    while (rows[row += down] && column + across > 0 && (column += across) < rows[row].cells.length || (down && rows[row])) {
-      const found = visible(rows[row].cells[column]);
-      if (found) return found;
+    const cell = button.closest("td"), rows = [...cell.closest("tbody").rows], width = cell.parentElement.cells.length;
+    let row = rows.indexOf(cell.parentElement) + down, column = cell.cellIndex + across;
+    for (; rows[row] && column > 0 && column < width; row += down, column += across) {
+      const found = rows[row].cells[column]?.querySelector("button.value");
+      if (found?.offsetParent) return found;
     }
   };
   const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
