@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from analysis.quantities import ACCURACY, AT_EQUAL, SECONDS
 from analysis.speedups import SPEEDUP
 from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
-from redraft.config.tables import Budget, RunTarget, Target
+from redraft.config.tables import Budget, Clock, RunTarget, Target
 
 EACH = "accuracy:*"
 """Quantity of a column that stands for one column a benchmark."""
 AVERAGE = "average_speedup"
 """Name and quantity of the column that is the mean of a row's speedups in brackets."""
+UNITS: dict[Clock, str] = {"hours": "h", "steps": "steps"}
+"""Unit of the columns of a table of targets."""
 
 
 def expand(
@@ -65,13 +67,15 @@ def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
     """The columns of a target; a group of rows may have another value to reach."""
     first = {group: f"{table.clock}_to:{target.value(group):g}:{target.quantity}" for group in ("", *target.in_groups)}
     quantity = first.pop("")
-    return [column.model_copy(update={"in_groups": first}) for column in pair(target, quantity, table.decimals)]
+    columns = pair(target, quantity, table.decimals, UNITS[table.clock])
+    return [column.model_copy(update={"in_groups": first}) for column in columns]
 
 
 def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
     """The columns of a budget: what is spent of it, the accuracy at the equal budget, and the difference."""
     bought = AT_EQUAL + ":".join([budget.quantity, "+".join(dict.fromkeys(table.cells)), table.accuracy])
-    spent = Column(name=f"{budget.name}_spent", title=f"{budget.title}, spent", quantity=f"sum:{budget.quantity}",
+    unit = f" ({budget.unit})" if budget.unit else ""
+    spent = Column(name=f"{budget.name}_spent", title=f"Spent {budget.title}{unit}", quantity=f"sum:{budget.quantity}",
                    scale=budget.scale, decimals=budget.decimals)  # fmt: skip
     accuracy = Column(name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought,
                       decimals=1)  # fmt: skip
@@ -79,13 +83,13 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
     return [spent, accuracy, accuracy.model_copy(update=changes)]
 
 
-def pair(target: Target, quantity: str, decimals: int) -> list[Column]:
+def pair(target: Target, quantity: str, decimals: int, unit: str) -> list[Column]:
     """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
     speedup = Column(
         name=f"{target.name}_speedup", title=f"{target.title}, speedup (×)", quantity=quantity, decimals=decimals,
         reported=target.reported, relative="speedup", in_brackets=True,
     )  # fmt: skip
-    changes = {"name": target.name, "title": target.title, "relative": None, "in_brackets": False}
+    changes = {"name": target.name, "title": f"{target.title} ({unit})", "relative": None, "in_brackets": False}
     own = decimals if target.decimals is None else target.decimals
     return [speedup.model_copy(update=changes | {"decimals": own}), speedup]
 

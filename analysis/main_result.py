@@ -1,4 +1,4 @@
-"""The main result: the relative columns of a paper's first table, of the rows that were run; compares at any scale."""
+"""The main result: the relative columns of a paper's first table, without its baselines; compares at any scale."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,8 @@ import pandas as pd
 
 from analysis.columns import expand
 from analysis.measure import relation
-from analysis.render import Sheet, html
+from analysis.render import html
+from analysis.sheet import Sheet
 from analysis.verdicts import MISSING
 from redraft.config import Experiments, RunTable, TableWithoutRuns, id_of
 from redraft.layout import Layout
@@ -30,10 +31,10 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     relative = [column.model_copy(update={"in_brackets": False}) for column in whole.columns if relation(column)]
     compared = [row for row in whole.rows if row.at == "end" and row.cell != (row.baseline or whole.baseline)]
     cells = read_table(layout.table(paper, table.number))
-    cells = cells[cells["column"].isin([column.name for column in relative]) & (cells["verdict"] != MISSING)]
+    cells = cells[cells["column"].isin([column.name for column in relative])]
     keys = pd.MultiIndex.from_tuples([(row.label, id_of(paper, row.cell)) for row in compared], names=["row", "cell"])
     cells = cells[cells.set_index(["row", "cell"]).index.isin(keys)]
-    run = len(cells[["row", "cell"]].drop_duplicates())
+    run = len(cells.loc[cells["verdict"] != MISSING, ["row", "cell"]].drop_duplicates())
     sheet = Sheet(whole.model_copy(update={"note": ""}), relative, cells, preset.stand_in)
     if not relative:
         return "", {"run": 0, "of": 0, "heading": table.heading}
@@ -41,7 +42,7 @@ def fragment(layout: Layout, paper: str, experiments: Experiments) -> tuple[str,
     return text, {"run": run, "of": len(compared), "heading": table.heading}
 
 
-TEXTS = ("group", "seeds", "missing_seeds", "manifests", "stand_in")
+TEXTS = ("group", "step", "seeds", "missing_seeds", "manifests", "stand_in")
 """Columns of a made table that are texts, also where every cell is empty or looks like a number."""
 
 

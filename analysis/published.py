@@ -63,7 +63,9 @@ def make_published(table: PublishedTable, reported: ReportedTable) -> pd.DataFra
 
 def columns_of(table: PublishedTable) -> list[Column]:
     """A time and a speedup in brackets for each target, and the mean speedup."""
-    columns = [column for target in table.targets for column in pair(target, target.fields[0], table.decimals)]
+    columns = [
+        column for target in table.targets for column in pair(target, target.fields[0], table.decimals, table.unit)
+    ]
     return columns + ([average(table.decimals)] if table.average else [])
 
 

@@ -1,18 +1,18 @@
-"""A table for people: Markdown, LaTeX and HTML from the same cells."""
+"""A table for people: Markdown, CSV and HTML from the same slots; LaTeX is `analysis.render_latex`."""
 
 import math
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from analysis.verdicts import BASELINE, MARKS, MISSING, NO_DATA, NOT_APPLICABLE
-from redraft.config import Column
-from redraft.config.tables import AnyTable
+from analysis.render_latex import latex
+from analysis.sheet import ABSENT, Line, Sheet, Slot, digits, number
+from analysis.sparklines import Trajectories, trajectories
+from analysis.verdicts import AGREES, BASELINE, DIFFERS, INCONCLUSIVE, MARKS, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN
+from redraft.config import StepTable
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(("html.j2",)),
@@ -22,171 +22,135 @@ TEMPLATES = Environment(
 
 TEMPLATES.globals["MARKS"] = MARKS
 
-NEVER = "†"
-"""Text of a target that was never reached."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A made table: what its declaration says of it, its columns at one preset, and its cells.
-
-    `stand_in` says that the runs are not of the paper's models and data, if they are not.
-    """
-
-    table: AnyTable
-    columns: list[Column]
-    cells: pd.DataFrame
-    stand_in: str = ""
-
-    @property
-    def title(self) -> str:
-        """The table's title, behind the word that it is not of what the title names, where it is not."""
-        return f"{self.stand_in}. {self.table.title}" if self.stand_in else self.table.title
-
-    @property
-    def headers(self) -> list[str]:
-        """Titles of the columns that stand by themselves."""
-        return [column.title for column in self.columns if not column.in_brackets]
-
-    def rows(self) -> Iterator[tuple[str | None, str, list[list[tuple[pd.Series, Column]]]]]:
-        """The lines in order: the group that begins there, the label, and for each header its cells.
-
-        The first of a header's cells is its own; those behind it stand in brackets.
-        """
-        before = ""
-        for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
-            indexed = part.set_index("column")
-            heading = str(group) if group and group != before else None
-            slots: list[list[tuple[pd.Series, Column]]] = []
-            for column in self.columns:
-                cell = (indexed.loc[column.name], column)
-                slots[-1].append(cell) if column.in_brackets else slots.append([cell])
-            yield heading, str(label), slots
-            before = group
-
-
-def number(value: float, decimals: int) -> str:
-    """A number with so many decimals, `–` for NaN, † for infinity."""
-    return "–" if math.isnan(value) else NEVER if math.isinf(value) else f"{value:.{decimals}f}"
-
-
-def cell_text(cell: pd.Series, column: Column) -> str:
-    """`0.31 [0.28, 0.34] (paper 0.33)`; what is missing says so, what cannot be is `–`."""
-    text = value_text(cell, column)
-    if interval := _interval(cell, column):
-        text += f" {interval}"
-    if missing := _missing_seeds(cell):
-        text += f" ({missing})"
-    if not math.isnan(cell["reported"]):
-        text += f" (paper {number(cell['reported'], column.decimals)})"
-    return text
-
-
-def value_text(cell: pd.Series, column: Column) -> str:
-    """The value alone; what was not run or has no data says so."""
-    if cell["verdict"] in (MISSING, NO_DATA):
-        return str(cell["verdict"])
-    return number(cell["reproduced"], column.decimals)
-
-
-def slot_text(slot: list[tuple[pd.Series, Column]]) -> str:
-    """A cell's text, and behind it in brackets those that belong to it: `7.6 (3.4 ×) (paper 7.6)`."""
-    (cell, column), *behind = slot
-    brackets = "".join(f" ({bracket_text(*other)})" for other in behind if _has_bracket(other[0]))
-    text = cell_text(cell, column)
-    return text.replace(" (paper", f"{brackets} (paper", 1) if " (paper" in text else text + brackets
-
-
-def bracket_text(cell: pd.Series, column: Column) -> str:
-    """`3.4 ×`, and the paper's if there is one; † where one of the two compared never reached the target."""
-    text = NEVER if cell["verdict"] == NOT_APPLICABLE else f"{number(cell['reproduced'], column.decimals)} ×"
-    return text if math.isnan(cell["reported"]) else f"{text}, paper {number(cell['reported'], column.decimals)} ×"
-
-
-def _has_bracket(cell: pd.Series) -> bool:
-    return cell["verdict"] not in (MISSING, NO_DATA, BASELINE)
-
-
-def _interval(cell: pd.Series, column: Column) -> str:
-    if math.isnan(cell["low"]) or cell["verdict"] in (BASELINE, NOT_APPLICABLE):
-        return ""
-    return f"[{number(cell['low'], column.decimals)}, {number(cell['high'], column.decimals)}]"
-
-
-def _missing_seeds(cell: pd.Series) -> str:
-    """`n = 2, without seed 1`, where a value rests on fewer seeds than the preset has; else nothing."""
-    missing = str(cell["missing_seeds"]).split()
-    return f"n = {cell['n_seeds']}, without seed{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else ""
+MEANINGS = {
+    AGREES: "agrees: the interval holds the paper's value",
+    "same direction": "same direction: an effect on the paper's side of “no effect”, of another size",
+    DIFFERS: "differs from the paper's value",
+    "opposite direction": "opposite direction: an effect on the other side of “no effect”",
+    INCONCLUSIVE: "inconclusive: the runs cannot tell",
+    UNEVEN: "not decided: equal work took unequal time",
+    BASELINE: "the baseline of its column",
+    NOT_COMPARABLE: "no value of the paper's to compare with",
+}
+"""Verdicts in words."""
 
 
 def wide(sheet: Sheet, heading: str = "{}") -> pd.DataFrame:
-    """Rows and columns as the paper prints them, each cell as text; a group's heading is a row of empty cells."""
+    """Rows and columns as the paper prints them, each cell as text, the paper's value in a column behind its own.
+
+    A group's heading is a row of empty cells.
+    """
+    headers = sheet.beside(sheet.headers, ["paper"] * len(sheet.headers))
     labels, rows = [], []
-    for group, label, slots in sheet.rows():
-        if group:
-            labels.append(heading.format(group))
-            rows.append([""] * len(slots))
-        labels.append(label)
-        rows.append([slot_text(slot) for slot in slots])
-    return pd.DataFrame(rows, index=labels, columns=sheet.headers)
+    for line in sheet.lines:
+        if line.heading:
+            labels.append(heading.format(line.heading))
+            rows.append([""] * len(headers))
+        labels.append(line.label)
+        rows.append(sheet.beside([slot.text for slot in line.slots], [slot.paper for slot in line.slots]))
+    return pd.DataFrame(rows, index=labels, columns=headers)
 
 
 def markdown(sheet: Sheet) -> str:
-    """The table in GitHub's Markdown."""
+    """The table in GitHub's Markdown; values are means over seeds ± half the width of their 95 % intervals."""
     note = f"\n{sheet.table.note}\n" if sheet.table.note else ""
-    return f"**{sheet.table.heading}.** {sheet.title}\n\n{wide(sheet, '**{}**').to_markdown()}\n{note}"
+    frame = wide(sheet, "**{}**")
+    aligned = ("left", *["right"] * len(frame.columns))
+    # Numbers stay as they are written: the library would drop their last zeros.
+    body = frame.to_markdown(disable_numparse=True, colalign=aligned)
+    return f"**{sheet.table.heading}.** {sheet.title}\n\n{body}\n{note}"
 
 
-def latex(sheet: Sheet) -> str:
-    """The table for `\\input`, with booktabs."""
-    caption = f"{sheet.title}. Mean over seeds [95\\,\\% Student interval] (reported value)."
-    text = wide(sheet).to_latex(escape=True, caption=caption, label=f"tab:{sheet.table.number}", position="ht")
-    text = re.sub(r"^([^&\n]+?)((?: & ?)+ *\\\\)$", r"\\midrule \\emph{\1}\2", text, flags=re.MULTILINE)
-    for symbol, command in LATEX.items():
-        text = text.replace(symbol, command)
-    return text
+def csv(sheet: Sheet) -> str:
+    """The table as CSV to be copied: of each column the value, half the width of its interval, and the paper's value.
+
+    Digits are those that are shown; what is missing is empty.
+    """
+    rows = [{"group": line.group, "row": line.label} | _csv_cells(line) for line in sheet.lines]
+    frame = pd.DataFrame(rows).replace("", math.nan).dropna(axis="columns", how="all")
+    return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
-LATEX = {
-    "–": "--", "∞": "$\\infty$", "ℓ": "$\\ell$", "Δ": "$\\Delta$", "×": "$\\times$", "†": "$\\dagger$",
-}  # fmt: skip
+def _csv_cells(line: Line) -> dict[str, str]:
+    cells = {}
+    for slot in line.cells:
+        title, decimals = slot.column.title, slot.column.decimals
+        values = (slot.cell["reproduced"], slot.half_width, slot.cell["reported"])
+        for name, value in zip((title, f"{title} ±", f"{title}, paper"), values, strict=True):
+            cells[name] = "" if math.isnan(value) else digits(value, decimals)
+    return cells
 
 
-def html(sheet: Sheet, base: Path, name: str = "") -> str:
-    """The table as an HTML fragment; each number links to the manifests of its runs, relative to `base`.
+def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
+    """The table as an HTML fragment, for a page that holds `table.css` and `table.js` once.
+
+    A number's details hold links to the manifests of its runs.
 
     Args:
         sheet: the table.
-        base: folder of the page or fragment.
+        base: folder of the page or fragment, to which links are relative.
         name: identifier of the fragment, `table<number>` by default.
+        data: link to the CSV file of the cells, if there is one.
     """
-    rows = [(group, label, [_html_slot(slot, base) for slot in slots]) for group, label, slots in sheet.rows()]
+    name = name or f"table{sheet.table.number}"
     return TEMPLATES.get_template("table.html.j2").render(
+        sheet=sheet,
         table=sheet.table,
-        title=sheet.title,
-        headers=sheet.headers,
-        rows=rows,
-        name=name or f"table{sheet.table.number}",
+        name=name,
+        data=data,
+        columns=[_column(sheet, i) for i in range(len(sheet.headers))],
+        present={line.group for line in sheet.lines if line.was_run},
+        details=lambda slot, line: _details(slot, line, base),
+        trajectories=_trajectories(sheet),
+        copies={"CSV": csv(sheet), "Markdown": markdown(sheet), "LaTeX": latex(sheet)},
     )
 
 
-def _html_slot(slot: list[tuple[pd.Series, Column]], base: Path) -> dict:
-    (cell, column), *behind = slot
-    links = [(path, _relative(Path(path), base)) for path in str(cell["manifests"]).split()]
+def _trajectories(sheet: Sheet) -> Trajectories | None:
+    return trajectories(sheet) if isinstance(sheet.table, StepTable) else None
+
+
+def _column(sheet: Sheet, i: int) -> dict[str, Any]:
+    """A column's title, its width of what stands behind values, and whether it has marks and the paper's values."""
+    slots = [line.slots[i] for line in sheet.lines]
     return {
-        "verdict": cell["verdict"],
-        "value": number(cell["reproduced"], column.decimals),
-        "interval": _interval(cell, column),
-        "missing_seeds": _missing_seeds(cell),
-        "noise": "" if math.isnan(cell["noise"]) else number(cell["noise"], max(column.decimals, 1)),
-        "p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
-        "reported": "" if math.isnan(cell["reported"]) else number(cell["reported"], column.decimals),
-        "deviation": f"{cell['deviation']:+.{column.decimals}f}" if math.isfinite(cell["deviation"]) else "",
-        "links": links,
-        "brackets": [
-            {"text": bracket_text(*other), "verdict": other[0]["verdict"]} for other in behind if _has_bracket(other[0])
-        ],
+        "title": sheet.headers[i],
+        "paper": sheet.papers[i],
+        "spread": max((slot.spread for slot in slots), key=len, default=""),
+        "marks": any(slot.marked for slot in slots),
     }
+
+
+def _details(slot: Slot, line: Line, base: Path) -> dict[str, Any] | None:
+    """What a number's details say, by heading; None where there is no number."""
+    if slot.verdict in (*ABSENT, NOT_APPLICABLE):
+        return None
+    found = {column.column.title: _terms(column) for column in (slot, *slot.behind) if column.verdict not in ABSENT}
+    title = ", ".join(filter(None, (line.group, line.label)))
+    links = {path: None for each in (slot, *slot.behind) for path in str(each.cell["manifests"]).split()}
+    return {"title": title, "terms": found, "links": [(_run(path), _relative(Path(path), base)) for path in links]}
+
+
+def _terms(slot: Slot) -> dict[str, str]:
+    """A cell's details, each a word and its text."""
+    cell, decimals = slot.cell, slot.column.decimals
+    reported, deviation, seeds = cell["reported"], cell["deviation"], str(cell["seeds"]).split()
+    terms = {
+        "Value": slot.value,
+        "95 % interval": slot.interval,
+        "Verdict": MEANINGS.get(slot.verdict, slot.verdict),
+        "Corrected p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
+        "Paper": "" if math.isnan(reported) else number(reported, decimals),
+        "Deviation": f"{deviation:+.{decimals}f}".replace("-", "−") if math.isfinite(deviation) else "",
+        "Noise of sampling": "" if math.isnan(cell["noise"]) else f"± {number(cell['noise'], max(decimals, 1))}",
+        "Seeds": slot.fewer_seeds or ", ".join(seeds),
+    }
+    return {word: text for word, text in terms.items() if text}
+
+
+def _run(path: str) -> str:
+    """A manifest's cell and seed."""
+    return " ".join(Path(path).parent.parts[-2:])
 
 
 def _relative(path: Path, base: Path) -> str:

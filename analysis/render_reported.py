@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.render import number
+from analysis.sheet import number
 from analysis.speedups import KINDS, TITLES
 from redraft.config import Reported
 
@@ -17,7 +17,7 @@ def speedups_markdown(speedups: pd.DataFrame, table: int) -> str:
 
 def speedups_html(speedups: pd.DataFrame, table: int, name: str) -> str:
     """The same as an HTML fragment with this identifier."""
-    body = _speedups(speedups).to_html(border=0)
+    body = f'<div class="scroll">{_speedups(speedups).to_html(border=0)}</div>'
     caption = f"<b>Table {table}'s reported numbers, honest</b> ({FROM_REPORTED})."
     return f'<figure class="table" id="{name}">\n<figcaption>{caption}</figcaption>\n{body}\n</figure>\n'
 

@@ -13,8 +13,8 @@ from analysis.counterparts import summary, without_counterpart
 from analysis.family import family_of
 from analysis.lines import Source
 from analysis.main_result import fragment
-from analysis.render import Sheet
 from analysis.reported import ReportedTable, no_reported, read_reported
+from analysis.sheet import Sheet
 from analysis.speedups import reported_speedups
 from analysis.statistics import Family
 from analysis.tables import make_table
@@ -58,7 +58,8 @@ def _write_table(table: Table, source: Source, layout: Layout, family: Family) -
     _write_csv(sheet.cells.assign(stand_in=sheet.stand_in), stem.with_suffix(".csv"))
     write_atomically(stem.with_suffix(".md"), render.markdown(sheet))
     write_atomically(stem.with_suffix(".tex"), render.latex(sheet))
-    write_atomically(stem.with_suffix(".html"), render.html(sheet, stem.parent, f"{source.paper}-table{table.number}"))
+    page = render.html(sheet, stem.parent, f"{source.paper}-table{table.number}", data=f"{stem.name}.csv")
+    write_atomically(stem.with_suffix(".html"), page)
 
 
 def _sheet(table: Table, source: Source, family: Family) -> Sheet:

@@ -128,7 +128,10 @@ def test_what_was_not_run_is_missing_and_never_zero_or_reported(table3):
     assert set(missing["verdict"]) == {"missing"}
     assert missing["reproduced"].isna().all()
     assert (missing["n_seeds"] == 0).all()
-    assert "missing (paper 0.33)" in render.markdown(sheet(spec, cells))
+    lines = render.markdown(sheet(spec, cells)).splitlines()
+    line = next(line for line in lines if line.startswith("| + SPEC-RL, ℓ = e^0.5"))
+    texts = [text.strip() for text in line.split("|")[2:-1]]
+    assert texts[:7] == ["missing", "missing", "0.33", "missing", "0.28", "missing", "2.29"]
 
 
 def test_no_reported_value_can_become_a_reproduced_one(runs):
@@ -155,9 +158,13 @@ def test_latex_and_html_hold_the_same_cells(table3):
     spec, cells = table3
     tex, page = render.latex(sheet(spec, cells)), render.html(sheet(spec, cells), Path("results/tiny"))
     assert tex.count("\\\\") == len(spec.rows) + 1
-    assert "ℓ" not in tex
+    assert tex.isascii()
     assert 'href="runs/spec_rl/grpo-spec-l0/seed2/manifest.json"' in page
-    assert page.count('class="missing"') == 4 * len(spec.columns)
+    assert page.count('<span class="absent">not run</span>') == 4 * len(spec.columns)
+    assert page.count('<tr class="not-run">') == 4
+    assert "3 of 7 rows run" in page
+    assert "not run: + SPEC-RL, ℓ = e^0.2; + SPEC-RL, ℓ = e^0.5; + SPEC-RL, ℓ = e^0.8; + SPEC-RL, ℓ = e^2<" in page
+    assert tex.count("\\verdictmissing") == 4 * len(spec.columns) + 2, "and once each where it is defined and explained"
 
 
 def estimated(mean, low, high):

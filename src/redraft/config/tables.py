@@ -220,6 +220,8 @@ class Budget(Config):
     """People to whom this budget matters, for the verdict."""
     scale: float = 1.0
     """Factor from its unit to the table's."""
+    unit: str = ""
+    """The table's unit of what a run spends, empty for a count."""
     decimals: int = Field(default=2, ge=0)
     """Decimals of what a run spends."""
 
@@ -305,6 +307,8 @@ class PublishedTable(TableWithoutRuns):
     """Key of the time or step of a validation."""
     scale: float = 1.0
     """Factor from its unit to the table's."""
+    unit: str = "h"
+    """The table's unit of times."""
     targets: list[CurveTarget] = Field(min_length=1)
     """A column a target."""
     average: bool = True
