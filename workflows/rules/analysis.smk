@@ -75,7 +75,7 @@ rule figures:
         content=lambda wildcards: freeze.content_of(
             f"experiments/{wildcards.paper}/figures.yaml"
         ),
-        version=2,  # increase when the data or the drawings change
+        version=3,  # increase when the data or the drawings change
     shell:
         "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
