@@ -1,10 +1,10 @@
 """The page a person opens: one HTML file with everything in it but the manifests and data that it links to."""
 
-import base64
 import math
 import posixpath
 import re
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pandas as pd
 
 from analysis import evaluation
 from analysis.collect import Runs
+from analysis.figure_page import figure_assets, figure_fragment
+from analysis.figure_parts import unsampled_benchmarks
 from analysis.main_result import read_table
 from analysis.quantities import by_seed
 from analysis.render import TEMPLATES, number
@@ -32,7 +34,10 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     runs = [run for paper in papers for run in _runs(layout, paper)]
     manifests = [read_json(layout.folder / run["manifest"]) for run in runs]
     evaluations = _evaluations(layout.preset, papers, experiments)
+    figure_css, figure_js = figure_assets()
     page = TEMPLATES.get_template("report.html.j2").render(
+        figure_css=figure_css,
+        figure_js=figure_js,
         preset=preset,
         evaluations=evaluations,
         benchmarks=list(dict.fromkeys(name for each in evaluations for name in each["benchmarks"])),
@@ -69,6 +74,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
     cells, figures = experiments.cell_file(paper), experiments.figures(paper)
     tables = experiments.tables(paper).tables
     runs = Runs.load(layout.collected(paper))
+    unsampled = unsampled_benchmarks(experiments, layout.preset, paper)
     graders = evaluation.graders(runs) if preset.evaluation.lighteval else []
     return {
         "name": paper,
@@ -80,7 +86,7 @@ def _paper(layout: Layout, paper: str, experiments: Experiments, preset: Preset)
         "weak": sum(bool(c["weak"]) for c in claims if not c["same_as"] and c["verdict"] == "reproduced"),
         "main": read_main_result(layout, paper) if tables else None,
         "tables": [_table(layout, paper, table, preset) for table in tables],
-        "figures": [_figure(layout, paper, figure) for figure in figures.figures],
+        "figures": [_figure(layout, paper, figure, unsampled) for figure in figures.figures],
         "cases": _cases(layout, paper, figures.cases, preset.seeds[0]),
         "without_counterpart": _without_counterpart(layout, paper),
         "timing": first_epoch_agreement(runs),
@@ -127,20 +133,9 @@ def _fragment(layout: Layout, file: Path) -> str:
     return re.sub(r'href="([^"#:][^":]*)"', moved, file.read_text(encoding="utf-8"))
 
 
-def _figure(layout: Layout, paper: str, figure: Figure) -> dict[str, Any]:
-    stem = layout.figure(paper, figure.number)
-    drawing = base64.b64encode(stem.with_suffix(".svg").read_bytes()).decode()
-    return {
-        "number": figure.number,
-        "name": figure.heading,
-        "title": figure.title,
-        "note": figure.note,
-        "bars": figure.x == "cell",
-        "wide": min(figure.columns, len(figure.panels)) > 2,
-        # An image rather than inline, so that the identifiers inside two drawings cannot clash.
-        "image": f"data:image/svg+xml;base64,{drawing}",
-        "data": _link(layout, str(stem.with_suffix(".csv"))),
-    }
+def _figure(layout: Layout, paper: str, figure: Figure, unsampled: Set[str]) -> dict[str, Any]:
+    html = figure_fragment(figure, layout.figure(paper, figure.number), paper, layout.folder, unsampled)
+    return {"number": figure.number, "name": figure.heading, "title": figure.title, "html": html}
 
 
 def _cases(layout: Layout, paper: str, cases: Any, seed: int) -> dict[str, Any] | None:
