@@ -52,7 +52,7 @@
     return element;
   }
 
-  // The values at the cursor, beside it.
+  // The values at the cursor, below the panel, so that no line is hidden.
   function tell(u, panel, tip, colour, on) {
     const { idx, left } = u.cursor, there = [];
     if (idx != null && left >= 0) {
@@ -68,8 +68,8 @@
     const seeds = [...new Set(there.map(([series, i]) => (Array.isArray(series.seeds) ? series.seeds[i] : series.seeds)))];
     tip.replaceChildren(paragraph(`${panel.x}: ${shown(u.data[0][idx])}`), table);
     if (seeds.some(Boolean)) tip.append(paragraph(`seeds ${seeds.join(" or ")}`));
-    const side = left < u.over.clientWidth / 2;
-    Object.assign(tip.style, { left: side ? "auto" : "3.2rem", right: side ? "0" : "auto", top: "1.9rem" });
+    const rightHalf = u.root.getBoundingClientRect().left > innerWidth / 2;
+    Object.assign(tip.style, { left: rightHalf ? "auto" : "0", right: rightHalf ? "0" : "auto" });
   }
 
   function outline(u, x, y, corners, fill, stroke) {
