@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -11,24 +12,38 @@ mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "redraft"
 from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
 from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.ticker import MaxNLocator  # noqa: E402
 
-from analysis.quantities import ACCURACY, SPENT  # noqa: E402
-from redraft.config import Panel  # noqa: E402
+from analysis.figure_parts import (  # noqa: E402
+    LINES,
+    NOT_RUN,
+    PAPER_COLOUR,
+    bar_hue,
+    has_gaps,
+    smoothed,
+    whole_ticks,
+)
+from redraft.config import Figure, Panel  # noqa: E402
 
-DISTINCT = ("#444444", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
-"""Colours for a few lines, told apart by colour-blind people too (Okabe and Ito); more lines get a scale."""
-GREY = "#9aa5b1"
-"""Colour of a baseline's bar."""
-NOT_RUN = "not run"
-LINES = ("step", "epoch", *SPENT)
-BARS = ("cell", "bins")
+TEXT = 9
+"""Points of the smallest text, which are 12 pixels of a page."""
+PAPER_MARK: dict[str, Any] = {
+    "marker": "D",
+    "linestyle": "none",
+    "markersize": 6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 1.4,
+}
+"""The paper's points: open diamonds."""
+REUSE_MARK: dict[str, Any] = {"marker": "^", "linestyle": "none", "markersize": 8}
+"""The first step with drafts: a filled triangle."""
+LETTER = 0.075
+"""Inches that a letter of the smallest text takes."""
 
-Colours = Mapping[str, object]
+Colours = Mapping[str, str]
 """Label to a colour."""
 
 
-def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: str) -> None:
+def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
     """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap.
 
     A logarithmic axis has no place for an interval's end below zero; the band then reaches down to below all means.
@@ -41,30 +56,30 @@ def _lines(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, x: st
         if line.empty:
             continue
         colour = colours[label]
-        if x not in SPENT and not panel.curves and not panel.quantity.startswith(ACCURACY):
+        if has_gaps(figure, panel):
             line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
         if panel.smoothing is not None:
-            smooth = line["reproduced"].ewm(alpha=1 - panel.smoothing, adjust=False).mean()
+            smooth = smoothed(line["reproduced"], panel.smoothing)
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
         low = line["low"].clip(lower=floor)
         axis.fill_between(line.index, low, line["high"], color=colour, alpha=0.15, linewidth=0)
-        axis.plot(line.index, line["reported"], color="grey", marker="x", linestyle="none")
+        axis.plot(line.index, line["reported"], markeredgecolor=colour, zorder=4, **PAPER_MARK)
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
-        axis.plot(marked.index, marked["reproduced"], color=colour, marker="D", markersize=6, linestyle="none")
+        axis.plot(marked.index, marked["reproduced"], color=colour, **REUSE_MARK)
     if logarithmic:
         axis.set_yscale("log", nonpositive="mask")
-    if not data.empty and x not in SPENT:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if figure.axis(panel) in ("step", "epoch"):
+        axis.set_xticks(whole_ticks(int(data["x"].min()), int(data["x"].max())))
 
 
-def _bars(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str) -> None:
-    """Means with intervals; the paper's value, where it applies, is a cross beside the bar's middle."""
+def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colours) -> None:
+    """Means with intervals; the paper's value, where it applies, is a diamond beside the bar's middle."""
     bars = data.set_index("cell")
     for position, cell in enumerate(panel.cells):
         if cell not in bars.index:
             axis.text(position, 0.02, NOT_RUN, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
-                      va="bottom", fontsize=8, color="grey")  # fmt: skip
+                      va="bottom", fontsize=TEXT, color="#626b7a")  # fmt: skip
             continue
         bar = bars.loc[cell]
         mean, error = bar["reproduced"], None
@@ -74,19 +89,31 @@ def _bars(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str
             position,
             mean,
             width=0.65,
-            color=colours[panel.label(cell)],
+            color=bar_hue(figure, cell).light,
             yerr=error,
             error_kw={"linewidth": 1, "capsize": 3},
         )
-        axis.plot(position + 0.22, bar["reported"], color="#d55e00", marker="x", linestyle="none")
-    axis.set_xticks(range(len(panel.cells)), [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells])
+        axis.plot(position + 0.22, bar["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
+    _name_bars(axis, [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells])
     axis.set_xlim(-0.6, len(panel.cells) - 0.4)
 
 
-def _bins(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str) -> None:
+def _name_bars(axis: Axes, labels: list[str]) -> None:
+    """Write the bars' names below them, aslant if the widest of them has no place beside the next one."""
+    drawing, grid = axis.figure, axis.get_gridspec()
+    place = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
+    widest = max(len(line) for label in labels for line in label.split("\n"))
+    axis.set_xticks(range(len(labels)), labels)
+    if widest * LETTER > place:
+        axis.tick_params(axis="x", labelrotation=30)
+        for label in axis.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+
+
+def _bins(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
     """Means of the bins side by side for the cells, with intervals; a bin without a value has no bar.
 
-    The paper's value, where it applies, is a cross.
+    The paper's value, where it applies, is a diamond.
     """
     run = [cell for cell in panel.cells if cell in set(data["cell"])]
     for i, cell in enumerate(run):
@@ -95,35 +122,43 @@ def _bins(axis: Axes, panel: Panel, data: pd.DataFrame, colours: Colours, _: str
         left = bins["x"] + (bins["upper"] - bins["x"]) * 0.05 + i * width
         error = np.array([bins["reproduced"] - bins["low"], bins["high"] - bins["reproduced"]])
         axis.bar(left, bins["reproduced"], width=width, align="edge", color=colours[panel.label(cell)],
-                 yerr=np.nan_to_num(error), error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
-        axis.plot(left + width / 2, bins["reported"], color="#d55e00", marker="x", linestyle="none")
-    if run:
-        axis.set_xticks(panel.bins)
-    axis.set_xlabel(panel.by, fontsize=8)
+                 yerr=error, error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
+        axis.plot(left + width / 2, bins["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
+    axis.set_xticks(_apart(panel.bins))
+    axis.set_xlabel(panel.by.replace("_", " "), fontsize=TEXT)
     if panel.log and (data["reproduced"] > 0).any():
         axis.set_yscale("log", nonpositive="mask")
 
 
-def _surface(axis: Axes, panel: Panel, data: pd.DataFrame, _colours: Colours, _: str) -> None:
+def _apart(edges: list[float]) -> list[float]:
+    """The edges whose numbers have a place beside each other: those a tenth of the axis from the one before."""
+    chosen = edges[:1]
+    for edge in edges[1:]:
+        if edge - chosen[-1] >= 0.0999 * (edges[-1] - edges[0]):
+            chosen.append(edge)
+    return chosen
+
+
+def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours) -> None:
     """A square a point, its colour the mean and its number beside it; the axes are the points' own values in order."""
-    if data.empty:
-        return
     grid = data.pivot_table(index="y", columns="x", values="reproduced", aggfunc="mean")
     image = axis.imshow(np.ma.masked_invalid(grid), origin="lower", aspect="auto", cmap="viridis")
+    low, high = image.get_clim()
     for (row, column), value in np.ndenumerate(grid.to_numpy()):
         if not math.isnan(value):
-            axis.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=6, color="white")
+            ink = "white" if value < low + 0.6 * (high - low) else "black"
+            axis.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=TEXT, color=ink)
     axis.set_xticks(range(len(grid.columns)), [f"{x:g}" for x in grid.columns])
     axis.set_yticks(range(len(grid.index)), [f"{y:g}" for y in grid.index])
     names = [panel.published.x, panel.published.y] if panel.published else panel.axes
-    axis.set_xlabel(names[0], fontsize=8)
-    axis.set_ylabel(names[1], fontsize=8)
-    axis.figure.colorbar(image, ax=axis)
+    axis.set_xlabel(names[0], fontsize=TEXT)
+    axis.set_ylabel(names[1], fontsize=TEXT)
+    axis.figure.colorbar(image, ax=axis).ax.tick_params(labelsize=TEXT)
 
 
-DRAWN: dict[str, Callable[[Axes, Panel, pd.DataFrame, Colours, str], None]] = {
+DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
     **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface,
 }  # fmt: skip
-"""Horizontal axis of a figure to the function that draws its diagrams."""
+"""Horizontal axis of a panel to the function that draws it."""
 
-__all__ = ["BARS", "DISTINCT", "DRAWN", "GREY", "LINES", "NOT_RUN", "Colours", "plt"]
+__all__ = ["DRAWN", "PAPER_MARK", "REUSE_MARK", "TEXT", "Colours", "plt"]

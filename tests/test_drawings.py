@@ -57,8 +57,10 @@ def test_steps_and_epochs_are_drawn_where_they_are_with_their_gaps_marks_and_rep
     (at, mean) = zip(*coordinates(axis.lines[0]), strict=True)
     assert at == (2, 3, 4, 5)
     np.testing.assert_array_equal(mean, [0.5, 0.7, math.nan, 0.4])
-    assert with_marker(axis, "D") == [(3, 0.7)]
-    assert with_marker(axis, "x") == [(2, 0.9)]
+    assert with_marker(axis, "^") == [(3, 0.7)]
+    assert with_marker(axis, "D") == [(2, 0.9)]
+    (paper,) = (line for line in axis.lines if line.get_marker() == "D")
+    assert (paper.get_markerfacecolor(), paper.get_markeredgecolor()) == ("white", axis.lines[0].get_color())
 
 
 def test_hours_are_drawn_as_they_are():
@@ -92,7 +94,7 @@ def test_bars_stand_at_their_place_with_their_interval_and_the_paper_s_value_bes
         (pytest.approx(0), 10.0), (pytest.approx(1), 20.0),
     ]  # fmt: skip
     assert intervals(axis) == [(0, 9, 14), (1, 13, 21)]
-    ((at, value),) = with_marker(axis, "x")
+    ((at, value),) = with_marker(axis, "D")
     assert (1 < at < 1.325, value) == (True, 17.0)
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["A", "B"]
 
@@ -101,6 +103,13 @@ def test_a_bar_of_one_seed_has_no_interval():
     axis = drawn("cell", [(A, 0, 10.0, math.nan, math.nan)])
     assert [bar.get_height() for bar in axis.patches] == [10.0]
     assert axis.containers[0].errorbar is None
+
+
+def test_a_bin_of_one_seed_has_no_interval():
+    axis = drawn("bins", [(A, 0, 5.0, math.nan, math.nan, ("upper", 2))], by="pass_rate", bins=[0, 2])
+    assert [bar.get_height() for bar in axis.patches] == [5.0]
+    ((segment,),) = [bar.errorbar.lines[2][0].get_segments() for bar in axis.containers[1:]]
+    assert len(segment) == 0
 
 
 def test_bars_over_bins_stand_side_by_side_within_their_bins_with_their_intervals():

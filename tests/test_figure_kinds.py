@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from analysis.collect import Runs
 from analysis.figure_data import coordinate, figure_data
+from analysis.figure_parts import absent
 from analysis.figures import plot
 from analysis.quantities import by_seed
 from analysis.rollouts import PROMPT_QUANTITIES, of_prompts
@@ -105,8 +106,8 @@ def test_the_first_and_last_bin_may_have_the_paper_s_value(runs):
     data = figure_data(whole, runs, paper_scale=True)
     assert data["reported"].tolist()[::2] == [6.95, 4.0]
     assert math.isnan(data["reported"].iloc[1])
-    crosses = next(line for line in plot(whole, data).axes[0].lines if line.get_marker() == "x")
-    assert list(crosses.get_xdata()) == pytest.approx([0.25, 0.7, 0.95]), "in the middle of the bars"
+    diamonds = next(line for line in plot(whole, data).axes[0].lines if line.get_marker() == "D")
+    assert list(diamonds.get_xdata()) == pytest.approx([0.25, 0.7, 0.95]), "in the middle of the bars"
     assert figure_data(whole, runs, paper_scale=False)["reported"].isna().all()
     plt.close("all")
 
@@ -118,7 +119,7 @@ def test_a_panel_may_have_another_axis_than_its_figure(runs):
     assert (list(over_steps["x"]), over_steps["upper"].isna().all()) == ([1, 2], True)
     assert list(over_bins["upper"]) == [0.5, 0.9, 1.0]
     lines, bars = plot(whole, data).axes
-    assert (lines.get_xlabel(), bars.get_xlabel()) == ("step", "pass_rate")
+    assert (lines.get_xlabel(), bars.get_xlabel()) == ("step (from 1)", "pass rate")
     assert (len(lines.patches), len(bars.patches)) == (0, 3)
     plt.close("all")
     with pytest.raises(ValidationError, match="by is for bins, not for x: step"):
@@ -139,7 +140,7 @@ def test_a_quantity_over_bins_is_the_mean_of_their_prompts_and_an_empty_bin_has_
     assert data["reproduced"].iloc[3] == 4.0
     axis = plot(figure("bins", panel), data).axes[0]
     assert len(axis.patches) == 4
-    assert axis.get_xlabel() == "pass_rate_so_far"
+    assert axis.get_xlabel() == "pass rate so far"
     plt.close("all")
 
 
@@ -221,7 +222,7 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
     monkeypatch.setenv(PUBLISHED, str(tmp_path))
     nothing = figure_data(whole, runs, paper_scale=False)
     assert nothing.empty
-    assert [text.get_text() for text in plot(whole, nothing).axes[0].texts] == ["no data"]
+    assert absent(whole, nothing) == "No data."
     (tmp_path / "sweep.csv").write_text("batch,seq,mode,ms\n1,256,on,9.5\n1,512,on,9.6\n1,256,off,99\n")
     data = figure_data(whole, runs, paper_scale=False)
     assert list(zip(data["x"], data["y"], data["reproduced"], strict=True)) == [(1, 256, 9.5), (1, 512, 9.6)]
@@ -237,9 +238,7 @@ def test_published_curves_are_lines_and_missing_ones_say_so(runs, tmp_path, monk
     monkeypatch.setenv(PUBLISHED, str(tmp_path))
     nothing = figure_data(whole, runs, paper_scale=False)
     assert nothing.empty
-    drawing = plot(whole, nothing)
-    assert [text.get_text() for text in drawing.axes[0].texts] == ["no data"]
-    assert [text.get_text() for text in drawing.legends[0].texts] == ["theirs (no data)", "other (no data)"]
+    assert absent(whole, nothing) == "No data."
     (tmp_path / "authors").mkdir()
     for name, shift in (("a", 0.0), ("b", 0.5)):
         lines = [json.dumps({"seconds": 4 * i, "x/mean@4": i / 4 + shift, "y/mean@1": 0.0}) + "\n" for i in range(3)]

@@ -238,10 +238,11 @@ def test_a_drawing_of_a_stand_in_says_so(tmp_path):
         "number": 1, "title": "t", "x": "step",
         "panels": [{"quantity": "reward", "title": "reward", "cells": [PLAIN]}],
     })  # fmt: skip
-    names = ("panel", "cell", "label", "x", "reproduced", "low", "high", "reported", "first_reuse")
-    empty = pd.DataFrame(columns=names).astype({"first_reuse": bool})
+    point = {"panel": "reward", "cell": PLAIN, "label": PLAIN, "x": 1, "reproduced": 0.5, "low": math.nan,
+             "high": math.nan, "reported": math.nan, "first_reuse": False}  # fmt: skip
+    data = pd.DataFrame([point])
     for text in ("", "Stand-in for the paper's models and data (preset tiny)"):
-        draw(figure, empty, tmp_path / "figure", text)
+        draw(figure, data, tmp_path / "figure", text)
         drawn = (tmp_path / "figure.svg").read_text()
         assert ("<!-- Stand-in for the paper's models and data (preset tiny) -->" in drawn) == bool(text)
 
@@ -264,8 +265,12 @@ def test_a_band_on_a_logarithmic_axis_goes_below_all_means_where_its_end_is_nega
 def test_no_entry_of_a_legend_is_cut_off():
     """Seven long labels under two diagrams, as in the sweep of leniences."""
     figure = {figure.number: figure for figure in Experiments(ROOT).figures("spec_rl").figures}[104]
-    names = ("panel", "cell", "label", "x", "reproduced", "low", "high", "reported", "first_reuse")
-    drawing = plot(figure, pd.DataFrame(columns=names).astype({"first_reuse": bool}))
+    data = pd.DataFrame([
+        {"panel": panel.title, "cell": cell, "label": panel.label(cell), "x": 1, "reproduced": 0.5, "low": 0.4,
+         "high": 0.6, "reported": 0.5, "first_reuse": False} for panel in figure.panels for cell in panel.cells
+    ])  # fmt: skip
+    drawing = plot(figure, data)
+    assert len(drawing.legends[0].texts) == 7 + 2, "the interval and the paper have entries too"
     drawing.draw_without_rendering()
     box, page = drawing.legends[0].get_window_extent(), drawing.bbox
     assert page.x0 <= box.x0 < box.x1 <= page.x1

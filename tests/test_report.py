@@ -226,6 +226,12 @@ def test_the_audit_lists_what_the_papers_own_tables_do_not_support(campaign, pag
     assert {name for name in pages["report/audit.html"].ids if "-audit-" in name} == wanted != set()
 
 
+def test_a_figure_without_data_is_a_line(pages):
+    assert len(pages["report/figures.html"].sources) == len(KEPT["figures"]) - 1
+    text = pages["report/figures.html"].text
+    assert "the largest model of the main text, without and with reuse. Not run." in text, "Figure 1 is a line"
+
+
 def test_the_main_result_holds_what_compares_and_counts_what_was_not_run(campaign):
     text = text_of(campaign, "tables.html")
     main = text[text.index('id="spec_rl-main-result"') : text.index('class="index"')]

@@ -1,13 +1,14 @@
 """Parts that several pages show of a paper: its made tables, figures and case studies, and what has no counterpart."""
 
-import base64
 import posixpath
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analysis.figure_page import figure_fragment
 from analysis.main_result import read_table
 from analysis.verdicts import MISSING
 from redraft.config import Experiments, Figure, Preset, StepTable, Table, TableWithoutRuns
@@ -53,21 +54,10 @@ def fragment(layout: Layout, file: Path) -> str:
     return re.sub(r'href="([^"#:][^":]*)"', moved, file.read_text(encoding="utf-8"))
 
 
-def figure(layout: Layout, paper: str, declared: Figure) -> dict[str, Any]:
-    """A drawn figure, and where its data lie."""
-    stem = layout.figure(paper, declared.number)
-    drawing = base64.b64encode(stem.with_suffix(".svg").read_bytes()).decode()
-    return {
-        "number": declared.number,
-        "name": declared.heading,
-        "title": declared.title,
-        "note": declared.note,
-        "bars": declared.x == "cell",
-        "wide": min(declared.columns, len(declared.panels)) > 2,
-        # An image rather than inline, so that the identifiers inside two drawings cannot clash.
-        "image": f"data:image/svg+xml;base64,{drawing}",
-        "data": link(layout, stem.with_suffix(".csv")),
-    }
+def figure(layout: Layout, paper: str, declared: Figure, unsampled: Set[str]) -> dict[str, Any]:
+    """A figure's fragment; benchmarks that the preset leaves out are `unsampled`."""
+    html = figure_fragment(declared, layout.figure(paper, declared.number), paper, layout.pages, unsampled)
+    return {"number": declared.number, "name": declared.heading, "title": declared.title, "html": html}
 
 
 def cases(layout: Layout, paper: str, experiments: Experiments, preset: Preset) -> dict[str, Any] | None:

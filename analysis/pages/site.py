@@ -11,6 +11,8 @@ from markupsafe import Markup
 
 from analysis import evaluation
 from analysis.collect import Runs
+from analysis.figure_page import figure_assets
+from analysis.figure_parts import unsampled_benchmarks
 from analysis.pages import claims as claim_views
 from analysis.pages import headline, parts
 from analysis.pages.citations import citations
@@ -23,7 +25,8 @@ from redraft.config import Experiments, Preset
 from redraft.files import write_atomically, write_json
 from redraft.layout import Layout, code_root
 
-STYLES, SCRIPTS = ("base.css", "table.css", "figure.css"), ("claims.js", "table.js", "figure.js")
+TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparison.html")
+"""Templates of pages with tables, and with figures: others do without their styles and scripts."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,9 @@ class Paper:
     @cached_property
     def figures(self) -> list[dict[str, Any]]:
         """All figures."""
-        return [parts.figure(self.layout, self.name, each) for each in self.experiments.figures(self.name).figures]
+        unsampled = unsampled_benchmarks(self.experiments, self.layout.preset, self.name)
+        declared = self.experiments.figures(self.name).figures
+        return [parts.figure(self.layout, self.name, each, unsampled) for each in declared]
 
     @property
     def cases(self) -> dict[str, Any] | None:
@@ -170,7 +175,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     preset, told = experiments.preset(layout.preset), [Paper(layout, paper, experiments) for paper in papers]
     manifests = [run.manifest for paper in told for run in paper.run_views]
     common = {
-        "preset": preset, "papers": told, "blocks": preset.blocks, "style": _files(STYLES), "script": _files(SCRIPTS),
+        "preset": preset, "papers": told, "blocks": preset.blocks,
         "commits": sorted({_commit(manifest["git"]) for manifest in manifests}),
         "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
         "runs": list({run.page: run for paper in told for run in paper.run_views}.values()),  # a base has two papers
@@ -217,15 +222,32 @@ def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
 
 
 def _page(layout: Layout, name: str, content: dict[str, Any], template: str = "") -> None:
-    text = TEMPLATES.get_template(f"{template or name}.j2").render(page=name, root="", **content)
+    """Write a page; `template` is the name of its template where that is not its own, and `root` where pages lie."""
+    template = template or name
+    style, script = _assets(template)
+    text = TEMPLATES.get_template(f"{template}.j2").render(
+        **{"root": ""} | content | {"page": name, "style": style, "script": script}
+    )
     write_atomically(layout.pages / name, text)
 
 
 def _run_page(layout: Layout, paper: Paper, run: RunView, common: dict[str, Any]) -> None:
     steps = paper.runs.steps_of(run.cell)
     content = page_content(layout, run, steps[steps["seed"] == run.seed])
-    text = TEMPLATES.get_template("run.html.j2").render(page=run.page, **common | content | {"root": "../../"})
-    write_atomically(layout.pages / run.page, text)
+    _page(layout, run.page, common | content | {"root": "../../"}, "run.html")
+
+
+def _assets(template: str) -> tuple[Markup, Markup]:
+    """Styles and scripts of a page."""
+    folder = Path(__file__).parents[1] / "templates"
+    named = ["base.css", "claims.js"] + (["table.css", "table.js"] if template in TABLES else [])
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in named}
+    css, js = ([text for name, text in texts.items() if name.endswith(kind)] for kind in (".css", ".js"))
+    if template in FIGURES:
+        figure_css, figure_js = figure_assets()
+        css.append(figure_css)
+        js.append(figure_js)
+    return Markup("\n".join(css)), Markup("\n".join(js))
 
 
 def _plots(papers: list[Paper]) -> list[dict[str, Any]]:
@@ -257,9 +279,3 @@ def _benchmarks(papers: list[Paper]) -> dict[str, Any]:
 
 def _commit(git: dict[str, Any]) -> str:
     return (git["commit"] or "no commit")[:12] + (" with changes" if git["modified"] else "")
-
-
-def _files(names: tuple[str, ...]) -> Markup:
-    """Style sheets or scripts that there are, joined."""
-    folder = Path(__file__).parents[1] / "templates"
-    return Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in names if (folder / name).exists()))

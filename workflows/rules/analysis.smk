@@ -81,7 +81,7 @@ rule figures:
         content=lambda wildcards: content_of(
             wildcards.paper, declarations(wildcards.paper, "figures")
         ),
-        version=2,  # increase when the data or the drawings change
+        version=3,  # increase when the data or the drawings change
     shell:
         "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
