@@ -103,7 +103,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["run", "spec_rl/grpo-vanilla", "--seed", "1", "--seed", "1"], ["twice", "--seed", "1"]),
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
-        (["compare", "spec_rl/nothing", "nothing", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
+        (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (["stage", "grade", "tiny", "tiny", "nothing.parquet", "scores.json"], ["nothing.json", "missing"]),
         (["stage", "diversity", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
