@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 from filelock import FileLock
 
+from tests.forked_jobs import forked_jobs
 from tests.made_up_papers import DEFAULT, FIRST, WITH_THEM, write_papers
 
 ROOT = Path(__file__).parents[1]
@@ -28,9 +30,9 @@ def copy_to(folder):
     return folder
 
 
-def snakemake(folder, *arguments, preset="smoke", limit=600):
+def snakemake(folder, *arguments, preset="smoke", limit=600, **options):
     command = ["snakemake", "--config", f"preset={preset}", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False, **options)
 
 
 def finished_campaign(folder):
@@ -43,7 +45,8 @@ def finished_campaign(folder):
             write_papers(folder / "experiments")
             preset = folder / "experiments/presets/smoke.yaml"
             preset.write_text(preset.read_text().replace(FIRST, WITH_THEM) + DEFAULT)
-            result = snakemake(folder, limit=1800)
+            with TemporaryDirectory() as commands, forked_jobs(Path(commands)) as environment:
+                result = snakemake(folder, limit=1800, env=environment)
             assert result.returncode == 0, result.stderr[-3000:]
             (folder / "terminal").write_text(result.stderr + result.stdout)
     return folder

@@ -262,7 +262,7 @@ def test_the_documentation_names_every_command_and_which_of_them_print_json():
     functions = {name: getattr(import_module(module), function) for name, (module, _, function) in parts.items()}
     taking = {name for name, function in functions.items() if "as_json" in signature(function).parameters}
     assert set(COMMANDS) - taking == set(
-        re.search(r"All commands but `(\w+)` and `(\w+)` take `--json`", rest).groups()
+        re.search(r"All commands but `(\w+)`, `(\w+)` and `(\w+)` take `--json`", rest).groups()
     )
 
 

@@ -12,7 +12,7 @@ from redraft.ops import slurm_waiting
 from redraft.ops.partitions import KEYS, Ask, Nodes, Partition, in_words, parse_gpus, parse_partitions
 from redraft.ops.slurm_requests import ask_of, check_requests, largest, refusal
 from redraft.ops.slurm_waiting import NEVER, SET_BY, Queue
-from redraft.ops.supply import LOCAL, limit_local_jobs
+from redraft.ops.supply import LOCAL, lift_rate_limit, limit_local_jobs
 
 DATA = Path(__file__).parent / "data/slurm"
 SITE = Path("profiles/slurm/site.yaml")
@@ -171,6 +171,17 @@ def test_beside_a_cluster_local_jobs_share_the_cores_here(local_cores, limit):
     alone = a_workflow(a_job("tables", local=True))
     limit_local_jobs(alone)
     assert alone.scheduler.resources == {}, "without a cluster Snakemake counts cores itself"
+
+
+def test_only_a_cluster_s_jobs_have_a_limit_of_their_rate():
+    for workflow, limit in ((a_workflow(a_job("train"), run_uuid="u"), "100/1s"), (a_workflow(a_job("train")), None)):
+        workflow.scheduler.job_rate_limiter = "100/1s"
+        lift_rate_limit(workflow)
+        assert workflow.scheduler.job_rate_limiter == limit
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    assert "job_rate_limiter" in JobScheduler.__init__.__code__.co_names, "Snakemake's own name"
+    assert "job_rate_limiter" in JobScheduler.schedule.__code__.co_names
 
 
 @pytest.mark.parametrize(

@@ -271,30 +271,33 @@ import sys
 from pathlib import Path
 from redraft.errors import UserError
 from redraft.train import models
-for function in (models.load, models.load_tokenizer, models.load_config):
-    try:
-        function(Path(sys.argv[1]))
-    except UserError as error:
-        print(function.__name__, "refused", error, file=sys.stderr)
+for folder in map(Path, sys.argv[1:]):
+    for function in (models.load, models.load_tokenizer, models.load_config):
+        try:
+            function(folder)
+        except UserError as error:
+            print(folder.name, function.__name__, "refused", error, file=sys.stderr)
 """
 
 
-def load(folder):
-    """Output of loading a model's folder for a user who answers yes to every question."""
+def load(*folders):
+    """Output of loading models' folders for a user who answers yes to every question."""
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
-    return subprocess.run([sys.executable, "-c", LOAD, str(folder)], input="y\n" * 20, env=offline, check=False,
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    return subprocess.run([sys.executable, "-c", LOAD, *map(str, folders)], input="y\n" * 20, env=offline,
+                          check=False, capture_output=True, text=True, timeout=300)  # fmt: skip
 
 
 def test_a_pickle_in_place_of_weights_is_never_read(tiny_model, tmp_path, bomb):
     content, harm = bomb
-    for name in ("pytorch_model.bin", "model.safetensors"):
-        folder = tmp_path / name.replace(".", "-")
+    folders = [tmp_path / "pickled", tmp_path / "renamed"]
+    for folder, name in zip(folders, ("pytorch_model.bin", "model.safetensors"), strict=True):
         shutil.copytree(tiny_model, folder)
         (folder / "model.safetensors").unlink()
         (folder / name).write_bytes(content)
-        assert "load refused" in load(folder).stderr
-        assert not harm.exists()
+    said = load(*folders).stderr
+    assert not harm.exists()
+    assert "pickled load refused" in said
+    assert "renamed load refused" in said
 
 
 def test_a_model_s_own_code_is_never_run_even_if_the_user_agrees(tiny_model, tmp_path):
@@ -313,7 +316,7 @@ def test_a_model_s_own_code_is_never_run_even_if_the_user_agrees(tiny_model, tmp
         (folder / name).write_text(json.dumps(content))
     result = load(folder)
     assert not harm.exists(), result.stderr
-    assert "load refused" in result.stderr
+    assert "model load refused" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["actor.safetensors", "random.safetensors", "memory.arrow", "schedule/waiting.arrow"])

@@ -14,6 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
+from redraft.cli import main
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
 from redraft.config.trainer import InProcessEngine, Trainer, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
@@ -344,13 +345,12 @@ def test_decoding_that_verl_cannot_do_is_refused():
         composed(EXPERIMENTS.run("efficient_rollout/self-sd", 0, "paper"))
 
 
-def test_the_configuration_is_shown_without_a_gpu_or_a_network():
-    show = [sys.executable, "-m", "redraft.cli", "show", "--backend", "verl", "--preset"]
-    result = subprocess.run(
-        [*show, "paper", "spec_rl/8b-grpo-spec-l0.5"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    content = yaml.safe_load(result.stdout)
+def test_the_configuration_is_shown_without_a_gpu_or_a_network(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as end:
+        main(["show", "--backend", "verl", "--preset", "paper", "spec_rl/8b-grpo-spec-l0.5"])
+    assert end.value.code == 0
+    content = yaml.safe_load(capsys.readouterr().out)
     assert content["actor_rollout_ref"]["rollout"]["n"] == 8
     assert content["redraft"]["run"]["model"]["path"] == "Qwen/Qwen3-8B-Base"
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from redraft.config import DAPO, GRPO, RLOO, ProblemFile, Run, TinyModel, Vanilla
@@ -69,7 +68,7 @@ class Queue:
 def queue(monkeypatch):
     queue = Queue()
     monkeypatch.setattr(rows, "tq", queue)
-    monkeypatch.setattr(trainer_base, "tq", queue)
+    monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.tq", queue)
     return queue
 
 
@@ -285,12 +284,14 @@ def test_the_estimate_of_the_divergence_is_unbiased_and_has_no_bound(queue):
 
 def verl_s_advantages(queue, batch, algorithm):
     """What verl's trainer computes from the queue, by key; a row has as many as it has tokens."""
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # not where all workers collect: it loads a part of vLLM
+
     config = OmegaConf.create({
         "algorithm": {"adv_estimator": estimator(algorithm), "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False,
                       "norm_adv_by_std_in_grpo": divides_by_std(algorithm)},
         "actor_rollout_ref": {"rollout": {"n": SIZE}},
     })  # fmt: skip
-    trainer_base.PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
+    PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
     return {key: queue.rows[key]["advantages"].tolist() for key in batch.keys}
 
 

@@ -19,7 +19,7 @@ from redraft.ops import campaign, dry_run, usage
 from redraft.ops.slurm_ends import know_all_ends
 from redraft.ops.slurm_requests import check_requests
 from redraft.ops.slurm_waiting import watch_queue
-from redraft.ops.supply import count_devices, limit_local_jobs
+from redraft.ops.supply import count_devices, lift_rate_limit, limit_local_jobs
 from redraft.published import check_published, curve_file
 
 
@@ -507,6 +507,7 @@ onstart:
     checked(lambda: count_devices(workflow, GPUS))
     checked(lambda: check_requests(workflow, STAGES, SITE_FILE))
     limit_local_jobs(workflow)
+    lift_rate_limit(workflow)
     checked(lambda: freeze.start(workflow, PRESET.name, READ))
     know_all_ends(workflow)
     watch_queue(workflow, STAGES, SITE_FILE)

@@ -5,6 +5,7 @@ What a paper prints is in `reported/table<NN>.csv`, one value a line: key column
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -36,11 +37,15 @@ class KeyColumn(Config):
 
 def _known(path: list[str]) -> bool:
     """True if some cell can have a value at this path, by the schema of cells."""
-    schema = Cell.model_json_schema()
-    nodes = [schema]
+    nodes = [schema := _schema_of_cells()]
     for part in path:
         nodes = [node for parent in nodes for child in _children(parent, part) for node in _variants(schema, child)]
     return bool(nodes)
+
+
+@cache
+def _schema_of_cells() -> dict[str, Any]:
+    return Cell.model_json_schema()
 
 
 def _children(node: dict[str, Any], part: str) -> list[dict[str, Any]]:

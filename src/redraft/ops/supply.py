@@ -1,4 +1,4 @@
-"""What Snakemake may give to its jobs on this machine: GPUs, and beside a cluster the processors.
+"""What Snakemake may give to its jobs on this machine: GPUs, beside a cluster the processors; and how often it looks.
 
 On a cluster the scheduler counts both for the jobs that are submitted.
 """
@@ -51,6 +51,16 @@ def limit_local_jobs(workflow: Any) -> None:
     for job in workflow.dag.needrun_jobs():
         if job.is_local:
             job.scheduler_resources[LOCAL] = min(job.threads, cores)
+
+
+def lift_rate_limit(workflow: Any) -> None:
+    """Let Snakemake start jobs on this machine whenever one fits; call it in `onstart`.
+
+    For its limit of 100 jobs a second it looks for jobs again a second after each look. Each job that ends adds a look
+    a second while others are ready: after some hundred jobs they take a core (9.27). A cluster keeps the limit.
+    """
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
 
 
 def _name(job: Any) -> str:

@@ -5,6 +5,7 @@ as in the task files under workflows/lm_eval.
 """
 
 import logging
+import random
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from lm_eval import simple_evaluate
+from lm_eval import evaluate as evaluate_tasks
 from lm_eval.api.model import LM
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks import TaskManager
+from lm_eval.utils import set_torch_seed
 
 from redraft.config.data import Benchmark
 from redraft.config.trainer import EngineSettings
@@ -176,14 +178,21 @@ class _Clock:
 def _run(
     model: LM, task: ConfigurableTask, templated: bool, seed: int, limit: int | None
 ) -> tuple[dict[str, Any], float]:
-    """Run one task; returns lm-eval's results and the wall seconds of generation."""
+    """Run one task; returns lm-eval's results and the wall seconds of generation.
+
+    This is lm-eval's `simple_evaluate` without its record of the environment, for which it asks pip and compilers.
+    """
     clock = _Clock(model.generate_until)
     model.generate_until = clock
+    random.seed(seed)
+    np.random.seed(seed)
+    set_torch_seed(seed)
+    task.set_config("num_fewshot", 0)
+    task.set_fewshot_seed(seed)
     try:
-        results = simple_evaluate(
-            model, tasks=[task], limit=limit, log_samples=True, apply_chat_template=templated,
-            task_manager=TaskManager(include_defaults=False), random_seed=seed, numpy_random_seed=seed,
-            torch_random_seed=seed,
+        results = evaluate_tasks(
+            model, TaskManager(include_defaults=False).load([task]), limit=limit, log_samples=True,
+            apply_chat_template=templated, fewshot_as_multiturn=True,
         )  # fmt: skip
     finally:
         model.generate_until = clock.generate
