@@ -2,7 +2,16 @@
 (() => {
   "use strict";
   const HEIGHT = 240, FONT = "12px system-ui, sans-serif", BAND = "26", NONE = new Set(["low", "high", "paper"]);
-  const property = (element, name) => getComputedStyle(element).getPropertyValue(name).trim();
+  // A colour as the page shows it: a property that holds light-dark() says so only where it is used.
+  const probe = document.createElement("span");
+  function property(element, name) {
+    probe.style.color = `var(${name})`;
+    element.append(probe);
+    const colour = getComputedStyle(probe).color;
+    probe.remove();
+    const [red, green, blue] = colour.match(/[\d.]+/g).map(Number);
+    return "#" + [red, green, blue].map(part => Math.round(part).toString(16).padStart(2, "0")).join("");
+  }
   const shown = value => Number(value.toPrecision(4)).toString();
   const plots = [];
 
