@@ -30,7 +30,7 @@ def test_reproduced_stands_beside_reported_with_a_verdict(campaign):
     score = cell(table, "Half kept", "score")
     assert score["verdict"] == "not comparable", "an absolute value of another scale"
     lines = (campaign / "results/smoke/tables/second/table01.md").read_text().splitlines()
-    headers, own = ([line for line in lines if line.startswith(start)][0].split("|") for start in ("|  ", "| Half"))
+    headers, own = (next(line for line in lines if line.startswith(start)).split("|") for start in ("|  ", "| Half"))
     assert dict(zip(map(str.strip, headers), map(str.strip, own), strict=True))["paper"] == "0.75"
 
 
