@@ -4,7 +4,9 @@ The runs of one's own are those of the page, in its order, in one copy of the wo
 """
 
 import re
+import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +20,7 @@ from redraft.config import Experiments, Preset
 from redraft.config.read import parse
 from redraft.config.site import Site
 from tests.checkout import copy_to, snakemake
+from tests.forked_jobs import forked_jobs
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
@@ -86,14 +89,23 @@ def test_links_lead_to_files():
         assert (ROOT / "docs" / link).exists(), link
 
 
-def called(line, folder):
-    result = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+def _called(line, folder, **options):
+    result = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=900, check=False, **options)
     assert result.returncode == 0, (line, result.stderr[-3000:])
     return result.stdout
 
 
-def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(tmp_path):
-    copy_to(tmp_path)
+@pytest.fixture
+def started(campaign, tmp_path, tmp_path_factory):
+    """A copy of a campaign, whose initial policies serve again, and an environment in which its jobs start quickly."""
+    folder = shutil.copytree(campaign, tmp_path / "campaign", symlinks=True)
+    with forked_jobs(tmp_path_factory.mktemp("commands")) as environment:
+        yield folder, environment
+
+
+def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(started):
+    tmp_path, environment = started
+    called = partial(_called, env=environment)
     run, show, status, compare, table = commands(OWN)
     called(run, tmp_path)
     name = "own/grpo-spec-l0.5-group_size16-lenience0.4"
@@ -108,7 +120,7 @@ def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(tmp_path):
     assert set(rows["cell"]) == {name, "spec_rl/grpo-spec-l0.5"}
     manifests = " ".join(rows["manifests"])
     assert "runs/spec_rl/grpo-spec-l0.5/seed0" in manifests, "the base's own runs, not copies"
-    assert "Your runs" in (tmp_path / "results/smoke/report.html").read_text()
+    assert "Your runs" in (tmp_path / "results/smoke/report/tables.html").read_text()
     manifest = tmp_path / "results/smoke/runs" / name / "seed0/manifest.json"
     before = manifest.stat().st_mtime_ns
     called(run, tmp_path)
@@ -116,7 +128,7 @@ def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(tmp_path):
 
     (tmp_path / "my_cells.yaml").write_text(smaller(fenced(GRID, "yaml")[0]))
     listed, cost, sweep = commands(GRID)
-    assert "my_cells/g2-l0.4" in called(listed, tmp_path)
+    assert "g2-l0.4" in called(listed, tmp_path)
     assert "l0.4" in called(cost, tmp_path)
     called([*sweep, "seeds=1"], tmp_path)
     rows = pd.read_csv(tmp_path / "results/smoke/tables/my_cells/table101.csv")
