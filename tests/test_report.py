@@ -17,6 +17,7 @@ import yaml
 from analysis import case_studies, stages
 from analysis.collect import Runs
 from analysis.figure_files import write_figures
+from analysis.pages.paper import Paper
 from analysis.table_files import write_tables
 from analysis.words import in_words
 from redraft.config import Experiments
@@ -203,7 +204,23 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     assert headline["mean"] == pytest.approx(59.7, abs=0.2)
     assert plain(headline["sentence"]) in first
     assert summary["missing"]["command"] == "snakemake reproduction --config preset=tiny papers=spec_rl"
+    experiments = Experiments(ROOT)
+    cells = experiments.cells("spec_rl", experiments.grids("spec_rl", beyond_paper=False))
+    assert summary["missing"]["runs"] == 3 * len(cells) - 2 * len(CELLS), "three seeds, of which two were run"
     assert f"{summary['missing']['runs']} runs of the papers are missing" in first
+
+
+def test_what_a_preset_cannot_run_is_not_missing(tmp_path):
+    """The engine of verl-tiny has no self-speculation."""
+    paper = Paper(Layout("verl-tiny", tmp_path), "efficient_rollout", Experiments(ROOT))
+    paper.__dict__["runs"] = Runs(pd.DataFrame(columns=["cell", "seed", "seconds"]), pd.DataFrame(), pd.DataFrame())
+    runs, minutes = paper.missing
+    grids = paper.experiments.grids(paper.name, beyond_paper=False)
+    cells = [c for c in paper.experiments.cells(paper.name, grids) if c.model in paper.preset.models]
+    plain_ones = [cell for cell in cells if cell.decoding.kind == "plain"]
+    assert runs == len(plain_ones) * len(paper.preset.seeds)
+    assert 0 < len(plain_ones) < len(cells)
+    assert math.isnan(minutes)
 
 
 def test_the_entry_leads_to_the_first_page(campaign):
