@@ -12,7 +12,8 @@ from redraft.config import ArithmeticProblems, Evaluation, Experiments, InProces
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate import generate as module
-from redraft.evaluate.command import Asked, evaluate
+from redraft.evaluate.asked import Asked, plan
+from redraft.evaluate.command import evaluate
 from redraft.evaluate.generate import generate
 from redraft.evaluate.parts import SCHEMA, WHOLE, Parts
 from redraft.ops.lease import EVALUATION, LeaseLost, lease
@@ -51,7 +52,7 @@ def test_no_two_processes_sample_into_one_folder(policy, tmp_path):
             stages.generate("smoke", "smoke", 0, tmp_path / "generations.parquet", [policy])
         asked = Asked(str(policy), "tiny", [], Evaluation(backend="torch"), ENGINE, folder=tmp_path)
         with pytest.raises(UserError, match="another process works in this folder"):
-            evaluate(asked, Experiments(), tmp_path)
+            evaluate(plan(asked, Experiments(), tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["lease"]
 
 
