@@ -232,7 +232,9 @@ def show(found: Estimate) -> str:
     number, units = len(found.seeds), len(found.units)
     seeds = f"{number} seed{'s' * (number != 1)}"
     seeds += f" in {units} block{'s' * (units != 1)}" if units < number else ""
-    return f"{found.mean:.4g} [{found.interval.low:.4g}, {found.interval.high:.4g}], {seeds}"
+    low, high = found.interval.low, found.interval.high
+    interval = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) and math.isfinite(high) else " without an interval"
+    return f"{found.mean:.4g}{interval}, {seeds}"
 
 
 def _describe(posed: Posed, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:

@@ -36,9 +36,16 @@ def made(folder, form="percent fewer", column="tokens", **changed):
 
 def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_path):
     point = made(tmp_path)
-    assert point.sentence == f"It decodes 69{SPACE}% [65, 72] (paper 67{SPACE}%) fewer: reproduced."
+    assert point.sentence == f"It decodes 69.0{SPACE}% [65.0, 72.0] (paper 67.0{SPACE}%) fewer: reproduced."
     assert (point.low, point.high) == (pytest.approx(65), pytest.approx(72))
     assert point.finding == "yes"
+
+
+def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
+    point = made(tmp_path, reproduced=1.32, low=1.07, high=1.56, reported=0.92, verdict="opposite direction")
+    told, _, _ = point.sentence.partition(":")
+    assert told == f"It decodes 32.0{SPACE}% [7.0, 56.0] (paper 8.0{SPACE}% fewer) more"
+    assert (point.mean, point.low, point.high) == (pytest.approx(-32), pytest.approx(-56), pytest.approx(-7))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +54,7 @@ def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_pat
         ({"verdict": "inconclusive", "p": 0.2, "p_corrected": 0.4}, "undecided with 3 seeds.", "open"),
         ({"verdict": "inconclusive", "p": 0.02, "p_corrected": 0.08},
          "undecided with 3 seeds, not significant after correction.", "open"),
-        ({"verdict": "opposite direction"}, "contradicted.", "no"),
+        ({"verdict": "opposite direction"}, "contradicted, the paper has the other direction.", "no"),
         ({"verdict": "differs"}, "differs from the paper.", "no"),
         ({"verdict": "same direction"}, "the paper's direction, another size.", "yes"),
         ({"verdict": "not comparable", "reported": math.nan},
@@ -55,10 +62,10 @@ def test_a_ratio_is_said_as_percent_fewer_with_its_interval_turned_round(tmp_pat
         ({"verdict": "not comparable", "reported": math.nan, "p": 0.5, "p_corrected": 0.5, "n_seeds": 1},
          "undecided with 1 seed.", "open"),
         ({"verdict": "not decided", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64)},
-         "undecided, since equal work took up to 1.64 times as long on this machine.", "open"),
+         "undecided: no time is judged here, since equal work took up to 1.64 times as long.", "open"),
         ({"verdict": "not comparable", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64),
           "p_corrected": math.nan},
-         "undecided, since equal work took up to 1.64 times as long on this machine.", "open"),
+         "undecided: no time is judged here, since equal work took up to 1.64 times as long.", "open"),
         ({"verdict": "agrees", "uneven": Agreement(3, 1.1, 1.64)}, "reproduced.", "yes"),
     ],
 )  # fmt: skip
@@ -77,6 +84,7 @@ def test_what_was_not_run_says_so(tmp_path, changed):
 
 def test_numbers_have_a_true_minus_and_their_unit():
     assert number(-4.84, "points") == "−4.8 points"
+    assert number(2.4, "points") == "+2.4 points"
     assert number(1.8, "times") == f"1.80{SPACE}×"
     assert number(math.inf, "times") == "†"
     assert interval(-6.5, -3.1, "points") == " [−6.5, −3.1]"

@@ -1,6 +1,9 @@
 """A report that is handed on: one zip, and its first lines on a terminal."""
 
+import json
 import zipfile
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,8 @@ from analysis.pages.share import share
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -51,7 +56,8 @@ def test_without_a_report_there_is_nothing_to_share_or_to_say(tmp_path):
         outcome.outcome(layout)
 
 
-def test_the_terminal_says_what_the_first_screen_says(layout):
+def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     sentence = "SPEC-RL decodes 69 % [65, 72] (paper 67 %) fewer tokens: reproduced."
     papers = {"spec": {"method": "SPEC-RL", "title": "t", "headlines": [{"sentence": sentence}],
                        "claims": {"reproduced": 3, "not run": 2}},
@@ -64,3 +70,25 @@ def test_the_terminal_says_what_the_first_screen_says(layout):
     assert text.endswith(f"open {layout.report}")
     write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
     assert "missing" not in outcome.text(outcome.outcome(layout), layout)
+
+
+def test_claims_against_the_papers_own_tables_need_no_run(capsys, tmp_path, monkeypatch):
+    from redraft.cli import main
+
+    monkeypatch.setenv("REDRAFT_CODE", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["claims", "ar3po", "spec_rl", "--reported", "--json"])
+    assert end.value.code in (0, None)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    counted = Counter(row["verdict"] for row in rows if row["paper"] == "spec_rl" and not row["same_as"])
+    assert counted == {"supported": 61, "not in the tables": 42, "not supported": 11}
+    with pytest.raises(SystemExit):
+        main(["claims", "spec_rl", "--reported"])
+    text = capsys.readouterr().out
+    assert text.startswith("spec_rl: 61 supported, 42 not in the tables, 11 not supported\n")
+    assert text.count("  not supported: “") == 11
+    with pytest.raises(SystemExit) as end:
+        main(["claims", "spec_rl"])
+    assert end.value.code in (0, None)
+    assert "no verdicts yet at the preset tiny: spec_rl" in capsys.readouterr().out

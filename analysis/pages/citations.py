@@ -1,4 +1,4 @@
-"""BibTeX of the papers, from what `CITATION.cff` says of them."""
+"""BibTeX of the papers, with the authors where `CITATION.cff` knows them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,19 +16,23 @@ class Cited(Protocol):
         ...
 
     @property
+    def title(self) -> str:
+        """Title."""
+        ...
+
+    @property
     def source(self) -> str:
         """Publication."""
         ...
 
 
 def citations(root: Path, papers: Iterable[Cited]) -> str:
-    """An entry for each paper that the file has by its arXiv number; empty if there is no file."""
+    """An entry for each paper on arXiv; without authors if `CITATION.cff` under the root has none for it."""
     file = root / "CITATION.cff"
-    if not file.exists():
-        return ""
-    references = {_arxiv(reference): reference for reference in read_yaml(file).get("references", [])}
-    found = [(paper.name, number, references.get(number)) for paper in papers for number in paper.source.split()[-1:]]
-    return "\n\n".join(_entry(name, number, reference) for name, number, reference in found if reference)
+    references = read_yaml(file).get("references", []) if file.exists() else []
+    authors = {_arxiv(reference): _authors(reference) for reference in references}
+    found = [(paper, paper.source.removeprefix("arXiv ")) for paper in papers if paper.source.startswith("arXiv ")]
+    return "\n\n".join(_entry(paper, number, authors.get(number, "")) for paper, number in found)
 
 
 def _arxiv(reference: dict[str, Any]) -> str:
@@ -36,9 +40,12 @@ def _arxiv(reference: dict[str, Any]) -> str:
     return next((value.removeprefix("arXiv:") for value in values if value.startswith("arXiv:")), "")
 
 
-def _entry(name: str, number: str, reference: dict[str, Any]) -> str:
-    authors = " and ".join(", ".join(filter(None, (a.get("family-names"), a.get("given-names")))) or a["name"]
-                           for a in reference["authors"])  # fmt: skip
-    fields = {"title": f"{{{reference['title']}}}", "author": authors, "year": f"20{number[:2]}", "eprint": number,
+def _authors(reference: dict[str, Any]) -> str:
+    return " and ".join(f"{author['family-names']}, {author['given-names']}" for author in reference["authors"])
+
+
+def _entry(paper: Cited, number: str, authors: str) -> str:
+    fields = {"title": f"{{{paper.title}}}", "author": authors, "year": f"20{number[:2]}", "eprint": number,
               "archivePrefix": "arXiv"}  # fmt: skip
-    return f"@misc{{{name},\n" + ",\n".join(f"  {key} = {{{value}}}" for key, value in fields.items()) + "\n}"
+    lines = [f"  {key} = {{{value}}}" for key, value in fields.items() if value]
+    return f"@misc{{{paper.name},\n" + ",\n".join(lines) + "\n}"

@@ -12,7 +12,6 @@ from analysis.pages.forest import claim_plot
 from analysis.reported_claims import NOT_SUPPORTED, ReportedTables, check
 from analysis.words import THEMES, in_words, words
 from redraft.config import Experiments, Test
-from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
 
@@ -68,26 +67,30 @@ def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: boo
         experiments: where they are declared.
         reported: put each claim to the paper's own tables, which needs no run; nothing for a paper without them.
 
-    Raises:
-        UserError: if verdicts of runs are asked for and there are none.
+    Returns:
+        A row a claim, in the order of the paper; none where nothing was judged.
     """
     declared = {claim.id: claim for claim in experiments.claims(paper).claims}
     if reported:
         spec = experiments.reported(paper)
-        tables = ReportedTables(experiments.folder / paper, spec, experiments) if spec else None
+        tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
         found = {name: check(claim, tables) for name, claim in declared.items()} if tables else {}
         shown = {name: (each["reported_verdict"], each["reported_evidence"]) for name, each in found.items()}
     else:
         file = layout.claims(paper)
-        if not file.exists() and declared:
-            raise UserError("no verdicts yet", file=file, key="paper", value=paper,
-                            allowed=f"after `snakemake --config preset={layout.preset} papers={paper}`")  # fmt: skip
-        judged = read_json(file) if declared else []
+        judged = read_json(file) if file.exists() else []
         shown = {claim["id"]: (claim["verdict"], claim["evidence"]) for claim in judged}
+    first: dict[str, str] = {}
     return [
         {
-            "paper": paper, "id": name, "verdict": verdict, "section": declared[name].section,
-            "quotation": declared[name].quotation, "evidence": in_words(evidence, quantities_of(declared[name].test)),
+            "paper": paper,
+            "id": name,
+            "verdict": verdict,
+            "section": claim.section,
+            "quotation": claim.quotation,
+            "evidence": in_words(evidence, quantities_of(claim.test)),
+            "same_as": "" if (other := first.setdefault(claim.test.model_dump_json(), name)) == name else other,
         }
-        for name, (verdict, evidence) in shown.items() if name in declared
-    ]  # fmt: skip
+        for name, (verdict, evidence) in shown.items()
+        if (claim := declared.get(name))
+    ]

@@ -1,6 +1,7 @@
 """What the report says first: a few numbers of each paper's tables as sentences, with their verdicts."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,8 +15,12 @@ from redraft.config import Headline, Table
 from redraft.layout import Layout
 
 MINUS = "\N{MINUS SIGN}"
-DECIMALS = {"percent fewer": 0, "times": 2, "points": 1}
+DECIMALS = {"percent fewer": 1, "times": 2, "points": 1}
 UNIT = {"percent fewer": "\N{NARROW NO-BREAK SPACE}%", "times": "\N{NARROW NO-BREAK SPACE}×", "points": " points"}
+
+
+FEWER = re.compile(r"\b(fewer|less)\b")
+"""Words for which there are more."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,20 @@ def _point(headline: Headline, cell: pd.Series | None, table: Table, uneven: Agr
     low, high = (high, low) if flips else (low, high)
     quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
     timed = is_timed(quantity) or table.kind == "targets"
-    paper = "" if math.isnan(reported) else f" (paper {number(reported, headline.form)})"
-    value = f"{number(mean, headline.form)}{interval(low, high, headline.form)}{paper}"
-    words = f"{headline.words.format(value)}: {verdict_words(cell, uneven if timed else None)}."
+    told = _told(headline, mean, low, high, reported)
+    words = f"{told}: {verdict_words(cell, uneven if timed else None)}."
     return Point(headline.short, headline.form, mean, low, high, reported, str(cell["verdict"]), int(cell["n_seeds"]),
                  words, timed, _finding(cell))  # fmt: skip
+
+
+def _told(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:
+    """The sentence with its numbers; what is −32 % fewer is 32 % more."""
+    words, form = headline.words, headline.form
+    less = FEWER.search(words) if form == "percent fewer" and mean < 0 else None
+    paper = "" if math.isnan(reported) else f" (paper {number(reported, form)}{f' {less[0]}' if less else ''})"
+    if less:
+        mean, low, high, words = -mean, -high, -low, FEWER.sub("more", words)
+    return words.format(f"{number(mean, form)}{interval(low, high, form)}{paper}")
 
 
 def said(value: float, form: str) -> float:
@@ -98,10 +112,11 @@ def said(value: float, form: str) -> float:
 
 
 def number(value: float, form: str) -> str:
-    """A number with its unit and a true minus; † for what was never reached."""
+    """A number with its unit and a true minus, a difference also with its plus; † for what was never reached."""
     if not math.isfinite(value):
         return "†" if math.isinf(value) else "–"
-    return f"{value:.{DECIMALS[form]}f}".replace("-", MINUS) + UNIT[form]
+    sign = "+" if form == "points" else ""
+    return f"{value:{sign}.{DECIMALS[form]}f}".replace("-", MINUS) + UNIT[form]
 
 
 def interval(low: float, high: float, form: str) -> str:
@@ -121,14 +136,17 @@ def verdict_words(cell: pd.Series, uneven: Agreement | None) -> str:
     verdict, seeds = cell["verdict"], int(cell["n_seeds"])
     several = f"{seeds} seed{'s' * (seeds != 1)}"
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
-        return f"undecided, since equal work took up to {uneven.largest:.2f} times as long on this machine"
+        return f"undecided: no time is judged here, since equal work took up to {uneven.largest:.2f} times as long"
     open_ = f"undecided with {several}" + (", not significant after correction" if _apart(cell) else "")
     if verdict == NOT_COMPARABLE:
         return f"an effect with {several}, of which the paper has no number" if _significant(cell) else open_
     return {
-        AGREES: "reproduced", "same direction": "the paper's direction, another size",
-        DIFFERS: "differs from the paper", "opposite direction": "contradicted", INCONCLUSIVE: open_,
-    }.get(verdict, str(verdict))  # fmt: skip
+        AGREES: "reproduced",
+        "same direction": "the paper's direction, another size",
+        DIFFERS: "differs from the paper",
+        "opposite direction": "contradicted, the paper has the other direction",
+        INCONCLUSIVE: open_,
+    }.get(verdict, str(verdict))
 
 
 def _apart(cell: pd.Series) -> bool:

@@ -6,8 +6,7 @@ from typing import Any
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
-
-WIDTH = 100
+from redraft.terminal import terminal_width
 
 
 def outcome(layout: Layout) -> dict[str, Any]:
@@ -41,4 +40,6 @@ def text(found: dict[str, Any], layout: Layout) -> str:
 
 
 def _wrapped(sentence: str) -> str:
-    return textwrap.fill(sentence, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.fill(
+        sentence, max(terminal_width(), 40), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )

@@ -1,5 +1,6 @@
 """Commands about the report: what it says first, claims, and one file of it to hand on."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -37,19 +38,24 @@ def claims(
     from redraft.layout import Layout
 
     layout, experiments = Layout(preset), Experiments()
-    rows = [row for paper in papers or experiments.papers for row in verdicts(layout, paper, experiments, reported)]
+    asked = papers or experiments.papers
+    rows = [row for paper in asked for row in verdicts(layout, paper, experiments, reported)]
     if as_json:
-        typer.echo(document("claims", {"preset": preset, "reported": reported}, rows))
+        typer.echo(document("claims", {"preset": preset, "reported": reported, "papers": asked}, rows))
         return
+    none = [paper for paper in asked if experiments.claims(paper).claims and not any(r["paper"] == paper for r in rows)]
     for paper in dict.fromkeys(row["paper"] for row in rows):
         own = [row for row in rows if row["paper"] == paper]
-        kinds = dict.fromkeys(row["verdict"] for row in own)
-        typer.echo(f"{paper}: " + ", ".join(f"{sum(r['verdict'] == kind for r in own)} {kind}" for kind in kinds))
+        counted = Counter(row["verdict"] for row in own if not row["same_as"])
+        typer.echo(f"{paper}: " + ", ".join(f"{count} {verdict}" for verdict, count in counted.most_common()))
         for row in own:
             if not reported or row["verdict"] == "not supported":
                 typer.echo(filled(f"  {row['verdict']}: “{row['quotation']}” (§ {row['section']})", "    "))
                 typer.echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))
         typer.echo()
+    if none:
+        why = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
+        typer.echo(filled(f"{why}: {', '.join(none)}"))
 
 
 def share(
