@@ -3,7 +3,9 @@
 import io
 import json
 import math
+import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -67,7 +69,12 @@ def filled(text: str, indent: str = "") -> str:
 
 
 def error_text(error: UserError) -> str:
-    """A mistake in lines that fit the terminal; what stands behind `allowed:` stays in its column."""
+    """A mistake in lines that fit the terminal; what stands behind `allowed:` stays in its column.
+
+    In files and pipes, such as a job's log, it keeps its lines, so that it can be searched for.
+    """
+    if not (sys.stderr.isatty() or "COLUMNS" in os.environ):
+        return f"error: {error}"
     first, *others = f"error: {error}".splitlines()
     lines = [filled(first, "  ")]
     for line in others:
