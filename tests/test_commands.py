@@ -218,7 +218,8 @@ def test_help_imports_nothing_heavy(command):
     "arguments",
     [
         ["experiments/spec_rl"], ["no/such/folder"], ["a/b", "--protocol", "tinny"], ["a/b", "--backend", "sglang"],
-        ["a/b", "--protocol", "tiny", "--benchmarks", "sums"], ["a/b", "--harness", "x"], ["a/b", "--benchmarks", "math500", "--lighteval"],
+        ["a/b", "--protocol", "tiny", "--benchmarks", "sums"], ["a/b", "--harness", "x"],
+        ["a/b", "--benchmarks", "math500", "--lighteval"],
     ],
 )  # fmt: skip
 def test_evaluate_refuses_a_question_before_it_imports_what_samples_and_grades(arguments):
