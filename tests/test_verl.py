@@ -73,7 +73,7 @@ def test_the_same_tables_come_out(campaign):
     shown = table[table["row"] == "+ SPEC-RL, ℓ = e^0.5"].set_index("column")["reproduced"]
     assert 0 < shown["tokens_relative"] < 1
     assert shown[["honest_speedup", "arithmetic", "average_difference"]].notna().all()
-    assert "+ SPEC-RL, ℓ = e^0.5" in (campaign / LAYOUT.report).read_text()
+    assert "+ SPEC-RL, ℓ = e^0.5" in (campaign / LAYOUT.pages / "tables.html").read_text()
 
 
 def test_the_manifest_names_inputs_configuration_and_what_came_out(campaign):
