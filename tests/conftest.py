@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from redraft.cli import main
-from tests.checkout import finished_campaign
+from tests.checkout import ROOT, finished_campaign
 from tests.tiers import check_marks, tier_of
 
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
@@ -21,6 +22,13 @@ gc.disable()  # until all tests are collected, as in redraft.loading
 # Compiled files are kept, also where the environment says not to: else each process compiles what it imports again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a copy of the repository's experiments, without cells of one's own."""
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("own"))
+    return tmp_path
 
 
 @pytest.fixture

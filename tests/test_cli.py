@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -20,12 +19,6 @@ from redraft.stage_commands import STAGES, StageGroup
 from tests.finished import CELLS, SECONDS, finish, grade
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    return tmp_path
 
 
 def redraft(folder, *arguments):

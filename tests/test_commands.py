@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from contextlib import chdir, redirect_stdout
@@ -22,12 +21,6 @@ from redraft.config import Experiments
 from tests.finished import CELLS, SECONDS, finish
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    return tmp_path
 
 
 def printed(folder, *arguments):
@@ -269,6 +262,7 @@ def test_the_documentation_names_every_command_and_which_of_them_print_json():
 
 def test_the_error_in_the_documentation_is_the_one_that_is_printed(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with chdir(ROOT), pytest.raises(SystemExit):
         main(["show", "spec_rl/grpo-vanila"])
     assert capsys.readouterr().err in (ROOT / "docs/cli.md").read_text()

@@ -1,6 +1,5 @@
 """Cells of one's own: variants by `redraft run --set`, grids with a base, and a file that is taken as a paper."""
 
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -25,12 +24,6 @@ DAPO = "spec_rl/dapo-spec-l0.15"
 """A cell with a field of the trainer and a factor of its own."""
 SETTINGS = ["trainer.group_size=16", "reuse.lenience=e^0.4"]
 NAME = "grpo-spec-l0.5-group_size16-lenience0.4"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("own"))
-    return tmp_path
 
 
 @pytest.fixture

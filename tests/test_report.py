@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from analysis import case_studies, stages
+from analysis.claims import quantities_of
 from analysis.collect import Runs
 from analysis.figure_files import write_figures
 from analysis.pages.paper import Paper
@@ -172,11 +173,15 @@ def test_every_table_figure_case_and_claim_has_a_place(campaign, pages):
 
 
 def test_a_claim_has_its_evidence_in_words(campaign, pages):
+    text = pages["report/index.html"].text
     claims = {claim["id"]: claim for claim in read_json(campaign / "results/tiny/claims/spec_rl.json")}
+    tests = {claim.id: claim.test for claim in Experiments(ROOT).claims("spec_rl").claims}
+    for name, claim in claims.items():
+        assert plain(in_words(claim["evidence"], quantities_of(tests[name]))) in text, name
     evidence = claims["reuse-saves-tokens"]["evidence"]
     assert evidence.startswith("tokens_decoded of grpo-spec-l0.5 / grpo-vanilla: ")
-    assert plain(in_words(evidence, ["tokens_decoded"])) in pages["report/index.html"].text
-    assert "tokens_decoded" not in pages["report/index.html"].text
+    assert plain(evidence.replace("tokens_decoded", "decoded tokens")) in text
+    assert "tokens_decoded" not in text
 
 
 def test_every_link_of_every_page_leads_somewhere(campaign, pages):
@@ -302,6 +307,9 @@ def test_runs_are_listed_with_the_scores_of_their_last_policy(pages):
 
 
 def test_a_run_has_a_page_from_its_manifest(pages):
+    runs = {place: page for place, page in pages.items() if place.startswith("report/runs/")}
+    assert len(runs) == 2 * len(CELLS)
+    assert all(any(link.endswith("manifest.json") for link in page.links) for page in runs.values())
     text = pages["report/runs/spec_rl/grpo-spec-l0.5-seed1.html"].text
     assert "spec_rl/grpo-spec-l0.5 seed 1" in text
     assert "processor: abacus" in text

@@ -20,7 +20,7 @@ RATIO = {"reproduced": 0.31, "low": 0.28, "high": 0.35, "reported": 0.33, "verdi
          "p_corrected": 1e-3, "n_seeds": 3}  # fmt: skip
 
 
-def made(folder, form="percent fewer", column="tokens", **changed):
+def made(folder, form="percent fewer", column="tokens", uneven=None, **changed):
     """The point of one headline on a made-up table, which has the baseline's row and that of the cell."""
     layout = Layout("tiny", folder)
     cell = {"group": "", "row": "R", "column": column, "cell": "p/c", "seeds": "0 1 2", "missing_seeds": "",
@@ -30,7 +30,6 @@ def made(folder, form="percent fewer", column="tokens", **changed):
     pd.DataFrame([cell | {"verdict": "baseline", "reproduced": 1.0}, cell]).to_csv(file, index=False)
     declared = Experiments().tables("spec_rl").tables[0]
     headline = Headline(table=1, cell="c", column=column, form=form, words="It decodes {} fewer", short="tokens")
-    uneven = changed.get("uneven")
     return points(layout, "p", [headline], [declared.model_copy(update={"columns": []})], uneven)[0]
 
 

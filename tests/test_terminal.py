@@ -31,15 +31,22 @@ def test_a_wide_table_and_one_that_cannot_be_broken_have_one_line_a_row(monkeypa
     assert all(part in first for part in ROWS[0])
 
 
+MISTAKE = UserError("no such cell", file="a/cells.yaml", key="cell", value="x", allowed=[f"name-{i}" for i in range(9)])
+
+
 def test_a_mistake_is_broken_into_lines_whose_lists_stay_in_their_column(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    error = UserError(
-        "no such cell", file="a/cells.yaml", key="cell", value="x", allowed=[f"name-{i}" for i in range(9)]
-    )
-    assert error_text(error).splitlines() == [
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert error_text(MISTAKE).splitlines() == [
         "error: a/cells.yaml: no such cell", "  key:     cell", "  value:   'x'", "  allowed: name-0, name-1, name-2,",
         "           name-3, name-4, name-5,", "           name-6, name-7, name-8",
     ]  # fmt: skip
+
+
+def test_a_mistake_keeps_its_lines_in_a_job_s_log_which_is_searched(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    assert error_text(MISTAKE) == f"error: {MISTAKE}"
 
 
 def test_a_document_is_json_also_where_numbers_are_not():

@@ -234,12 +234,6 @@ def test_no_key_that_says_what_is_learned_is_a_site_s():
     assert [key for key in unknown if not key.startswith(vllm)] == []
 
 
-@pytest.fixture
-def folder(tmp_path):
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    return tmp_path
-
-
 def with_site_keys(folder, keys):
     file = folder / "experiments/presets/paper.yaml"
     content = yaml.safe_load(file.read_text())

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.main_result import read_table
 from analysis.timing import Agreement, is_timed
 from analysis.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, NOT_COMPARABLE, SIGNIFICANT, UNEVEN
-from redraft.config import Headline, Table
+from redraft.config import Headline, Table, TargetTable
 from redraft.layout import Layout
 
 MINUS = "\N{MINUS SIGN}"
@@ -89,7 +89,7 @@ def _point(headline: Headline, cell: pd.Series | None, table: Table, uneven: Agr
     mean, low, high, reported = (said(cell[name], headline.form) for name in ("reproduced", "low", "high", "reported"))
     low, high = (high, low) if flips else (low, high)
     quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
-    timed = is_timed(quantity) or table.kind == "targets"
+    timed = is_timed(quantity) or (isinstance(table, TargetTable) and table.clock == "hours")
     told = _told(headline, mean, low, high, reported)
     words = f"{told}: {verdict_words(cell, uneven if timed else None)}."
     return Point(headline.short, headline.form, mean, low, high, reported, str(cell["verdict"]), int(cell["n_seeds"]),

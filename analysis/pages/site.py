@@ -68,7 +68,11 @@ def summary(papers: list[Paper]) -> dict[str, Any]:
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
-    """What of the papers was not run: runs, minutes (None if unknown) and the command."""
+    """What of the papers was not run: runs, minutes (None if unknown) and the command.
+
+    Cells of one's own do not count.
+    """
+    papers = [paper for paper in papers if paper.name not in paper.experiments.own_papers]
     found = [paper.missing for paper in papers]
     minutes = sum(minutes for runs, minutes in found if runs)
     asked = ",".join(paper.name for paper, (runs, _) in zip(papers, found, strict=True) if runs)

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 import shutil
 import sys
 import textwrap
@@ -73,7 +72,7 @@ def error_text(error: UserError) -> str:
 
     In files and pipes, such as a job's log, it keeps its lines, so that it can be searched for.
     """
-    if not (sys.stderr.isatty() or "COLUMNS" in os.environ):
+    if not sys.stderr.isatty():
         return f"error: {error}"
     first, *others = f"error: {error}".splitlines()
     lines = [filled(first, "  ")]
