@@ -18,12 +18,12 @@ from analysis.collect import Runs
 from analysis.rollouts import in_bin, of_prompts, quantities_of_bins
 from analysis.speculation import (
     MEASURED,
-    STARTS,
     correlation,
     token_acceptance,
     token_acceptance_from,
 )
 from analysis.statistics import noise_floor
+from redraft.config.decoding import BLOCK_STARTS
 from redraft.errors import UserError
 
 Reduce = Callable[[pd.DataFrame], float]
@@ -87,7 +87,7 @@ STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
     "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
     "token_acceptance": token_acceptance,
-    **{f"token_acceptance_from.{start}": token_acceptance_from(start) for start in STARTS},
+    **{f"token_acceptance_from.{start}": token_acceptance_from(start) for start in BLOCK_STARTS},
 }
 """Quantities of a step that are not a column of its record."""
 

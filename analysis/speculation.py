@@ -6,18 +6,16 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-STARTS = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""First positions of the parts of a response for which quantities have names; each part ends where the next begins."""
+from redraft.config.decoding import BLOCK_STARTS
+from redraft.selfspec import roofline
+
 MEASURED = (
     "draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds",
     "block_verification_seconds", "quantisation_seconds", "quantisation_error",
     *(f"kept_at.{place}" for place in range(1, 12)),
-    *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in STARTS),
+    *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in BLOCK_STARTS),
 )  # fmt: skip
 """Numbers that the records of runs with self-speculation have and those of others lack (docs/metrics.md)."""
-
-HALVINGS = 50
-"""Of the interval [0, 1] in which an acceptance lies: to the precision of a double."""
 
 
 def with_measurements(steps: pd.DataFrame) -> pd.DataFrame:
@@ -45,16 +43,9 @@ def token_acceptance_from(start: int) -> Callable[[pd.DataFrame], pd.Series]:
 
 
 def _solved(taus: pd.Series, gammas: pd.Series) -> pd.Series:
-    """Equation 1 solved for α, by bisection."""
-    tau, gamma = taus.to_numpy(dtype=float), gammas.to_numpy(dtype=float)
-    low, high = np.zeros(len(tau)), np.ones(len(tau))
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        with np.errstate(invalid="ignore"):
-            below = (1 - middle ** (gamma + 1)) / (1 - middle) < tau
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    known = np.isfinite(tau) & np.isfinite(gamma)
-    return pd.Series(np.where(known, (low + high) / 2, math.nan), index=taus.index)
+    """α of each step; NaN without blocks."""
+    kept, gamma = taus.to_numpy(dtype=float) - 1, gammas.to_numpy(dtype=float)
+    return pd.Series(roofline.token_acceptance(kept[:, None], gamma[:, None]), index=taus.index)
 
 
 def correlation(one: pd.Series, other: pd.Series) -> float:

@@ -8,8 +8,7 @@ import pytest
 
 from analysis.collect import Runs
 from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
-from analysis.speculation import STARTS
-from redraft.engines import self_speculation
+from redraft.config.decoding import BLOCK_STARTS
 from redraft.errors import UserError
 from redraft.train.stages import StageClock
 
@@ -91,7 +90,7 @@ STEP_EXPECTED = {
     "all_correct": [1 - (FACTORS["informative"] + UNSOLVED) * value for value in VALUES],
     "reward": [times("reward", value) for value in VALUES],
     "token_acceptance": [0, 1, 0.5, math.nan, 0.25, 1, 0.9],
-    **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in STARTS},
+    **{f"token_acceptance_from.{start}": [math.nan] * len(VALUES) for start in BLOCK_STARTS},
     "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
 }
 BLOCKS = {
@@ -142,10 +141,6 @@ def test_what_only_self_speculation_measures_is_nan_of_runs_without_it(runs):
     assert of_steps(plain, "token_acceptance_from.16", "a")["value"].isna().all()
     for quantity in STEP_QUANTITIES:
         assert of_steps(plain, quantity, "a cell without a run").empty
-
-
-def test_parts_of_a_response_are_those_that_the_engine_counts():
-    assert self_speculation.STARTS[: len(STARTS)] == STARTS
 
 
 def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):

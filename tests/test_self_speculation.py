@@ -12,8 +12,9 @@ import torch
 from scipy import stats
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from redraft.config.decoding import BLOCK_STARTS
 from redraft.engines.drafter import QuantisedDrafter
-from redraft.engines.self_speculation import STARTS, Fixed, SelfSpeculativeEngine, Speculated
+from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine, Speculated
 from redraft.engines.speculation import agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
@@ -305,9 +306,9 @@ def test_counts_of_a_pass():
 
 def test_the_last_part_of_a_response_has_no_end():
     done = Speculated()
-    done.add(torch.tensor([2, 1, 0]), torch.tensor([STARTS[-1] - 1, STARTS[-1], 10 * STARTS[-1]]), 2)
-    assert done.proposed_from == [0] * (len(STARTS) - 2) + [2, 4]
-    assert done.kept_from == [0] * (len(STARTS) - 2) + [2, 1]
+    done.add(torch.tensor([2, 1, 0]), torch.tensor([BLOCK_STARTS[-1] - 1, BLOCK_STARTS[-1], 10 * BLOCK_STARTS[-1]]), 2)
+    assert done.proposed_from == [0] * (len(BLOCK_STARTS) - 2) + [2, 4]
+    assert done.kept_from == [0] * (len(BLOCK_STARTS) - 2) + [2, 1]
 
 
 def test_blocks_are_counted_where_they_begin_in_the_response(qwen3, monkeypatch):

@@ -16,6 +16,7 @@ from redraft.selfspec.roofline import (
     draft_seconds,
     speedup,
     target_seconds,
+    token_acceptance,
     verify_seconds,
 )
 from tests.selfspec import CALIBRATIONS, QWEN, ROUND
@@ -86,6 +87,23 @@ def test_speedup_rises_with_acceptance(model, batch, length, gamma, a, b):
     assert low <= high
     if abs(a - b) > 1e-6:
         assert low < high
+
+
+@given(ALPHA, GAMMA)
+def test_acceptance_is_solved_from_what_is_kept(alpha, gamma):
+    assert token_acceptance(block_efficiency(alpha, gamma) - 1, gamma) == pytest.approx(alpha, abs=1e-11)
+
+
+def test_acceptance_of_blocks_together_weighs_each_draft_length_by_its_blocks():
+    gamma, blocks = np.array([1, 3, 9]), np.array([40.0, 5.0, 2.0])
+    kept = blocks * [block_efficiency(0.8, length) - 1 for length in gamma]
+    assert token_acceptance(kept.sum() * np.array([0.5, 0.3, 0.2]), gamma, blocks) == pytest.approx(0.8)
+    alone = token_acceptance(kept[:, None], gamma[:, None], 40.0)
+    assert alone.shape == (3,)
+    assert alone[0] == pytest.approx(0.8)
+    assert list(token_acceptance([[0.0], [3.0], [3.5], [math.nan], [1.0]], [[3], [3], [3], [3], [math.nan]])) == (
+        pytest.approx([0, 1, 1, math.nan, math.nan], nan_ok=True)
+    )
 
 
 @given(MODEL, BATCH, LENGTH)

@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 from redraft.config.base import Config
 from redraft.config.capability import Capability
 
+BLOCK_STARTS = (0, *(2**power for power in range(4, 16)))
+"""First positions of the parts of a response by which blocks of speculation are counted; the last part has no end."""
+
 
 class Plain(Config):
     """Autoregressive decoding: one token of every response in each forward pass."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from transformers import PreTrainedModel
 
+from redraft.config.decoding import BLOCK_STARTS
 from redraft.engines.clock import now
 from redraft.engines.drafter import QuantisedDrafter
 from redraft.engines.loop import Outside
@@ -31,8 +32,6 @@ T = TypeVar("T")
 
 PROPOSE, KEEP, BEHIND = -1, -2, -3
 """Uses of a position's uniform numbers: a proposal's draw, its verification, and the draw behind what is kept."""
-STARTS = (0, *(2**power for power in range(4, 16)))
-"""First positions of the parts of a response in which acceptance is counted; the last part has no end."""
 
 
 class Controller(Protocol):
@@ -78,7 +77,7 @@ class Speculated:
         kept: tokens, of blocks that an end of the response did not cut too.
         kept_at: kept tokens by place in the block.
         proposed_at: proposed tokens by place in the block.
-        kept_from: kept tokens by the part of the response (`STARTS`) in which their block begins.
+        kept_from: kept tokens by the part of the response (`BLOCK_STARTS`) in which their block begins.
         proposed_from: proposed tokens by that part.
         drafting_seconds: busy with the drafter.
         verification_seconds: busy with the policy's pass over the blocks.
@@ -117,7 +116,7 @@ class Speculated:
         self.kept += sum(at_least)
         self.kept_at = _sum(self.kept_at, at_least)
         self.proposed_at = _sum(self.proposed_at, [rows] * most)
-        parts = torch.bucketize(positions, torch.tensor(STARTS), right=True) - 1
+        parts = torch.bucketize(positions, torch.tensor(BLOCK_STARTS), right=True) - 1
         self.kept_from = _sum(self.kept_from, parts.bincount(kept).long().tolist())
         self.proposed_from = _sum(self.proposed_from, (most * parts.bincount()).tolist())
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scipy.optimize import brentq
+import numpy as np
 
 from redraft.errors import UserError
 from redraft.files import read_json_lines
-from redraft.selfspec.roofline import block_efficiency
+from redraft.selfspec.roofline import token_acceptance
 from redraft.selfspec.simulate import Acceptance
 
 Blocks = list[tuple[int, float, float]]
@@ -38,9 +38,7 @@ def measured_acceptance(file: Path) -> Acceptance:
         raise UserError("these records hold no speculated block", file=file, key="proposed_from",
                         allowed="steps.jsonl of a run with self-speculation")  # fmt: skip
     _, *starts = sorted(by_start)
-    return Acceptance(
-        tuple(token_acceptance(by_start[start]) for start in sorted(by_start)), (0.0, *map(float, starts))
-    )
+    return Acceptance(tuple(_acceptance(by_start[start]) for start in sorted(by_start)), (0.0, *map(float, starts)))
 
 
 def _blocks(records: list[Mapping[str, Any]]) -> dict[int, Blocks]:
@@ -53,11 +51,6 @@ def _blocks(records: list[Mapping[str, Any]]) -> dict[int, Blocks]:
     return found
 
 
-def token_acceptance(blocks: Blocks) -> float:
-    """The α at which these blocks keep so many proposals (equation 1, solved); 0 to 1."""
-    total = sum(kept for _, _, kept in blocks)
-
-    def surplus(alpha: float) -> float:
-        return float(sum(count * (block_efficiency(alpha, gamma) - 1) for gamma, count, _ in blocks)) - total
-
-    return 1.0 if surplus(1.0) <= 0 else float(brentq(surplus, 0.0, 1.0))  # rounding may leave no surplus at 1
+def _acceptance(steps: Blocks) -> float:
+    gamma, blocks, kept = np.array(steps, float).T
+    return float(token_acceptance(kept, gamma, blocks))

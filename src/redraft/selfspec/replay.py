@@ -14,8 +14,7 @@ from typing import Any
 from redraft.errors import UserError
 from redraft.files import read_json_lines
 from redraft.selfspec.controller import Control
-from redraft.selfspec.measured import token_acceptance
-from redraft.selfspec.roofline import block_efficiency
+from redraft.selfspec.roofline import block_efficiency, token_acceptance
 from redraft.selfspec.trace import Stretch, passes_of
 
 
@@ -54,7 +53,7 @@ class Rollout:
         """Mean tokens of a block with another draft length."""
         if self.tau is None or gamma == self.gamma:
             return self.tau
-        alpha = token_acceptance([(self.gamma, 1.0, self.tau - 1)])
+        alpha = float(token_acceptance(self.tau - 1, self.gamma))
         return float(block_efficiency(alpha, gamma))
 
 

@@ -16,6 +16,8 @@ from redraft.selfspec.calibration import Calibration
 
 Numbers: TypeAlias = float | np.ndarray
 MICROSECOND = 1e-6
+HALVINGS = 50
+"""Of the interval [0, 1] in which an acceptance lies: to the precision of a double."""
 MARGIN = 0.05
 """The paper's δ: speculation is switched on where it promises this much more (Appendix E.3)."""
 
@@ -75,6 +77,29 @@ def block_efficiency(alpha: Numbers, gamma: int) -> np.ndarray:
     if gamma < 1 or not np.all((np.asarray(alpha) >= 0) & (np.asarray(alpha) <= 1)):
         raise ValueError(f"needs 0 <= alpha <= 1 and gamma >= 1, got alpha = {alpha}, gamma = {gamma}")
     return np.polynomial.polynomial.polyval(alpha, np.ones(gamma + 1))
+
+
+def token_acceptance(kept: Numbers, gamma: Numbers, blocks: Numbers = 1.0) -> np.ndarray:
+    """Acceptance α at which blocks keep so many proposals: equation 1, summed over them and solved by bisection.
+
+    Σ blocks (τ(α, γ) − 1) = Σ kept, with sums over the last axis, which the result lacks. It is 1 if more is kept than
+    any α allows, and NaN if a number of the sums is not finite.
+
+    Args:
+        kept: proposals that were kept, (..., n).
+        gamma: tokens of a draft, (..., n).
+        blocks: how many blocks there were, (..., n).
+    """
+    kept, gamma, blocks = np.broadcast_arrays(*np.atleast_1d(kept, gamma, blocks))
+    total = kept.sum(-1)
+    low, high = np.zeros(total.shape), np.ones(total.shape)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        alpha = middle[..., None]
+        tokens = alpha * np.expm1(gamma * np.log(alpha)) / (alpha - 1)  # α + … + α^γ, without cancellation near 1
+        below = (blocks * tokens).sum(-1) < total
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(np.isfinite(total + (blocks * gamma).sum(-1)), np.where(below, high, low), np.nan)
 
 
 def speedup(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from redraft.config.decoding import Plain, SelfSpeculation
+from redraft.config.decoding import BLOCK_STARTS, Plain, SelfSpeculation
 from redraft.config.experiment import Run
-from redraft.engines.self_speculation import STARTS, SelfSpeculativeEngine, Speculated
+from redraft.engines.self_speculation import SelfSpeculativeEngine, Speculated
 from redraft.engines.torch_engine import TorchEngine
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Always, Control
@@ -123,7 +123,7 @@ class SelfSpeculativeDecoding:
 def _acceptance(done: Speculated) -> Record:
     passes = done.passes + done.plain_passes
     at = zip(done.kept_at, done.proposed_at, strict=True)
-    parts = [part for part in zip(STARTS, done.kept_from, done.proposed_from, strict=False) if part[2]]
+    parts = [part for part in zip(BLOCK_STARTS, done.kept_from, done.proposed_from, strict=False) if part[2]]
     return {
         "block_efficiency": done.block_efficiency,
         "acceptance": done.kept / done.proposed if done.proposed else None,
