@@ -12,6 +12,7 @@ from analysis.collect import Runs
 from analysis.quantities import SPENT, by_seed, of_accuracy, over_time
 from analysis.reported import read_reported
 from analysis.rollouts import in_bin, of_initial, of_prompts, quantities_of_bins
+from analysis.roofline_points import published_fit, speedups
 from analysis.statistics import Estimate, estimate
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
 from redraft.config.figures import PublishedCurves
@@ -24,11 +25,17 @@ COLUMNS = [
     *("first_reuse", "seeds", "manifests"),
 ]
 """`x` is a step or an epoch from 1, of an accuracy the steps done by the policy (0 by the initial one), what was spent,
-the position of a bar, or the lower edge of a bin. Over bins there is also `upper`, its upper edge; of a surface `y`."""
-FURTHER = {"bins": ["upper"], "surface": ["y"]}
+the position of a bar, or the lower edge of a bin. Over bins there is also `upper`, its upper edge; of a surface and a
+roofline `y`."""
+FURTHER = {"upper": ("bins",), "y": ("surface", "roofline")}
+"""Column to the axes whose points have it."""
+AUTHORS_SWEEP = "the authors' sweep"
+"""Label of points of a roofline: neither a measurement of this project nor a number that the paper prints."""
 
 Bars = Mapping[str, Mapping[str, float]]
 """Title of a panel to cell to the paper's value."""
+Rooflines = Mapping[str, pd.DataFrame]
+"""Title of a panel to its points (`analysis.roofline_points.speedups`)."""
 
 
 def figure_data(
@@ -39,6 +46,7 @@ def figure_data(
     cells: Mapping[str, Cell] | None = None,
     unsampled: Set[str] = frozenset(),
     probe: str = "",
+    rooflines: Rooflines | None = None,
 ) -> pd.DataFrame:
     """All points of a figure, a line each; a panel's cells without runs have no points.
 
@@ -52,6 +60,7 @@ def figure_data(
         cells: definitions of the panels' cells, for the axes of a surface.
         unsampled: benchmarks that the preset leaves out, of which no policy has an accuracy.
         probe: protocol by which the preset samples initial policies on training prompts; empty if it does not.
+        rooflines: those of the panels whose published sweep is there, from `published_rooflines`.
     """
     points: list[dict[str, Any]] = []
     for panel in figure.panels:
@@ -60,6 +69,8 @@ def figure_data(
             points += _published(panel)
         if panel.curves:
             points += _curves(panel, panel.curves)
+        if panel.title in (rooflines or {}):
+            points += _of_roofline(panel, (rooflines or {})[panel.title])
         for position, cell in enumerate(panel.cells):
             if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
                 continue
@@ -72,7 +83,7 @@ def figure_data(
             else:
                 points += _line(x, panel, cell, runs)
     axes = {figure.axis(panel) for panel in figure.panels}
-    further = [name for x, names in FURTHER.items() if x in axes for name in names]
+    further = [name for name, having in FURTHER.items() if not axes.isdisjoint(having)]
     data = pd.DataFrame(points, columns=COLUMNS + further)
     if not paper_scale:
         data["reported"] = math.nan
@@ -90,6 +101,16 @@ def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
             rows = {cell: table.row(experiments.cell(id_of(paper, cell))) for cell in panel.cells}
             column = panel.reported_in.column
             found[panel.title] = {cell: row[column] for cell, row in rows.items() if column in row}
+    return found
+
+
+def published_rooflines(figure: Figure, experiments: Experiments, paper: str) -> Rooflines:
+    """The speedups that rooflines of published sweeps predict, and those measured, of the sweeps that are there."""
+    found: dict[str, pd.DataFrame] = {}
+    for panel in figure.panels:
+        if panel.roofline and panel.gamma and (fitted := published_fit(experiments, paper, panel.roofline)):
+            sweep, fit = fitted
+            found[panel.title] = speedups(fit.calibration, sweep, panel.gamma)
     return found
 
 
@@ -209,6 +230,14 @@ def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
         for label, file in files.items()
         if file
         for time, value in read_curve(file, source.time, source.fields)
+    ]
+
+
+def _of_roofline(panel: Panel, points: pd.DataFrame) -> list[dict[str, Any]]:
+    """Predicted, measured and boundary points of a panel; `quantity` says which."""
+    return [
+        _of_file(panel, AUTHORS_SWEEP, x, speedup) | {"quantity": kind, "y": y}
+        for kind, x, y, speedup in points[["quantity", "x", "y", "reproduced"]].itertuples(index=False)
     ]
 
 

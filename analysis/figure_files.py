@@ -1,7 +1,9 @@
 """Files of a paper's figures: the data of each, and its drawing if it has data."""
 
+import numpy as np
+
 from analysis.collect import Runs
-from analysis.figure_data import figure_data, reported_bars
+from analysis.figure_data import figure_data, published_rooflines, reported_bars
 from analysis.figure_parts import LINES, still_drawing, unsampled_benchmarks, with_data
 from analysis.figures import draw
 from redraft.config import Experiments, id_of
@@ -21,17 +23,20 @@ def write_figures(preset: str, paper: str) -> None:
     for figure in experiments.figures(paper).figures:
         reported = reported_bars(figure, experiments, paper) if scale.paper_scale else {}
         cells = {name: experiments.cell(id_of(paper, name)) for panel in figure.panels for name in panel.cells}
-        stand_in = "" if all(panel.from_files for panel in figure.panels) else scale.stand_in
-        data = figure_data(figure, runs, scale.paper_scale, reported, cells, unsampled, scale.probe)
+        rooflines = published_rooflines(figure, experiments, paper)
+        data = figure_data(figure, runs, scale.paper_scale, reported, cells, unsampled, scale.probe, rooflines)
+        of_files = [panel.title for panel in figure.panels if panel.from_files]
         stem = layout.figure(paper, figure.number)
         with atomic(stem.with_suffix(".csv")) as temporary:
+            stand_in = np.where(data["panel"].isin(of_files), "", scale.stand_in)
             data.assign(stand_in=stand_in).to_csv(temporary, index=False)
         shown = with_data(figure, data)
         still = [panel for panel in shown if figure.axis(panel) not in LINES]
         wanted = {stem: shown, still_drawing(stem): still if len(still) < len(shown) else []}
         for drawing, panels in wanted.items():
             if panels:
-                draw(figure, data, drawing, stand_in, panels)
+                of_runs = any(not panel.from_files for panel in panels)
+                draw(figure, data, drawing, scale.stand_in if of_runs else "", panels)
             else:
                 for suffix in (".png", ".svg"):
                     drawing.with_suffix(suffix).unlink(missing_ok=True)

@@ -63,7 +63,7 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
     shown = with_data(figure, data)
     lines = [panel for panel in shown if figure.axis(panel) in LINES]
     still = still_drawing(stem) if lines and len(lines) < len(shown) else None
-    stand_in = next(iter(data["stand_in"]), "") if "stand_in" in data else ""
+    stand_in = next(filter(None, data["stand_in"]), "") if "stand_in" in data else ""
     return TEMPLATES.get_template("figure.html.j2").render(
         figure=figure,
         id=f"{paper}-figure{figure.number}",

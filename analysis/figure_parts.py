@@ -15,6 +15,7 @@ LINES = ("step", "epoch", *SPENT)
 BARS = ("cell", "bins")
 
 NOT_RUN, NO_DATA = "not run", "no data"
+NO_SWEEP = "not run: published sweep not here"
 UNSAMPLED = "not sampled at this scale"
 NOTHING_MEASURED = "run, and nothing to measure"
 
@@ -79,7 +80,7 @@ def _capital(text: str) -> str:
 
 def _reason(panel: Panel, data: pd.DataFrame, unsampled: Set[str]) -> str:
     if panel.from_files:
-        return NO_DATA
+        return NO_SWEEP if panel.roofline else NO_DATA
     if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
         return UNSAMPLED
     return NOTHING_MEASURED if panel.title in set(data["panel"]) else NOT_RUN
@@ -134,7 +135,7 @@ def smoothed(means: pd.Series, smoothing: float) -> pd.Series:
 
 def hues(figure: Figure) -> dict[str, Hue]:
     """A colour for each label of lines and bins; more of them than `DISTINCT` has get a scale beside dark baselines."""
-    panels = [panel for panel in figure.panels if figure.axis(panel) not in ("cell", "surface")]
+    panels = [panel for panel in figure.panels if figure.axis(panel) not in ("cell", "surface", "roofline")]
     labels = list(dict.fromkeys(label for panel in panels for label in panel.names))
     if len(labels) <= len(DISTINCT):
         return dict(zip(labels, DISTINCT, strict=False))

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from analysis.figure_data import AUTHORS_SWEEP
 from analysis.figure_parts import (
     BARS,
     FIRST_REUSE,
@@ -23,6 +24,8 @@ from analysis.figure_parts import (
     with_data,
 )
 from analysis.panels import DRAWN, PAPER_MARK, REUSE_MARK, TEXT, Colours, plt
+from analysis.roofline_panel import legend, scale_colours
+from analysis.roofline_points import agreement_note
 from redraft.config import Figure, Panel
 from redraft.files import atomic
 
@@ -75,14 +78,17 @@ def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) 
     for axis, panel in zip(axes.flat, panels, strict=False):
         part, x = data[data["panel"] == panel.title], figure.axis(panel)
         DRAWN[x](axis, figure, panel, part, colours)
-        _head(axis, panel.title, "" if x == "cell" else cells_not_run(panel, part), int(LETTERS_PER_INCH * wide))
+        _head(axis, panel.title, _note(x, panel, part), int(LETTERS_PER_INCH * wide))
         axis.tick_params(labelsize=TEXT)
-        axis.grid(alpha=0.25, linewidth=0.6, axis="y" if x in BARS else "both")
+        if x != "roofline":
+            axis.grid(alpha=0.25, linewidth=0.6, axis="y" if x in BARS else "both")
         axis.spines[["top", "right"]].set_visible(False)
         if x in LINES:
             axis.set_xlabel(axis_label(figure, panel), fontsize=TEXT)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
+    if of_rooflines := [a for a, p in zip(axes.flat, panels, strict=False) if figure.axis(p) == "roofline"]:
+        scale_colours(fig, of_rooflines, TEXT)
     if handles := _legend(figure, panels, data, colours):
         widest = max(len(str(handle.get_label())) for handle in handles) / LETTERS_PER_INCH + LEGEND_KEY
         fig.legend(
@@ -101,6 +107,13 @@ def _head(axis: Axes, title: str, note: str, letters: int) -> None:
                       ha="center", va="bottom", fontsize=TEXT, color=MUTED)  # fmt: skip
 
 
+def _note(x: str, panel: Panel, points: pd.DataFrame) -> str:
+    """What stands between a panel's title and its diagram: what was not run, or what its points are of."""
+    if x == "roofline":
+        return f"{AUTHORS_SWEEP}, no run of ours: {agreement_note(points)}"
+    return "" if x == "cell" else cells_not_run(panel, points)
+
+
 def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Colours) -> list[Line2D | Patch]:
     """An entry for each label that has points, and for each kind of mark that is drawn."""
     kinds = {figure.axis(panel) for panel in panels}
@@ -108,7 +121,7 @@ def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Co
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=colour, linewidth=1.6, label=label) for label, colour in colours.items() if label in named
     ]
-    if data["low"].notna().any() and kinds != {"surface"}:
+    if data["low"].notna().any() and not kinds <= {"surface", "roofline"}:
         handles.append(
             Patch(color="grey", alpha=0.3, linewidth=0, label=INTERVAL) if kinds & set(LINES)
             else Line2D([], [], color="black", marker="|", markersize=9, linestyle="none", label=INTERVAL)
@@ -118,4 +131,4 @@ def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Co
         handles.append(Line2D([], [], markeredgecolor=colour, label=PAPER, **PAPER_MARK))
     if data["first_reuse"].any():
         handles.append(Line2D([], [], color="grey", label=FIRST_REUSE, **REUSE_MARK))
-    return handles
+    return handles + (legend() if "roofline" in kinds else [])

@@ -1,4 +1,4 @@
-"""Drawing of one diagram: lines, bars of cells, bars over bins, or colours over two axes."""
+"""Drawing of one diagram: lines, bars of cells, bars over bins, colours over two axes, or a roofline's speedups."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ from analysis.figure_parts import (  # noqa: E402
     smoothed,
     whole_ticks,
 )
+from analysis.roofline_panel import draw_speedups  # noqa: E402
 from redraft.config import Figure, Panel  # noqa: E402
 
 TEXT = 9
@@ -156,8 +157,13 @@ def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colour
     axis.figure.colorbar(image, ax=axis).ax.tick_params(labelsize=TEXT)
 
 
+def _roofline(axis: Axes, _: Figure, __: Panel, data: pd.DataFrame, ___: Colours) -> None:
+    """Predicted and measured speedups, whose scale of colours all panels of the figure share."""
+    draw_speedups(axis, data, TEXT)
+
+
 DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
-    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface,
+    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface, "roofline": _roofline,
 }  # fmt: skip
 """Horizontal axis of a panel to the function that draws it."""
 

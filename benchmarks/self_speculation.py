@@ -11,29 +11,27 @@ from pathlib import Path
 
 import numpy as np
 
-from redraft.config import DecompositionTable, Experiments
+from analysis.roofline_points import published_fit
+from redraft.config import Experiments
 from redraft.layout import published_data
 from redraft.selfspec.calibration import Calibration, read_calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
-from redraft.selfspec.fit import fit, ranges_of_device
 from redraft.selfspec.lengths import Quantiles
 from redraft.selfspec.report import parameters
 from redraft.selfspec.roofline import target_seconds
 from redraft.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
-from redraft.selfspec.sweep import read_sweep
 from redraft.terminal import table
 
-FOLDER = "efficient-rollout"
-SWEEP, RELEASED = "sweep_a100_tp1_qwen257b.csv", "a100_tp1_qwen257b.json"
-TFLOPS, PEAK_BANDWIDTH = 233.514e12, 2.039e12
+EXPERIMENTS, PAPER = Experiments(Path(__file__).parents[1]), "efficient_rollout"
+SOURCE = next(p.roofline for f in EXPERIMENTS.figures(PAPER).figures for p in f.panels if p.roofline)
+"""The published sweep, as the paper's figures declare it."""
+FOLDER, SWEEP = Path(SOURCE.file).parts
+RELEASED = "a100_tp1_qwen257b.json"
+TABLE, _ = EXPERIMENTS.measured_model(PAPER, SOURCE)
+TFLOPS, PEAK_BANDWIDTH = SOURCE.flops, TABLE.bandwidth
 """Throughput by the authors' benchmark of matrix products, and the A100's data sheet; operations/s and bytes/s."""
 
-CONFIGURATIONS: dict[str, dict[str, object]] = {
-    model.label: model.configuration
-    for table in Experiments(Path(__file__).parents[1]).tables("efficient_rollout").tables
-    if isinstance(table, DecompositionTable)
-    for model in table.models
-}
+CONFIGURATIONS: dict[str, dict[str, object]] = {model.label: model.configuration for model in TABLE.models}
 """What roofline and simulator need of the models' config.json, as the paper's Table 3 declares it."""
 MODELS: dict[str, ModelConstants] = {name: model_constants(config) for name, config in CONFIGURATIONS.items()}
 FITTED = {
@@ -140,14 +138,13 @@ def table_2() -> list[list[str]]:
 
 def fit_published() -> None:
     """Fit the published sweep beside the published parameters."""
-    folder = published_data() / FOLDER
-    if not folder.is_dir():
+    began = time.process_time()
+    fitted = published_fit(EXPERIMENTS, PAPER, SOURCE)
+    if fitted is None:
         print("no published sweep (REDRAFT_PUBLISHED)")
         return
-    began = time.process_time()
-    sweep = read_sweep(folder / SWEEP)
-    found = fit(sweep, MODELS[sweep.model].costs, TFLOPS, ranges_of_device(PEAK_BANDWIDTH))
-    seconds = time.process_time() - began
+    (sweep, found), seconds = fitted, time.process_time() - began
+    folder = published_data() / FOLDER
     pairs = zip(parameters(read_calibration(folder / RELEASED)), parameters(found.calibration), strict=True)
     print(table([sweep.model, "published", "fitted"], [[name, value, ours] for (name, value), (_, ours) in pairs]))
     print(f"{found.agreeing} of {found.points} points agree in sign; {seconds:.2f} s of processor")

@@ -21,6 +21,7 @@ from redraft.layout import PUBLISHED
 
 A, B = "a", "b"
 LINE = {"quantity": "reward", "title": "t", "cells": [A]}
+SWEEP = {"file": "authors/sweep.csv", "table": 3, "model": "m", "flops": 1e14}
 
 
 def write_rollouts(folder):
@@ -291,6 +292,11 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
         ("hours", LINE | {"mark_first_reuse": True}, "over steps or epochs"),
         ("cell", LINE | {"smoothing": 0.5}, "smoothing is for lines, not for x: cell"),
         ("step", LINE | {"axes": ["a", "b"]}, "axes is for surface"),
+        ("roofline", {"quantity": "q", "title": "t", "roofline": SWEEP}, "needs `roofline` and `gamma`"),
+        ("roofline", LINE, "needs `roofline` and `gamma`"),
+        ("roofline", LINE | {"roofline": SWEEP, "gamma": 7}, "either cells or published"),
+        ("surface", {"quantity": "q", "title": "t", "roofline": SWEEP}, "roofline is for roofline, not for x: surface"),
+        ("cell", LINE | {"gamma": 7}, "gamma is for roofline, not for x: cell"),
     ],
 )
 def test_a_panel_that_its_axis_cannot_show_is_refused(x, panel, words):

@@ -26,7 +26,7 @@ ALLOWED = {
     "redraft.lazy": {"redraft.loading"},
     "redraft.terminal": {"redraft.errors"},
     "redraft.config": {"redraft.errors", "redraft.files", "redraft.layout"},
-    "redraft.published": {"redraft.config", "redraft.errors", "redraft.layout"},
+    "redraft.published": {"redraft.config", "redraft.errors", "redraft.layout", "redraft.selfspec.sweep"},
     "redraft.ops": {"redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.terminal"},
     "redraft.rollout": {"redraft.config", "redraft.errors", "redraft.files"},
     "redraft.engines": {

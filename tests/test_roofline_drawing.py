@@ -8,8 +8,10 @@ from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.colors import to_rgba
 
 from analysis.panels import plt
-from analysis.roofline import BORDER, LEGEND, draw_roofline, plot_roofline
-from redraft.selfspec.roofline import block_seconds, speedup, target_seconds
+from analysis.roofline import draw_roofline, plot_roofline
+from analysis.roofline_panel import SWITCH
+from analysis.roofline_points import BORDER
+from redraft.selfspec.roofline import block_seconds, boundary, speedup, target_seconds
 from redraft.selfspec.sweep import read_sweep, write_sweep
 from tests.selfspec import BATCHES, LENGTHS, QWEN, measurements
 
@@ -112,17 +114,35 @@ def test_all_panels_have_one_scale_even_around_no_gain(panels):
     assert low <= values.min() * (1 + 1e-9)
     assert values.max() <= high * (1 + 1e-9)
     drawing = next(iter(found.values())).figure
-    assert drawing.get_supxlabel() == LEGEND
+    (legend,) = drawing.legends
+    named = {text.get_text(): handle for text, handle in zip(legend.texts, legend.legend_handles, strict=True)}
+    assert list(named) == [
+        "predicted: no gain",
+        "toggle boundary: 1.05 predicted",
+        "measured",
+        "measured, other side of 1",
+    ]
+    assert {axis.lines[0].get_color() for axis in found.values()} == {SWITCH}
+    assert named["toggle boundary: 1.05 predicted"].get_color() == SWITCH
     (bar,) = (axis for axis in drawing.axes if axis.get_ylabel() == "speedup")
     labels = [tick.get_text() for tick in bar.get_yticklabels()]
     assert "1" in labels
     np.testing.assert_allclose(bar.get_yticks(), [float(label) for label in labels])
 
 
+def test_the_blue_line_is_the_largest_batch_at_which_the_toggle_switches_on(panels):
+    for gamma, axis in panels().items():
+        batches, lengths = axis.lines[0].get_data()
+        assert len(lengths) == part(axis, QuadMesh).get_coordinates().shape[0], "at every length"
+        assert list(batches) == list(boundary(QWEN, lengths, gamma, gamma + 1))
+        assert 32 < min(batches) <= max(batches) < 64
+
+
 def test_a_device_on_which_it_never_pays_is_drawn_too(sweep):
     never = replace(QWEN, verify_overhead=1e6)
     drawing = plot_roofline(never, sweep(device=never))
     assert all(len(axis.collections) == 2 for axis in drawing.axes if axis.get_title()), "no line of no gain"
+    assert all(len(axis.lines[0].get_xdata()) == 0 for axis in drawing.axes if axis.get_title()), "and no boundary"
     plt.close(drawing)
 
 

@@ -1,8 +1,8 @@
-"""Training curves that authors published: their validations, checked before anything relies on them.
+"""Training curves and sweeps that authors published, checked before anything relies on them.
 
-A curve is a file of one JSON object a validation and line. Files are third-party data, so they are never part of the
-repository; they lie where `redraft.layout.published_data` says. A folder that is not there means "no data". A folder
-that is there must hold every file that a table or figure names.
+A curve is a file of one JSON object a validation and line; `redraft.selfspec.sweep` says what a sweep is. Files are
+third-party data, so they are never part of the repository; they lie where `redraft.layout.published_data` says. A
+folder that is not there means "no data". A folder that is there must hold every file that a table or figure names.
 """
 
 import json
@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from redraft.config import Experiments, PublishedTable
+from redraft.config import Experiments, Panel, PublishedSweep, PublishedTable
 from redraft.errors import UserError
 from redraft.layout import published_data
+from redraft.selfspec.sweep import read_sweep
 
 Record = Mapping[str, float]
 """A validation: numbers by key."""
@@ -56,11 +57,24 @@ def curve_file(folder: str, name: str | None) -> Path | None:
     return place / name
 
 
+def sweep_file(sweep: PublishedSweep) -> Path | None:
+    """The file of a published sweep; None if there are no published data of its folder.
+
+    Raises:
+        UserError: if the folder is there and the file is not.
+    """
+    place = PurePath(sweep.file)
+    return curve_file(str(place.parent), place.name)
+
+
 def check_published(experiments: Experiments, paper: str) -> None:
-    """Read all published curves of a paper's tables and figures once, so that a fault in one is said at once."""
+    """Read all published files of a paper's tables and figures once, so that a fault in one is said at once."""
     for folder, name, time, fields in _named(experiments, paper):
         if file := curve_file(folder, name):
             read_curve(file, time, fields)
+    for panel in _panels(experiments, paper):
+        if panel.roofline and (file := sweep_file(panel.roofline)):
+            read_sweep(file)
 
 
 def _named(experiments: Experiments, paper: str) -> Iterator[tuple[str, str | None, str, list[str]]]:
@@ -69,10 +83,14 @@ def _named(experiments: Experiments, paper: str) -> Iterator[tuple[str, str | No
         if isinstance(table, PublishedTable):
             fields = [field for target in table.targets for field in target.fields]
             yield from ((table.folder, row.file, table.time, fields) for row in table.rows)
-    for panel in (panel for figure in experiments.figures(paper).figures for panel in figure.panels):
+    for panel in _panels(experiments, paper):
         if panel.curves:
             shown = panel.curves
             yield from ((shown.folder, name, shown.time, shown.fields) for name in shown.files.values())
+
+
+def _panels(experiments: Experiments, paper: str) -> list[Panel]:
+    return [panel for figure in experiments.figures(paper).figures for panel in figure.panels]
 
 
 def _records(file: Path) -> list[Record]:

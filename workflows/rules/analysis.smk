@@ -67,9 +67,7 @@ rule tables:
 rule figures:
     input:
         **COLLECTED,
-        spec=lambda wildcards: files_of(
-            wildcards.paper, declarations(wildcards.paper, "figures")
-        ),
+        spec=lambda wildcards: files_of(wildcards.paper, figure_names(wildcards.paper)),
         probed=lambda wildcards: probed(wildcards.paper),
         published=lambda wildcards: published_points(wildcards.paper),
     output:
@@ -79,9 +77,9 @@ rule figures:
     params:
         preset=PRESET.name,
         content=lambda wildcards: content_of(
-            wildcards.paper, declarations(wildcards.paper, "figures")
+            wildcards.paper, figure_names(wildcards.paper)
         ),
-        version=3,  # increase when the data or the drawings change
+        version=4,  # increase when the data or the drawings change
     shell:
         "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 

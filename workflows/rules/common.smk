@@ -20,7 +20,7 @@ from redraft.ops.slurm_ends import know_all_ends
 from redraft.ops.slurm_requests import check_requests
 from redraft.ops.slurm_waiting import watch_queue
 from redraft.ops.supply import count_devices, lift_rate_limit, limit_local_jobs
-from redraft.published import check_published, curve_file
+from redraft.published import check_published, curve_file, sweep_file
 
 
 def checked(function):
@@ -402,6 +402,12 @@ def family_names(paper):
     return declarations(paper, "tables", "claims")
 
 
+def figure_names(paper):
+    """Declarations of a paper's figures, and of the tables that say which model a published sweep is of."""
+    panels = [p for f in EXPERIMENTS.figures(paper).figures for p in f.panels]
+    return declarations(paper, "figures", *["tables"] * any(p.roofline for p in panels))
+
+
 def reported_names(paper):
     """What all reported values of a paper are read from; nothing if none are transcribed."""
     vocabulary = EXPERIMENTS.reported(paper)
@@ -435,7 +441,8 @@ def published_points(paper):
         if panel.curves
         for name in panel.curves.files.values()
     ]
-    return [file for file in (*files, *curves) if file and file.exists()]
+    sweeps = {sweep_file(panel.roofline) for panel in panels if panel.roofline}
+    return [file for file in (*files, *curves, *sweeps) if file and file.exists()]
 
 
 def probed(paper):

@@ -22,7 +22,7 @@ from redraft.config.claims import (
 from redraft.config.data import ArithmeticProblems, Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
 from redraft.config.experiment import Run
-from redraft.config.figures import Figure, Panel
+from redraft.config.figures import Figure, Panel, PublishedSweep
 from redraft.config.hyperparameters import HyperparameterFile, Stated
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
@@ -65,9 +65,9 @@ __all__ = [
     "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure", "Fluctuation", "Grid",
     "Headline", "HubProblems", "HyperparameterFile", "InProcessEngine", "KeyColumn", "Model", "Monotone",
     "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile",
-    "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported", "ReportedTimes", "Retention", "Reuse",
-    "Row", "Run", "RunTable", "Schedule", "SelfSpeculation", "Speculative", "Speed", "StageTable", "Staged",
-    "Stated", "StepTable", "Table", "TableWithoutRuns", "TargetTable", "Test", "TinyModel", "Trainer", "Trend",
-    "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience", "id_of",
-    "parse_lenience", "run_fingerprint", "sampling_fingerprint",
+    "PublishedSweep", "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported", "ReportedTimes",
+    "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule", "SelfSpeculation", "Speculative", "Speed",
+    "StageTable", "Staged", "Stated", "StepTable", "Table", "TableWithoutRuns", "TargetTable", "Test",
+    "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint",
+    "fingerprint", "format_lenience", "id_of", "parse_lenience", "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

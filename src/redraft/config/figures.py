@@ -7,9 +7,9 @@ from pydantic import Field, field_validator, model_validator
 from redraft.config.base import Config, InnerPath, refuse_twice
 from redraft.config.names import BEYOND, CellName, Quantity
 
-Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface"]
+Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface", "roofline"]
 """Lines over steps or epochs, or over hours of training, millions of decoded tokens or update batches; a bar a cell;
-bars over bins of prompts; colours over two axes."""
+bars over bins of prompts; colours over two axes, of cells or of a roofline."""
 
 LINES = ("step", "epoch", "hours", "tokens", "updates")
 
@@ -24,6 +24,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "axes": ("surface",),
     "published": ("surface",),
     "curves": ("step", "hours"),
+    "roofline": ("roofline",),
+    "gamma": ("roofline",),
 }
 """Field of a panel to the axes that it is for."""
 
@@ -65,12 +67,25 @@ class PublishedCurves(Config):
     """Keys of the JSON objects whose mean is drawn; a `*` in a key stands for any text, and one key must match."""
 
 
+class PublishedSweep(Config):
+    """A sweep of passes that the authors published, to which a roofline is fitted; never part of the repository."""
+
+    file: InnerPath
+    """Under the folder of published data (REDRAFT_PUBLISHED, else `published`); in `redraft calibrate`'s format."""
+    table: int = Field(ge=1)
+    """Number of the table of kind `decomposition` that says what its model is, and the bandwidth of its device."""
+    model: str
+    """Label of the model there."""
+    flops: float = Field(gt=0)
+    """Throughput of the device as products of matrices measure it, operations/s."""
+
+
 class Panel(Config):
     """One diagram of a figure."""
 
     quantity: Quantity
     """A quantity of a step, or of a run where the horizontal axis is the cell or the diagram a surface; over bins a
-    quantity of a prompt or `share`; a column of the published points."""
+    quantity of a prompt or `share`; a column of the published points; of a roofline a name alone."""
     title: str
     """Title, with the unit; no two panels of a figure have the same."""
     x: Axis | None = None
@@ -102,6 +117,10 @@ class Panel(Config):
     """Points of a surface, instead of cells."""
     curves: PublishedCurves | None = None
     """Published training curves, instead of cells; `quantity` then only names them."""
+    roofline: PublishedSweep | None = None
+    """Sweep whose measured speedups are drawn beside those that its roofline predicts, instead of cells."""
+    gamma: int | None = Field(default=None, ge=1)
+    """Tokens of a draft in them, each accepted."""
 
     @property
     def names(self) -> list[str]:
@@ -111,7 +130,7 @@ class Panel(Config):
     @property
     def from_files(self) -> bool:
         """True if nothing of it comes from runs."""
-        return bool(self.published or self.curves)
+        return bool(self.published or self.curves or self.roofline)
 
     def label(self, cell: str) -> str:
         """The legend's name of a cell."""
@@ -123,8 +142,8 @@ class Panel(Config):
         refuse_twice("label", self.labels)
         if self.labels and len(self.labels) != len(self.cells):
             raise ValueError(f"there are {len(self.labels)} labels for {len(self.cells)} cells")
-        if sum(map(bool, (self.cells, self.published, self.curves))) != 1:
-            raise ValueError("a panel has either cells or published points or published curves")
+        if sum(map(bool, (self.cells, self.published, self.curves, self.roofline))) != 1:
+            raise ValueError("a panel has either cells or published points or published curves or a roofline")
         if any(later <= earlier for earlier, later in zip(self.bins, self.bins[1:], strict=False)):
             raise ValueError(f"the edges of bins ({', '.join(f'{edge:g}' for edge in self.bins)}) must rise")
         return self
@@ -138,8 +157,8 @@ class Figure(Config):
     title: str
     """Title of the figure."""
     x: Axis
-    """The horizontal axis: `cell` and `bins` draw bars, `surface` colours over two axes, the others lines. A panel may
-    have another."""
+    """The horizontal axis: `cell` and `bins` draw bars, `surface` and `roofline` colours over two axes, the others
+    lines. A panel may have another."""
     panels: list[Panel]
     """Diagrams from left to right, row by row."""
     columns: int = Field(default=4, ge=1)
@@ -177,6 +196,8 @@ class Figure(Config):
                 raise ValueError("of an initial policy there is the share of prompts by pass_rate alone")
             if x == "surface" and not panel.published and len(panel.axes) != 2:
                 raise ValueError("a surface of cells needs two axes")
+            if x == "roofline" and not (panel.roofline and panel.gamma):
+                raise ValueError("a panel of a roofline needs `roofline` and `gamma`")
         return self
 
 

@@ -14,14 +14,14 @@ from redraft.config.cell import Cell, CellFile
 from redraft.config.claims import ClaimFile
 from redraft.config.data import Benchmark, BenchmarkFile, Role, Sampling
 from redraft.config.experiment import Run
-from redraft.config.figures import FigureFile
+from redraft.config.figures import FigureFile, PublishedSweep
 from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
 from redraft.config.reported import Reported
-from redraft.config.tables import TableFile, TargetTable
+from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
 
@@ -167,8 +167,33 @@ class Experiments(PaperFiles):
                                     key=f"table {table.number}, target {target.name}", allowed=measured)  # fmt: skip
 
     def figures(self, paper: str) -> FigureFile:
-        """Parsed `figures.yaml` of a paper."""
-        return self._about_cells(FigureFile, paper, "figures")
+        """Parsed `figures.yaml` of a paper.
+
+        Raises:
+            UserError: also for a roofline of a model that no table of the paper has.
+        """
+        content = self._about_cells(FigureFile, paper, "figures")
+        for sweep in {panel.roofline for figure in content.figures for panel in figure.panels if panel.roofline}:
+            self.measured_model(paper, sweep)
+        return content
+
+    def measured_model(self, paper: str, sweep: PublishedSweep) -> tuple[DecompositionTable, DecodedModel]:
+        """Table and model of it that a published sweep was measured with.
+
+        Raises:
+            UserError: if there is no such table or model.
+        """
+        models = {
+            f"{model.label} in table {table.number}": (table, model)
+            for table in self.tables(paper).tables
+            if isinstance(table, DecompositionTable)
+            for model in table.models
+        }
+        named = f"{sweep.model} in table {sweep.table}"
+        if named not in models:
+            raise UserError("no decomposition has this model", file=self._part(paper, "figures"), key="roofline",
+                            value=named, allowed=models)  # fmt: skip
+        return models[named]
 
     def claims(self, paper: str) -> ClaimFile:
         """Parsed `claims.yaml` of a paper."""
