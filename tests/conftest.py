@@ -56,10 +56,10 @@ def campaign(tmp_path_factory, worker_id):
 
 
 LONGEST = (
-    "test_workflow", "test_quickstart", "test_slurm", "test_slurm_new_user", "test_verl", "test_trainer",
-    "test_workstation", "test_verl_config", "test_environments", "test_faults", "test_paper_preset", "test_lm_eval",
-    "test_security", "test_figures", "test_self_speculation", "test_evaluate_command", "test_graders", "test_freeze",
-    "test_cli", "test_instructions", "test_selfspec_fit", "test_engines",
+    "test_workflow", "test_quickstart", "test_slurm", "test_slurm_new_user", "test_verl", "test_other_papers",
+    "test_trainer", "test_workstation", "test_verl_config", "test_environments", "test_faults", "test_paper_preset",
+    "test_lm_eval", "test_security", "test_figures", "test_self_speculation", "test_evaluate_command", "test_graders",
+    "test_freeze", "test_cli", "test_instructions", "test_selfspec_fit", "test_engines",
 )  # fmt: skip
 """Test files that start first, in this order, so that no worker waits for them at the end."""
 

@@ -2,7 +2,8 @@
 
 A command `redraft`, first in the path, hands its arguments, folder, environment and open files to that process and
 ends with the exit code of the job. The job runs the same code as the real command, in a process of its own. Only the
-campaign that many tests read is made so; jobs of all other workflows in tests are started as a user's are.
+campaign that many tests read, those that go on from it and that of the other papers are made so; jobs of all other
+workflows in tests are started as a user's are.
 
 This file is both programs: `python forked_jobs.py SOCKET` serves, `python forked_jobs.py SOCKET redraft …` asks.
 """

@@ -1,5 +1,5 @@
-"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval, or resolve
-packages from an index.
+"""The two tiers of tests: only tests marked `servers` start vLLM, Ray for verl, a Slurm or lighteval, resolve packages
+from an index, or run the campaign of the papers that no other test needs.
 
 `make test` runs the others, from the main environment alone. An unmarked test runs with variables under which vLLM and
 Ray refuse to start, in its own process and in every process that it starts; the error names the marker. Slurm and
