@@ -38,6 +38,9 @@ ALLOWED = {
         "redraft.selfspec", "redraft.tasks",
     },
     "redraft.theory": set(),
+    "redraft.audit": {
+        "redraft.config.reuse", "redraft.engines", "redraft.errors", "redraft.rollout",
+    },
     "redraft.selfspec": {"redraft.errors", "redraft.files"},
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {

@@ -44,6 +44,16 @@ class RolloutMethod(Config):
             UserError: for the first that it does not fit.
         """
 
+    def check_vocabulary(self, size: int) -> None:
+        """Refuse a model that has fewer tokens than are to be kept of each law.
+
+        Raises:
+            UserError: if it has.
+        """
+        if self.retention.top > size:
+            raise UserError("more tokens of each law would be kept than the model knows", key="reuse.top",
+                            value=self.retention.top, allowed=f"1 to {size}")  # fmt: skip
+
 
 class Vanilla(RolloutMethod):
     """No reuse: every rollout is sampled from its first token. The papers' baseline."""
@@ -55,9 +65,9 @@ class LastVisit(RolloutMethod):
     """Fields of methods whose draft is the rollout of the last visit."""
 
     fresh_every: int = Field(default=0, ge=0)
-    """Visits after which a sample is drawn anew, without a draft; 0 for never. Samples of a group take turns, so that no
-    token is older than so many visits and each group of as many samples has one new trajectory at least. An exact rule
-    stays exact, since nothing that was accepted decides."""
+    """Visits after which a sample is drawn anew, without a draft; 0 for never. Samples of a group take turns: no token
+    is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule stays
+    exact, since nothing that was accepted decides."""
 
     @property
     def retention(self) -> Retention:
@@ -140,7 +150,7 @@ class StoredLaw(LastVisit):
 
 
 class ResidualReuse(StoredLaw):
-    """Exact reuse token by token: behind a rejection the residual law is drawn from (arXiv 2211.17192, Appendix A.1)."""
+    """Exact reuse token by token, with the residual law behind a rejection (arXiv 2211.17192, Appendix A.1)."""
 
     kind: Literal["residual"] = "residual"
     lenience: Lenience = Field(default=1.0, validate_default=True)

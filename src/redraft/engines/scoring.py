@@ -56,7 +56,7 @@ def _further(law: torch.Tensor, asked: Scoring) -> tuple[np.ndarray | None, TopL
 
 
 def _drawn(law: torch.Tensor, key: int) -> np.ndarray:
-    """Tokens, int32 (draft,), that each row of a law draws by the noise of its position; in pieces, as noise is wide."""
+    """Tokens, int32 (draft,), that each row of a law draws by the noise of its position."""
     at_once = max(1, NOISE_AT_ONCE // law.shape[1])
     positions = torch.arange(len(law), device=law.device)
     pieces = zip(law.split(at_once), positions.split(at_once), strict=True)

@@ -95,7 +95,8 @@ class VLLMSession:
         """Score a draft's own tokens.
 
         Raises:
-            UserError: for more than these, if the servers take no prompt and draft of that length, or a log-probability is NaN.
+            UserError: for more than these, if the servers take no prompt and draft of that length, or a log-probability
+                is NaN.
             RuntimeError: if the request was aborted.
         """
         refuse_scores(self._engine.capabilities, at, top, draws)

@@ -8,6 +8,9 @@ from redraft.rollout.acceptance.laws import Laws
 from redraft.rollout.acceptance.rule import LongestPrefix
 from redraft.rollout.engine import Residual
 
+ROUNDING = 1e-12
+"""Mass outside S below this is what a sum over the whole vocabulary leaves."""
+
 
 @dataclass(frozen=True)
 class BlockRule(LongestPrefix):
@@ -34,7 +37,8 @@ class BlockRule(LongestPrefix):
         weights = self._weights(laws)
         before = weights[:-1]
         p, q = np.exp(laws.policy_at[1:]), np.exp(laws.drawn_from_at[1:])
-        outside = np.maximum(1.0 - p.sum(axis=1), 0.0)
+        outside = 1.0 - p.sum(axis=1)
+        outside[outside < ROUNDING] = 0.0
         rest = np.maximum(before[:, None] * p - q, 0.0).sum(axis=1) + before * outside
         whole = rest + 1.0 - before
         inner = np.divide(rest, whole, out=np.zeros_like(rest), where=whole > 0)

@@ -5,8 +5,8 @@ up to the first place where the current policy draws another token by the draft'
 response. The result is what the policy draws from the first token on, so it depends on the draft in nothing but cost.
 Tokens agree with probability sum over v of 1 / sum over w of max(p_w / p_v, q_w / q_v), at least (1 - TV) / (1 + TV).
 
-Stored: nothing; the noise is made again from its key (`redraft.rollout.noise`). Scored beside the draft: the argmax over
-the vocabulary at each position.
+Stored: nothing; the noise is made again from its key (`redraft.rollout.noise`). Scored beside the draft: the argmax
+over the vocabulary at each position.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Exact reuse: responses that go on from drafts and have the current policy's law all the same.
 
-A response made like this is a draft of the policy that verified it, whoever sampled its tokens. So the log-probabilities
+A response made like this has the law of the policy that verified it, whoever sampled its tokens. So log-probabilities
 and top laws stored with it are that policy's, also for the tokens that were kept.
 """
 
