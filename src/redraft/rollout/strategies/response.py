@@ -60,8 +60,7 @@ async def complete(draft: Rollout, task: Task, tools: Tools, cut: Cut | None = N
         if finish:
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
         else:
-            draws = draw(draft.prompt, draft.sample, tools.limit - kept.prefix, task, tools)
-            continuation = await _go_on(draft, kept, session, draws, tools)
+            continuation = await _go_on(draft, kept, session, task, tools, draw)
     return _assemble(draft, kept, continuation, tools)
 
 
@@ -71,9 +70,10 @@ def no_draft(prompt: int, sample: int) -> Rollout:
     return Rollout(prompt, sample, nothing, np.zeros(0, dtype=np.float32), nothing, Finish.LENGTH)
 
 
-async def _go_on(draft: Rollout, kept: Kept, session: Session, draws: Draws, tools: Tools) -> Continuation:
+async def _go_on(draft: Rollout, kept: Kept, session: Session, task: Task, tools: Tools, draw: Draw) -> Continuation:
     """Sample behind the draft's prefix."""
-    room, top = tools.limit - kept.prefix, tools.memory.retention.top
+    room = tools.limit - kept.prefix
+    draws, top = draw(draft.prompt, draft.sample, room, task, tools), tools.memory.retention.top
     continuation = await session.decode(draft.tokens[: kept.prefix], room, draws, kept.first, top)
     if kept.prefix:
         tools.meter.cached_tokens += continuation.cached
