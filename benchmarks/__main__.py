@@ -13,7 +13,6 @@ from benchmarks import (
     speculating_engine,
     vllm_rollout,
     vllm_scoring,
-    vllm_speculation,
     workflow,
 )
 
@@ -29,5 +28,4 @@ self_speculation.main()
 speculating_engine.main()
 vllm_rollout.main()
 vllm_scoring.main()
-vllm_speculation.main()
 workflow.main()

@@ -54,9 +54,9 @@ class RecordingSession:
     def __init__(self, engine, session):
         self.engine, self.session = engine, session
 
-    async def score(self, draft, at=None):
+    async def score(self, draft, at=None, top=0, draws=None):
         self.engine.scored.append(draft)
-        return await self.session.score(draft, at)
+        return await self.session.score(draft, at, top, draws)
 
     async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
         assert max_new_tokens >= 1
@@ -106,11 +106,16 @@ class ScriptedSession:
         """Laws, float64 (length, vocabulary), of each token of a response."""
         return np.array([self.engine.law([*self.prompt, *response[:i]]) for i in range(len(response))])
 
-    async def score(self, draft, at=None):
+    async def score(self, draft, at=None, top=0, draws=None):
         await asyncio.sleep(0)
+        laws = self.laws(draft)
         with np.errstate(divide="ignore"):
-            others = at if at is None else np.log(np.take_along_axis(self.laws(draft), at, 1)).astype(np.float32)
-        return Scores(self.engine.log_probs(self.prompt, draft), others)
+            others = at if at is None else np.log(np.take_along_axis(laws, at, 1)).astype(np.float32)
+        drawn = [self.draw(law, draws, 0, place) for place, law in enumerate(laws)] if draws else None
+        return Scores(
+            self.engine.log_probs(self.prompt, draft), others, self.top(draft.tolist(), 0, top) if top else None,
+            None if drawn is None else np.array(drawn, np.int32),
+        )  # fmt: skip
 
     async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
         await asyncio.sleep(0)

@@ -38,6 +38,9 @@ ALLOWED = {
         "redraft.selfspec", "redraft.tasks",
     },
     "redraft.theory": set(),
+    "redraft.audit": {
+        "redraft.config.reuse", "redraft.engines", "redraft.errors", "redraft.rollout",
+    },
     "redraft.selfspec": {"redraft.errors", "redraft.files"},
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
@@ -65,8 +68,9 @@ ONLY_IN = {
     "hydra": {"redraft.train"},
     "omegaconf": {"redraft.train"},
     "vllm": {"redraft.engines", "redraft.train", "redraft.verl_cpu"},
-    "torch": {"redraft.engines", "redraft.train", *SAMPLERS, "redraft.verl_cpu", *ENTRANCES},
+    "torch": {"redraft.audit", "redraft.engines", "redraft.train", *SAMPLERS, "redraft.verl_cpu", *ENTRANCES},
     "transformers": {
+        "redraft.audit",
         "redraft.engines",
         "redraft.train",
         *SAMPLERS,

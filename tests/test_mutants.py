@@ -38,6 +38,7 @@ def test_every_package_of_the_core_has_faults_and_a_part_can_be_chosen():
     chosen = faults(["analysis/tables.py", "src/redraft/rollout/acceptance/"])
     assert {fault.file for fault in chosen} == {
         "analysis/tables.py", "src/redraft/rollout/acceptance/random_cut.py", "src/redraft/rollout/acceptance/ratio.py",
+        *(f"src/redraft/rollout/acceptance/{name}.py" for name in ("block", "coupling", "laws", "residual", "rule")),
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"no faults are listed for nothing\.py"):
         faults(["nothing.py"])

@@ -26,13 +26,17 @@ from redraft.config import (
     GRPO,
     PPO,
     RLOO,
+    BlockReuse,
+    CoupledReuse,
     DelayedReuse,
     Experiments,
     InProcessEngine,
+    OneHotReuse,
     Plain,
     ProblemFile,
     RandomReuse,
     ReleaseVariant,
+    ResidualReuse,
     Run,
     SelfSpeculation,
     Speculative,
@@ -401,6 +405,9 @@ RESUMED = {
     "speed-speculative": make_run(schedule=Speed(screening=2), algorithm=RLOO(), prompts=2, batch=2, epochs=2),
     "staged": make_run(Staged(stage_size=2, lenience=1)),
     "self-speculation": make_run(decoding=CLIMBING),
+    "residual": make_run(ResidualReuse(top=4, fresh_every=3)),
+    "block": make_run(BlockReuse(top=44)),
+    "gumbel": make_run(CoupledReuse(fresh_every=3)),
 }
 """Runs that keep more, or something else, than this file's own."""
 
@@ -830,6 +837,7 @@ ALWAYS = SelfSpeculation(kind="self_speculation", when="always", draft_lengths=[
     [
         (Vanilla(), {}), (DelayedReuse(lenience=1), {}), (Staged(stage_size=2, lenience=1), {}),
         (Speculative(lenience=1), {"schedule": Speed(screening=2), "algorithm": RLOO(), "prompts": 2, "batch": 2}),
+        (BlockReuse(), {}), (OneHotReuse(), {}), (CoupledReuse(), {}),
         (RandomReuse(), {"algorithm": DAPO(), "group": 2}), (ReleaseVariant(lenience=1), {"algorithm": PPO()}),
     ],
     ids=lambda part: getattr(part, "kind", ""),

@@ -31,6 +31,7 @@ COMMANDS = {
     "calibrate": "redraft.commands.selfspec:calibrate",
     "simulate": "redraft.commands.selfspec:simulate",
     "replay": "redraft.commands.selfspec:replay",
+    "audit": "redraft.commands.audit:audit",
     "schema": "redraft.commands.schema:schema",
 }
 """Function of each command, in the order of the help."""

@@ -31,9 +31,13 @@ from redraft.config.names import id_of
 from redraft.config.preset import Preset
 from redraft.config.reported import CostRules, KeyColumn, Reported, ReportedTimes
 from redraft.config.reuse import (
+    BlockReuse,
+    CoupledReuse,
     DelayedReuse,
+    OneHotReuse,
     RandomReuse,
     ReleaseVariant,
+    ResidualReuse,
     Retention,
     Reuse,
     Speculative,
@@ -60,14 +64,16 @@ from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, T
 
 __all__ = [
     "DAPO", "GRPO", "PPO", "REINFORCE", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile",
-    "Bound", "BudgetTable", "Capability", "Cell", "CellTable", "Claim", "Clock", "Column", "Compare", "Config",
-    "Correlation", "CostRules", "Data", "Decoding", "DecompositionTable", "DelayedReuse", "DynamicSampling",
-    "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure", "Fluctuation", "Grid",
-    "Headline", "HubProblems", "HyperparameterFile", "InProcessEngine", "KeyColumn", "Model", "Monotone",
-    "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile",
-    "PublishedSweep", "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported", "ReportedTimes",
-    "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule", "SelfSpeculation", "Speculative", "Speed",
-    "StageTable", "Staged", "Stated", "StepTable", "Table", "TableWithoutRuns", "TargetTable", "Test",
-    "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "benchmarks_fingerprint",
-    "fingerprint", "format_lenience", "id_of", "parse_lenience", "run_fingerprint", "sampling_fingerprint",
+    "BlockReuse", "Bound", "BudgetTable", "Capability", "Cell", "CellTable", "Claim", "Clock", "Column", "Compare",
+    "Config", "Correlation", "CostRules", "CoupledReuse", "Data", "Decoding", "DecompositionTable", "DelayedReuse",
+    "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure",
+    "Fluctuation", "Grid", "Headline", "HubProblems", "HyperparameterFile", "InProcessEngine", "KeyColumn", "Model",
+    "Monotone", "OneHotReuse", "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel",
+    "Printed", "ProblemFile", "PublishedSweep", "PublishedTable", "RandomReuse", "Range", "ReleaseVariant",
+    "Reported",
+    "ReportedTimes", "ResidualReuse", "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule", "SelfSpeculation",
+    "Speculative", "Speed", "StageTable", "Staged", "Stated", "StepTable", "Table", "TableWithoutRuns",
+    "TargetTable", "Test", "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart",
+    "benchmarks_fingerprint", "fingerprint", "format_lenience", "id_of", "parse_lenience", "run_fingerprint",
+    "sampling_fingerprint",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from redraft.config.experiment import Run
 from redraft.config.figures import FigureFile, PublishedSweep
 from redraft.config.grids import Expanded, expand
 from redraft.config.hyperparameters import HyperparameterFile
+from redraft.config.model import TinyModel
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
@@ -404,6 +405,8 @@ class Experiments(PaperFiles):
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
+            if isinstance(run.model, TinyModel):
+                run.reuse.check_vocabulary(run.model.vocabulary)
         except UserError as error:
             raise UserError(f"{cell.id} at preset {run.preset}: {error.message}", file=self.cells_of(cell.paper),
                             key=error.key, value=error.value, allowed=error.allowed) from None  # fmt: skip

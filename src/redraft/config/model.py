@@ -1,6 +1,6 @@
 """Models: a tiny one that is made here, or a checkpoint by path or hub id."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,8 @@ class WarmStart(Config):
 class TinyModel(Config):
     """Transformers model that is initialised at random and warm-started on the arithmetic task."""
 
+    vocabulary: ClassVar[int] = 44
+    """Tokens of the arithmetic task's tokenizer."""
     kind: Literal["tiny"] = "tiny"
     architecture: Literal["qwen3", "llama"] = "qwen3"
     """Architecture in transformers."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from redraft.config.base import Config, Lenience, parse_lenience
 from redraft.config.capability import Capability
@@ -44,6 +44,16 @@ class RolloutMethod(Config):
             UserError: for the first that it does not fit.
         """
 
+    def check_vocabulary(self, size: int) -> None:
+        """Refuse a model that has fewer tokens than are to be kept of each law.
+
+        Raises:
+            UserError: if it has.
+        """
+        if self.retention.top > size:
+            raise UserError("more tokens of each law would be kept than the model knows", key="reuse.top",
+                            value=self.retention.top, allowed=f"1 to {size}")  # fmt: skip
+
 
 class Vanilla(RolloutMethod):
     """No reuse: every rollout is sampled from its first token. The papers' baseline."""
@@ -51,17 +61,26 @@ class Vanilla(RolloutMethod):
     kind: Literal["vanilla"] = "vanilla"
 
 
-class Speculative(RolloutMethod):
-    """SPEC-RL: the rollout of the last visit is verified as a draft and continued (arXiv 2509.23232, equation 3)."""
+class LastVisit(RolloutMethod):
+    """Fields of methods whose draft is the rollout of the last visit."""
 
-    kind: Literal["speculative"] = "speculative"
-    lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
-    """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. The paper has e^0.5 for GRPO."""
+    fresh_every: int = Field(default=0, ge=0)
+    """Visits after which a sample is drawn anew, without a draft; 0 for never. Samples of a group take turns: no token
+    is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule stays
+    exact, since nothing that was accepted decides."""
 
     @property
     def retention(self) -> Retention:
         """Drafts of the last visit."""
         return Retention(visits=1)
+
+
+class Speculative(LastVisit):
+    """SPEC-RL: the rollout of the last visit is verified as a draft and continued (arXiv 2509.23232, equation 3)."""
+
+    kind: Literal["speculative"] = "speculative"
+    lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
+    """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. The paper has e^0.5 for GRPO."""
 
 
 class RandomReuse(RolloutMethod):
@@ -110,6 +129,67 @@ class ReleaseVariant(RolloutMethod):
     def needs(self) -> frozenset[Capability]:
         """Scores by the training engine, if it verifies."""
         return frozenset({Capability.TRAINER_SCORES} if self.trainer_verification else ())
+
+
+class StoredLaw(LastVisit):
+    """Fields of exact rules that know the draft's law by its most probable tokens, which are stored with it."""
+
+    top: int = Field(default=32, ge=1)
+    """Most probable tokens of the law that are stored with each token (k), 8 bytes each. A token that is not among them
+    is rejected, which costs acceptance and not exactness."""
+
+    @property
+    def retention(self) -> Retention:
+        """Drafts of the last visit with the top of their law."""
+        return Retention(visits=1, top=self.top)
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Top laws, scores of the stored tokens, and residuals."""
+        return frozenset({Capability.TOP_LAW, Capability.OTHER_SCORES, Capability.RESIDUAL})
+
+
+class ResidualReuse(StoredLaw):
+    """Exact reuse token by token, with the residual law behind a rejection (arXiv 2211.17192, Appendix A.1)."""
+
+    kind: Literal["residual"] = "residual"
+    lenience: Lenience = Field(default=1.0, validate_default=True)
+    """ℓ, at most 1: above it accepted tokens may have more mass than the policy's law, and no residual repairs that."""
+
+    @field_validator("lenience")
+    @classmethod
+    def _has_residual(cls, lenience: float) -> float:
+        if not 0 < lenience <= 1:
+            raise ValueError("must be above 0 and at most 1: no residual exists for another lenience")
+        return lenience
+
+
+class BlockReuse(StoredLaw):
+    """Exact reuse by block verification, which accepts tokens jointly (arXiv 2403.10444)."""
+
+    kind: Literal["block"] = "block"
+
+
+class CoupledReuse(LastVisit):
+    """Exact reuse by Gumbel coupling: each visit draws by the same noise, which is not stored (arXiv 2408.07978)."""
+
+    kind: Literal["gumbel"] = "gumbel"
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Draws by noise that can be made again."""
+        return frozenset({Capability.GUMBEL})
+
+
+class OneHotReuse(LastVisit):
+    """Exact reuse that supposes nothing about a draft's law: a token is accepted with the policy's probability."""
+
+    kind: Literal["one_hot"] = "one_hot"
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Residuals."""
+        return frozenset({Capability.RESIDUAL})
 
 
 class Staged(RolloutMethod):
@@ -164,5 +244,15 @@ class Staged(RolloutMethod):
 
 
 Reuse = Annotated[
-    Vanilla | Speculative | RandomReuse | DelayedReuse | ReleaseVariant | Staged, Field(discriminator="kind")
+    Vanilla
+    | Speculative
+    | RandomReuse
+    | DelayedReuse
+    | ReleaseVariant
+    | ResidualReuse
+    | BlockReuse
+    | CoupledReuse
+    | OneHotReuse
+    | Staged,
+    Field(discriminator="kind"),
 ]

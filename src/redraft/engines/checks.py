@@ -9,13 +9,18 @@ from redraft.errors import UserError
 from redraft.rollout.engine import Draws, Gumbel, Residual
 
 
-def refuse_others(capabilities: Collection[Capability], at: np.ndarray | None) -> None:
+def refuse_scores(capabilities: Collection[Capability], at: np.ndarray | None, top: int, draws: Gumbel | None) -> None:
     """Check that a request to score can be served exactly.
 
     Raises:
         UserError: if it cannot; it names the capability.
     """
-    _refuse(capabilities, {Capability.OTHER_SCORES: at is not None})
+    needs = {
+        Capability.OTHER_SCORES: at is not None,
+        Capability.TOP_LAW: top > 0,
+        Capability.GUMBEL: draws is not None,
+    }
+    _refuse(capabilities, needs)
 
 
 def refuse_draws(capabilities: Collection[Capability], draws: Draws, first: Residual | None, top: int) -> None:

@@ -22,6 +22,8 @@ class Scoring:
 
     draft: np.ndarray
     at: np.ndarray | None
+    top: int
+    draws: Gumbel | None
     answer: asyncio.Future[Scores]
 
 
@@ -71,6 +73,12 @@ class Row:
     def _behind(self) -> np.ndarray:
         assert self.asked is not None
         return self.asked.draft if isinstance(self.asked, Scoring) else self.asked.prefix
+
+    @property
+    def scoring(self) -> Scoring:
+        """The request of a row that scores."""
+        assert isinstance(self.asked, Scoring)
+        return self.asked
 
     @property
     def decoding(self) -> Decoding:

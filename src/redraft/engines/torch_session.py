@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.engines.checks import refuse_draws, refuse_others
+from redraft.engines.checks import refuse_draws, refuse_scores
 from redraft.engines.rows import Decoding, Row, Scoring
-from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
+from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 
 
 class Queue(Protocol):
@@ -33,21 +33,24 @@ class TorchSession:
     def __init__(self, engine: Queue, prompt: list[int]) -> None:
         self._engine, self._row = engine, Row(prompt)
 
-    async def score(self, draft: np.ndarray, at: np.ndarray | None = None) -> Scores:
+    async def score(
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
+    ) -> Scores:
         """Score a draft; what the session had in the cache is replaced.
 
         Raises:
-            UserError: if a log-probability is NaN, or for `at` on an engine that truncates the policy.
+            UserError: if a log-probability is NaN, or for more than the draft on an engine that truncates the policy.
             ValueError: if the engine truncates the policy, the sequence is too long, or shapes do not fit.
         """
         self._check_idle()
         if self._engine.truncates:
             raise ValueError("a draft cannot be scored under top-p sampling or at temperature 0")
-        refuse_others(self._engine.capabilities, at)
+        refuse_scores(self._engine.capabilities, at, top, draws)
         if at is not None and (at.ndim != 2 or len(at) != len(draft)):
             raise ValueError(f"shapes do not fit: {draft.shape}, {at.shape}")
         self._engine.release(self._row)
-        return await self._ask(Scoring(draft, at, asyncio.get_running_loop().create_future()))
+        answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
+        return await self._ask(Scoring(draft, at, min(top, self._engine.vocabulary), draws, answer))
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0

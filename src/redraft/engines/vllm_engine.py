@@ -20,10 +20,10 @@ from uuid import uuid4
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.engines.checks import checked, refuse_draws, refuse_others
+from redraft.engines.checks import checked, refuse_draws, refuse_scores
 from redraft.engines.usage import Usage
 from redraft.errors import UserError
-from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Scores
+from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "detokenize": False}
@@ -89,14 +89,17 @@ class VLLMSession:
     def __init__(self, engine: VLLMEngine, prompt: list[int]) -> None:
         self._engine, self._prompt, self._request_id = engine, prompt, uuid4().hex
 
-    async def score(self, draft: np.ndarray, at: np.ndarray | None = None) -> Scores:
+    async def score(
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
+    ) -> Scores:
         """Score a draft's own tokens.
 
         Raises:
-            UserError: for `at`, if the servers take no prompt and draft of that length, or a log-probability is NaN.
+            UserError: for more than these, if the servers take no prompt and draft of that length, or a log-probability
+                is NaN.
             RuntimeError: if the request was aborted.
         """
-        refuse_others(self._engine.capabilities, at)
+        refuse_scores(self._engine.capabilities, at, top, draws)
         with self._engine.verification.running():
             output = await self._ask(draft, 1, SCORING)
         self._engine.scored_tokens += len(draft)

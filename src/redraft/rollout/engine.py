@@ -60,10 +60,14 @@ class Scores:
     Attributes:
         log_probs: float32 (n,), of the draft's tokens.
         others: float32 (n, k), of the tokens asked for at each position; None if none were.
+        top: top of the law at each position, if asked for.
+        drawn: int32 (n,), tokens that the policy draws in the draft's places, if noise was given.
     """
 
     log_probs: np.ndarray
     others: np.ndarray | None = None
+    top: TopLaw | None = None
+    drawn: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +92,17 @@ class Continuation:
 class Session(Protocol):
     """One response in the making."""
 
-    async def score(self, draft: np.ndarray, at: np.ndarray | None = None) -> Scores:
+    async def score(
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
+    ) -> Scores:
         """Score a draft under the current policy, in one parallel pass.
 
         Args:
             draft: int32 (n,), at least one token.
             at: int32 (n, k), tokens whose log-probabilities are wanted too, in place of the draft's at each position
                 (`Capability.OTHER_SCORES`).
+            top: most probable tokens to report at each position (`Capability.TOP_LAW`).
+            draws: noise by which the policy draws a token in each of the draft's places (`Capability.GUMBEL`).
         """
         ...
 

@@ -37,13 +37,14 @@ class Rollout:
         prompt: index of the prompt in the training data.
         sample: index within the prompt's group.
         tokens: int32, (length,), the end-of-sequence token included where there is one.
-        log_probs: float32, (length,), of each token under the policy that sampled it.
+        log_probs: float32, (length,), of each token under the policy that sampled it; under the policy that kept it
+            last, where reuse is exact.
         sampled_at: int32, (length,), the step at which each token was sampled.
         finish: why it ended.
         prefix_length: tokens taken over from the draft.
         draft_length: tokens of the draft, 0 if there was none.
         verified: draft tokens scored under the current policy.
-        top: top of the law that each token was sampled from, where the method retains it.
+        top: top of the law whose log-probabilities these are, where the method retains it.
     """
 
     prompt: int

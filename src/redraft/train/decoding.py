@@ -160,6 +160,7 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
         tokenizer: the policy's.
         longest_prompt: tokens.
     """
+    run.reuse.check_vocabulary(policy.config.vocab_size)
     settings = {
         "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
         "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,

@@ -1,6 +1,21 @@
 """Group strategies: the rollouts of one prompt. Each method is written here, once, for every engine and trainer."""
 
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Reuse, Speculative, Staged, Vanilla
+from redraft.config.reuse import (
+    BlockReuse,
+    CoupledReuse,
+    DelayedReuse,
+    OneHotReuse,
+    RandomReuse,
+    ReleaseVariant,
+    ResidualReuse,
+    Reuse,
+    Speculative,
+    Staged,
+    Vanilla,
+)
+from redraft.rollout.acceptance.block import BlockRule
+from redraft.rollout.acceptance.residual import ResidualRule
+from redraft.rollout.strategies.exact import as_certain, by_stored_laws, coupled
 from redraft.rollout.strategies.groups import vanilla
 from redraft.rollout.strategies.reuse import at_random, reuse_drafts, verified
 from redraft.rollout.strategies.staged import staged
@@ -14,8 +29,17 @@ def strategy(method: Reuse) -> Strategy:
     match method:
         case Vanilla():
             return vanilla
-        case Speculative(lenience=lenience):
-            return reuse_drafts(verified(lenience))
+        case Speculative(lenience=lenience, fresh_every=fresh):
+            return reuse_drafts(verified(lenience), fresh_every=fresh)
+        case ResidualReuse(lenience=lenience, fresh_every=fresh):
+            return reuse_drafts(by_stored_laws(ResidualRule(lenience)), fresh_every=fresh)
+        case BlockReuse(fresh_every=fresh):
+            return reuse_drafts(by_stored_laws(BlockRule()), fresh_every=fresh)
+        case OneHotReuse(fresh_every=fresh):
+            return reuse_drafts(as_certain(ResidualRule()), fresh_every=fresh)
+        case CoupledReuse(fresh_every=fresh):
+            cut, draw = coupled(fresh)
+            return reuse_drafts(cut, fresh_every=fresh, draw=draw)
         case RandomReuse():
             return reuse_drafts(at_random)
         case DelayedReuse(lenience=lenience):

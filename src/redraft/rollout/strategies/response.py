@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from redraft.rollout.engine import Continuation, Inversion, Residual, Session
+from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
 from redraft.rollout.strategies.tools import Tools
 from redraft.rollout.types import Finish, Rollout, Task, TopLaw
 
@@ -21,12 +21,14 @@ class Kept:
         log_probs: float32 (prefix,), stored with them.
         verified: draft tokens that were scored to find out.
         first: law of the token behind the prefix, the policy's if None.
+        top: top laws stored with them; the draft's own if None.
     """
 
     prefix: int
     log_probs: np.ndarray
     verified: int = 0
     first: Residual | None = None
+    top: TopLaw | None = None
 
 
 class Cut(Protocol):
@@ -37,7 +39,20 @@ class Cut(Protocol):
         ...
 
 
-async def complete(draft: Rollout, task: Task, tools: Tools, cut: Cut | None = None) -> Rollout:
+class Draw(Protocol):
+    """A function that makes the random numbers of a response."""
+
+    def __call__(self, prompt: int, sample: int, room: int, task: Task, tools: Tools) -> Draws:
+        """Numbers for as many as `room` tokens."""
+        ...
+
+
+def inverted(prompt: int, sample: int, room: int, task: Task, tools: Tools) -> Inversion:
+    """Draws by inversion, with numbers of the step's own."""
+    return Inversion(tools.streams.uniforms("sampling", prompt, sample, room))
+
+
+async def complete(draft: Rollout, task: Task, tools: Tools, cut: Cut | None = None, draw: Draw = inverted) -> Rollout:
     """Keep what `cut` says of a draft, if it has tokens, and sample the rest of the response."""
     async with tools.engine.session(tools.prompts[draft.prompt]) as session:
         kept = await cut(draft, session, task, tools) if cut and draft.length else Kept(0, draft.log_probs)
@@ -45,7 +60,7 @@ async def complete(draft: Rollout, task: Task, tools: Tools, cut: Cut | None = N
         if finish:
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
         else:
-            continuation = await _go_on(draft, kept, session, tools)
+            continuation = await _go_on(draft, kept, session, task, tools, draw)
     return _assemble(draft, kept, continuation, tools)
 
 
@@ -55,11 +70,10 @@ def no_draft(prompt: int, sample: int) -> Rollout:
     return Rollout(prompt, sample, nothing, np.zeros(0, dtype=np.float32), nothing, Finish.LENGTH)
 
 
-async def _go_on(draft: Rollout, kept: Kept, session: Session, tools: Tools) -> Continuation:
+async def _go_on(draft: Rollout, kept: Kept, session: Session, task: Task, tools: Tools, draw: Draw) -> Continuation:
     """Sample behind the draft's prefix."""
     room = tools.limit - kept.prefix
-    draws = Inversion(tools.streams.uniforms("sampling", draft.prompt, draft.sample, room))
-    top = tools.memory.retention.top
+    draws, top = draw(draft.prompt, draft.sample, room, task, tools), tools.memory.retention.top
     continuation = await session.decode(draft.tokens[: kept.prefix], room, draws, kept.first, top)
     if kept.prefix:
         tools.meter.cached_tokens += continuation.cached
@@ -84,7 +98,7 @@ def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, tools: Too
         sampled_at=np.concatenate([draft.sampled_at[: kept.prefix], sampled_now]),
         finish=continuation.finish,
         prefix_length=kept.prefix, draft_length=draft.length, verified=kept.verified,
-        top=_joined(draft.top, kept.prefix, continuation.top),
+        top=_joined(kept.top or draft.top, kept.prefix, continuation.top),
     )  # fmt: skip
     tools.meter.assembly_seconds += time.process_time() - began
     return rollout

@@ -8,19 +8,29 @@ import numpy as np
 from redraft.rollout.acceptance.random_cut import random_rejection
 from redraft.rollout.acceptance.ratio import first_rejection
 from redraft.rollout.engine import Session
+from redraft.rollout.strategies.exact import is_renewed
 from redraft.rollout.strategies.groups import graded, indices
-from redraft.rollout.strategies.response import Cut, Kept, complete, no_draft
+from redraft.rollout.strategies.response import Cut, Draw, Kept, complete, inverted, no_draft
 from redraft.rollout.strategies.tools import Strategy, Tools
 from redraft.rollout.types import Group, Rollout, Task
 
 
-def reuse_drafts(cut: Cut, visits_ago: int = 1) -> Strategy:
-    """Take each sample's rollout of so many visits ago, or the oldest, as a draft; keep what `cut` says and go on."""
+def reuse_drafts(cut: Cut, visits_ago: int = 1, fresh_every: int = 0, draw: Draw = inverted) -> Strategy:
+    """Take each sample's rollout of so many visits ago, or the oldest, as a draft; keep what `cut` says and go on.
+
+    Args:
+        cut: says what is kept.
+        visits_ago: from 1.
+        fresh_every: visits after which a sample is drawn without a draft; 0 for never.
+        draw: makes the random numbers of what is sampled.
+    """
 
     async def run(task: Task, tools: Tools) -> Group:
-        drafts = tools.memory.drafts(task.prompt, visits_ago, before=task.visit)
+        found = tools.memory.drafts(task.prompt, visits_ago, before=task.visit)
+        drafts = {sample: draft for sample, draft in found.items() if not is_renewed(task, sample, fresh_every)}
         samples = (
-            complete(drafts.get(sample) or no_draft(task.prompt, sample), task, tools, cut) for sample in indices(task)
+            complete(drafts.get(sample) or no_draft(task.prompt, sample), task, tools, cut, draw)
+            for sample in indices(task)
         )
         return await graded(task, await asyncio.gather(*samples), tools)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from redraft.rollout.engine import Engine
 from redraft.rollout.memory import Memory
-from redraft.rollout.streams import uniforms
+from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Group, Rollout, Task
 
 
@@ -54,6 +54,12 @@ class Streams:
     def fixed_uniforms(self, use: str, prompt: int, sample: int, count: int) -> np.ndarray:
         """The same numbers at every step, as from a generator that is seeded anew at every call."""
         return uniforms(self.seed, f"{self.purpose}/{use}/fixed", prompt, sample, count=count)
+
+    def key(self, use: str, prompt: int, sample: int, generation: int) -> int:
+        """64 bits that name the noise of a sample, the same at every step of a generation."""
+        return int(
+            stream(self.seed, f"{self.purpose}/{use}", prompt, sample, generation).integers(2**64, dtype="uint64")
+        )
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
-"""Law of the installed vLLM's own speculative sampling, against the enumerated law of a small model.
+"""Part three of the audit: the installed vLLM's own speculative sampling, against the enumerated law of a small model.
 
-`python -m benchmarks.vllm_speculation`. Speculation must not change the law of a single token (EfficientRollout,
+Speculation must not change the law of a single token (EfficientRollout,
 section 2). For each mode many responses to one prompt are sampled at temperature 1; the counts of their first three
 tokens are held against exact probabilities by G-tests. The first token is the prefill's and is never speculated.
 """
 
 import itertools
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,16 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import power_divergence
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.terminal import table
+from redraft.audit.goodness import LEVEL, g_test
 
 VOCABULARY, PROMPT, LENGTH, RESPONSES = 16, [1, 2, 3], 6, 4000
 TESTED = (1, 2, 3)
 """Positions in the response, from 1 on; the law of the third needs V² forward rows."""
-WRONG = 1e-6
-"""p-value below which a law is called wrong; by chance one mode in some 300,000 would be."""
 
 
 def draft_model(folder: Path, sampling: str) -> dict[str, Any]:
@@ -60,7 +56,7 @@ class Verdict:
         """What the tests say of the law."""
         if self.refused:
             return "refused by vLLM"
-        return "wrong" if min(self.p_values) < WRONG else "not told from right"
+        return "wrong" if min(self.p_values) < LEVEL else "not told from right"
 
 
 def models() -> tuple[Qwen3ForCausalLM, Qwen3ForCausalLM]:
@@ -111,15 +107,6 @@ def sample(policy: Path, drafter: Path, mode: str) -> np.ndarray:
         engine.close()
 
 
-def g_test(counts: np.ndarray, law: np.ndarray) -> float:
-    """p-value of counts under a law; tokens that are expected fewer than five times count together."""
-    expected = law * counts.sum()
-    rare = expected < 5
-    pooled = [np.append(part[~rare], part[rare].sum()) for part in (counts, expected)]
-    there = pooled[1] > 0
-    return float(power_divergence(pooled[0][there], pooled[1][there], lambda_="log-likelihood").pvalue)
-
-
 def audit(mode: str) -> Verdict:
     """Test the law of a mode of the installed vLLM."""
     policy, drafter = models()
@@ -132,24 +119,4 @@ def audit(mode: str) -> Verdict:
         except Exception as error:  # whatever vLLM raises for what it does not have
             return Verdict(refused=f"{type(error).__name__}: {str(error).splitlines()[0]}")
     counts = (np.bincount(responses[:, at - 1], minlength=VOCABULARY) for at in TESTED)
-    return Verdict(tuple(g_test(count, law) for count, law in zip(counts, laws(policy), strict=True)))
-
-
-def main() -> int:
-    """Print a row for each mode."""
-    import vllm
-
-    print(f"vLLM {vllm.__version__}, {torch.cuda.get_device_name() if torch.cuda.is_available() else 'processor'}; "
-          f"{RESPONSES} responses a mode; p-values of G-tests by position\n")  # fmt: skip
-    rows = []
-    for mode in MODES:
-        found = audit(mode)
-        rows.append([mode, *(f"{p:.2g}" for p in found.p_values or (np.nan,) * len(TESTED)), found.word])
-        if found.refused:
-            print(f"{mode}: {found.refused}", file=sys.stderr)
-    print(table(["mode", *(f"token {at}" for at in TESTED), "law"], rows))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Verdict(tuple(g_test(count, law).p_value for count, law in zip(counts, laws(policy), strict=True)))

@@ -1,0 +1,140 @@
+"""Part two of the audit: responses that the engines in this process draw, against the policy's enumerated law."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from transformers import PreTrainedModel
+
+from redraft.audit.enumeration import Space
+from redraft.audit.goodness import Tested, draws_for, g_test
+from redraft.audit.models import PROMPT, ModelPolicy, drifting
+from redraft.audit.sampling import SharedUniforms, counts
+from redraft.config.reuse import (
+    BlockReuse,
+    CoupledReuse,
+    OneHotReuse,
+    ResidualReuse,
+    Retention,
+    Reuse,
+    Speculative,
+    Vanilla,
+)
+from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch_engine import TorchEngine
+from redraft.rollout.acceptance.laws import Laws
+from redraft.rollout.acceptance.residual import ResidualRule
+from redraft.rollout.engine import Residual
+from redraft.rollout.strategies import strategy
+from redraft.rollout.strategies.exact import by_stored_laws
+from redraft.rollout.strategies.reuse import reuse_drafts
+from redraft.rollout.strategies.tools import Strategy, Streams
+
+SPACE = Space(vocabulary=4, longest=3)
+VISITS, DRIFT = 3, 0.12
+DISTANCE = 0.05
+"""Total variation from the policy's law that is found with probability `goodness.POWER`."""
+DRAWS = draws_for(len(SPACE.responses), DISTANCE)
+METHODS: dict[str, Reuse] = {
+    "vanilla": Vanilla(),
+    "published, l = 1": Speculative(lenience=1),
+    "published, l = e^0.5": Speculative(),
+    "residual": ResidualReuse(top=SPACE.vocabulary),
+    "residual, top 2": ResidualReuse(top=2),
+    "residual, every 2nd visit fresh": ResidualReuse(top=SPACE.vocabulary, fresh_every=2),
+    "block": BlockReuse(top=SPACE.vocabulary),
+    "block, top 2": BlockReuse(top=2),
+    "one-hot": OneHotReuse(),
+    "Gumbel": CoupledReuse(),
+}
+
+
+class HalfResidual(ResidualRule):
+    """A fault to be found: half of what was accepted is taken off the policy's law."""
+
+    def behind(self, laws: Laws, kept: int) -> Residual | None:
+        """The wrong law."""
+        first = super().behind(laws, kept)
+        return None if first is None else replace(first, accepted=first.accepted / 2)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Something that draws responses.
+
+    Attributes:
+        name: for people.
+        engine: its kind.
+        strategy: draws a group.
+        retention: of earlier rollouts.
+        exact: true if the law should be the policy's; else the test must refute it.
+        streams: of random numbers.
+    """
+
+    name: str
+    engine: str
+    strategy: Strategy
+    retention: Retention
+    exact: bool = True
+    streams: type[Streams] = Streams
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Result of a sampler.
+
+    Attributes:
+        sampler: what drew.
+        tested: against the policy's law.
+        kept: mean kept tokens in the last visit.
+    """
+
+    sampler: Sampler
+    tested: Tested
+    kept: float
+
+    @property
+    def verdict(self) -> str:
+        """What the test says."""
+        if self.sampler.exact:
+            return "WRONG" if self.tested.wrong else "not told from right"
+        return "found wrong" if self.tested.wrong else "NOT FOUND"
+
+    @property
+    def passes(self) -> bool:
+        """True if the law is what it should be, as far as the test can tell."""
+        return self.tested.wrong != self.sampler.exact
+
+
+def samplers() -> Iterator[Sampler]:
+    """All samplers of this process, and planted faults."""
+    for engine in ENGINES:
+        for name, method in METHODS.items():
+            if method.needs <= ENGINES_CAN[engine]:
+                yield Sampler(name, engine, strategy(method), method.retention, not isinstance(method, Speculative))
+    kept = METHODS["residual"].retention
+    yield Sampler("planted: half a residual", "torch", reuse_drafts(by_stored_laws(HalfResidual())), kept, exact=False)
+    shared = partial(Sampler, "planted: the same random numbers for all", "torch", exact=False)
+    yield shared(strategy=strategy(METHODS["residual"]), retention=kept, streams=SharedUniforms)
+
+
+def _self_speculative(model: PreTrainedModel, **options: object) -> TorchEngine:
+    return SelfSpeculativeEngine(model, Fixed(2), 2, bits=4, group=32, **options)
+
+
+ENGINES: dict[str, Callable[..., TorchEngine]] = {"torch": TorchEngine, "torch, self-speculating": _self_speculative}
+"""Engines by name; the second speculates by a copy of the policy in 4 bits."""
+ENGINES_CAN = {"torch": TorchEngine.capabilities, "torch, self-speculating": SelfSpeculativeEngine.capabilities}
+
+
+def audit(sampler: Sampler, models: Sequence[PreTrainedModel], draws: int = DRAWS, space: Space = SPACE) -> Drawn:
+    """Draw with a sampler over visits of these policies, and test the last visit's responses."""
+    options = {"stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024}
+    engines = [ENGINES[sampler.engine](model, **options) for model in models]
+    found, kept = counts(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
+    return Drawn(sampler, g_test(found, ModelPolicy(space, models[-1]).responses()), kept)
+
+
+def policies() -> list[PreTrainedModel]:
+    """Models of the visits."""
+    return drifting(SPACE, VISITS, DRIFT)

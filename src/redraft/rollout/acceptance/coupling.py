@@ -1,0 +1,28 @@
+"""Gumbel coupling: policies draw by the same noise, so that near policies draw the same tokens (arXiv 2408.07978).
+
+Law: the policy's, p. Every token of a response is the argmax of log-probabilities and Gumbel noise; the draft is kept
+up to the first place where the current policy draws another token by the draft's own noise, and that token goes on the
+response. The result is what the policy draws from the first token on, so it depends on the draft in nothing but cost.
+Tokens agree with probability sum over v of 1 / sum over w of max(p_w / p_v, q_w / q_v), at least (1 - TV) / (1 + TV).
+
+Stored: nothing; the noise is made again from its key (`redraft.rollout.noise`). Scored beside the draft: the argmax
+over the vocabulary at each position.
+"""
+
+import numpy as np
+
+
+def first_difference(tokens: np.ndarray, drawn: np.ndarray) -> int:
+    """Index of the first token that the policy does not draw too, or the draft's length.
+
+    Args:
+        tokens: integer (n,), of the draft.
+        drawn: integer (n,), tokens that the current policy draws in their places.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    if tokens.shape != drawn.shape or tokens.ndim != 1:
+        raise ValueError(f"shapes do not fit: {tokens.shape}, {drawn.shape}")
+    differ = tokens != drawn
+    return int(differ.argmax()) if differ.any() else len(tokens)

@@ -1,0 +1,65 @@
+"""Laws at a draft's positions, as far as they are stored."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Laws:
+    """Law q that a draft was drawn from and the current policy's law p, both on the stored tokens S of each position.
+
+    S depends on what stands before a position and not on the token drawn there, as the k most probable tokens of a law
+    do. q on S may have less mass than 1: a token outside S is rejected, which costs acceptance and not exactness.
+
+    Attributes:
+        tokens: integer (n,), the draft's tokens.
+        policy: float64 (n,), log p of each.
+        drawn_from: float64 (n,), log q of each.
+        support: integer (n, k), S of each position; no token stands twice in a row.
+        policy_at: float64 (n, k), log p of S.
+        drawn_from_at: float64 (n, k), log q of S.
+
+    Raises:
+        ValueError: if shapes do not fit, or a log-probability is NaN.
+    """
+
+    tokens: np.ndarray
+    policy: np.ndarray
+    drawn_from: np.ndarray
+    support: np.ndarray
+    policy_at: np.ndarray
+    drawn_from_at: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name in ("policy", "drawn_from", "policy_at", "drawn_from_at"):
+            array = np.asarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, array)
+            whole = self.support.shape if name.endswith("_at") else self.tokens.shape
+            if array.shape != whole:
+                raise ValueError(f"shapes do not fit: {name} is {array.shape}, not {whole}")
+            if np.isnan(array).any():
+                raise ValueError(f"log-probabilities must not be NaN: {name}")
+        if self.tokens.ndim != 1 or self.support.ndim != 2 or len(self.support) != len(self.tokens):
+            raise ValueError(f"shapes do not fit: tokens {self.tokens.shape}, support {self.support.shape}")
+
+    @classmethod
+    def one_hot(cls, tokens: np.ndarray, policy: np.ndarray) -> Self:
+        """Laws of a draft that is taken to be certain: q has all its mass on the draft's own token.
+
+        A rule is then exact whatever the draft is, also one that the policy was trained on, since nothing is supposed
+        about its law; it keeps about 1 / (1 - sum p^2) tokens (suffix decoding, arXiv 2411.04975, verifies like this).
+        Nothing is stored, and nothing but the draft is scored.
+
+        Args:
+            tokens: integer (n,), of the draft.
+            policy: float (n,), log p of each.
+        """
+        certain = np.zeros(len(tokens))
+        return cls(tokens, policy, certain, tokens[:, None], policy[:, None], certain[:, None])
+
+    @property
+    def stored(self) -> np.ndarray:
+        """True where the draft's token is in S, bool (n,)."""
+        return (self.support == self.tokens[:, None]).any(axis=1)

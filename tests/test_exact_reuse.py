@@ -1,0 +1,196 @@
+"""Exact reuse with engines: what is kept, drawn and stored, its law, and where it is refused."""
+
+import numpy as np
+import pytest
+import yaml
+
+from redraft.audit import samplers
+from redraft.audit.enumeration import Space
+from redraft.audit.goodness import LEVEL, POWER, draws_for, g_test, power
+from redraft.audit.models import drifting
+from redraft.config import Experiments
+from redraft.config.model import TinyModel
+from redraft.config.reuse import BlockReuse, CoupledReuse, OneHotReuse, ResidualReuse, Speculative, Vanilla
+from redraft.errors import UserError
+from redraft.rollout.engine import Gumbel
+from redraft.rollout.strategies.exact import is_renewed
+from redraft.rollout.types import Finish, Task
+from redraft.tasks.tokenizer import make_tokenizer
+from tests.groups import (
+    EOS,
+    GROUP,
+    LIMIT,
+    PROMPTS,
+    VOCABULARY,
+    ScriptedEngine,
+    ScriptedWorld,
+    Setting,
+    group_of,
+    new_memory,
+    roll_out,
+)
+
+EXACT = [ResidualReuse(top=VOCABULARY), ResidualReuse(top=2), BlockReuse(top=3), OneHotReuse(), CoupledReuse()]
+every_method = pytest.mark.parametrize("method", EXACT, ids=lambda m: f"{m.kind}-{m.retention.top}")
+WORLD = ScriptedWorld()
+
+
+def visits(method, count=2, **setting):
+    """Engine and rollouts of each visit of prompt 0, whose policy changes between them."""
+    memory, found = new_memory(**method.retention.model_dump()), []
+    for visit in range(count):
+        engine = ScriptedEngine(0.4 * visit)
+        rollouts = roll_out(method, 0, engine, Setting(10 * visit, visit, memory, **setting))
+        memory.put(group_of(rollouts, visit))
+        found.append((engine, rollouts))
+    return found
+
+
+@every_method
+def test_a_visit_keeps_prefixes_of_its_drafts_and_stores_the_current_policys_laws(method):
+    (_, before), (engine, after) = visits(method, group=64)
+    kept = [new.prefix_length for new in after]
+    assert 0 < sum(kept) < sum(old.length for old in before)
+    assert len(set(kept)) > 2
+    for old, new in zip(before, after, strict=True):
+        prefix = slice(new.prefix_length)
+        assert new.tokens[prefix].tolist() == old.tokens[prefix].tolist()
+        assert new.sampled_at[prefix].tolist() == [0] * new.prefix_length
+        assert (new.draft_length, new.verified) == (old.length, old.length)
+        assert 1 <= new.length <= LIMIT
+        assert new.finish is (Finish.EOS if new.tokens[-1] == EOS else Finish.LENGTH)
+        np.testing.assert_allclose(new.log_probs, engine.log_probs(PROMPTS[0], new.tokens), atol=1e-6)
+        if method.retention.top:
+            assert new.top.tokens.shape == new.top.log_probs.shape == (new.length, method.retention.top)
+            laws = np.array([engine.law([*PROMPTS[0], *new.tokens[:i]]) for i in range(new.length)])
+            stored = np.take_along_axis(laws, new.top.tokens, 1)
+            np.testing.assert_allclose(np.exp(new.top.log_probs), stored, atol=1e-6)
+            assert (stored.min(1) >= np.sort(laws, 1)[:, -method.retention.top] - 1e-12).all()
+        else:
+            assert new.top is None
+
+
+@every_method
+def test_an_unchanged_policy_keeps_drafts_whole_where_their_law_is_known(method):
+    memory = new_memory(**method.retention.model_dump())
+    first = roll_out(method, 0, ScriptedEngine(), Setting(0, 0, memory))
+    memory.put(group_of(first))
+    engine = ScriptedEngine()
+    again = roll_out(method, 0, engine, Setting(1, 1, memory))
+    whole = method.retention.top == VOCABULARY or method.kind == "gumbel"
+    if whole:
+        assert [r.tokens.tolist() for r in again] == [r.tokens.tolist() for r in first]
+        assert not engine.decoded
+    else:
+        assert engine.decoded
+
+
+def test_gumbel_noise_names_the_sample_and_a_visit_draws_what_it_would_without_a_draft():
+    (_, _), (engine, after) = visits(CoupledReuse())
+    keys = {numbers.key for _, _, numbers in engine.decoded}
+    assert all(isinstance(numbers, Gumbel) for _, _, numbers in engine.decoded)
+    assert len(keys) == len(engine.decoded)
+    fresh = roll_out(CoupledReuse(), 0, ScriptedEngine(0.4), Setting(99, 1))
+    assert [r.tokens.tolist() for r in fresh] == [r.tokens.tolist() for r in after]
+
+
+@pytest.mark.parametrize("kind", [ResidualReuse, Speculative, CoupledReuse])
+def test_samples_take_turns_to_be_drawn_anew(kind):
+    method = kind(fresh_every=3)
+    drafted = [[bool(r.draft_length) for r in rollouts] for _, rollouts in visits(method, count=7)]
+    for visit, of_samples in enumerate(drafted[1:], 1):
+        assert of_samples == [(visit + sample) % 3 != 0 for sample in range(GROUP)]
+    for _, rollouts in visits(method, count=7)[1:]:
+        assert all(r.sampled_at.min() >= r.sampled_at.max() - 20 for r in rollouts), "none older than two visits more"
+
+
+def test_noise_is_drawn_anew_with_the_sample():
+    engines = [engine for engine, _ in visits(CoupledReuse(fresh_every=3), count=4)]
+    first, last = ({n.key for _, _, n in engine.decoded} for engine in (engines[0], engines[3]))
+    assert not first & last
+
+
+def test_a_sample_is_never_renewed_unless_asked_for():
+    assert not any(is_renewed(Task(0, visit, 4), sample, 0) for visit in range(9) for sample in range(4))
+
+
+def test_a_draft_without_its_law_is_named():
+    memory = new_memory(visits=1)
+    memory.put(group_of(roll_out(Vanilla(), 0, ScriptedEngine(), Setting(0, 0))))
+    with pytest.raises(ValueError, match="prompt 0, sample 0, has no stored law"):
+        roll_out(BlockReuse(), 0, ScriptedEngine(), Setting(1, 1, memory))
+
+
+NARROW, DRAWS = Space(vocabulary=3, longest=2), 800
+
+
+@pytest.fixture(scope="module")
+def drifted():
+    return drifting(NARROW, 3, 0.08, seed=22)
+
+
+CHOSEN = [
+    sampler for sampler in samplers.samplers()
+    if sampler.engine == "torch" or sampler.name in ("vanilla", "block")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", CHOSEN, ids=lambda s: f"{s.name}-{s.engine}")
+def test_engines_draw_from_the_policys_law_and_what_does_not_is_found(sampler, drifted):
+    """The published rule and the planted faults leave these policies' law by 0.19 to 0.24, so that few draws do."""
+    found = samplers.audit(sampler, drifted, DRAWS, NARROW)
+    assert found.passes, found
+    assert found.tested.draws == DRAWS
+    assert (found.kept > 0.05) is (sampler.name != "vanilla")
+
+
+def test_the_g_test_has_the_power_that_is_stated():
+    law = np.full(20, 0.05)
+    draws = draws_for(20, 0.1)
+    assert power(draws, 20, 0.1) >= POWER > power(draws // 2, 20, 0.1)
+    random, other = np.random.default_rng(0), np.tile([0.06, 0.04], 10)
+    assert np.abs(law - other).sum() / 2 == pytest.approx(0.1)
+    found = [g_test(random.multinomial(draws, other), law).wrong for _ in range(100)]
+    assert sum(found) >= 96
+    p_values = [g_test(random.multinomial(draws, law), law).p_value for _ in range(300)]
+    assert min(p_values) > LEVEL
+    assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
+
+
+def test_what_has_no_probability_is_wrong_when_it_is_drawn_once():
+    assert g_test(np.array([500, 499, 1]), np.array([0.5, 0.5, 0.0])).wrong
+    assert not g_test(np.array([500, 500, 0]), np.array([0.5, 0.5, 0.0])).wrong
+
+
+def test_the_configuration_knows_the_tiny_models_vocabulary():
+    assert TinyModel.vocabulary == len(make_tokenizer())
+
+
+@pytest.mark.parametrize(("setting", "said"), [
+    ({"kind": "residual", "lenience": "e^0.5"}, "no residual exists"), ({"kind": "residual", "lenience": 0}, "above 0"),
+    ({"kind": "block", "top": 45}, "more tokens of each law would be kept than the model knows"),
+    ({"kind": "block", "top": 0}, "greater than or equal to 1"), ({"kind": "block", "lenience": 2}, "lenience"),
+    ({"kind": "one_hot", "top": 3}, "top"),
+])  # fmt: skip
+def test_what_has_no_exact_law_is_refused_when_it_is_read(setting, said, folder):
+    with pytest.raises(UserError) as error:
+        a_cell(folder, setting)
+    assert said in str(error.value)
+
+
+def a_cell(folder, reuse, preset="tiny"):
+    """The run of GRPO with a method of reuse."""
+    grid = {"name": "g", "base": "spec_rl/grpo-vanilla", "axes": {"reuse": {"exact": {"reuse": reuse}}}}
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump({"title": "t", "source": "s", "grids": [grid]}))
+    return Experiments(folder, file).run("mine/exact", 0, preset)
+
+
+@every_method
+def test_vllm_refuses_exact_rules_with_the_reason(method, folder):
+    reuse = method.model_dump(mode="json", exclude_defaults=True) | {"kind": method.kind}
+    a_cell(folder, reuse).check_supported()
+    refused = a_cell(folder, reuse, "verl-tiny")
+    assert all(str(need) in refused.unsupported for need in method.needs)
+    with pytest.raises(UserError, match="engine.kind verl cannot do"):
+        refused.check_supported()

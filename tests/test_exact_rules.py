@@ -1,0 +1,174 @@
+"""Exact rules: laws of responses by enumeration, how much is kept, and what must not be accepted."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redraft.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_laws
+from redraft.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
+from redraft.rollout.acceptance.block import BlockRule
+from redraft.rollout.acceptance.coupling import first_difference
+from redraft.rollout.acceptance.laws import Laws
+from redraft.rollout.acceptance.ratio import first_rejection
+from redraft.rollout.acceptance.residual import PublishedRule, ResidualRule
+from redraft.rollout.acceptance.rule import FromTheLeft, LongestPrefix
+from redraft.rollout.noise import gumbel
+
+SMALL = Space(vocabulary=3, longest=3)
+EXACT_RULES = {"residual": ResidualRule(), "half": ResidualRule(0.5), "block": BlockRule()}
+
+
+@pytest.fixture(scope="module")
+def audited():
+    return enumerate_rules()
+
+
+def test_a_space_has_every_response_once_and_none_that_goes_on_behind_its_end():
+    assert sorted(SMALL.responses) == sorted(
+        r for n in range(1, 4) for r in itertools.product(range(3), repeat=n)
+        if 0 not in r[:-1] and (r[-1] == 0 or n == 3)
+    )  # fmt: skip
+    assert Policy(SMALL, 3, 1, 0.5).responses().sum() == pytest.approx(1)
+
+
+def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows_its_formula(audited):
+    assert {row.rule for row in audited} == set(RULES)
+    for row in audited:
+        exact = not row.rule.startswith("published")
+        assert row.verdict == ("exact" if exact else "not exact, as its formula"), row
+        assert row.passes
+        if exact:
+            assert max(row.first, row.last) <= EXACT
+        else:
+            assert row.formula <= EXACT
+            assert row.first > row.policies / 3, "of the size of the drift"
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 1000), drift=st.floats(0.01, 4), top=st.integers(0, 3),
+    rule=st.sampled_from(sorted(EXACT_RULES)),
+)  # fmt: skip
+def test_any_policies_and_any_number_of_stored_tokens_leave_the_law_exact(seed, drift, top, rule):
+    policies = [Policy(SMALL, seed, number, drift) for number in (1, 2, 3)]
+    assert max(over_visits(EXACT_RULES[rule], policies, top)) <= EXACT
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 1000), drift=st.floats(0.01, 4), top=st.integers(0, 3))
+def test_block_verification_keeps_as_much_as_the_residual_rule_at_least(seed, drift, top):
+    earlier, now = (Policy(SMALL, seed, number, drift) for number in (1, 2))
+    residual, block = (kept_of(rule, top, earlier.responses(), earlier, now) for rule in (ResidualRule(), BlockRule()))
+    assert block >= residual - 1e-12
+    if top == 1:
+        assert residual < kept_of(ResidualRule(), 3, earlier.responses(), earlier, now)
+
+
+def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earlier_one():
+    laws = Laws(np.array([0, 0]), np.log([0.25, 0.5]), np.log([0.5, 0.25]), np.tile([0, 1], (2, 1)),
+                np.log([[0.25, 0.75], [0.5, 0.5]]), np.log([[0.5, 0.5], [0.25, 0.75]]))  # fmt: skip
+    assert ResidualRule().chances(laws) == pytest.approx([0.5, 1.0])
+    assert BlockRule().chances(laws)[-1] == pytest.approx(1.0), "(1/4 * 1/2) / (1/2 * 1/4)"
+
+
+@pytest.mark.parametrize("lenience", [0.0, 1.0, math.exp(0.5), 100.0])
+def test_the_published_rule_here_is_the_one_that_is_trained_with(lenience):
+    earlier, now = (Policy(SMALL, 5, number, 0.8) for number in (1, 2))
+    random = np.random.default_rng(0)
+    for draft in SMALL.responses:
+        laws, u = stored_laws(draft, earlier, now, 3), 1 - random.random(len(draft))
+        rule = PublishedRule(lenience)
+        theirs = first_rejection(laws.policy[None], laws.drawn_from[None], u[None], [len(draft)], lenience)[0]
+        assert rule.kept(rule.chances(laws), u) == theirs
+        assert rule.behind(laws, 0) is None
+
+
+def test_a_published_rule_of_large_lenience_gives_drafts_back_as_they_were():
+    earlier, now = (Policy(SPACE, 0, number, 0.8) for number in (1, 2))
+    law = made(PublishedRule(1e6), earlier.responses(), earlier, now, 4)
+    assert distance(law, earlier.responses()) <= EXACT
+    assert distance(published(earlier, now, 1e6), earlier.responses()) <= EXACT
+
+
+@pytest.mark.parametrize("kind", [FromTheLeft(), LongestPrefix()], ids=["from the left", "longest prefix"])
+def test_the_law_of_kept_tokens_is_that_of_the_uniforms_that_decide(kind):
+    """Chances of quarters on a grid of quarters are counts."""
+    for quarters in itertools.product(range(5), repeat=3):
+        chances = np.array(quarters) / 4
+        grid = (np.array(u) / 4 for u in itertools.product((1, 2, 3, 4), repeat=3))
+        counts = np.bincount([kind.kept(chances, u) for u in grid], minlength=4) / 64
+        assert counts == pytest.approx(kind.law_of_kept(chances), abs=1e-15)
+
+
+def test_a_longest_prefix_may_hold_rejected_tokens_and_the_other_way_not():
+    chances, u = np.array([0.5, 0.5, 0.5]), np.array([0.9, 0.1, 0.9])
+    assert LongestPrefix().kept(chances, u) == 2
+    assert FromTheLeft().kept(chances, u) == 0
+
+
+def test_drawing_old_tokens_anew_would_not_be_exact_and_drawing_by_turns_is():
+    """One token, three visits. What is drawn anew because it was kept once leaves the law; every 2nd visit does not."""
+    q, p, r = (np.array(law) for law in ([0.6, 0.3, 0.1], [0.3, 0.3, 0.4], [0.2, 0.5, 0.3]))
+
+    def verified(joint, before, now):
+        """Law of (kept, drawn) tokens whose drafts have a weight each."""
+        kept = joint * np.minimum(1, now / before)
+        rest = np.maximum(now - before, 0)
+        return kept, (joint.sum() - kept.sum()) * rest / rest.sum()
+
+    kept, drawn = verified(q, q, p)
+    assert kept + drawn == pytest.approx(p)
+    again, new = verified(drawn, p, r)
+    by_age = again + new + kept.sum() * r
+    assert np.abs(by_age - r).sum() / 2 > 0.01
+    by_turns = (sum(verified(p, p, r)) + r) / 2
+    assert by_turns == pytest.approx(r)
+
+
+def test_coupled_policies_draw_the_same_token_as_often_as_the_formula_says():
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        p, q = random.dirichlet(np.ones(4)), random.dirichlet(np.ones(4))
+        matched = sum(1 / np.maximum(p / p[v], q / q[v]).sum() for v in range(4))
+        away = np.abs(p - q).sum() / 2
+        noise = gumbel(3, np.arange(40_000)[:, None], np.arange(4)[None])
+        same = (np.log(p) + noise).argmax(1) == (np.log(q) + noise).argmax(1)
+        assert (1 - away) / (1 + away) <= matched <= 1 - away
+        assert same.mean() == pytest.approx(matched, abs=5 * math.sqrt(matched * (1 - matched) / len(same)))
+
+
+def test_a_draft_is_kept_up_to_the_first_token_that_differs():
+    assert first_difference(np.array([3, 1, 2]), np.array([3, 1, 2])) == 3
+    assert first_difference(np.array([3, 1, 2]), np.array([3, 0, 2])) == 1
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        first_difference(np.array([3, 1, 2]), np.array([3, 1]))
+
+
+@pytest.mark.parametrize("lenience", [0, -1, 1.0001, math.inf, math.nan])
+def test_no_residual_exists_for_other_leniences(lenience):
+    with pytest.raises(ValueError, match="0 < lenience <= 1"):
+        ResidualRule(lenience)
+
+
+def test_laws_that_do_not_fit_or_are_nan_are_refused():
+    tokens, one, table = np.array([1, 2]), np.log([0.5, 0.5]), np.log([[0.5, 0.5]] * 2)
+    support = np.array([[0, 1], [2, 0]])
+    assert Laws(tokens, one, one, support, table, table).stored.tolist() == [True, True]
+    for broken in (
+        (tokens, one[:1], one, support, table, table), (tokens, one, one, support[:1], table, table),
+        (tokens, one, one, support, table[:, :1], table), (tokens, one, one, support[:1], table[:1], table[:1]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="shapes do not fit"):
+            Laws(*broken)
+    with pytest.raises(ValueError, match="NaN: drawn_from_at"):
+        Laws(tokens, one, one, support, table, np.full_like(table, np.nan))
+
+
+@pytest.mark.parametrize("uniforms", [[0.0, 0.5], [0.5, 1.5], [0.5]])
+def test_uniforms_outside_their_interval_or_too_few_are_refused(uniforms):
+    with pytest.raises(ValueError, match="one uniform on"):
+        ResidualRule().kept(np.array([0.5, 0.5]), np.array(uniforms))
