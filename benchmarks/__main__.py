@@ -3,6 +3,7 @@
 from benchmarks import (
     diversity,
     engine,
+    exact_rules,
     gpu_rollout,
     gradient_snr,
     grading,
@@ -18,6 +19,7 @@ from benchmarks import (
 
 diversity.main()
 engine.main()
+exact_rules.main()
 gpu_rollout.main()
 gradient_snr.main()
 grading.main()

@@ -84,7 +84,7 @@ def _samplers(draws: int) -> tuple[str, list[dict[str, Any]], bool]:
     power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
         f"Samplers, G-tests of {draws:,} responses after {samplers.VISITS} visits; wrong is p < {goodness.LEVEL:g}. A "
-        f"law {samplers.DISTANCE}\naway in total variation is found with probability {power:.2f} at least. "
+        f"law {samplers.DISTANCE}\naway in total variation is found with probability {int(100 * power)} % at least. "
         "The published\nrule and planted faults must be found."
     )
     return note, rows, all(f.passes for f in found)
