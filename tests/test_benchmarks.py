@@ -79,8 +79,15 @@ def test_each_paper_is_evaluated_by_its_own_protocol_where_the_preset_says_so():
     experiments = Experiments(ROOT)
     paper = {name: experiments.preset_of("paper", name).benchmarks for name in experiments.papers}
     assert paper == {
-        name: experiments.protocol("ar3po" if name in ("efficient_rollout", "equal_budget") else name)
-        for name in ("spec_rl", "speed_rl", "ar3po", "efficient_rollout", "equal_budget")
+        name: experiments.protocol(protocol)
+        for name, protocol in {
+            "spec_rl": "spec_rl",
+            "speed_rl": "speed_rl",
+            "ar3po": "ar3po",
+            "efficient_rollout": "ar3po",
+            "equal_budget": "ar3po",
+            "exact_reuse": "spec_rl",
+        }.items()
     }
     for name in ("tiny", "smoke"):
         preset = experiments.preset(name)

@@ -46,7 +46,7 @@ def test_show_prints_a_complete_run(folder):
     shown = yaml.safe_load(result.stdout)
     assert (shown["seed"], shown["reuse"], shown["trainer"]["group_size"]) == (
         3,
-        {"kind": "speculative", "lenience": "e^0.5"},
+        {"kind": "speculative", "lenience": "e^0.5", "fresh_every": 0},
         4,
     )
 
