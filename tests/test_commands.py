@@ -17,6 +17,7 @@ import yaml
 import redraft
 from redraft.cli import COMMANDS, main
 from redraft.commands.arguments import DEFAULT_PRESET
+from redraft.commands.cells import _fields
 from redraft.config import Experiments
 from tests.finished import CELLS, SECONDS, finish
 
@@ -73,6 +74,16 @@ def test_list_as_json_has_every_cell_and_says_what_a_preset_lacks(folder):
     rows = {row["cell"]: row for row in document(folder, "list", "--preset", "few")["rows"]}
     assert rows["spec_rl/14b-grpo-vanilla"]["state"] == "not at this preset"
     assert rows["spec_rl/grpo-vanilla"]["state"] == "0/3 done"
+    for seed in (0, 2, 7):
+        finish(folder, "spec_rl/grpo-vanilla", seed=seed)
+    rows = {row["cell"]: row for row in document(folder, "list")["rows"]}
+    assert rows["spec_rl/grpo-vanilla"]["state"] == "4/4 done", "one of them is beyond the preset's seeds"
+
+
+def test_a_file_with_a_mistake_is_named_behind_the_cells_of_the_others(folder, mistake):
+    file = folder / "experiments/ar3po/cells.yaml"
+    file.write_text(file.read_text().replace("title:", "titel:"))
+    assert "ar3po/cells.yaml: Field required" in mistake(folder, "list")
 
 
 def test_show_as_json_has_every_field_with_its_origin(folder):
@@ -84,6 +95,7 @@ def test_show_as_json_has_every_field_with_its_origin(folder):
     assert "preset tiny" in rows["trainer.group_size"]["origin"]
     text = yaml.safe_load(printed(folder, "show", "spec_rl/grpo-spec-l0.5", "--seed", "3"))
     assert {row["field"].partition(".")[0] for row in found["rows"]} == set(text)
+    assert _fields({"a": {"b": {"c": 1}, "d": {}}}) == [{"field": "a.b.c", "value": 1}, {"field": "a.d", "value": {}}]
 
 
 def test_status_names_what_it_is_of_and_knows_finished_runs_besides(folder):
@@ -167,11 +179,58 @@ def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard
     assert "--forcerun collect" in found["notes"][0]
 
 
+def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantities(folder, monkeypatch, capsys):
+    calls = []
+
+    def failed(command, stdout, check):
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr("redraft.commands.runs.subprocess.run", failed)
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as end:
+        main(["run", CELLS[0], "--preset", "smoke"])
+    assert end.value.code == 3
+    assert capsys.readouterr().out == ""
+    config, scores, diversity = calls[0][calls[0].index("--config") + 1], *calls[0][-2:]
+    assert config == "preset=smoke"
+    run = f"results/smoke/runs/{CELLS[0]}/seed0"
+    assert (scores, diversity) == (f"{run}/scores.json", f"{run}/diversity.parquet")
+
+
+def test_the_call_that_makes_the_tables_names_another_preset_than_the_usual_one():
+    from redraft.commands.runs import _into_tables
+
+    assert _into_tables(CELLS[0], Experiments(ROOT), "smoke").startswith("`snakemake --config preset=smoke --forcerun")
+    assert _into_tables(CELLS[0], Experiments(ROOT), DEFAULT_PRESET).startswith("`snakemake --forcerun")
+
+
+def test_cost_of_several_papers_and_of_extras_has_all_lines_in_its_file(folder):
+    names = {}
+    for options in ([], ["--extras"]):
+        printed(folder, "cost", "spec_rl", "ar3po", *options, "--csv", "cost.csv")
+        written = pd.read_csv(folder / "cost.csv")
+        assert set(written["paper"]) >= {"spec_rl", "ar3po"}
+        names[bool(options)] = set(written.loc[written["kind"] == "cell", "name"])
+    assert "rloo-vanilla" in names[True] - names[False]
+
+
+def test_an_error_of_the_system_keeps_its_traceback():
+    def refused(args):
+        raise PermissionError(13, "Permission denied", "results")
+
+    with pytest.raises(PermissionError):
+        main([], refused)
+
+
 def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
-    log = pd.DataFrame({"uid": ["0-1"], "step": [3], "reused": [True], "share": [float("nan")]})
-    monkeypatch.setattr("analysis.prompt_log.prompt_log", lambda run, place: log)
+    log, asked = pd.DataFrame({"uid": ["0-1"], "step": [3], "reused": [True], "share": [float("nan")]}), []
+    monkeypatch.setattr(
+        "analysis.prompt_log.prompt_log", lambda run, place: asked.append((run.seed, place.name)) or log
+    )
     assert printed(folder, "prompts", CELLS[0]) == log.to_csv(index=False)
     rows = document(folder, "prompts", CELLS[0], "--seed", "1")["rows"]
+    assert asked == [(0, "seed0"), (1, "seed1")]
     assert rows == [{"uid": "0-1", "step": 3, "reused": True, "share": None}]
     assert printed(folder, "prompts", CELLS[0], "--file", "log.csv") == "1 prompts: log.csv\n"
     assert (folder / "log.csv").read_text() == log.to_csv(index=False)

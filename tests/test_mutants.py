@@ -11,7 +11,7 @@ import pytest
 from mutants.faults import ROOT, Fault, faults
 from mutants.trial import Outcome, trial
 
-PACKAGES = {"rollout", "engines", "train", "evaluate", "tasks", "config", "analysis", "theory", "selfspec"}
+PACKAGES = {"rollout", "engines", "train", "evaluate", "tasks", "config", "analysis", "theory", "selfspec", "commands"}
 
 
 def test_every_fault_changes_one_place_of_a_file_into_another_program():
@@ -70,6 +70,7 @@ def test_a_trial_tells_what_is_found_from_what_survives_and_leaves_the_tree_as_i
     before = (copy / FAULT.file).read_text()
     assert trial(replace(FAULT, changes=((old, new),)), copy) is expected, (copy / "output").read_text()
     assert (copy / FAULT.file).read_text() == before
+    assert not list((copy / "src").rglob("made_up*.pyc")), "the next fault would be taken for this one"
     assert importlib.util.find_spec("made_up") is None, "the trial ran in a process of its own"
 
 

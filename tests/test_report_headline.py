@@ -66,6 +66,8 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
           "p_corrected": math.nan},
          "undecided: no time is judged here, since equal work took up to 1.64 times as long.", "open"),
         ({"verdict": "agrees", "uneven": Agreement(3, 1.1, 1.64)}, "reproduced.", "yes"),
+        ({"verdict": "not comparable", "column": "tokens_decoded", "reported": math.nan,
+          "uneven": Agreement(3, 1.1, 1.64)}, "an effect with 3 seeds, of which the paper has no number.", "yes"),
     ],
 )  # fmt: skip
 def test_the_verdict_ends_the_sentence(tmp_path, changed, end, finding):

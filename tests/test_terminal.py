@@ -21,6 +21,8 @@ def test_a_table_fits_the_terminal_by_breaking_the_columns_that_may_be_broken(mo
     start = lines[0].index("owner")
     assert lines[-1][start:].startswith("[8, 9]"), "brackets are text"
     assert {len(line) for line in lines if line.endswith(("steps", "1/30", "2,000"))} == {len(lines[0])}, "to the right"
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(table(HEADER, ROWS, left=["owner"], wraps=["owner"]).splitlines()) == 3, "nothing is broken without need"
 
 
 @pytest.mark.parametrize(("wide", "wraps"), [(True, ["owner"]), (False, [])])
