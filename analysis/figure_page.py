@@ -3,7 +3,6 @@
 The page holds the styles and the script of `figure_assets` once, and each figure's fragment with its points as JSON.
 """
 
-import base64
 import json
 import math
 import os
@@ -24,6 +23,8 @@ from analysis.figure_parts import (
     cells_not_run,
     has_gaps,
     hues,
+    is_cut,
+    panel_view,
     smoothed,
     still_drawing,
     whole_ticks,
@@ -31,6 +32,8 @@ from analysis.figure_parts import (
 )
 from analysis.figures import MOST_COLUMNS
 from analysis.render import TEMPLATES
+from analysis.svg import address
+from analysis.view import View, cut_points
 from redraft.config import Figure, Panel
 
 HERE = Path(__file__).parent
@@ -70,6 +73,7 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         columns=min(figure.columns, len(shown), MOST_COLUMNS),
         stand_in=stand_in,
         statistics=bool(data["low"].notna().any()),
+        cut=is_cut(figure, shown, data),
         absent=absent(figure, data, unsampled),
         panels=[(panel, cells_not_run(panel, data[data["panel"] == panel.title])) for panel in lines],
         keys=_keys(figure, lines, data),
@@ -94,7 +98,7 @@ def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, 
     """A panel of lines, its points rounded: an array a column, an entry a series in the order of `hues`."""
     points, names = data[data["panel"] == panel.title], list(hues(figure))
     first, last = points["x"].min(), points["x"].max()
-    whole = figure.axis(panel) in ("step", "epoch")
+    whole, shown = figure.axis(panel) in ("step", "epoch"), panel_view(figure, panel, points)
     labels = [label for label in panel.names if label in set(points["label"])]
     return {
         "title": panel.title,
@@ -102,17 +106,20 @@ def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, 
         "log": panel.log,
         "gaps": has_gaps(figure, panel),
         "ticks": whole_ticks(int(first), int(last)) if whole else None,
-        "series": [_series(panel, names.index(label), label, points) for label in labels],
+        "series": [_series(panel, names.index(label), label, points, shown) for label in labels],
+        **({"view": _rounded(pd.Series(shown))} if is_cut(figure, [panel], points) else {}),
     }
 
 
-def _series(panel: Panel, key: int, label: str, points: pd.DataFrame) -> dict[str, Any]:
+def _series(panel: Panel, key: int, label: str, points: pd.DataFrame, shown: View) -> dict[str, Any]:
     """The points of one line; columns that it does not need are left out, and seeds stand once if all have the same."""
     line = points[points["label"] == label].sort_values("x", kind="stable")
     found: dict[str, Any] = {"key": key, "label": label, "x": _rounded(line["x"]), "mean": _rounded(line["reproduced"])}
     for name, column in (("low", "low"), ("high", "high"), ("paper", "reported")):
         if line[column].notna().any():
             found[name] = _rounded(line[column])
+    if cut := cut_points(line, shown):
+        found["cut"] = {end: [i for i, at in cut if at == end] for end in ("low", "high")}
     if panel.smoothing is not None:
         found["smooth"] = _rounded(smoothed(line["reproduced"], panel.smoothing))
     if line["first_reuse"].any():
@@ -152,7 +159,6 @@ def _marks(lines: list[Panel], data: pd.DataFrame) -> list[tuple[str, str, str]]
     return [mark for mark, found in there.items() if found]
 
 
-def _image(stem: Path) -> str:
-    """A drawing as an address, so that the identifiers inside two drawings cannot clash."""
-    content = base64.b64encode(stem.with_suffix(".svg").read_bytes()).decode()
-    return f"data:image/svg+xml;base64,{content}"
+def _image(stem: Path) -> Markup:
+    """A drawing as an address."""
+    return Markup(address(stem.with_suffix(".svg").read_text(encoding="utf-8")))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from analysis.quantities import ACCURACY, SPENT, of_accuracy
+from analysis.view import View, view
 from redraft.config import Experiments, Figure, Panel
 
 LINES = ("step", "epoch", *SPENT)
@@ -28,6 +29,7 @@ STEPS_DONE = "steps done (0: initial policy)"
 INTERVAL = "95 % interval"
 PAPER, PAPER_COLOUR = "paper", "#d55e00"
 FIRST_REUSE = "first reuse"
+CUT = "interval goes on"
 
 MOST_TICKS = 6
 
@@ -117,6 +119,29 @@ def from_initial(panel: Panel) -> bool:
 def has_gaps(figure: Figure, panel: Panel) -> bool:
     """True if a step or epoch without a point breaks the line."""
     return figure.axis(panel) not in SPENT and not from_initial(panel)
+
+
+def panel_view(figure: Figure, panel: Panel, data: pd.DataFrame) -> View:
+    """What the vertical axis of a panel shows of its intervals.
+
+    Args:
+        figure: the panel's.
+        panel: of lines or bars.
+        data: its points.
+    """
+    foot = [0.0] if figure.axis(panel) in BARS else []
+    return view([*data["reproduced"], *data["reported"], *foot], data["low"], data["high"], panel.log)
+
+
+def is_cut(figure: Figure, panels: list[Panel], data: pd.DataFrame) -> bool:
+    """True if an interval goes on beyond the axis of one of the panels."""
+    for panel in panels:
+        if figure.axis(panel) in (*LINES, *BARS):
+            points = data[data["panel"] == panel.title]
+            shown = panel_view(figure, panel, points)
+            if (points["low"] < shown.low).any() or (points["high"] > shown.high).any():
+                return True
+    return False
 
 
 def whole_ticks(first: int, last: int) -> list[int]:

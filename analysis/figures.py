@@ -1,5 +1,6 @@
 """Drawing of a whole figure from the points of `analysis.figure_data`; `analysis.panels` draws its diagrams."""
 
+import io
 import math
 import textwrap
 from pathlib import Path
@@ -13,6 +14,7 @@ from matplotlib.patches import Patch
 from analysis.figure_data import AUTHORS_SWEEP
 from analysis.figure_parts import (
     BARS,
+    CUT,
     FIRST_REUSE,
     INTERVAL,
     LINES,
@@ -21,13 +23,15 @@ from analysis.figure_parts import (
     axis_label,
     cells_not_run,
     hues,
+    is_cut,
     with_data,
 )
-from analysis.panels import DRAWN, PAPER_MARK, REUSE_MARK, TEXT, Colours, plt
+from analysis.panels import CUT_MARK, DRAWN, PAPER_MARK, REUSE_MARK, TEXT, Colours, plt
 from analysis.roofline_panel import legend, scale_colours
 from analysis.roofline_points import agreement_note
+from analysis.svg import compact
 from redraft.config import Figure, Panel
-from redraft.files import atomic
+from redraft.files import atomic, write_atomically
 
 PANEL_WIDTH, PANEL_HEIGHT = 3.7, 2.8
 """Inches."""
@@ -55,11 +59,11 @@ def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", pan
     drawing = plot(figure, data, panels)
     if stand_in:
         drawing.suptitle(stand_in, fontsize=TEXT, style="italic", color=MUTED)
-    for suffix in (".png", ".svg"):
-        with atomic(stem.with_suffix(suffix)) as temporary:
-            drawing.savefig(
-                temporary, format=suffix[1:], dpi=120, metadata={"Date": None} if suffix == ".svg" else None
-            )
+    with atomic(stem.with_suffix(".png")) as temporary:
+        drawing.savefig(temporary, format="png", dpi=120)
+    text = io.StringIO()
+    drawing.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    write_atomically(stem.with_suffix(".svg"), compact(text.getvalue()))
     plt.close(drawing)
 
 
@@ -126,6 +130,8 @@ def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Co
             Patch(color="grey", alpha=0.3, linewidth=0, label=INTERVAL) if kinds & set(LINES)
             else Line2D([], [], color="black", marker="|", markersize=9, linestyle="none", label=INTERVAL)
         )  # fmt: skip
+    if is_cut(figure, panels, data):
+        handles.append(Line2D([], [], color="black", label=CUT, **CUT_MARK["high"]))
     if data["reported"].notna().any():
         colour = "grey" if kinds & set(LINES) else PAPER_COLOUR
         handles.append(Line2D([], [], markeredgecolor=colour, label=PAPER, **PAPER_MARK))

@@ -1,7 +1,7 @@
 """Drawing of one diagram: lines, bars of cells, bars over bins, colours over two axes, or a roofline's speedups."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import matplotlib as mpl
@@ -10,6 +10,7 @@ import pandas as pd
 
 mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "redraft"
+mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
 from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
 from matplotlib.axes import Axes  # noqa: E402
 
@@ -19,10 +20,12 @@ from analysis.figure_parts import (  # noqa: E402
     PAPER_COLOUR,
     bar_hue,
     has_gaps,
+    panel_view,
     smoothed,
     whole_ticks,
 )
 from analysis.roofline_panel import draw_speedups  # noqa: E402
+from analysis.view import View, cut_points  # noqa: E402
 from redraft.config import Figure, Panel  # noqa: E402
 
 TEXT = 9
@@ -37,6 +40,13 @@ PAPER_MARK: dict[str, Any] = {
 """The paper's points: open diamonds."""
 REUSE_MARK: dict[str, Any] = {"marker": "^", "linestyle": "none", "markersize": 8}
 """The first step with drafts: a filled triangle."""
+CUT_MARK: dict[str, dict[str, Any]] = {
+    "low": {"marker": r"$\downarrow$", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.3},
+    "high": {"marker": r"$\uparrow$", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.3},
+}
+"""An interval that goes on beyond the axis: an arrow at the axis's end."""
+MANY = 40
+"""Points of a line from which dots would touch each other."""
 LETTER = 0.075
 """Inches that a letter of the smallest text takes."""
 
@@ -47,11 +57,9 @@ Colours = Mapping[str, str]
 def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
     """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap.
 
-    A logarithmic axis has no place for an interval's end below zero; the band then reaches down to below all means.
+    A band ends where the axis does (`analysis.view`), and an arrow says that the interval goes on.
     """
-    positive = data.loc[data["reproduced"] > 0, "reproduced"]
-    logarithmic = panel.log and len(positive) > 0
-    floor = positive.min() / 3 if logarithmic else -math.inf
+    shown = panel_view(figure, panel, data)
     for label in panel.names:
         line = data[data["label"] == label].set_index("x").sort_index()
         if line.empty:
@@ -59,24 +67,34 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
         colour = colours[label]
         if has_gaps(figure, panel):
             line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
-        axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5)
+        axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5,
+                  markevery=_marked(line["reproduced"]))  # fmt: skip
         if panel.smoothing is not None:
             smooth = smoothed(line["reproduced"], panel.smoothing)
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
-        low = line["low"].clip(lower=floor)
-        axis.fill_between(line.index, low, line["high"], color=colour, alpha=0.15, linewidth=0)
+        ends = line[["low", "high"]].clip(*shown)
+        axis.fill_between(line.index, ends["low"], ends["high"], color=colour, alpha=0.15, linewidth=0)
+        for place, end in cut_points(line, shown):
+            axis.plot(line.index[place], getattr(shown, end), color=colour, **CUT_MARK[end])
         axis.plot(line.index, line["reported"], markeredgecolor=colour, zorder=4, **PAPER_MARK)
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
         axis.plot(marked.index, marked["reproduced"], color=colour, **REUSE_MARK)
-    if logarithmic:
+    if panel.log and (data["reproduced"] > 0).any():
         axis.set_yscale("log", nonpositive="mask")
     if figure.axis(panel) in ("step", "epoch"):
         axis.set_xticks(whole_ticks(int(data["x"].min()), int(data["x"].max())))
 
 
+def _marked(means: pd.Series) -> list[int]:
+    """Positions that get a dot: all of a short line, and of a long one those that no line would show."""
+    known = means.notna()
+    alone = ~(known.shift(1, fill_value=False) | known.shift(-1, fill_value=False))
+    return list(np.flatnonzero(known & (alone | (len(means) < MANY))))
+
+
 def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colours) -> None:
     """Means with intervals; the paper's value, where it applies, is a diamond beside the bar's middle."""
-    bars = data.set_index("cell")
+    bars, shown = data.set_index("cell"), panel_view(figure, panel, data)
     for position, cell in enumerate(panel.cells):
         if cell not in bars.index:
             axis.text(position, 0.02, NOT_RUN, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
@@ -85,7 +103,9 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
         bar = bars.loc[cell]
         mean, error = bar["reproduced"], None
         if not math.isnan(bar["low"]):
-            error = [[mean - bar["low"]], [bar["high"] - mean]]
+            low, high = np.clip([bar["low"], bar["high"]], *shown)
+            error = [[mean - low], [high - mean]]
+            _arrows(axis, [position], [bar["low"]], [bar["high"]], shown)
         axis.bar(
             position,
             mean,
@@ -111,19 +131,30 @@ def _name_bars(axis: Axes, labels: list[str]) -> None:
             label.set(ha="right", rotation_mode="anchor")
 
 
-def _bins(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
+def _arrows(axis: Axes, x: Iterable[float], lows: Iterable[float], highs: Iterable[float], shown: View) -> None:
+    """An arrow at each end of a whisker that goes on beyond the axis."""
+    for place, low, high in zip(x, lows, highs, strict=True):
+        if low < shown.low:
+            axis.plot(place, shown.low, color="black", **CUT_MARK["low"])
+        if high > shown.high:
+            axis.plot(place, shown.high, color="black", **CUT_MARK["high"])
+
+
+def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
     """Means of the bins side by side for the cells, with intervals; a bin without a value has no bar.
 
     The paper's value, where it applies, is a diamond.
     """
-    run = [cell for cell in panel.cells if cell in set(data["cell"])]
+    run, shown = [cell for cell in panel.cells if cell in set(data["cell"])], panel_view(figure, panel, data)
     for i, cell in enumerate(run):
         bins = data[data["cell"] == cell]
         width = (bins["upper"] - bins["x"]) * 0.9 / len(run)
         left = bins["x"] + (bins["upper"] - bins["x"]) * 0.05 + i * width
-        error = np.array([bins["reproduced"] - bins["low"], bins["high"] - bins["reproduced"]])
+        ends = bins[["low", "high"]].clip(*shown)
+        error = np.array([bins["reproduced"] - ends["low"], ends["high"] - bins["reproduced"]])
         axis.bar(left, bins["reproduced"], width=width, align="edge", color=colours[panel.label(cell)],
                  yerr=error, error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
+        _arrows(axis, left + width / 2, bins["low"], bins["high"], shown)
         axis.plot(left + width / 2, bins["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
     axis.set_xticks(_apart(panel.bins))
     axis.set_xlabel(panel.by.replace("_", " "), fontsize=TEXT)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.sheet import Line, Sheet, Slot, number
+from analysis.view import EVERYTHING, view
 
 WIDTH, HEIGHT, MARGIN = 120.0, 40.0, 4.0
 """Size of a drawing in CSS pixels, and what stays free at its edges."""
@@ -38,7 +39,9 @@ class _Scale:
     high: float
 
     def at(self, value: float) -> float:
-        return 0.5 if self.high == self.low else (value - self.low) / (self.high - self.low)
+        """Share of the way from the low end to the high one; what lies beyond stands at the end."""
+        within = min(max(value, self.low), self.high)
+        return 0.5 if self.high == self.low else (within - self.low) / (self.high - self.low)
 
 
 def trajectories(sheet: Sheet) -> Trajectories:
@@ -59,10 +62,14 @@ def trajectories(sheet: Sheet) -> Trajectories:
 
 
 def _scale(slots: Iterable[Slot]) -> _Scale | None:
-    """From the least to the largest of what is drawn, None without a value."""
-    names = ("reproduced", "low", "high", "reported")
-    values = [float(slot.cell[name]) for slot in slots for name in names if math.isfinite(slot.cell[name])]
-    return _Scale(min(values), max(values)) if values else None
+    """From the least to the largest of what is drawn, but for ends of huge intervals; None without a value."""
+    cells = [slot.cell for slot in slots]
+    shown = view(
+        [float(cell[name]) for cell in cells for name in ("reproduced", "reported")],
+        [float(cell["low"]) for cell in cells],
+        [float(cell["high"]) for cell in cells],
+    )
+    return None if shown == EVERYTHING else _Scale(*shown)
 
 
 def _range(scale: _Scale | None, sheet: Sheet, i: int) -> str:

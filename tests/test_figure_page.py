@@ -101,6 +101,37 @@ def test_every_point_of_the_csv_file_is_in_the_page(tmp_path):
     }
 
 
+HUGE = [
+    point("reward </script>", "a", step, 0.1 * step, low=0.1 * step - width, high=0.1 * step + width)
+    for step, width in ((1, 0.1), (2, 0.2), (3, 50.0), (4, 70.0), (5, 0.1))
+]  # fmt: skip
+
+
+def test_a_huge_interval_is_cut_and_an_arrow_and_the_note_say_so(tmp_path):
+    text = fragment(tmp_path, figure(LINES), HUGE)
+    (panel,) = panels_of(text)
+    assert panel["view"] == [0, 0.6], "the ends of the moderate intervals"
+    (series,) = panel["series"]
+    assert series["cut"] == {"low": [3], "high": [3]}, "of two neighbours the one that goes on furthest"
+    assert series["high"][2:4] == [50.3, 70.4], "as read at the cursor"
+    assert "An arrow marks an interval that goes on beyond the axis" in text
+    drawing = (tmp_path / "figures/p/figure02.svg").read_text()
+    assert "interval goes on" in drawing
+    usual = fragment(tmp_path, figure(LINES), [each | {"low": 0.0, "high": 1.0} for each in HUGE])
+    assert "An arrow marks" not in usual
+    assert "interval goes on" not in (tmp_path / "figures/p/figure02.svg").read_text()
+
+
+def test_a_page_of_many_points_stays_light(tmp_path):
+    """A figure of three panels with three lines of sixty steps: 540 points, twice."""
+    panels = [LINES | {"title": title, "cells": ["a", "b", "c"]} for title in ("one", "two", "three")]
+    points = [
+        point(panel["title"], cell, step, value := 0.123456 * step + i, low=value - 0.2345678, high=value + 0.3456789)
+        for panel in panels for i, cell in enumerate("abc") for step in range(1, 61)
+    ]  # fmt: skip
+    assert len(fragment(tmp_path, figure(*panels), points)) < 70_000
+
+
 def test_text_of_a_csv_file_stays_text(tmp_path):
     fragment(tmp_path, figure(LINES))
     data = read_points(tmp_path / "figures/p/figure02.csv")
@@ -123,7 +154,7 @@ def test_a_panel_without_data_is_a_line_and_so_is_a_figure_without_any(tmp_path)
 def test_a_drawing_stands_without_javascript_and_bars_have_one_of_their_own(tmp_path):
     lines, mixed = fragment(tmp_path, figure(LINES)), fragment(tmp_path, figure(LINES, BARS))
     bars = fragment(tmp_path, figure(BARS))
-    assert [text.count('src="data:image/svg+xml;base64,') for text in (lines, mixed, bars)] == [1, 2, 1]
+    assert [text.count('src="data:image/svg+xml,') for text in (lines, mixed, bars)] == [1, 2, 1]
     assert '<div class="drawing all">' in lines
     assert ('<div class="drawing rest">' in mixed, '<div class="drawing rest">' in lines) == (True, False)
     assert '<div class="drawing">' in bars, "which no script hides"

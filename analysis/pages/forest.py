@@ -1,5 +1,7 @@
 """Forest plots as SVG: a point with its interval a line, beside the paper's value, no effect and the machine's noise.
 
+An interval that goes on beyond the axis (`analysis.view`) ends in an arrow at its end.
+
 Drawn by hand rather than by matplotlib: two hundred of them stand in one page, each of a few hundred bytes, and take
 the page's colours, light or dark.
 """
@@ -13,6 +15,7 @@ from markupsafe import Markup
 
 from analysis.pages.headline import Point, number
 from analysis.render import TEMPLATES
+from analysis.view import View, view
 
 LABEL, WIDTH, LINE = 232, 300, 25
 """Pixels: labels, diagram, and height of a line."""
@@ -68,17 +71,24 @@ def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -
         return Markup("")
     neutral = 1.0 if log else 0.0
     band = [1 / noise, noise] if log and math.isfinite(noise) and any(p.timed for p, _ in drawn) else []
-    axis = _axis([*(value for _, place in drawn for value in place), neutral, *band], WIDTH, log)
+    fixed = [neutral, *band, *(value for _, place in drawn for value in (place.mean, place.reported))]
+    shown = view(fixed, [place.low for _, place in drawn], [place.high for _, place in drawn], log)
+    axis = _axis(shown, WIDTH, log)
     lines = [
         {
             "short": p.short, "text": number(p.mean, p.form), "sentence": p.sentence, "finding": p.finding,
             "y": LINE * i + LINE / 2, "x": axis(place.mean), "from": axis.at(place.low), "to": axis.at(place.high),
-            "paper": axis.at(place.reported),
+            "paper": axis.at(place.reported), "cut": _cut(place.low, place.high, shown),
         }
         for i, (p, place) in enumerate(drawn)
     ]  # fmt: skip
     return _render("forest.html.j2", lines=lines, neutral=axis(neutral), band=[axis(edge) for edge in band],
                    ticks=_ticks(axis), label=LABEL, width=WIDTH, line=LINE, height=LINE * len(lines))  # fmt: skip
+
+
+def _cut(low: float, high: float, shown: View) -> list[str]:
+    """At which ends an interval goes on beyond the axis."""
+    return [end for end, beyond in (("low", low < shown.low), ("high", high > shown.high)) if beyond]
 
 
 class _Place(NamedTuple):
@@ -121,13 +131,16 @@ def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
     shown = [part for part in parts if part["mean"] is not None][:MOST]
     if not shown:
         return Markup("")
-    known = [part[name] for part in shown for name in ("mean", "low", "high", "threshold") if part[name] is not None]
-    axis = _axis(known, SMALL)
+    fixed = [part[name] for part in shown for name in ("mean", "threshold")]
+    ends = [part for part in shown if part["low"] is not None and part["high"] is not None]
+    reach = view(fixed, [part["low"] for part in ends], [part["high"] for part in ends])
+    axis = _axis(reach, SMALL)
     lines = [
         {
             "y": SMALL_LINE * i + SMALL_LINE / 2, "x": axis(part["mean"]), "threshold": axis(part["threshold"]),
             "above": part["expected"] == "above",
             "from": axis.at(part["low"]), "to": axis.at(part["high"]),
+            "cut": _cut(part["low"], part["high"], reach) if part in ends else [],
         }
         for i, part in enumerate(shown)
     ]  # fmt: skip

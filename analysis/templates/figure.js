@@ -1,7 +1,7 @@
 // Draws the lines of each figure from the points beside it, by uPlot. A figure that cannot be drawn keeps its drawing.
 (() => {
   "use strict";
-  const HEIGHT = 240, FONT = "12px system-ui, sans-serif", BAND = "26", NONE = new Set(["low", "high", "paper"]);
+  const HEIGHT = 240, FONT = "12px system-ui, sans-serif", BAND = "26", BAND_ENDS = new Set(["low", "high"]), NONE = new Set([...BAND_ENDS, "paper"]);
   // A colour as the page shows it: a property that holds light-dark() says so only where it is used.
   const probe = document.createElement("span");
   function property(element, name) {
@@ -13,16 +13,17 @@
     return "#" + [red, green, blue].map(part => Math.round(part).toString(16).padStart(2, "0")).join("");
   }
   const shown = value => Number(value.toPrecision(4)).toString();
+  const isLog = panel => panel.log && panel.series.some(series => series.mean.some(value => value > 0));
   const plots = [];
 
-  // The lines of a panel: intervals first, so that they lie under all means. A step without a point is a gap.
+  // The lines of a panel: intervals first, so that they lie under all means, and cut where the axis ends. A step without
+  // a point is a gap, and so is on a logarithmic axis what is not positive.
   function linesOf(panel) {
-    const positive = panel.series.flatMap(s => s.mean).filter(value => value > 0);
-    const floor = Math.min(...positive) / 3, log = panel.log && positive.length > 0;
-    const fit = { low: value => Math.max(value, floor), high: value => value, mean: value => (value > 0 ? value : null) };
+    const [least, most] = panel.view ?? [-Infinity, Infinity];
     return ["high", "low", "mean", "smooth", "paper"].flatMap(part => panel.series.filter(s => s[part]).map(series => {
       let x = series.x, y = series[part];
-      if (log) y = y.map(value => (value === null ? null : (fit[part] ?? fit.mean)(value)));
+      if (BAND_ENDS.has(part)) y = y.map(value => (value === null ? null : Math.min(Math.max(value, least), most)));
+      if (isLog(panel)) y = y.map(value => (value > 0 ? value : null));
       if (panel.gaps && part !== "paper") {
         const at = new Map(x.map((step, i) => [step, y[i]]));
         x = Array.from({ length: series.x.at(-1) - series.x[0] + 1 }, (_, i) => series.x[0] + i);
@@ -90,7 +91,10 @@
     u.ctx.stroke();
   }
 
-  // The paper's points as open diamonds, and a filled triangle at the first step with drafts.
+  const ARROW = [[0, -10], [4, -3], [1, -3], [1, 5], [-1, 5], [-1, -3], [-4, -3]];
+
+  // The paper's points as open diamonds, a filled triangle at the first step with drafts, and an arrow where an interval
+  // goes on beyond the axis.
   function marks(u, panel, lines, colour, ground, partOn) {
     u.ctx.save();
     lines.forEach(({ series, part, x, y }, i) => {
@@ -98,6 +102,10 @@
       const at = j => [u.valToPos(x[j], "x", true), u.valToPos(y[j], "y", true)];
       if (part === "paper") {
         y.forEach((value, j) => { if (value !== null) outline(u, ...at(j), [[0, -5], [5, 0], [0, 5], [-5, 0]], ground(), colour(series.key)); });
+      } else if (BAND_ENDS.has(part)) {
+        const up = part === "high" ? 1 : -1, end = panel.view?.[part === "high" ? 1 : 0];
+        for (const j of series.cut?.[part] ?? [])
+          outline(u, u.valToPos(series.x[j], "x", true), u.valToPos(end, "y", true), ARROW.map(([dx, dy]) => [dx, up * dy]), colour(series.key), ground());
       } else if (part === "mean" && partOn("first")) {
         for (const j of series.first ?? []) {
           const k = x.indexOf(series.x[j]);
@@ -118,7 +126,7 @@
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: (_, i) => (lines[i - 1].part === "mean" ? 8 : 0) } },
       scales: {
         x: { time: false, range: (_, low, high) => { const pad = (high - low) * 0.03 || 0.5; return [low - pad, high + pad]; } },
-        y: { distr: panel.log && lines.some(({ y }) => y.some(value => value > 0)) ? 3 : 1 },
+        y: { distr: isLog(panel) ? 3 : 1 },
       },
       axes: [
         { ...axis, label: panel.x, labelFont: FONT, labelSize: 18, size: 32, space: 40, ...(panel.ticks && { splits: () => panel.ticks, values: (_, ticks) => ticks.map(String) }) },
