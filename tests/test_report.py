@@ -372,6 +372,30 @@ def test_no_page_is_wider_than_a_small_screen(campaign, name):
     assert int(re.search(r"<title>width (\d+)", found)[1]) <= 500
 
 
+FIRST_PAINT = """new PerformanceObserver(found => {
+  for (const entry of found.getEntriesByName("first-contentful-paint")) document.documentElement.dataset.painted = entry.startTime;
+}).observe({ type: "paint", buffered: true });"""
+SOON = 2000
+"""Milliseconds within which a reader sees something; it takes a fifth of that, and more on a loaded machine."""
+
+
+def test_the_first_page_shows_something_soon(campaign):
+    """Also where it is as heavy as it may be: the claims of all papers stand behind the first screen."""
+    page = campaign / "results/tiny/report/index.html"
+    text = page.read_text(encoding="utf-8")
+    claims = re.search(r'<details class="claim .*?</details>', text, re.DOTALL)[0]
+    heavy = page.with_name(".heavy.html")
+    heavy.write_text(
+        text.replace("</main>", claims * ((400_000 - len(text.encode())) // len(claims.encode())) + "</main>")
+    )
+    try:
+        painted = re.search(r'data-painted="([\d.]+)"', dom(heavy, FIRST_PAINT))
+    finally:
+        heavy.unlink()
+    assert painted, "nothing was painted"
+    assert float(painted[1]) < SOON
+
+
 def test_filters_hide_claims_and_stand_in_the_address(campaign):
     click = "document.querySelector(\"[value='not run']\").click(); document.title = location.search;"
     found = dom(campaign / "results/tiny/report/index.html", click)

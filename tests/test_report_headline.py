@@ -113,6 +113,18 @@ def test_noise_is_drawn_behind_seconds_alone():
     assert 'class="noise"' not in headline_plot([timed], log=True)
 
 
+def test_an_interval_that_hides_all_points_is_cut_with_an_arrow():
+    usual = [headline_point("points", mean, mean - 1, mean + 1) for mean in (1, 2, 3)]
+    huge = headline_point("points", 4, -500, 500)
+    whole, cut = headline_plot(usual, log=False), headline_plot([*usual, huge], log=False)
+    assert (whole.count('class="cut"'), cut.count('class="cut"')) == (0, 2)
+    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', cut)]
+    assert places[-1] - places[0] > 100, "of 300 pixels"
+    part = {"mean": 0.5, "low": 0.4, "high": 0.6, "threshold": 0.0, "expected": "above"}
+    assert 'class="cut"' not in claim_plot([part])
+    assert claim_plot([part, part, part | {"low": -90.0}]).count('class="cut"') == 1
+
+
 def test_a_plot_without_a_finished_run_is_empty():
     assert headline_plot([headline_point("times", math.nan, math.nan, math.nan)], log=True) == ""
     assert claim_plot([{"mean": None, "low": None, "high": None, "threshold": 1.0, "expected": "above"}]) == ""
