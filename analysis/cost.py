@@ -17,6 +17,8 @@ from redraft.layout import Layout
 
 CHECKPOINTS = 2
 """Checkpoints that a run keeps."""
+ELSEWHERE = "mean of the preset's runs on another machine (workflows/seconds.yaml)"
+"""Source of hours where nothing is known of the cell itself."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class PartCost:
-    """Costs of a table or figure: its cells' hours, those that nothing before it needs, and the sum so far."""
+    """Costs of a table or figure: its cells' hours, those that nothing before it needs, and the sum so far.
+
+    Hours are of the known cells; None if none is known.
+    """
 
     part: str
     cells: int
-    device_hours: float
-    added: float
-    cumulative: float
+    device_hours: float | None
+    added: float | None
+    cumulative: float | None
     unknown: int
 
 
@@ -112,15 +117,27 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
     return [experiments.cell(target)]
 
 
-def costs_of(cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout) -> list[CellCost]:
-    """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown."""
+def costs_of(
+    cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout, timed: float | None = None
+) -> list[CellCost]:
+    """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown.
+
+    Args:
+        cells: to be costed.
+        experiments: where they are declared.
+        preset: whose runs they are.
+        layout: where finished runs of these cells lie.
+        timed: mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
+    """
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
-    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home]) for cell in known]
+    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], timed) for cell in known]
 
 
-def _cell_cost(cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates) -> CellCost:
-    runs = [experiments.run(cell.id, seed, preset.name) for seed in preset.seeds]
+def _cell_cost(
+    cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates, timed: float | None
+) -> CellCost:
+    runs = [experiments.run_of(cell, seed, preset.name) for seed in preset.seeds]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
     if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:
@@ -131,6 +148,8 @@ def _cell_cost(cell: Cell, experiments: Experiments, preset: Preset, layout: Lay
         )
         return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
+    if estimated is None and timed is not None:
+        estimated, source = timed / 3600, ELSEWHERE
     total = None if estimated is None else estimated * devices(preset) * count
     return CellCost(cell.name, count, estimated, total, *storage, source, *_stored(*storage, count), fresh)
 
@@ -214,9 +233,11 @@ def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[
     return lines
 
 
-def total(costs: Iterable[CellCost]) -> float:
-    """GPU- or core-hours of all that are known."""
-    return sum(cost.device_hours or 0.0 for cost in sorted(costs, key=lambda cost: cost.cell))
+def total(costs: Iterable[CellCost]) -> float | None:
+    """GPU- or core-hours of all that are known; None if none of some is."""
+    hours = [cost.device_hours for cost in sorted(costs, key=lambda cost: cost.cell)]
+    known = [each for each in hours if each is not None]
+    return sum(known) if known or not hours else None
 
 
 def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float | None:

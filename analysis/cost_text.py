@@ -18,7 +18,7 @@ def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.Da
     ]  # fmt: skip
     needed = [
         {"kind": "part", "name": p.part, "cells": p.cells, "hours": p.device_hours, "added": p.added,
-         "cumulative": p.cumulative, "source": f"{p.unknown} cells unknown" if p.unknown else ""}
+         "cumulative": p.cumulative, "source": _unknown(p)}
         for p in lines
     ]  # fmt: skip
     columns = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
@@ -45,7 +45,7 @@ def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide
     """The table of cells and that of tables and figures; `wide` has parts of the storage and each cell's source."""
     per_part = [
         [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative),
-         f"{p.unknown} cells unknown" if p.unknown else ""]
+         _unknown(p)]
         for p in lines
     ]  # fmt: skip
     of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
@@ -87,28 +87,37 @@ def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str 
 
 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
-    name, known = "GPUs" if preset.engine.gpus else "cores", [c for c in costs if c.device_hours is not None]
+    name, known = (
+        counted(available, "GPU" if preset.engine.gpus else "core"),
+        [c for c in costs if c.device_hours is not None],
+    )
     hours, wall, each = total(costs), wall_hours(costs, preset, available), devices(preset)
     if not known:
-        return [f"no hours are known: {len(costs)} cells, none with a finished run"]
+        return [f"no hours are known: {counted(len(costs), 'cell')}, none with a finished run"]
     unknown = f"; {len(costs) - len(known)} of {len(costs)} cells unknown" if len(known) < len(costs) else ""
     stored = [c.stored for c in costs if c.stored is not None]
+    days = f" ({wall / 24:,.1f} days)" if wall and wall >= 24 else ""
     lasting = (
-        f"on {available} {name} none of these runs can start: each takes {each}"
+        f"on {name} none of these runs can start: each takes {each}"
         if wall is None
-        else f"at least {wall:,.1f} wall hours ({wall / 24:,.1f} days) on {available} {name}, {each} a run"
+        else f"at least {_number(wall)} wall hours{days} on {name}, {each} a run"
     )
     without = f"; {len(costs) - len(stored)} of {len(costs)} cells unknown" if len(stored) < len(costs) else ""
     return [
-        f"{sum(c.runs for c in known)} runs, {hours:,.0f} {unit(preset)}{unknown}",
+        f"{sum(c.runs for c in known)} runs, {_rounded(hours or 0.0)} {unit(preset)}{unknown}",
         lasting,
         f"{sum(stored) / 1e12:,.4g} TB of storage{without}" if stored else "storage is not estimated at this scale",
     ]
 
 
+def _rounded(hours: float) -> str:
+    """A sum of hours, whole where it is large."""
+    return f"{hours:,.0f}" if hours >= 10 else _number(hours)
+
+
 def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> list[str]:
     if not preset.paper_scale or hardware is None:
-        return ["Evaluation is not counted. Hours are those of finished runs."]
+        return ["Evaluation is not counted. Hours are those of training, from the source beside them."]
     shares = " or ".join(f"{share:.1%}" for share in sorted({cost.fresh_share for cost in costs}))
     return [
         "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where "
@@ -123,8 +132,20 @@ def _sources(cost: CellCost) -> str:
     return cost.source if cost.stored_source == cost.source else f"{cost.source}; {cost.stored_source}"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _unknown(part: PartCost) -> str:
+    return f"{counted(part.unknown, 'cell')} unknown" if part.unknown else ""
+
+
 def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.1f}"
+    """Hours; minutes of a run are hours with two digits."""
+    if value is None:
+        return "unknown"
+    return f"{value:,.1f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
 def _gigabytes(value: float | None) -> str:

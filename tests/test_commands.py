@@ -89,13 +89,37 @@ def test_a_file_with_a_mistake_is_named_behind_the_cells_of_the_others(folder, m
 def test_show_as_json_has_every_field_with_its_origin(folder):
     found = document(folder, "show", "spec_rl/grpo-spec-l0.5", "--seed", "3")
     rows = {row["field"]: row for row in found["rows"]}
-    assert found["asked"] == {"cell": "spec_rl/grpo-spec-l0.5", "preset": "tiny", "seed": 3, "backend": None}
+    assert found["asked"] == {"cell": "spec_rl/grpo-spec-l0.5", "preset": "tiny", "seed": 3, "backend": None, "set": []}
     assert rows["reuse.lenience"] == {"field": "reuse.lenience", "value": "e^0.5", "origin": None}
     assert rows["trainer.group_size"]["value"] == 4
     assert "preset tiny" in rows["trainer.group_size"]["origin"]
     text = yaml.safe_load(printed(folder, "show", "spec_rl/grpo-spec-l0.5", "--seed", "3"))
     assert {row["field"].partition(".")[0] for row in found["rows"]} == set(text)
     assert _fields({"a": {"b": {"c": 1}, "d": {}}}) == [{"field": "a.b.c", "value": 1}, {"field": "a.d", "value": {}}]
+
+
+def test_a_variant_is_shown_and_costed_and_kept_nowhere(folder, mistake):
+    changes = ["--set", "trainer.group_size=8", "--set", "reuse.lenience=e^0.4"]
+    rows = {row["field"]: row for row in document(folder, "show", "spec_rl/grpo-spec-l0.5", *changes)["rows"]}
+    assert (rows["trainer.group_size"]["value"], rows["trainer.group_size"]["origin"]) == (8, "cell")
+    assert rows["reuse.lenience"]["value"] == "e^0.4"
+    usual = document(folder, "cost", "spec_rl/grpo-spec-l0.5", "--preset", "paper")["rows"][0]
+    found = document(folder, "cost", "spec_rl/grpo-spec-l0.5", "--set", "trainer.group_size=16", "--preset", "paper")
+    assert found["rows"][0]["name"] == "grpo-spec-l0.5-group_size16"
+    assert found["rows"][0]["hours"] == pytest.approx(2 * usual["hours"], rel=0.2), "of groups twice as large"
+    assert not (folder / "experiments/own").exists()
+    for command in ("show", "cost"):
+        assert "--set: Extra inputs" in mistake(folder, command, "spec_rl/grpo-vanilla", "--set", "trainer.groups=1")
+
+
+def test_costs_at_a_scale_that_was_timed_elsewhere_say_so_and_others_are_unknown(folder):
+    (folder / "workflows").mkdir()
+    (folder / "workflows/seconds.yaml").write_text("tiny: {train: 29}")
+    (tiny, *_) = document(folder, "cost", CELLS[0])["rows"]
+    assert tiny["hours_per_run"] == pytest.approx(29 / 3600)
+    assert "another machine" in tiny["source"]
+    other = document(folder, "cost", CELLS[0], "--preset", "verl-tiny")["rows"]
+    assert {(row["hours"], row["cumulative"]) for row in other} == {(None, None)}
 
 
 def test_status_names_what_it_is_of_and_knows_finished_runs_besides(folder):

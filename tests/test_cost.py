@@ -1,6 +1,7 @@
 """The cost preview against sums worked out here from the reported files, and its rules one by one."""
 
 import csv
+import re
 import shutil
 from pathlib import Path
 
@@ -167,9 +168,41 @@ def test_a_shared_cell_is_added_once_and_cells_of_no_table_come_last():
     )
     assert [(p.part, p.cells, p.device_hours, p.added, p.cumulative, p.unknown) for p in lines] == [
         ("Table 1", 2, 48.0, 48.0, 48.0, 0),
-        ("Table 2", 2, 32.0, 0.0, 48.0, 1),
+        ("Table 2", 2, 32.0, None, 48.0, 1),
         ("other cells", 1, 48.0, 48.0, 96.0, 0),
     ]
+
+
+def test_what_nobody_knows_is_unknown_and_no_nought(experiments):
+    (table, other) = cost.part_costs([line("a", None), line("b", None), line("c", 2.0)], {"Table 1": ["a", "b"]})
+    assert (table.device_hours, table.added, table.cumulative, table.unknown) == (None, None, None, 2)
+    assert (other.device_hours, other.cumulative) == (32.0, 32.0)
+    assert cost.total([]) == 0, "nothing costs nothing"
+    preset = experiments.preset("tiny")
+    text = cost_text.text([line("a", None)], cost.part_costs([line("a", None)], {"Table 1": ["a"]}), preset, 1)
+    assert "0.0" not in text
+    assert re.search(r"Table 1 +1 +unknown +unknown +unknown +1 cell unknown", text)
+    assert "no hours are known: 1 cell, none" in text
+    frame = cost_text.frame([line("a", None)], cost.part_costs([line("a", None)], {"Table 1": ["a"]}), preset)
+    assert frame[["hours", "added", "cumulative"]].isna().all(axis=None)
+
+
+def test_runs_of_another_machine_stand_in_where_nothing_else_is_known(experiments, tmp_path):
+    preset, layout = experiments.preset("tiny"), Layout("tiny", tmp_path)
+    write_json(layout.run("spec_rl/grpo-vanilla", 0) / "manifest.json", {
+        "fingerprint": run_fingerprint(experiments.run("spec_rl/grpo-vanilla", 0, "tiny")), "seconds": 7200,
+    })  # fmt: skip
+    cells = [experiments.cell(f"spec_rl/{name}") for name in ("grpo-vanilla", "grpo-spec-l0.5")]
+    measured, elsewhere = cost.costs_of(cells, experiments, preset, layout, timed=36.0)
+    assert (measured.hours, measured.source) == (2.0, "measured (1 of 3 runs)")
+    assert (elsewhere.hours, elsewhere.device_hours) == (0.01, pytest.approx(0.03))
+    assert "another machine (workflows/seconds.yaml)" in elsewhere.source
+    text = cost_text.text([elsewhere], [], preset, 1)
+    assert "3 runs, 0.03 core-hours" in text
+    assert "at least 0.03 wall hours on 1 core, 1 a run" in text
+    paper = experiments.preset("paper")
+    (printed,) = cost.costs_of(cells[:1], experiments, paper, Layout("paper", tmp_path), timed=36.0)
+    assert printed.source == "Table 4", "the paper's hours go first"
 
 
 def test_wall_hours_follow_from_how_many_runs_fit_but_not_below_the_longest(experiments):

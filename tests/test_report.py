@@ -373,7 +373,8 @@ def test_no_page_is_wider_than_a_small_screen(campaign, name):
 
 
 FIRST_PAINT = """new PerformanceObserver(found => {
-  for (const entry of found.getEntriesByName("first-contentful-paint")) document.documentElement.dataset.painted = entry.startTime;
+  for (const entry of found.getEntriesByName("first-contentful-paint"))
+    document.documentElement.dataset.painted = entry.startTime;
 }).observe({ type: "paint", buffered: true });"""
 SOON = 2000
 """Milliseconds within which a reader sees something; it takes a fifth of that, and more on a loaded machine."""

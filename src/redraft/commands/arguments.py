@@ -33,6 +33,9 @@ Cells = Annotated[
     str | None, typer.Option("--cells", help="File of cells of one's own, taken as a paper.", callback=_take_cells,
                              is_eager=True, expose_value=False)
 ]  # fmt: skip
+Changes = Annotated[
+    list[str], typer.Option("--set", help="key=value: a variant of the cell, such as trainer.group_size=16.")
+]  # fmt: skip
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the same as one JSON document (docs/cli.md).")]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cells, Preset, Wide
+from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cells, Changes, Preset, Wide
 from redraft.terminal import document
 
 PAPER_SCALE = "paper"
@@ -50,25 +50,28 @@ def cost(
     csv: Annotated[Path | None, typer.Option(help="Write all lines to this file too.")] = None,
     wide: Wide = False,
     as_json: AsJson = False,
+    changes: Changes = [],  # noqa: B006
     cells: Cells = None,
 ) -> None:
     """Print the cost of a campaign before its launch: hours and storage by cell, and the addition of each table.
 
-    `--preset paper` is the papers' scale.
+    `--preset paper` is the papers' scale. --set costs variants of the cells, which are kept nowhere.
     """
     import pandas as pd
 
     from analysis import cost as costs
     from analysis import cost_text
-    from redraft.config import Experiments
+    from redraft.config import Experiments, variants
     from redraft.files import atomic
     from redraft.layout import Layout
+    from redraft.ops.campaign import priors
 
-    experiments, layout = Experiments(), Layout(preset)
+    experiments, layout, timed = Experiments(), Layout(preset), priors(preset).get("train")
     settings, frames, texts, notes = experiments.preset(preset), [], [], [_scale(preset)]
     asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
     for name, wanted in costs.wanted(experiments, settings, asked).items():
-        lines = costs.costs_of(wanted, experiments, settings, layout)
+        tried = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted
+        lines = costs.costs_of(tried, experiments, settings, layout, timed)
         parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in asked))
         rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
         ending = cost_text.ending(lines, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
@@ -78,7 +81,9 @@ def cost(
     frame = pd.concat(frames)
     if as_json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        typer.echo(document("cost", {"preset": preset, "targets": asked, "gpus": gpus or None}, rows, notes))
+        typer.echo(
+            document("cost", {"preset": preset, "targets": asked, "gpus": gpus or None, "set": changes}, rows, notes)
+        )
     else:
         typer.echo("\n\n".join([_scale(preset), *texts]))
     if csv:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Preset, Seed, Wide
+from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, Preset, Seed, Wide
 from redraft.errors import UserError
 from redraft.terminal import document, error_text, filled, table
 
@@ -91,17 +91,21 @@ def show(
     preset: Preset = DEFAULT_PRESET,
     seed: Seed = 0,
     backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
+    changes: Changes = [],  # noqa: B006
     as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
-    """Print one cell resolved to a complete run, and where each value of its trainer comes from."""
+    """Print one cell resolved to a complete run, and where each value of its trainer comes from.
+
+    --set shows a variant of it, which is kept nowhere.
+    """
     import yaml
 
-    from redraft.config import Experiments, run_fingerprint
+    from redraft.config import Experiments, run_fingerprint, variants
 
     experiments = Experiments()
-    run = experiments.run(cell, seed, preset)
-    asked = {"cell": cell, "preset": preset, "seed": seed, "backend": backend or None}
+    variant, run = variants.tried(experiments, cell, changes, seed, preset)
+    asked = {"cell": cell, "preset": preset, "seed": seed, "backend": backend or None, "set": changes}
     if backend == "verl":
         text = _of_verl(run)
         content = _fields(yaml.safe_load(text))
@@ -109,7 +113,7 @@ def show(
         return
     if backend:
         raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
-    settings = experiments.trainer_settings(experiments.cell(cell), experiments.preset(preset))
+    settings = experiments.trainer_settings(variant, experiments.preset(preset))
     shown = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
     if as_json:
         origins = {f"trainer.{name}": " ".join(setting.origin.split()) for name, setting in settings.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Preset, Seed, Wide
+from redraft.commands.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, Preset, Seed, Wide
 from redraft.errors import UserError
 from redraft.terminal import document, filled, table
 
@@ -23,9 +23,7 @@ def run(
     ] = ["0"],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
-    settings: Annotated[
-        list[str], typer.Option("--set", help="key=value: make a variant of the cell, such as trainer.group_size=16.")
-    ] = [],  # noqa: B006
+    settings: Changes = [],  # noqa: B006
     name: Annotated[str, typer.Option(help="Name of the variant; one that follows from its settings if empty.")] = "",
     as_json: AsJson = False,
     cells: Cells = None,

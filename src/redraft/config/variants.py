@@ -13,6 +13,7 @@ from filelock import FileLock
 from redraft.config import own
 from redraft.config.base import parse_lenience
 from redraft.config.cell import Cell, CellFile
+from redraft.config.experiment import Run
 from redraft.config.load import Experiments
 from redraft.config.read import merge, parse, read_yaml
 from redraft.errors import UserError
@@ -62,6 +63,21 @@ def keep(
     with FileLock(file.with_name(f".{file.name}.lock")):
         _add(cell, Experiments(experiments.root, experiments.named), file)
     return cell.id
+
+
+def tried(experiments: Experiments, cell_id: str, settings: Sequence[str], seed: int, preset: str) -> tuple[Cell, Run]:
+    """A variant of a cell that is kept nowhere, and its run; the cell itself without settings.
+
+    Raises:
+        UserError: for a setting that no file could have either, or a run that makes no sense.
+    """
+    if not settings:
+        return experiments.cell(cell_id), experiments.run(cell_id, seed, preset)
+    cell = variant(experiments, cell_id, settings)
+    try:
+        return cell, experiments.run_of(cell, seed, preset)
+    except UserError as error:
+        raise _of_the_command(error, cell, experiments.cells_of(own.OWN)) from None
 
 
 def _of_the_command(error: UserError, cell: Cell, file: Path) -> UserError:
