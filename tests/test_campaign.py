@@ -394,8 +394,8 @@ def test_checkpoints_of_another_format_are_refused_in_one_message(version, stopp
     with pytest.raises(UserError, match="another version of redraft") as error:
         go(stopped)
     assert (error.value.file, error.value.key, error.value.value) == (file, "format", version or 1)
-    assert "finish the run with the version that began it" in error.value.allowed
-    assert str(file.parents[1]) in error.value.allowed
+    assert "finish the run with the version that began it" in error.value.hint
+    assert str(file.parents[1]) in error.value.hint
     assert files_of(stopped) == before
 
 
@@ -407,7 +407,7 @@ def test_checkpoints_of_verl_s_naming_are_refused_in_one_message(stopped):
     with pytest.raises(UserError, match="another version of redraft") as error:
         go(stopped)
     assert error.value.file.parent == old
-    assert str(old.parent) in error.value.allowed
+    assert str(old.parent) in error.value.hint
     assert files_of(stopped) == before
 
 

@@ -139,7 +139,7 @@ def test_without_a_network_one_message_says_where_to_put_the_files(tmp_path):
     )
     assert "cannot be fetched" in result.stdout
     assert "a/b" in result.stdout
-    assert "test.jsonl in the folder $REDRAFT_DATA/a/b" in result.stdout
+    assert "test.jsonl into the folder $REDRAFT_DATA/a/b" in result.stdout
 
 
 @pytest.mark.parametrize("name", COPIED)

@@ -1,6 +1,7 @@
 """What commands print: tables within the terminal's columns, mistakes in lines, and one JSON document."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -43,6 +44,17 @@ def test_a_mistake_is_broken_into_lines_whose_lists_stay_in_their_column(monkeyp
         "error: a/cells.yaml: no such cell", "  key:     cell", "  value:   'x'", "  allowed: name-0, name-1, name-2,",
         "           name-3, name-4, name-5,", "           name-6, name-7, name-8",
     ]  # fmt: skip
+
+
+def test_a_mistake_that_needs_doing_has_a_hint_which_it_keeps_when_it_is_told_otherwise_or_sent():
+    mistake = UserError("this run is not finished", key="cell", value="x", hint="`redraft run x`")
+    assert str(mistake).splitlines()[-1] == "  hint:    `redraft run x`"
+    assert "allowed" not in str(mistake)
+    told = MISTAKE.told(message="cell b: no such cell", file="b.yaml")
+    assert str(told) == str(MISTAKE).replace("a/cells.yaml: no such", "b.yaml: cell b: no such")
+    assert mistake.told(key="run").hint == mistake.hint
+    sent = pickle.loads(pickle.dumps(mistake))
+    assert (str(sent), sent.hint) == (str(mistake), mistake.hint)
 
 
 def test_a_mistake_keeps_its_lines_in_a_job_s_log_which_is_searched(monkeypatch):

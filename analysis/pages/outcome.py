@@ -18,7 +18,7 @@ def outcome(layout: Layout) -> dict[str, Any]:
     file = layout.pages / "summary.json"
     if not file.exists():
         raise UserError("there is no report yet", file=file,
-                        allowed=f"after `snakemake --config preset={layout.preset}`")  # fmt: skip
+                        hint=f"`snakemake --config preset={layout.preset}` makes it")  # fmt: skip
     content: dict[str, Any] = read_json(file)
     return content
 

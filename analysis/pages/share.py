@@ -40,7 +40,7 @@ def share(layout: Layout, file: Path) -> int:
     """
     if not layout.report.exists():
         raise UserError("there is no report yet", file=layout.report,
-                        allowed=f"after `snakemake --config preset={layout.preset}`")  # fmt: skip
+                        hint=f"`snakemake --config preset={layout.preset}` makes it")  # fmt: skip
     places = sorted(set(_places(layout)))
     with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for place in places:
@@ -57,5 +57,5 @@ def _places(layout: Layout) -> Iterator[str]:
             linked = posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
             if not (layout.folder / linked).is_file():
                 raise UserError("a page links to a file that is not there", file=page, key="href", value=link,
-                                allowed="a report that is as new as its results")  # fmt: skip
+                                hint="make a report that is as new as its results")  # fmt: skip
             yield linked

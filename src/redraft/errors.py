@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -13,6 +14,7 @@ class UserError(Exception):
         key: key or argument.
         value: value that was found.
         allowed: values that are allowed.
+        hint: what to do.
     """
 
     def __init__(
@@ -23,8 +25,9 @@ class UserError(Exception):
         key: str | None = None,
         value: object = None,
         allowed: str | Iterable[str] | None = None,
+        hint: str | None = None,
     ) -> None:
-        self.message, self.file, self.key, self.value = message, file, key, value
+        self.message, self.file, self.key, self.value, self.hint = message, file, key, value, hint
         self.allowed = allowed if allowed is None or isinstance(allowed, str) else ", ".join(sorted(allowed))
         super().__init__(str(self))
 
@@ -36,11 +39,22 @@ class UserError(Exception):
             parts.append(f"\n  value:   {self.value!r}")
         if self.allowed:
             parts.append(f"\n  allowed: {self.allowed}")
+        if self.hint:
+            parts.append(f"\n  hint:    {self.hint}")
         return "".join(parts)
 
+    def told(self, **changes: Any) -> "UserError":
+        """The same mistake, some of whose attributes are told otherwise."""
+        return _rebuild(self._attributes | changes)
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        names = ("message", "file", "key", "value", "allowed", "hint")
+        return {name: getattr(self, name) for name in names}
+
     def __reduce__(self) -> tuple:
-        return (_rebuild, (self.message, self.file, self.key, self.value, self.allowed))
+        return (_rebuild, (self._attributes,))
 
 
-def _rebuild(message: str, file: Path | str | None, key: str | None, value: object, allowed: str | None) -> UserError:
-    return UserError(message, file=file, key=key, value=value, allowed=allowed)
+def _rebuild(attributes: dict[str, Any]) -> UserError:
+    return UserError(attributes.pop("message"), **attributes)

@@ -31,13 +31,13 @@ def finished(run: Run, layout: Layout) -> Path:
     remedy = f"redraft run {cell} --seed {run.seed} --preset {run.preset}"
     for file in (folder / "manifest.json", folder / "scores.json"):
         if not file.exists():
-            raise UserError("this run is not finished", file=file, key="cell", value=cell, allowed=f"after `{remedy}`")
+            raise UserError("this run is not finished", file=file, key="cell", value=cell, hint=f"`{remedy}`")
     manifest = read_json(file := folder / "manifest.json")
     if not isinstance(manifest, dict) or "fingerprint" not in manifest:
-        raise UserError("this manifest lacks a key", file=file, key="fingerprint", allowed=f"none; do `{remedy}` anew")
+        raise UserError("this manifest lacks a key", file=file, key="fingerprint", hint=f"`{remedy}` makes it anew")
     if manifest["fingerprint"] != (today := run_fingerprint(run)):
         raise UserError("this run is of another configuration than today's", file=file, key="fingerprint",
-                        value=manifest["fingerprint"], allowed=f"{today}, after `{remedy}`")  # fmt: skip
+                        value=manifest["fingerprint"], allowed=today, hint=f"`{remedy}`")  # fmt: skip
     return folder
 
 

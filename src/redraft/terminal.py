@@ -68,7 +68,7 @@ def filled(text: str, indent: str = "") -> str:
 
 
 def error_text(error: UserError) -> str:
-    """A mistake in lines that fit the terminal; what stands behind `allowed:` stays in its column.
+    """A mistake in lines that fit the terminal; what stands behind a key such as `allowed:` stays in its column.
 
     In files and pipes, such as a job's log, it keeps its lines, so that it can be searched for.
     """

@@ -34,7 +34,7 @@ def run(
 
     experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
     if name and not settings:
-        raise UserError("only a variant gets a name", key="--name", value=name, allowed="together with --set")
+        raise UserError("only a variant gets a name", key="--name", value=name, hint="give --set too")
     if settings:
         cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
         experiments = Experiments()

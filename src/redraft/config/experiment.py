@@ -92,7 +92,7 @@ class Run(Config):
         """
         for key, part in (("reuse", self.reuse), ("decoding", self.decoding)):
             if part.needs - self.engine.capabilities:
-                raise UserError(self.unsupported, key=key, value=part.kind, allowed="another, or engine.kind: torch")
+                raise UserError(self.unsupported, key=key, value=part.kind, hint="take another, or engine.kind: torch")
 
     @property
     def calibration(self) -> Path | None:

@@ -64,11 +64,11 @@ def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path
         return parse(Cell, {"paper": paper, "name": name, **content}, file)
     except UserError as error:
         combined = ", ".join(f"{axis}: {label or '(empty)'}" for axis, label in zip(grid.axes, labels, strict=True))
-        raise UserError(
-            f"cell {name}: {error.message}; it is the combination of {combined} in grid {grid.name}, so add that to its"
-            " `exclude`, or mend its labels",
-            file=file, key=error.key, value=error.value, allowed=error.allowed,
-        ) from None  # fmt: skip
+        raise error.told(
+            message=f"cell {name}: {error.message}; it is the combination of {combined} in grid {grid.name}, so add "
+            "that to its `exclude`, or mend its labels",
+            file=file,
+        ) from None
 
 
 def _exclusion(grid: Grid, labels: dict[str, str]) -> Exclusion | None:

@@ -252,9 +252,7 @@ class Experiments(PaperFiles):
         except UserError as error:
             if error.key not in ("cell", "paper"):
                 raise  # a mistake in the other file, which it names
-            raise UserError(
-                f"base: {error.message}", file=file, key="base", value=base, allowed=error.allowed
-            ) from None
+            raise error.told(message=f"base: {error.message}", file=file, key="base", value=base) from None
 
     def cells(self, paper: str, grids: list[str] | None = None) -> list[Cell]:
         """Cells of some or all grids of a paper, in the order of the file."""
@@ -408,5 +406,5 @@ class Experiments(PaperFiles):
             if isinstance(run.model, TinyModel):
                 run.reuse.check_vocabulary(run.model.vocabulary)
         except UserError as error:
-            raise UserError(f"{cell.id} at preset {run.preset}: {error.message}", file=self.cells_of(cell.paper),
-                            key=error.key, value=error.value, allowed=error.allowed) from None  # fmt: skip
+            message = f"{cell.id} at preset {run.preset}: {error.message}"
+            raise error.told(message=message, file=self.cells_of(cell.paper)) from None

@@ -76,5 +76,4 @@ def trainer_of(settings: Settings) -> Trainer:
         return parse(Trainer, {name: setting.value for name, setting in settings.items()}, "")
     except UserError as error:
         setting = settings[(error.key or "").split(".")[0]]
-        raise UserError(error.message, file=setting.file, key=setting.key, value=error.value,
-                        allowed=error.allowed) from None  # fmt: skip
+        raise error.told(file=setting.file, key=setting.key) from None

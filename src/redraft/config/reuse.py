@@ -229,7 +229,7 @@ class Staged(RolloutMethod):
                             allowed=f"{', '.join(map(str, divisors))}, which divide group_size {size}")  # fmt: skip
         if isinstance(schedule, Speed):
             raise UserError("schedule and reuse would both decide how many responses a prompt gets",
-                            key="reuse.kind", value=self.kind, allowed="another, or another schedule")  # fmt: skip
+                            key="reuse.kind", value=self.kind, hint="take another, or another schedule")  # fmt: skip
 
     @property
     def retention(self) -> Retention:

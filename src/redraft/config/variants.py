@@ -85,7 +85,7 @@ def _of_the_command(error: UserError, cell: Cell, file: Path) -> UserError:
     if error.file != file:
         return error
     key = (error.key or "").removeprefix(f"{cell.name}.")
-    return UserError(error.message, file=SET, key=key, value=error.value, allowed=error.allowed)
+    return error.told(file=SET, key=key)
 
 
 def variant(experiments: Experiments, cell_id: str, settings: Sequence[str], name: str = "") -> Cell:
@@ -126,7 +126,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, text = setting.partition("=")
         parts = key.split(".")
         if not equals or not all(parts):
-            raise UserError("a setting is key=value", key=SET, value=setting, allowed="such as trainer.group_size=16")
+            raise UserError("a setting is key=value", key=SET, value=setting, hint="such as trainer.group_size=16")
         if parts[0] in GIVEN:
             raise UserError("this follows from the cell and from --name, and is not set", file=SET, key=key,
                             allowed=[part for part in Cell.model_fields if part not in GIVEN])  # fmt: skip
@@ -180,7 +180,7 @@ def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
             return
         if cell.name in there:
             raise UserError("a cell of this name has other settings", file=file, key=NAME, value=cell.name,
-                            allowed="another name")  # fmt: skip
+                            hint="take another name")  # fmt: skip
     base = experiments.cell(str(cell.base))
     fragment = own.difference(own.stated(base), own.stated(cell))
     grid = {"name": GRID, "base": cell.base, "axes": {"variant": {cell.name: fragment}}}
@@ -206,7 +206,7 @@ def _with_grid(file: Path, grid: dict[str, Any]) -> str:
             parse(CellFile, found, file)
             return text
     raise UserError("a grid cannot be added to this file, since it does not end with its grids", file=file, key="grids",
-                    allowed="as the last key, a list in lines of its own")  # fmt: skip
+                    hint="make it the last key, a list in lines of its own")  # fmt: skip
 
 
 def seeds_of(texts: Sequence[str]) -> list[int]:

@@ -22,9 +22,7 @@ def check_lighteval(benchmarks: Mapping[str, Benchmark]) -> None:
         raise UserError("lighteval grades instructions only, and none of the benchmarks has any", key="lighteval",
                         value=True, allowed="true only with a benchmark of instructions, such as ifeval")  # fmt: skip
     if not PYTHON.exists():
-        raise UserError(
-            "lighteval's environment is missing", file=PYTHON, allowed="the environment that `make lighteval` makes"
-        )
+        raise UserError("lighteval's environment is missing", file=PYTHON, hint="`make lighteval` makes it")
 
 
 def grade_again(generations: Path, grades: Path, comparison: Path) -> None:

@@ -33,7 +33,8 @@ def _enough_memory(rows: int, length: int) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         raise UserError("the in-process engine's cache does not fit into memory", key="max_rows",
-                        value=f"{rows} rows of {length:,} tokens", allowed="fewer rows, or vllm") from None  # fmt: skip
+                        value=f"{rows} rows of {length:,} tokens",
+                        hint="take fewer rows, or vllm") from None  # fmt: skip
 
 
 class TorchBackend:

@@ -186,7 +186,7 @@ def _refusal(folder: Path, entry: Entry, verdict: Verdict, age: float) -> UserEr
     since = f" since {content.owner.started}" if content else ""
     return UserError(
         f"another process works in this folder{since} ({verdict.why}; heart-beat {max(age, 0):.0f} s ago{log})",
-        file=folder, key="owner", value=str(entry), allowed="one at a time; wait for it, or end it first",
+        file=folder, key="owner", value=str(entry), hint="wait for it, or end it first",
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) 
     alive = look(folder)
     if alive.workflows:
         raise UserError("a workflow of this folder is running", file=folder, key="process",
-                        value=", ".join(map(str, alive.workflows)), allowed="after it has ended")  # fmt: skip
+                        value=", ".join(map(str, alive.workflows)), hint="wait until it has ended")  # fmt: skip
     said = []
     if cancel and alive.jobs:
         slurm.cancel(alive.jobs)

@@ -62,11 +62,13 @@ def jobs_of(folder: Path) -> list[str]:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise UserError("Slurm does not answer", key="squeue", allowed="after it does") from None
+        raise UserError("Slurm does not answer", key="squeue", hint="try again when it does") from None
     if UNCONFIGURED in answer.stderr:
         return []
     if answer.returncode:
-        raise UserError("Slurm does not answer", key="squeue", value=answer.stderr.strip(), allowed="after it does")
+        raise UserError(
+            "Slurm does not answer", key="squeue", value=answer.stderr.strip(), hint="try again when it does"
+        )
     lines = [line.partition("|") for line in answer.stdout.splitlines()]
     return [job for job, _, where in lines if Path(where).resolve() == folder and job != os.environ.get("SLURM_JOB_ID")]
 
@@ -81,7 +83,9 @@ def cancel(jobs: Sequence[str]) -> None:
     deadline = time.monotonic() + CANCEL_SECONDS
     while left := _in_queue(jobs):
         if time.monotonic() > deadline:
-            raise UserError("cancelled jobs do not end", key="job", value=", ".join(left), allowed="after they have")
+            raise UserError(
+                "cancelled jobs do not end", key="job", value=", ".join(left), hint="try again when they have"
+            )
         time.sleep(0.5)
 
 

@@ -247,12 +247,13 @@ def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float
 def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
     if not (best.success and np.isfinite(best.fun)):
         raise UserError("the fit does not converge", key=", ".join(ranges), value=str(best.message),
-                        allowed=NOT_FITTED)  # fmt: skip
+                        hint=f"take {NOT_FITTED}")  # fmt: skip
     if best.fun > LARGEST_LOSS:
         raise UserError("the roofline does not describe these times", key=", ".join(ranges),
-                        value=f"loss {best.fun:.3g}", allowed=f"{NOT_FITTED}; at most {LARGEST_LOSS}")  # fmt: skip
+                        value=f"loss {best.fun:.3g}", allowed=f"at most {LARGEST_LOSS}",
+                        hint=f"take {NOT_FITTED}")  # fmt: skip
     for (name, (low, high)), value in zip(ranges.items(), best.x, strict=True):
         near = 1e-3 * (high - low)
         if value > high - near or (value < low + near and name not in MAY_BE_LOW):
             raise UserError("the fit ends at the edge of where it searched", key=name, value=float(value),
-                            allowed=f"between {low:g} and {high:g}: {NOT_FITTED}")  # fmt: skip
+                            allowed=f"between {low:g} and {high:g}", hint=f"take {NOT_FITTED}")  # fmt: skip

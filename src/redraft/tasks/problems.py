@@ -160,7 +160,7 @@ def _fetched(data: HubProblems) -> Path:
     except (OSError, httpx.HTTPError) as error:
         raise UserError(
             f"this data set cannot be fetched from the hub ({type(error).__name__})", key="data.id", value=data.id,
-            allowed=f"with a network, or with its files {', '.join(data.files)} in the folder ${DATA_ROOT}/{data.id}",
+            hint=f"fetch it with a network, or put {', '.join(data.files)} into the folder ${DATA_ROOT}/{data.id}",
         ) from None  # fmt: skip
 
 

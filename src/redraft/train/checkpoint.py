@@ -140,7 +140,7 @@ class Checkpoints:
             return {}, f"{STATE} is damaged: it lacks a key"
         if content["run"] != self.run["run"]:
             raise UserError("this checkpoint belongs to another experiment", file=folder / STATE, key="run",
-                            value=content["run"], allowed=f"{self.run['run']}; {_remedy(folder)}")  # fmt: skip
+                            value=content["run"], allowed=str(self.run["run"]), hint=_remedy(folder))  # fmt: skip
         if content.get("format", 1) != FORMAT:
             raise _earlier(folder, content.get("format", 1))
         return content, ""
@@ -149,7 +149,7 @@ class Checkpoints:
 def _earlier(folder: Path, version: Any) -> UserError:
     remedy = f"finish the run with the version that began it, or remove {folder.parent}"
     return UserError("this checkpoint is of another version of redraft, whose files this one cannot continue",
-                     file=folder / STATE, key="format", value=version, allowed=f"{FORMAT}; {remedy}")  # fmt: skip
+                     file=folder / STATE, key="format", value=version, allowed=str(FORMAT), hint=remedy)  # fmt: skip
 
 
 def _remedy(folder: Path) -> str:

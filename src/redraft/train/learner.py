@@ -237,7 +237,7 @@ class Learner:
                     f"the policy has diverged: the {quantity} of an update is {value}",
                     key="trainer.learning_rate",
                     value=self.run.trainer.learning_rate,
-                    allowed="a smaller one",
+                    hint="take a smaller one",
                 )
         self.parts[optimizer].step()
         return norm

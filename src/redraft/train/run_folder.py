@@ -39,7 +39,7 @@ class RunFolder:
         same_inputs = inputs.items() <= manifest.get("inputs", {}).items()
         if manifest.get("fingerprint") == fingerprint and same_inputs:
             raise UserError("this run is finished, but its last checkpoint is not there undamaged", file=self.manifest,
-                            allowed=f"its results as they are, or all anew after removing {self.path}")  # fmt: skip
+                            hint=f"take its results as they are, or remove {self.path} to start anew")  # fmt: skip
 
     def policy(self, step: int) -> Path:
         """The model after so many steps, in transformers' format."""
@@ -57,7 +57,7 @@ class RunFolder:
         for policy in sorted(kept):
             if not policy.exists():
                 raise UserError("this policy of a finished step is missing", file=policy,
-                                allowed=f"after removing {self.path}, which starts the run anew")  # fmt: skip
+                                hint=f"remove {self.path}, which starts the run anew")  # fmt: skip
 
     def checkpoints(self, fingerprint: str) -> Path:
         """Checkpoints of the experiment with that fingerprint, so that a changed one starts anew."""

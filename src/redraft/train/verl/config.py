@@ -89,8 +89,7 @@ def check(runs: Sequence[Run]) -> int:
         try:
             compose(run, "model", Path("run"), Path("problems.parquet"), gpu=uses_gpu(run.engine))
         except UserError as error:
-            message = f"{run.paper}/{run.cell}: {error.message}"
-            raise UserError(message, file=error.file, key=error.key, value=error.value, allowed=error.allowed) from None
+            raise error.told(message=f"{run.paper}/{run.cell}: {error.message}") from None
     return len(kinds)
 
 

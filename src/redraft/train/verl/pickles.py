@@ -26,7 +26,8 @@ def refuse_code(checkpoint: Path) -> None:
     for file in sorted(checkpoint.rglob("*.pt")):
         if found := _other_names(file):
             raise UserError("this file of a checkpoint would execute code when it is loaded", file=file,
-                            value=", ".join(found), allowed=f"tensors and numbers; remove {checkpoint}")  # fmt: skip
+                            value=", ".join(found), allowed="tensors and numbers",
+                            hint=f"remove {checkpoint}")  # fmt: skip
 
 
 def _other_names(file: Path) -> list[str]:

@@ -142,7 +142,7 @@ class VerlSteps(PPOTrainerSync):
         if value is not None and not math.isfinite(value):
             raise UserError(f"the policy has diverged: verl's {name} of an update is {value}",
                             key="trainer.learning_rate", value=self.run.trainer.learning_rate,
-                            allowed="a smaller one")  # fmt: skip
+                            hint="take a smaller one")  # fmt: skip
         return None if value is None else float(value)
 
     def publish(self) -> None:
