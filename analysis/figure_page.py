@@ -6,9 +6,11 @@ The page holds the styles and the script of `figure_assets` once, and each figur
 import json
 import math
 import os
+import re
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pandas as pd
 from markupsafe import Markup
@@ -71,7 +73,6 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         figure=figure,
         id=f"{paper}-figure{figure.number}",
         columns=min(figure.columns, len(shown), MOST_COLUMNS),
-        stand_in=stand_in,
         statistics=bool(data["low"].notna().any()),
         cut=is_cut(figure, shown, data),
         absent=absent(figure, data, unsampled),
@@ -79,8 +80,8 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         keys=_keys(figure, lines, data),
         marks=_marks(lines, data),
         points=_script(panel_points(figure, panel, data) for panel in lines),
-        drawing=_image(stem) if shown else "",
-        still=_image(still) if still else "",
+        drawing=_image(stem, stand_in) if shown else "",
+        still=_image(still, stand_in) if still else "",
         files={suffix: os.path.relpath(stem.with_suffix(f".{suffix}"), folder) for suffix in ("csv", "svg", "png")},
     )
 
@@ -159,6 +160,7 @@ def _marks(lines: list[Panel], data: pd.DataFrame) -> list[tuple[str, str, str]]
     return [mark for mark, found in there.items() if found]
 
 
-def _image(stem: Path) -> Markup:
-    """A drawing as an address."""
-    return Markup(address(stem.with_suffix(".svg").read_text(encoding="utf-8")))
+def _image(stem: Path, stand_in: str) -> Markup:
+    """A drawing as an address, without the line on stand-ins, which a page has once."""
+    svg = stem.with_suffix(".svg").read_text(encoding="utf-8")
+    return Markup(address(re.sub(rf"<text[^>]*>{re.escape(escape(stand_in))}</text>", "", svg) if stand_in else svg))

@@ -1,4 +1,4 @@
-"""Text of what follows from reported tables: honest speedups, and the rows without a reproduced counterpart."""
+"""Text of what follows from reported tables: speedups with verification counted, and rows without a counterpart."""
 
 import pandas as pd
 
@@ -12,13 +12,13 @@ FROM_REPORTED = "computed from the numbers that the paper reports, nothing repro
 def speedups_markdown(speedups: pd.DataFrame, table: int) -> str:
     """`analysis.speedups.reported_speedups` in Markdown."""
     body = _speedups(speedups).to_markdown(disable_numparse=True)
-    return f"**Table {table}'s reported numbers, honest** ({FROM_REPORTED})\n\n{body}\n"
+    return f"**Table {table}'s reported numbers, verification counted** ({FROM_REPORTED})\n\n{body}\n"
 
 
 def speedups_html(speedups: pd.DataFrame, table: int, name: str) -> str:
     """The same as an HTML fragment with this identifier."""
     body = f'<div class="scroll">{_speedups(speedups).to_html(border=0)}</div>'
-    caption = f"<b>Table {table}'s reported numbers, honest</b> ({FROM_REPORTED})."
+    caption = f"<b>Table {table}'s reported numbers, verification counted</b> ({FROM_REPORTED})."
     return f'<figure class="table" id="{name}">\n<figcaption>{caption}</figcaption>\n{body}\n</figure>\n'
 
 

@@ -158,6 +158,16 @@ class Sheet:
         """Titles of the columns that stand by themselves."""
         return [column.title for column in self.columns if not column.in_brackets]
 
+    @property
+    def judged_by_others(self) -> list[str]:
+        """A sentence for each column whose verdict is another one's: which, and why."""
+        titles = {column.name: column.title for column in self.columns}
+        return [
+            f"The verdict at “{column.title}” is that of “{titles[column.judged_by]}”, since {column.judged_because}."
+            for column in self.columns
+            if column.judged_by in titles
+        ]
+
     @cached_property
     def lines(self) -> list[Line]:
         """The lines in order."""

@@ -67,7 +67,7 @@ KINDS: dict[str, Callable[[Times, Times], float]] = {
 
 TITLES = {
     "printed": "Speedup as printed (rollout only, ×)",
-    "honest": "Honest speedup (with verification and assembly, ×)",
+    "honest": "Speedup with verification and assembly counted (×)",
     "step": "Speedup of a step (×)",
     "end_to_end": "End-to-end speedup (hours, ×)",
     "controlled": "Controlled end-to-end speedup (other stages as the baseline's, ×)",

@@ -36,7 +36,7 @@ from tests.uneven import PLAIN, REUSE
 ROOT = Path(__file__).parents[1]
 COLUMNS = [
     {"name": "tokens", "title": "Tokens / baseline", "quantity": "tokens_decoded", "relative": "ratio",
-     "reported": ["tokens_m"], "judged_by": "later"},
+     "reported": ["tokens_m"], "judged_by": "later", "judged_because": "it begins there"},
     {"name": "later", "title": "after epoch 1", "quantity": "reuse_epochs:tokens_decoded", "relative": "ratio",
      "reported": ["tokens_m"], "without_first_epoch": True},
     {"name": "speedup", "title": "Speedup", "quantity": "rollout_seconds", "relative": "speedup",
@@ -209,6 +209,7 @@ def test_a_value_of_fewer_seeds_than_the_preset_has_says_so_in_every_form(experi
     for text in (render.markdown(sheet), render.latex(sheet), page):
         assert text.count("n = 2, without seed 1") == len(COLUMNS)
         assert text.count("Stand-in. t") == 1, "and that it is a stand-in"
+    assert "The verdict at “Tokens / baseline” is that of “after epoch 1”, since it begins there." in page
 
 
 def test_a_table_that_was_written_is_read_as_it_was(experiments, tmp_path):
@@ -231,6 +232,8 @@ def test_a_judging_column_must_exist_and_a_first_epoch_is_left_out_of_ratios_onl
             COLUMNS[0], COLUMNS[1] | column, *COLUMNS[2:]]  # fmt: skip
         with pytest.raises(ValueError, match=words):
             CellTable.model_validate(content | {"columns": changed})
+    with pytest.raises(ValueError, match="judged_because"):
+        CellTable.model_validate(content | {"columns": [COLUMNS[0] | {"judged_because": ""}, *COLUMNS[1:]]})
 
 
 def test_a_drawing_of_a_stand_in_says_so(tmp_path):
@@ -244,7 +247,7 @@ def test_a_drawing_of_a_stand_in_says_so(tmp_path):
     for text in ("", "Stand-in for the paper's models and data (preset tiny)"):
         draw(figure, data, tmp_path / "figure", text)
         drawn = (tmp_path / "figure.svg").read_text()
-        assert ("<!-- Stand-in for the paper's models and data (preset tiny) -->" in drawn) == bool(text)
+        assert (">Stand-in for the paper's models and data (preset tiny)</text>" in drawn) == bool(text)
 
 
 def test_a_band_on_a_logarithmic_axis_goes_below_all_means_where_its_end_is_negative():

@@ -287,6 +287,7 @@ def test_the_honest_speedups_of_the_reported_times_stand_below_their_table(pages
     ids = pages["report/tables.html"].ids
     order = [ids.index(f"spec_rl-{name}") for name in ("table4", "table4-reported", "table10")]
     assert order == sorted(order)
+    assert "Table 4's reported numbers, verification counted" in pages["report/tables.html"].text
 
 
 def test_what_was_not_made_is_said_or_left_out(campaign):
@@ -313,7 +314,9 @@ def test_a_run_has_a_page_from_its_manifest(pages):
     text = pages["report/runs/spec_rl/grpo-spec-l0.5-seed1.html"].text
     assert "spec_rl/grpo-spec-l0.5 seed 1" in text
     assert "processor: abacus" in text
-    assert "tokens_decoded 41 to 101, last 41" in text
+    assert "decoded tokens tokens_decoded 41 to 101, last 41" in text, "in words, and as the files have it"
+    assert "time of a step (s) seconds.total" in text
+    assert "Commit of the code" in text
 
 
 def test_a_case_is_shown_with_its_cut_and_nothing_in_it_is_markup(campaign):
@@ -378,6 +381,29 @@ FIRST_PAINT = """new PerformanceObserver(found => {
 }).observe({ type: "paint", buffered: true });"""
 SOON = 2000
 """Milliseconds within which a reader sees something; it takes a fifth of that, and more on a loaded machine."""
+
+
+def test_a_stand_in_is_named_once_a_page_and_not_at_every_figure(campaign):
+    stand_in = Experiments(ROOT).preset("tiny").stand_in
+    for name in ("figures", "tables", "index"):
+        page = html.unescape((campaign / f"results/tiny/report/{name}.html").read_text(encoding="utf-8"))
+        shown = re.sub(r"<textarea.*?</textarea>|<span class=\"title\">.*?</span>", "", page, flags=re.DOTALL)
+        assert shown.count(stand_in) == 1, name
+        assert '<p class="banner">' in shown
+    assert stand_in in (campaign / "results/tiny/figures/spec_rl/figure04.svg").read_text(encoding="utf-8"), "a file"
+
+
+HINTS = """setTimeout(() => { document.title = JSON.stringify([...document.querySelectorAll(".scroll")]
+  .filter(box => box.checkVisibility())
+  .map(box => [box.scrollWidth > box.clientWidth + 1, !box.previousElementSibling.hidden])); }, 500);"""
+
+
+@pytest.mark.parametrize("width", [500, 1400])
+def test_a_table_that_is_wider_than_the_window_says_that_it_can_be_scrolled(campaign, width):
+    found = dom(campaign / "results/tiny/report/tables.html", HINTS, width=width)
+    boxes = json.loads(html.unescape(re.search("<title>(.*?)</title>", found)[1]))
+    assert all(wider == said for wider, said in boxes)
+    assert {wider for wider, _ in boxes} >= ({True} if width == 500 else {False})
 
 
 def test_the_first_page_shows_something_soon(campaign):

@@ -13,6 +13,7 @@ from analysis.collect import Runs
 from analysis.pages.parts import link
 from analysis.quantities import by_seed
 from analysis.render import number
+from analysis.words import words
 from redraft.config import id_of
 from redraft.files import read_json
 from redraft.layout import Layout
@@ -21,6 +22,9 @@ DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
 DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "entropy", "gradient_norm")
 """Numbers of a step whose course the page shows."""
+BLOCKS = {"configuration": "Configuration", "git": "Commit of the code", "packages": "Versions of packages",
+          "machine": "Machine"}  # fmt: skip
+"""Keys of a manifest that the page shows, with their headings."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,12 @@ def _scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
 def page_content(layout: Layout, run: RunView, steps: pd.DataFrame) -> dict[str, Any]:
     """What a run's page shows: configuration, courses of a few numbers, files with their hashes, and the machine."""
     files = [run.folder / name for name in DATA if (run.folder / name).exists()]
-    blocks = {key: run.manifest[key] for key in ("configuration", "git", "packages", "machine") if key in run.manifest}
+    blocks = {name: run.manifest[key] for key, name in BLOCKS.items() if key in run.manifest}
     return {
         "run": run,
         "courses": list(_courses(steps)),
         "files": [(file.name, "../../" + link(layout, file)) for file in files],
-        "blocks": {key: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for key, value in blocks.items()},
+        "blocks": {name: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for name, value in blocks.items()},
         "hashes": list(run.manifest.get("sha256", {}).items()),
     }
 
@@ -110,4 +114,11 @@ def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
             low, high = float(values.min()), float(values.max())
             at = (values - low) / ((high - low) or 1.0)
             line = " ".join(f"{300 * i / (len(at) - 1):.1f},{60 - 56 * y:.1f}" for i, y in enumerate(at))
-            yield {"name": name, "line": line, "low": low, "high": high, "last": float(values.iloc[-1])}
+            yield {
+                "key": name,
+                "name": words(name).text,
+                "line": line,
+                "low": low,
+                "high": high,
+                "last": float(values.iloc[-1]),
+            }

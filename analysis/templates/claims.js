@@ -1,3 +1,18 @@
+// A table that is wider than its place says so, since a scroll bar may be hidden.
+(() => {
+  const watch = new ResizeObserver(entries => {
+    for (const { target } of entries) target.previousElementSibling.hidden = target.scrollWidth <= target.clientWidth + 1;
+  });
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = document.createElement("p");
+    hint.className = "note scroll-hint";
+    hint.textContent = "More columns to the right: scroll the table sideways →";
+    hint.hidden = true;
+    box.before(hint);
+    watch.observe(box);
+  }
+})();
+
 // Claims: search and filters, kept in the page's address; a link to something folded unfolds it.
 (() => {
   const claims = [...document.querySelectorAll(".claim")], filters = document.querySelector(".filters");

@@ -36,6 +36,8 @@ class Column(Config):
     """The paper's ratio is taken without the first epoch, in which nothing can be reused (docs/metrics.md)."""
     judged_by: str = ""
     """Name of the column whose verdict this one has, if not its own."""
+    judged_because: str = ""
+    """Why it is judged by another column, as the end of a sentence."""
     decimals: int = Field(default=2, ge=0)
     """Decimals shown to people."""
     scale: float = 1.0
@@ -120,6 +122,8 @@ class TableOfCells(AnyTable):
         for column in self.columns:
             if column.judged_by and column.judged_by not in names:
                 raise ValueError(f"judged_by ({column.judged_by}) must be a column ({', '.join(names)})")
+            if bool(column.judged_by) != bool(column.judged_because):
+                raise ValueError(f"judged_because ({column.name}) belongs to judged_by")
             if column.without_first_epoch and column.relative != "ratio":
                 raise ValueError(f"without_first_epoch ({column.name}) needs relative: ratio")
         cells = [row.cell for row in self.rows]
