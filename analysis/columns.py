@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from analysis.quantities import ACCURACY, AT_EQUAL, SECONDS
 from analysis.speedups import SPEEDUP
 from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
-from redraft.config.tables import Budget, Clock, RunTarget, Target
+from redraft.config.tables import EACH, Budget, Clock, RunTarget, Target
 
-EACH = "accuracy:*"
-"""Quantity of a column that stands for one column a benchmark."""
 AVERAGE = "average_speedup"
 """Name and quantity of the column that is the mean of a row's speedups in brackets."""
 UNITS: dict[Clock, str] = {"hours": "h", "steps": "steps"}

@@ -532,6 +532,16 @@ WRONG_REPORT = {
         lambda c: c["tables"][0]["columns"][1].update(name="tokens_m"),
         ["tables.0", "tokens_m", "twice"],
     ),
+    "all benchmarks twice": (
+        "tables",
+        lambda c: [column.update(quantity="accuracy:*", relative=None) for column in c["tables"][0]["columns"][:2]],
+        ["tables.0", "column of each benchmark", "twice"],
+    ),
+    "all benchmarks against the baseline": (
+        "tables",
+        lambda c: c["tables"][0]["columns"][1].update(quantity="accuracy:*"),
+        ["tables.0", "tokens_relative", "absolute", "accuracy:all is their mean"],
+    ),
     "a table twice": ("tables", lambda c: c["tables"].append(c["tables"][0]), ["tables", "3", "twice"]),
     "a figure twice": ("figures", lambda c: c["figures"].append(c["figures"][0]), ["figures", "2", "twice"]),
     "a claim twice": ("claims", lambda c: c["claims"].append(c["claims"][0]), ["reuse-saves-tokens", "twice"]),

@@ -17,6 +17,10 @@ Clock = Literal["hours", "steps"]
 """Hours of training, evaluation and checkpoints left out, or steps done."""
 
 
+EACH = "accuracy:*"
+"""Quantity of a column that stands for one absolute column a benchmark."""
+
+
 class Column(Config):
     """One column of a table."""
 
@@ -117,6 +121,9 @@ class TableOfCells(AnyTable):
     @model_validator(mode="after")
     def _consistent(self) -> "TableOfCells":
         refuse_twice("column", [column.name for column in self.columns])
+        refuse_twice(
+            "column of all benchmarks", [column.quantity for column in self.columns if column.quantity == EACH]
+        )
         refuse_twice("row", [(row.group, row.label) for row in self.rows])
         names = [column.name for column in self.columns]
         for column in self.columns:
@@ -124,6 +131,9 @@ class TableOfCells(AnyTable):
                 raise ValueError(f"judged_by ({column.judged_by}) must be a column ({', '.join(names)})")
             if bool(column.judged_by) != bool(column.judged_because):
                 raise ValueError(f"judged_because ({column.name}) belongs to judged_by")
+            if column.quantity == EACH and column.relative:
+                raise ValueError(f"{EACH} ({column.name}) stands for a column a benchmark and is absolute; "
+                                 "accuracy:all is their mean")  # fmt: skip
             if column.without_first_epoch and column.relative != "ratio":
                 raise ValueError(f"without_first_epoch ({column.name}) needs relative: ratio")
         cells = [row.cell for row in self.rows]
