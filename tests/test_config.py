@@ -534,13 +534,13 @@ WRONG_REPORT = {
     ),
     "all benchmarks twice": (
         "tables",
-        lambda c: [column.update(quantity="accuracy:*", relative=None) for column in c["tables"][0]["columns"][:2]],
-        ["tables.0", "column of each benchmark", "twice"],
+        lambda c: c["tables"][0]["columns"][0].update(quantity="accuracy:*"),
+        ["tables.0", "column of all benchmarks", "twice"],
     ),
     "all benchmarks against the baseline": (
         "tables",
-        lambda c: c["tables"][0]["columns"][1].update(quantity="accuracy:*"),
-        ["tables.0", "tokens_relative", "absolute", "accuracy:all is their mean"],
+        lambda c: next(k for k in c["tables"][0]["columns"] if k["name"] == "accuracy").update(relative="difference"),
+        ["tables.0", "accuracy:* (accuracy)", "absolute", "accuracy:all is their mean"],
     ),
     "a table twice": ("tables", lambda c: c["tables"].append(c["tables"][0]), ["tables", "3", "twice"]),
     "a figure twice": ("figures", lambda c: c["figures"].append(c["figures"][0]), ["figures", "2", "twice"]),
