@@ -163,12 +163,12 @@ def test_beside_runs_of_a_stand_in_the_authors_sweep_is_none(folder, published):
     written = pd.read_csv(layout.figure(PAPER, 4).with_suffix(".csv"), keep_default_na=False)
     assert set(written.loc[written["label"] == AUTHORS_SWEEP, "stand_in"]) == {""}
     assert set(written.loc[written["label"] != AUTHORS_SWEEP, "stand_in"]) == {stand_in}
-    for number, says in ((4, True), (12, False)):
+    for number in (4, 12):
         shown = next(each for each in EXPERIMENTS.figures(PAPER).figures if each.number == number)
         html = figure_fragment(shown, layout.figure(PAPER, number), PAPER, layout.pages)
-        assert (stand_in in html.replace("&#39;", "'")) == says
+        assert stand_in not in html.replace("&#39;", "'"), "the page's banner has it"
         assert "Neither measured here nor printed in the paper" in html or number == 4
-        assert "data:image/svg+xml;base64," in html
+        assert "data:image/svg+xml" in html
 
 
 @needs_data
