@@ -6,6 +6,7 @@ import shutil
 import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
+os.environ.pop("COLUMNS", None)  # of whoever calls; a test that is about a width sets its own
 os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
 
 import pytest
