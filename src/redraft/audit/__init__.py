@@ -1,2 +1,4 @@
-"""Audit of samplers: does what a rule or an engine draws have the policy's law? Exactly where laws are small, else by
-G-tests of a stated power (docs/exact-reuse.md)."""
+"""Audit of samplers: does what a rule or an engine draws have the policy's law? (docs/exact-reuse.md)
+
+Small laws are enumerated exactly; engines are sampled and held against them by G-tests of a stated power.
+"""
