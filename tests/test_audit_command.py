@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from redraft.audit import rules, samplers
+from redraft.audit import rules, samplers, vllm_speculation
 from redraft.cli import main
 from redraft.rollout.acceptance.residual import ResidualRule
 
@@ -63,6 +63,21 @@ def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
     code, _, err = audited(capsys, "vllm")
     assert code == 2
     assert "vLLM is not installed" in err
+
+
+@pytest.mark.parametrize(("plain", "code"), [
+    ({"p_values": (0.5, 0.5, 0.5)}, 0), ({"p_values": (0.5, 1e-9, 0.5)}, 1), ({"refused": "no such device"}, 1),
+])  # fmt: skip
+def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_speculation(plain, code, capsys, monkeypatch):
+    """What it speculates wrongly is a finding, since redraft refuses that."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    first, *_ = vllm_speculation.MODES
+    wrong = vllm_speculation.Verdict((0.5, 0.0, 0.0))
+    found = lambda mode: vllm_speculation.Verdict(**plain) if mode == first else wrong  # noqa: E731
+    monkeypatch.setattr(vllm_speculation, "audit", found)
+    end, out, _ = audited(capsys, "vllm")
+    assert end == code
+    assert "ngram" in out
 
 
 def test_an_unknown_part_is_refused(capsys):
