@@ -27,6 +27,7 @@ include: "workflows/rules/data.smk"
 include: "workflows/rules/train.smk"
 include: "workflows/rules/evaluate.smk"
 include: "workflows/rules/timing.smk"
+include: "workflows/rules/laboratory.smk"
 include: "workflows/rules/analysis.smk"
 
 
@@ -35,6 +36,7 @@ localrules:
     reproduction,
     extras,
     timing,
+    laboratory,
 
 
 rule all:
@@ -55,6 +57,12 @@ rule timing:
         lambda wildcards: [
             LAYOUT.timing(paper, seed) for paper in papers() for seed in PRESET.seeds
         ],
+
+
+rule laboratory:
+    input:
+        rules.all.input,
+        lambda wildcards: laboratory_files(),
 
 
 rule extras:

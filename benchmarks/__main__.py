@@ -1,33 +1,28 @@
-"""Entry point that runs all benchmarks."""
+"""Entry point: `python -m benchmarks [NAME ...] [--write]` runs all benchmarks, or some, and compares their figures."""
 
-from benchmarks import (
-    diversity,
-    engine,
-    exact_rules,
-    gpu_rollout,
-    gradient_snr,
-    grading,
-    memory,
-    reuse_simulation,
-    rewards,
-    self_speculation,
-    speculating_engine,
-    vllm_rollout,
-    vllm_scoring,
-    workflow,
-)
+import argparse
+import sys
+from importlib import import_module
 
-diversity.main()
-engine.main()
-exact_rules.main()
-gpu_rollout.main()
-gradient_snr.main()
-grading.main()
-memory.main()
-reuse_simulation.main()
-rewards.main()
-self_speculation.main()
-speculating_engine.main()
-vllm_rollout.main()
-vllm_scoring.main()
-workflow.main()
+from benchmarks import figures
+from benchmarks.side_by_side import MEASURED
+
+NAMES = (
+    "diversity", "engine", "exact_rules", "gpu_rollout", "gradient_snr", "grading", "memory", "reuse_simulation",
+    "rewards", "scoring", "self_speculation", "speculating_engine", "vllm_exact", "vllm_rollout", "vllm_scoring",
+    "workflow",
+)  # fmt: skip
+
+parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")
+parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+parser.add_argument("--write", action="store_true", help="put the figures in the place of the committed ones")
+arguments = parser.parse_args()
+if unknown := ", ".join(set(arguments.names) - set(NAMES)):
+    parser.error(f"no benchmark is called {unknown}; there are {', '.join(NAMES)}")
+sys.argv[1:] = []  # benchmarks read options of their own
+for name in arguments.names or NAMES:
+    import_module(f"benchmarks.{name}").main()
+multiples = figures.multiples(MEASURED)
+print(figures.compare(multiples))
+if arguments.write:
+    figures.write(multiples)

@@ -97,7 +97,7 @@ def each_measure(folder: Path) -> tuple[StepRollouts, dict[str, list[float]]]:
     alternatives = {"reading": lambda: read_step(STEPS, files[STEPS])}
     alternatives |= {name: lambda part=part: part(rollouts) for name, part in measurement.parts.items()}
     alternatives |= {"rouge-score": lambda: by_row(rollouts, earlier)}
-    return rollouts, seconds(alternatives, ROUNDS, time.process_time)
+    return rollouts, seconds("diversity", alternatives, ROUNDS, time.process_time)
 
 
 def main(prompts: int = PROMPTS) -> None:
@@ -117,8 +117,9 @@ def main(prompts: int = PROMPTS) -> None:
     for sample in SAMPLES:
         generator = stream(0, "self-bleu", sample)
         taken = seconds(
-            {"": lambda s=sample, g=generator: self_bleu(responses, g, s)}, rounds=1, clock=time.process_time
-        )
+            f"Self-BLEU of {sample}", {"": lambda s=sample, g=generator: self_bleu(responses, g, s)}, rounds=1,
+            clock=time.process_time,
+        )  # fmt: skip
         print(line(f"Self-BLEU of {sample}", taken[""]))
     steps = f"{EPOCHS * STEPS} steps, {EPOCHS} epochs"
     print(f"  a run of {steps}: {a_step:.2f} s per step, peak {peak:.0f} MiB above a process that only imports")

@@ -86,12 +86,13 @@ def main() -> None:
     torch.set_num_threads(1)
     work = Work()
     measured = seconds(
+        "engine",
         {
             "generate, tokens and log-probs": lambda: work.generate(log_probs=True),
             "generate, tokens only": lambda: work.generate(log_probs=False),
             "engine, decoding": work.decode,
             "engine, verification": work.score,
-        }
+        },
     )
     print(f"engine: {ROWS} responses x {TOKENS} tokens, prompts of {PROMPTS[0]} to {PROMPTS[1]}, one thread")
     for name, values in measured.items():

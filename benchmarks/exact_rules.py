@@ -62,7 +62,7 @@ def scoring(vocabulary: int, drafts: int, length: int) -> dict[str, list[float]]
         "the draft (published, one-hot)": score(), f"and {top} tokens, and the top {top}": score(at=True, top=top),
         "and tokens drawn by Gumbel noise": score(draws=Gumbel(7)),
     }  # fmt: skip
-    return seconds(alternatives, ROUNDS, time.process_time)
+    return seconds(f"scoring in process, vocabulary {vocabulary}", alternatives, ROUNDS, time.process_time)
 
 
 def judging() -> dict[str, list[float]]:
@@ -81,8 +81,8 @@ def judging() -> dict[str, list[float]]:
         return lambda: [judge() for _ in range(20)]
 
     published = lambda: [first_rejection(new[None], old[None], u[None], [JUDGED], 1.0) for _ in range(20)]  # noqa: E731
-    return seconds({"published": published, "residual": by(ResidualRule()), "block": by(BlockRule())}, ROUNDS,
-                   time.process_time)  # fmt: skip
+    alternatives = {"published": published, "residual": by(ResidualRule()), "block": by(BlockRule())}
+    return seconds("judging", alternatives, ROUNDS, time.process_time)
 
 
 def bytes_a_token(top: int) -> float:

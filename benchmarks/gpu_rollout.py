@@ -100,7 +100,7 @@ def main() -> None:
     work = Work(shape)
     strategies = {"vanilla": vanilla} | {f"SPEC-RL, {s:.0%} accepted": accepted(s) for s in SHARES}
     steps = {title: work.step(title, strategy) for title, strategy in strategies.items()}
-    measured = seconds(steps, rounds=shape.rounds, clock=time.perf_counter)
+    measured = seconds(f"rollout in process, {name}", steps, rounds=shape.rounds, clock=time.perf_counter)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
     print(f"engine, {name} on {device}: a step of {shape.prompts * shape.group} rollouts x {shape.tokens} tokens")
     for (title, values), bound in zip(measured.items(), (1.0, *(1 - s for s in SHARES)), strict=True):

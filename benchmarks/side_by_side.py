@@ -5,12 +5,19 @@ import time
 from collections.abc import Callable
 
 ROUNDS = 7
+MEASURED: dict[str, dict[str, list[float]]] = {}
+"""Seconds of each round, of all that this process measured, by title and alternative; see `benchmarks.figures`."""
 
 
 def seconds(
-    alternatives: dict[str, Callable[[], object]], rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_counter
+    title: str,
+    alternatives: dict[str, Callable[[], object]],
+    rounds: int = ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Measure the seconds of each alternative, once per round, after a warm-up round.
+
+    The title says what is measured, and of what size; the first alternative is what others are compared with.
 
     CPU seconds (`time.process_time`) depend less on other load of the machine. They suit work in this process on one
     thread.
@@ -25,6 +32,7 @@ def seconds(
             function()
             if number:
                 measured[name].append(clock() - began)
+    MEASURED[title] = measured
     return measured
 
 

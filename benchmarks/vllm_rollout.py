@@ -95,6 +95,7 @@ class Work:
         self.vllm.engine.reset_prefix_cache()
         with (
             transfer.over(vllm_local, "to_output"),
+            transfer.over(vllm_engine, "rows_of"),
             transfer.over(vllm_engine, "scores_of"),
             transfer.over(vllm_engine, "continuation_of"),
         ):
@@ -169,7 +170,10 @@ def main() -> None:
             strategies = {"vanilla": vanilla} | {f"SPEC-RL, {s:.0%} accepted": accepted(s) for s in SHARES}
             steps: dict[str, Callable[[], None]] = {name: work.step(name, s) for name, s in strategies.items()}
             measured = seconds(
-                steps | {f"phases {s:.0%}": work.phases(s) for s in SHARES}, rounds=rounds, clock=process_time
+                f"vLLM rollout, {title}",
+                steps | {f"phases {s:.0%}": work.phases(s) for s in SHARES},
+                rounds=rounds,
+                clock=process_time,
             )
             work.vllm.close()
         print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, CPU seconds")

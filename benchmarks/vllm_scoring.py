@@ -1,25 +1,27 @@
-"""Cost of reading the log-probs of drafts out of vLLM, against the forward pass that computes them.
+"""Cost of scoring drafts in vLLM, against what cannot be saved: the forward pass, and the head's product for drafts.
 
-Each draft has 1,024 tokens and is one request. The alternatives differ in the request and in the reading of its answer:
+Each draft is one request. The alternatives differ in the request and in the worker that serves it:
 
 - bare: one new token only, so the forward pass and vLLM's scheduling alone;
-- objects: `prompt_logprobs=0`, with one dictionary and one object per token;
-- flat, row by row: `flat_logprobs=True`, read as a sequence of dictionaries, like verl's server does;
-- flat: `flat_logprobs=True`, its list of floats read directly;
-- in the worker: a bare request, and a hook on the model's forward pass. The hook scores the draft's rows, decides on
-  them and keeps one number per draft, which is fetched at the end. `collective_rpc` installs it, so vLLM is not
-  changed. It needs an eager model and reads the runner's batch, which is no public interface.
+- head: the product of the head with as many hidden states as the drafts have tokens, without requests; bare and head
+  together are the limit;
+- worker: `prompt_logprobs=0`, served by `redraft.engines.vllm_worker` and read as the engine in this process does;
+- worker, read by rows: the same, read as a sequence of dictionaries, like verl's servers do;
+- worker, top 32: the law's top as well, for exact rules;
+- stock, and with the top 32: the same requests, served by the method of vLLM's runner that the worker replaces.
 
-Two other ways fail in plain vLLM 0.31. Logits processors see only the last row of a prompt. `prompt_logprob_token_ids`
-gives arrays instead of objects, but only for at most 128 tokens that are the same in every row, and only with the
-runner that needs Triton.
+Where drafts of a group share their prompt, the worker's requests read it from the prefix cache and the others do not.
+Memory is the growth of the process's peak over that of bare requests.
 """
 
 import os
+import resource
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ import torch
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines import vllm_local
+from redraft.engines.laws import LOGITS_AT_ONCE
 from redraft.rollout.acceptance.ratio import first_rejection
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -39,138 +42,176 @@ from vllm import SamplingParams  # isort: skip  # after the environment variable
 from vllm.inputs.engine import tokens_input  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 
-PROMPT, DRAFT = 21, 1024
-TINY_VOCABULARY = 44
-CASES = ((TINY_VOCABULARY, 64, 5), (TINY_VOCABULARY, 256, 3), (32_768, 8, 2))
-"""Size of the vocabulary, number of drafts, number of rounds."""
-LENIENCE = np.exp(0.5)
+TINY_VOCABULARY, TOP = 44, 32
+LARGER = TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Drafts to score; each has a prompt of its own unless it is shared, which then does not end with a block."""
+
+    shape: TinyModel
+    vocabulary: int
+    count: int
+    rounds: int
+    prompt: int = 21
+    draft: int = 1024
+    shared: bool = False
+
+
+CASES = {
+    "tiny preset's model": Case(TinyModel(), TINY_VOCABULARY, 64, 5),
+    "hidden 384": Case(LARGER, 32_768, 8, 3),
+    "hidden 384, Qwen3's vocabulary": Case(LARGER, 151_936, 2, 3),
+    "a group of 8 with one prompt": Case(LARGER, 32_768, 8, 2, prompt=500, draft=512, shared=True),
+}
+LENIENCE = float(np.exp(0.5))
 BARE = {"max_tokens": 1, "detokenize": False, "skip_reading_prefix_cache": True}
 
 
-def save(vocabulary: int, folder: Path) -> Path:
-    """Save the tiny preset's model with random weights, another vocabulary size and more positions."""
-    model = models.initialise(TinyModel(), make_tokenizer())
-    if vocabulary != TINY_VOCABULARY:
-        model.resize_token_embeddings(vocabulary, mean_resizing=False)
+def save(case: Case, folder: Path) -> Path:
+    """Save a model with random weights, another vocabulary size and more positions."""
+    model = models.initialise(case.shape, make_tokenizer())
+    if case.vocabulary != TINY_VOCABULARY:
+        model.resize_token_embeddings(case.vocabulary, mean_resizing=False)
     model.config.max_position_embeddings = 2048
     model.save_pretrained(folder)
     return folder
 
 
-def install_acceptance(worker: Any) -> None:
-    """Install the hook on a worker's model; it decides on drafts by the `extra_args` of their requests."""
-    runner, model = worker.model_runner, worker.model_runner.get_model()
-    worker.prefixes = {}
-
-    def decide(_: torch.nn.Module, __: Any, hidden: torch.Tensor) -> None:
-        starts = runner.query_start_loc.np
-        for row, name in enumerate(runner.input_batch.req_ids):
-            request = runner.requests[name]
-            given = request.sampling_params.extra_args
-            if not given or name in worker.prefixes:
-                continue
-            first, old, u = given["first"], given["old_log_probs"], given["uniforms"]
-            rows = hidden[starts[row] + first : starts[row] + first + len(old)]
-            law = model.compute_logits(rows).float().log_softmax(-1)
-            draft = torch.tensor(request.prompt_token_ids[first + 1 :])
-            new = law.gather(1, draft[:, None])[:, 0].numpy()
-            worker.prefixes[name] = int(first_rejection(new[None], old[None], u[None], [len(old)], LENIENCE)[0])
-
-    worker.decide = model.register_forward_hook(decide)
+def use_stock(worker: Any, stock: bool) -> None:
+    """Serve by the method that the worker's runner replaces, or by its own again."""
+    runner = worker.model_runner
+    if stock:
+        runner._get_prompt_logprobs_dict = MethodType(type(runner).__bases__[0]._get_prompt_logprobs_dict, runner)
+    else:
+        del runner._get_prompt_logprobs_dict
 
 
-def take_prefixes(worker: Any) -> dict[str, int]:
-    """Return and reset the prefix lengths by request."""
-    taken, worker.prefixes = worker.prefixes, {}
-    return taken
-
-
-def remove_acceptance(worker: Any) -> None:
-    """Remove the hook."""
-    worker.decide.remove()
+def multiply(worker: Any, rows: int) -> None:
+    """Logits of so many hidden states, in chunks as large as the worker's."""
+    runner = worker.model_runner
+    hidden = torch.randn(rows, runner.model_config.get_hidden_size(), dtype=runner.dtype, device=runner.device)
+    size = max(1, LOGITS_AT_ONCE[hidden.device.type] // runner.model_config.get_vocab_size())
+    with torch.inference_mode():
+        for chunk in hidden.split(size):
+            runner.model.compute_logits(chunk)
 
 
 class Work:
     """The same drafts for each alternative, and the same decision on them."""
 
-    def __init__(self, folder: Path, vocabulary: int, count: int) -> None:
+    def __init__(self, folder: Path, case: Case) -> None:
         rng = np.random.default_rng(0)
-        self.sequences = rng.integers(2, vocabulary, (count, PROMPT + DRAFT)).tolist()
-        self.old = -rng.standard_exponential((count, DRAFT)).astype(np.float32) - np.float32(np.log(vocabulary))
-        self.uniforms = 1.0 - rng.random((count, DRAFT))
-        size = 2 * 2 * 96 * 4 * (count + 1) * 2 * DRAFT  # two layers' keys and values, with room to spare
-        self.vllm = vllm_local.LocalVLLM(folder, PROMPT + DRAFT + 1, count, cache_bytes=size)
+        self.case, count = case, case.count
+        prompts = rng.integers(2, case.vocabulary, (count, case.prompt))
+        drafts = rng.integers(2, case.vocabulary, (count, case.draft))
+        self.sequences = np.hstack([prompts[:1].repeat(count, 0) if case.shared else prompts, drafts]).tolist()
+        self.old = -rng.standard_exponential(drafts.shape).astype(np.float32) - np.float32(np.log(case.vocabulary))
+        self.uniforms = 1.0 - rng.random(drafts.shape)
+        shape, length = case.shape, case.prompt + case.draft
+        size = 2 * shape.layers * shape.heads * shape.head_dim * 4 * (count + 1) * 2 * length  # with room to spare
+        self.vllm = vllm_local.LocalVLLM(folder, length + 1, count, cache_bytes=size)
         self.prefixes: dict[str, list[int]] = {}
 
-    def _serve(self, settings: Callable[[int], dict[str, Any]]) -> list[Any]:
-        """Serve all drafts; returns vLLM's answers in order."""
+    def serve(self, **settings: Any) -> list[Any]:
+        """Serve all drafts, with an empty cache first; returns vLLM's answers in order."""
         engine, answers = self.vllm.engine, {}
         engine.reset_prefix_cache()
+        params = SamplingParams(**(BARE | settings), output_kind=RequestOutputKind.FINAL_ONLY)
         for i, sequence in enumerate(self.sequences):
-            params = SamplingParams(**settings(i), output_kind=RequestOutputKind.FINAL_ONLY)
             engine.add_request(str(i), tokens_input(sequence), params)
         while engine.has_unfinished_requests():
             answers.update({output.request_id: output for output in engine.step()})
         return [answers[str(i)] for i in range(len(self.sequences))]
 
+    def head(self) -> None:
+        """Run the alternative "head"."""
+        self.vllm.engine.collective_rpc(multiply, args=(self.case.count * self.case.draft,))
+
+    def scored(self, name: str, read: Callable[[Any], list[float]], top: int = 0) -> Callable[[], None]:
+        """An alternative that serves by the worker."""
+
+        def run() -> None:
+            asked = {"extra_args": {"scored_from": self.case.prompt - 1}, "skip_reading_prefix_cache": False}
+            self._decide(name, [read(a) for a in self.serve(prompt_logprobs=top, flat_logprobs=True, **asked)])
+
+        return run
+
+    def stock(self, name: str, read: Callable[[Any], list[float]], top: int = 0) -> Callable[[], None]:
+        """An alternative that serves by vLLM's own method."""
+
+        def run() -> None:
+            engine = self.vllm.engine
+            engine.collective_rpc(use_stock, args=(True,))
+            self._decide(name, [read(answer) for answer in self.serve(prompt_logprobs=top, flat_logprobs=True)])
+            engine.collective_rpc(use_stock, args=(False,))
+
+        return run
+
     def _decide(self, name: str, log_probs: list[list[float]]) -> None:
-        new = np.array([row[-DRAFT:] for row in log_probs], dtype=np.float32)
-        cut = first_rejection(new, self.old, self.uniforms, [DRAFT] * len(new), float(LENIENCE))
+        length = self.case.draft
+        new = np.array([row[-length:] for row in log_probs], dtype=np.float32)
+        cut = first_rejection(new, self.old, self.uniforms, [length] * len(new), LENIENCE)
         self.prefixes[name] = cut.tolist()
 
-    def bare(self) -> None:
-        """Run the alternative "bare"."""
-        self._serve(lambda _: BARE)
 
-    def objects(self) -> None:
-        """Run the alternative "objects"."""
-        answers = self._serve(lambda _: BARE | {"prompt_logprobs": 0})
-        self._decide("objects", [_row_by_row(answer) for answer in answers])
-
-    def flat_row_by_row(self) -> None:
-        """Run the alternative "flat, row by row"."""
-        answers = self._serve(lambda _: BARE | {"prompt_logprobs": 0, "flat_logprobs": True})
-        self._decide("flat, row by row", [_row_by_row(answer) for answer in answers])
-
-    def flat(self) -> None:
-        """Run the alternative "flat"."""
-        answers = self._serve(lambda _: BARE | {"prompt_logprobs": 0, "flat_logprobs": True})
-        self._decide("flat", [answer.prompt_logprobs.logprobs for answer in answers])
-
-    def in_the_worker(self) -> None:
-        """Run the alternative "in the worker"."""
-        engine = self.vllm.engine
-        engine.collective_rpc(install_acceptance)
-        self._serve(
-            lambda i: (
-                BARE | {"extra_args": {"first": PROMPT - 1, "old_log_probs": self.old[i], "uniforms": self.uniforms[i]}}
-            )
-        )
-        (taken,) = engine.collective_rpc(take_prefixes)
-        engine.collective_rpc(remove_acceptance)
-        by_request = {name.split("-")[0]: prefix for name, prefix in taken.items()}
-        self.prefixes["in the worker"] = [by_request[str(i)] for i in range(len(self.sequences))]
+def flat(answer: Any) -> list[float]:
+    """Log-probs of the prompt's own tokens, out of the list of floats."""
+    return [row[0] for row in vllm_local.to_output(answer).extra_fields["prompt_logprobs"][:-1]]
 
 
-def _row_by_row(answer: Any) -> list[float]:
+def of_tops(answer: Any) -> list[float]:
+    """Log-probs of the prompt's own tokens beside the most probable ones."""
+    log_probs: list[float] = answer.prompt_logprobs.logprobs
+    return log_probs[:: TOP + 1]
+
+
+def by_rows(answer: Any) -> list[float]:
     """Log-prob of the first entry of each row's dictionary."""
     return [row[next(iter(row))].logprob for row in answer.prompt_logprobs[1:]]
 
 
+def peak() -> float:
+    """Largest memory of this process so far, MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def growth(work: Work, alternatives: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """MiB by which the peak grows with each alternative over what came before; the smallest comes first."""
+    work.serve()
+    found, before = {}, peak()
+    for name in ("worker", "worker, top 32", "stock"):
+        alternatives[name]()
+        found[name] = peak() - before
+    return found
+
+
+def report(case: Case, measured: dict[str, list[float]], memory: dict[str, float]) -> None:
+    """Print seconds, tokens a second, and ratios to the bare request and to the limit."""
+    limit = [a + b for a, b in zip(measured["bare"], measured["head"], strict=True)]
+    for name, values in (measured | {"limit: bare and head": limit}).items():
+        speed = f"{case.count * case.draft / float(np.median(values)):9.0f} tokens/s"
+        ratios = f"{ratio(values, measured['bare']):6.2f} of bare {ratio(values, limit):6.2f} of the limit"
+        print(f"{line(name, values)}  {speed}  {ratios}" + (f"  {memory[name]:6.0f} MiB" if name in memory else ""))
+
+
 def main() -> None:
-    """Print seconds and ratios to the bare request; fails if two alternatives cut a draft at different tokens."""
-    for vocabulary, count, rounds in CASES:
+    """Print a table for each case; fails if two alternatives cut a draft at different tokens."""
+    for title, case in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            work = Work(save(vocabulary, Path(folder)), vocabulary, count)
+            work = Work(save(case, Path(folder)), case)
             alternatives: dict[str, Callable[[], object]] = {
-                "bare forward pass": work.bare, "objects": work.objects, "flat, row by row": work.flat_row_by_row,
-                "flat": work.flat, "in the worker": work.in_the_worker,
+                "bare": work.serve, "head": work.head, "worker": work.scored("worker", flat),
+                "worker, read by rows": work.scored("worker, read by rows", by_rows),
+                "worker, top 32": work.scored("worker, top 32", of_tops, TOP),
+                "stock": work.stock("stock", flat), "stock, top 32": work.stock("stock, top 32", of_tops, TOP),
             }  # fmt: skip
-            measured = seconds(alternatives, rounds, process_time)
+            memory = growth(work, alternatives)
+            measured = seconds(f"vLLM scoring, {title}", alternatives, case.rounds, process_time)
             work.vllm.close()
-        print(f"vLLM, scoring {count} drafts x {DRAFT} tokens, vocabulary {vocabulary}: CPU seconds")
-        for name, values in measured.items():
-            print(f"{line(name, values)}  {ratio(values, measured['bare forward pass']):.2f} of bare")
+        print(f"vLLM, {title}: {case.count} drafts x {case.draft} tokens, vocabulary {case.vocabulary}: CPU seconds")
+        report(case, measured, memory)
         assert len({tuple(cut) for cut in work.prefixes.values()}) == 1, "the alternatives decide differently"
 
 

@@ -16,6 +16,7 @@ def main() -> None:
     preset = "tiny" if "Nothing to be done" in snakemake("-n") else "smoke"
     snakemake("--config", f"preset={preset}")
     measured = seconds(
+        "workflow",
         {
             "dry run, tiny preset": lambda: snakemake("-n", "--forceall"),
             "dry run, paper preset, all cells": lambda: snakemake("-n", "reproduction", "--config", "preset=paper"),

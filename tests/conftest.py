@@ -63,12 +63,14 @@ LONGEST = (
     "test_freeze", "test_cli", "test_instructions", "test_selfspec_fit", "test_engines",
 )  # fmt: skip
 """Test files that start first, in this order, so that no worker waits for them at the end."""
+LAST = ("test_vllm_speculation",)
+"""Behind all others: n-grams load numba, and the installed vLLM can make no other engine in a process that has it."""
 
 
 def pytest_collection_modifyitems(items):
     check_marks(items)
-    order = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    order = {name: i for i, name in enumerate(LONGEST)} | dict.fromkeys(LAST, len(LONGEST) + 1)
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
 def pytest_collection_finish():

@@ -134,8 +134,7 @@ class ScriptedSession:
     @staticmethod
     def residual(law, first):
         rest = law.copy()
-        rest[first.tokens] -= first.accepted
-        rest = np.maximum(rest, 0.0)
+        rest[first.tokens] *= first.left
         return rest if rest.any() else law
 
     @staticmethod

@@ -36,7 +36,7 @@ def test_a_rule_that_should_be_exact_and_is_not_ends_in_an_error(capsys, monkeyp
         def behind(self, laws, kept):
             return None
 
-    monkeypatch.setattr(rules, "RULES", {"residual": (Wrong(), 4)})
+    monkeypatch.setattr(rules, "RULES", {"residual": (Wrong(), 4, False)})
     monkeypatch.setattr(rules, "DRIFTS", (0.3,))
     code, out, _ = audited(capsys, "rules", "--json")
     assert code == 1

@@ -366,7 +366,7 @@ def test_two_checkpoints_are_kept_with_the_groups_that_wait(tmp_path):
     assert folder.name == run_fingerprint(make_run(batch=4))
     assert sorted(path.name for path in folder.iterdir()) == ["step-000005", "step-000006"]
     content = read_json(folder / "step-000005" / "state.json")
-    assert (content["format"], content["step"], content["training_step"], content["inputs"]) == (2, 5, 2, INPUTS)
+    assert (content["format"], content["step"], content["training_step"], content["inputs"]) == (3, 5, 2, INPUTS)
     assert set(content["sha256"]) == set(content["bytes"]) == {"policy.json", "schedule/waiting.arrow"}
     one = Campaign(make_run(batch=4), tmp_path, INPUTS, PROBLEMS)
     waiting = [one.checkpoints.schedule(folder / f"step-00000{step}").waiting["waiting"] for step in (5, 6)]
@@ -385,7 +385,7 @@ def files_of(folder):
     return {str(file): sha256(file) for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("version", [None, 1, 3])
+@pytest.mark.parametrize("version", [None, 1, 2, 4])
 def test_checkpoints_of_another_format_are_refused_in_one_message(version, stopped):
     (file,) = stopped.glob("checkpoints/*/*/state.json")
     content = read_json(file) | {"format": version}

@@ -400,9 +400,9 @@ def test_other_tokens_are_scored_in_the_drafts_places(exact):
 @pytest.mark.parametrize("prefix", [[], [1, 2]], ids=["at once", "behind a prefix"])
 def test_a_residual_is_the_law_of_the_first_token_only(prefix, exact):
     engine, law = exact.engine(1), law_of(exact, PROMPT, prefix)
-    accepted = law * [0.5, 1.0, 0.0, 1.5, 0.2, 0.0]
-    rest = np.maximum(law - accepted, 0)
-    first = Residual(np.array([0, 1, 3, 4], dtype=np.int32), accepted[[0, 1, 3, 4]])
+    left = np.array([0.5, 0.0, 1.0, 1e-9, 0.8, 1.0])
+    rest = law * left
+    first = Residual(np.array([0, 1, 3, 4], dtype=np.int32), left[[0, 1, 3, 4]])
     wishes = {"prefix": np.array(prefix, dtype=np.int32), "first": first}
     found = fractions(exact, engine, on_a_grid(), **wishes)
     np.testing.assert_allclose(found, rest / rest.sum(), atol=1.5 / GRID)
@@ -423,8 +423,67 @@ def test_a_residual_is_the_law_of_the_first_token_only(prefix, exact):
 
 def test_a_residual_without_mass_is_the_policys_law(exact):
     engine, law = exact.engine(1), law_of(exact, PROMPT)
-    first = Residual(ALL.astype(np.int32), law * (1 + 1e-3))
+    first = Residual(ALL.astype(np.int32), np.zeros(VOCABULARY))
     np.testing.assert_allclose(fractions(exact, engine, on_a_grid(), first=first), law, atol=1.5 / GRID)
+
+
+def by_seeds():
+    """Draws of vLLM, which makes a seed of each first uniform."""
+    return [Inversion(np.array([u])) for u in uniforms(0, "seeds", count=GRID)]
+
+
+@pytest.mark.parametrize("prefix", [[], [1, 2]], ids=["at once", "behind a prefix"])
+def test_vllm_draws_the_first_token_alone_from_a_residual(prefix, vllm):
+    engine, law = vllm.engine(1), law_of(vllm, PROMPT, prefix)
+    left = np.array([0.5, 0.0, 1.0, 1e-9, 0.8, 1.0])
+    first, behind = Residual(ALL.astype(np.int32), left), np.array(prefix, dtype=np.int32)
+    found = fractions(vllm, engine, by_seeds(), prefix=behind, first=first)
+    assert misfit(found, law * left / (law * left).sum()) < 29.9
+
+    async def long(i):
+        async with engine.session(PROMPT) as session:
+            draws = uniforms(0, "long", i, count=6)
+            whole = await session.decode(behind, 6, Inversion(draws), first)
+            start = np.concatenate([behind, whole.tokens[:1]])
+            again = None if EOS in whole.tokens[:1] else await session.decode(start, 5, Inversion(draws[1:]))
+            return whole, again
+
+    for whole, again in vllm.run(*map(long, range(20))):
+        expected = vllm.log_probs(1, [*PROMPT, *prefix], whole.tokens)
+        np.testing.assert_allclose(whole.log_probs, expected, atol=1e-4, err_msg="log-probs are the policy's")
+        assert (EOS in whole.tokens) is (whole.finish is Finish.EOS)
+        assert whole.tokens[1:].tolist() == ([] if again is None else again.tokens.tolist())
+
+
+def test_vllm_draws_the_policys_law_where_a_residual_has_no_mass(vllm):
+    nothing = Residual(ALL.astype(np.int32), np.zeros(VOCABULARY))
+    assert misfit(fractions(vllm, vllm.engine(1), by_seeds(), first=nothing), law_of(vllm, PROMPT)) < 29.9
+
+
+@pytest.mark.parametrize("top", [1, 3, VOCABULARY])
+def test_vllm_says_the_top_of_the_law_with_scores_and_with_sampled_tokens(top, vllm):
+    engine = vllm.engine(1)
+
+    async def one(i):
+        async with engine.session(PROMPT) as session:
+            draft = np.append(long_draft(i, 5), EOS).astype(np.int32)
+            scores, first = await session.score(draft, top=top), Residual(np.array([2]), np.array([0.1])) if i else None
+            draws = Inversion(uniforms(0, "top", i, count=6))
+            return draft, scores, await session.decode(draft[:2], 6, draws, first, top)
+
+    for draft, scores, made in vllm.run(*map(one, range(4))):
+        for tokens, law, known in ((draft, scores.top, 0), (np.append(draft[:2], made.tokens), made.top, 2)):
+            assert law.tokens.shape == law.log_probs.shape == (len(tokens) - known, top)
+            assert (law.tokens.dtype, law.log_probs.dtype) == (np.int32, np.float32)
+            for place in range(known, len(tokens)):
+                expected = law_of(vllm, PROMPT, tokens[:place])
+                assert set(law.tokens[place - known]) == set(np.argsort(-expected)[:top])
+                given = np.exp(law.log_probs[place - known])
+                np.testing.assert_allclose(given, expected[law.tokens[place - known]], atol=1e-4)
+        for place, (token, log_prob) in enumerate(zip(draft, scores.log_probs, strict=True)):
+            among = token in scores.top.tokens[place]
+            exact = np.log(law_of(vllm, PROMPT, draft[:place])[token])
+            assert log_prob == (pytest.approx(exact, abs=1e-4) if among else -np.inf)
 
 
 def test_gumbel_noise_draws_the_policys_law(exact):

@@ -9,8 +9,17 @@ from redraft.audit.enumeration import Space
 from redraft.audit.goodness import LEVEL, POWER, draws_for, g_test, power
 from redraft.audit.models import drifting
 from redraft.config import Experiments
+from redraft.config.capability import Capability
 from redraft.config.model import TinyModel
-from redraft.config.reuse import BlockReuse, CoupledReuse, OneHotReuse, ResidualReuse, Speculative, Vanilla
+from redraft.config.reuse import (
+    BlockReuse,
+    CoupledReuse,
+    OneHotReuse,
+    ResidualReuse,
+    Speculative,
+    Vanilla,
+    WeightedReuse,
+)
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.strategies.exact import is_renewed
@@ -30,7 +39,10 @@ from tests.groups import (
     roll_out,
 )
 
-EXACT = [ResidualReuse(top=VOCABULARY), ResidualReuse(top=2), BlockReuse(top=3), OneHotReuse(), CoupledReuse()]
+EXACT = [
+    ResidualReuse(top=VOCABULARY), ResidualReuse(top=2), BlockReuse(top=3), WeightedReuse(top=VOCABULARY),
+    OneHotReuse(), CoupledReuse(),
+]  # fmt: skip
 every_method = pytest.mark.parametrize("method", EXACT, ids=lambda m: f"{m.kind}-{m.retention.top}")
 WORLD = ScriptedWorld()
 
@@ -187,10 +199,16 @@ def a_cell(folder, reuse, preset="tiny"):
 
 
 @every_method
-def test_vllm_refuses_exact_rules_with_the_reason(method, folder):
+def test_vllm_refuses_exact_rules_that_it_cannot_do_with_the_reason_and_what_it_can(method, folder):
     reuse = method.model_dump(mode="json", exclude_defaults=True) | {"kind": method.kind}
     a_cell(folder, reuse).check_supported()
-    refused = a_cell(folder, reuse, "verl-tiny")
-    assert all(str(need) in refused.unsupported for need in method.needs)
-    with pytest.raises(UserError, match="engine.kind verl cannot do"):
-        refused.check_supported()
+    run = a_cell(folder, reuse, "verl-tiny")
+    if method.kind != "gumbel":
+        assert run.unsupported == ""
+        run.check_supported()
+        return
+    assert run.unsupported == f"engine.kind verl cannot do {Capability.GUMBEL}"
+    with pytest.raises(UserError, match="engine.kind verl cannot do") as error:
+        run.check_supported()
+    able = "adaptive, block, delayed, one_hot, random, residual, speculative, staged, vanilla, weighted"
+    assert error.value.allowed == able

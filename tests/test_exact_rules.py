@@ -39,7 +39,8 @@ def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows
     assert {row.rule for row in audited} == set(RULES)
     for row in audited:
         exact = not row.rule.startswith("published")
-        assert row.verdict == ("exact" if exact else "not exact, as its formula"), row
+        by_weight = "exact by weight" if row.rule.startswith("weighted") else "exact"
+        assert row.verdict == (by_weight if exact else "not exact, as its formula"), row
         assert row.passes
         if exact:
             assert max(row.first, row.last) <= EXACT
@@ -51,11 +52,22 @@ def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 1000), drift=st.floats(0.01, 4), top=st.integers(0, 3),
-    rule=st.sampled_from(sorted(EXACT_RULES)),
+    rule=st.sampled_from(sorted(EXACT_RULES)), both=st.booleans(),
 )  # fmt: skip
-def test_any_policies_and_any_number_of_stored_tokens_leave_the_law_exact(seed, drift, top, rule):
+def test_any_policies_and_any_number_of_stored_tokens_leave_the_law_exact(seed, drift, top, rule, both):
     policies = [Policy(SMALL, seed, number, drift) for number in (1, 2, 3)]
-    assert max(over_visits(EXACT_RULES[rule], policies, top)) <= EXACT
+    assert max(over_visits(EXACT_RULES[rule], policies, top, both)) <= EXACT
+
+
+def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejection():
+    """q stores tokens 0 and 1; the policy's top has 1 and 2. Of 0 nothing is accepted, so all of it is left."""
+    q, p = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+    own = lambda token: -np.inf if token == 0 else math.log(p[token])  # noqa: E731
+    laws = [Laws(np.array([token]), np.array([own(token)]), np.log(q[[token]]), np.array([[0, 1]]),
+                 np.array([[-np.inf, math.log(0.3)]]), np.log(q[None, :2])) for token in range(3)]  # fmt: skip
+    for rule in (ResidualRule(), BlockRule()):
+        assert [float(rule.chances(of_token)[0]) for of_token in laws] == pytest.approx([0, 1, 0])
+        assert rule.behind(laws[0], 0).left == pytest.approx([1, 0])
 
 
 @settings(max_examples=25)

@@ -39,7 +39,12 @@ ALLOWED = {
     },
     "redraft.theory": set(),
     "redraft.audit": {
-        "redraft.config.reuse", "redraft.engines", "redraft.errors", "redraft.rollout",
+        "redraft.config.capability", "redraft.config.reuse", "redraft.engines", "redraft.errors", "redraft.rollout",
+    },
+    "redraft.predict": {
+        "redraft.config", "redraft.engines", "redraft.errors", "redraft.files", "redraft.layout",
+        "redraft.ops.provenance", "redraft.rollout", "redraft.tasks", "redraft.train.models",
+        "redraft.train.run_folder",
     },
     "redraft.selfspec": {"redraft.errors", "redraft.files"},
     "redraft.verl_cpu": set(),
@@ -68,7 +73,15 @@ ONLY_IN = {
     "hydra": {"redraft.train"},
     "omegaconf": {"redraft.train"},
     "vllm": {"redraft.engines", "redraft.train", "redraft.verl_cpu"},
-    "torch": {"redraft.audit", "redraft.engines", "redraft.train", *SAMPLERS, "redraft.verl_cpu", *ENTRANCES},
+    "torch": {
+        "redraft.audit",
+        "redraft.engines",
+        "redraft.predict",
+        "redraft.train",
+        *SAMPLERS,
+        "redraft.verl_cpu",
+        *ENTRANCES,
+    },
     "transformers": {
         "redraft.audit",
         "redraft.engines",

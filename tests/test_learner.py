@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Vanilla
+from redraft.config.reuse import WeightedReuse
 from redraft.errors import UserError
 from redraft.rollout.strategies.staged import REPLAYS
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
@@ -56,10 +57,11 @@ def groups_of(sequences, rewards=REWARDS, sizes=(GROUP,) * PROMPTS, **of_samples
     ]
 
 
-def a_sample(prompt, index, sequence, reward, log_probs=None, **fields):
+def a_sample(prompt, index, sequence, reward, log_probs=None, log_weights=None, **fields):
     tokens = np.array(sequence[1], np.int32)
     stored = np.zeros(len(tokens), np.float32) if log_probs is None else log_probs
-    rollout = Rollout(prompt, index, tokens, stored, np.zeros(len(tokens), np.int32), Finish.LENGTH)
+    rollout = Rollout(prompt, index, tokens, stored, np.zeros(len(tokens), np.int32), Finish.LENGTH,
+                      log_weights=log_weights)  # fmt: skip
     return Sample(rollout, float(reward), **fields)
 
 
@@ -314,14 +316,18 @@ def gradients(learner, groups, prompts):
     return found, learner.update(groups, prompts, StageClock(time.process_time))
 
 
-def gradient_by_hand(learner, sequences, advantage, rows, old=None, mode="token-mean"):
-    """Gradient of PPO's clipped loss over these rows; `old` are log-probabilities by row, the policy's own if none."""
+def gradient_by_hand(learner, sequences, advantage, rows, old=None, mode="token-mean", weights=None):
+    """Gradient of PPO's clipped loss over these rows; `old` are log-probabilities by row, the policy's own if none.
+
+    `weights` are factors of the tokens' losses by row.
+    """
     terms = []
     for row in rows:
         (now,) = log_probs_by_hand(learner.policy, [sequences[row]])
         before = now.detach() if old is None else torch.from_numpy(old[row])
         ratio, a = (now - before).exp(), float(advantage[row])
-        terms.append(-torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a))
+        factor = 1.0 if weights is None else torch.from_numpy(weights[row])
+        terms.append(-torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a) * factor)
     sums = torch.stack([term.sum() for term in terms])
     means = torch.stack([term.mean() for term in terms])
     loss = {
@@ -479,6 +485,38 @@ def test_stored_log_probs_are_the_denominator_of_the_ratio(untrained, ragged):
     assert clipped.any()
 
 
+def test_drift_is_of_the_policies_that_sampled_from_the_current_one(untrained, ragged):
+    learner, rng = make_learner(plain(), untrained), np.random.default_rng(5)
+    with torch.no_grad():
+        now = [log_probs.numpy() for log_probs in log_probs_by_hand(learner.policy, ragged)]
+    stored = {row: now[row] + rng.normal(0, 0.5, len(now[row])).astype(np.float32) for row in range(12)}
+    _, metrics = gradients(learner, groups_of(ragged, sizes=SIZES, log_probs=stored), prompts_of(ragged, SIZES))
+    gaps = np.concatenate([now[row] - stored[row] for row in range(12)])
+    assert metrics["drift"] == pytest.approx((np.exp(gaps) - 1 - gaps).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_importance_weights_multiply_the_policy_loss_and_are_truncated(level, untrained, ragged):
+    rng = np.random.default_rng(5)
+    weights = {row: rng.normal(0, 0.4, len(ragged[row][1])).astype(np.float32) for row in (0, 2, 6, 7)}
+    reuse = WeightedReuse(weights={"level": level, "bound": 1.5})
+    learner = make_learner(plain().model_copy(update={"reuse": reuse}), untrained)
+    groups = groups_of(ragged, sizes=SIZES, log_weights=weights)
+    (found,), metrics = gradients(learner, groups, prompts_of(ragged, SIZES))
+    own = [weights.get(row, np.zeros(len(ragged[row][1]), np.float32)) for row in range(12)]
+    if level == "sequence":
+        own = [np.full_like(row, row.sum()) for row in own]
+    factors = [np.minimum(np.exp(row), 1.5) for row in own]
+    assert_same(found, gradient_by_hand(learner, ragged, standardised(REWARDS), range(12), weights=factors))
+    assert any((row == 1.5).any() for row in factors)
+    assert 0 < metrics["effective_samples"] < 1
+    assert metrics["mean_weight"] > 0
+    without = make_learner(plain(), untrained)
+    (plainly,), others = gradients(without, groups, prompts_of(ragged, SIZES))
+    assert "mean_weight" not in others
+    assert any(not torch.allclose(one, other) for one, other in zip(plainly, found, strict=True))
+
+
 @pytest.mark.parametrize("algorithm", [GRPO(), PPO(), RLOO()], ids=lambda a: a.kind)
 def test_a_mini_batch_whose_gradient_is_stopped_everywhere_makes_no_step(algorithm, untrained, ragged):
     learner = make_learner(make_run(algorithm, 1), untrained)
@@ -502,4 +540,4 @@ def test_a_batch_whose_gradient_is_stopped_everywhere_changes_nothing(algorithm,
              for parameter in learner.parts[name].parameters()]  # fmt: skip
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert metrics.keys() == learner.metrics_without_update.keys()
-    assert {name for name, value in metrics.items() if value is not None} == {"entropy"}
+    assert {name for name, value in metrics.items() if value is not None} == {"entropy", "drift"}

@@ -11,7 +11,8 @@ import pytest
 from mutants.faults import ROOT, Fault, faults
 from mutants.trial import Outcome, trial
 
-PACKAGES = {"rollout", "engines", "train", "evaluate", "tasks", "config", "analysis", "theory", "selfspec", "commands"}
+PACKAGES = {"rollout", "engines", "train", "evaluate", "tasks", "config", "analysis", "theory", "selfspec", "commands",
+            "predict", "audit"}  # fmt: skip
 
 
 def test_every_fault_changes_one_place_of_a_file_into_another_program():
@@ -38,7 +39,8 @@ def test_every_package_of_the_core_has_faults_and_a_part_can_be_chosen():
     chosen = faults(["analysis/tables.py", "src/redraft/rollout/acceptance/"])
     assert {fault.file for fault in chosen} == {
         "analysis/tables.py", "src/redraft/rollout/acceptance/random_cut.py", "src/redraft/rollout/acceptance/ratio.py",
-        *(f"src/redraft/rollout/acceptance/{name}.py" for name in ("block", "coupling", "laws", "residual", "rule")),
+        *(f"src/redraft/rollout/acceptance/{name}.py"
+          for name in ("block", "coupling", "laws", "residual", "rule", "weighted")),
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"no faults are listed for nothing\.py"):
         faults(["nothing.py"])

@@ -393,16 +393,25 @@ def test_a_stand_in_is_named_once_a_page_and_not_at_every_figure(campaign):
     assert stand_in in (campaign / "results/tiny/figures/spec_rl/figure04.svg").read_text(encoding="utf-8"), "a file"
 
 
-HINTS = """setTimeout(() => { document.title = JSON.stringify([...document.querySelectorAll(".scroll")]
-  .filter(box => box.checkVisibility())
-  .map(box => [box.scrollWidth > box.clientWidth + 1, !box.previousElementSibling.hidden])); }, 500);"""
+HINTS = """const look = (times) => {
+  const boxes = [...document.querySelectorAll(".scroll")].filter(box => box.checkVisibility())
+    .map(box => [box.scrollWidth > box.clientWidth + 1, !box.previousElementSibling.hidden]);
+  document.title = JSON.stringify(boxes);
+  if (times && boxes.some(([wider, said]) => wider !== said)) setTimeout(() => look(times - 1), 500);
+};
+setTimeout(() => look(20), 500);"""
+"""A page hears of its boxes' sizes with its first frame, which comes late on a loaded machine."""
 
 
 @pytest.mark.parametrize("width", [500, 1400])
 def test_a_table_that_is_wider_than_the_window_says_that_it_can_be_scrolled(campaign, width):
-    found = dom(campaign / "results/tiny/report/tables.html", HINTS, width=width)
-    boxes = json.loads(html.unescape(re.search("<title>(.*?)</title>", found)[1]))
-    assert all(wider == said for wider, said in boxes)
+    page, boxes = campaign / "results/tiny/report/tables.html", []
+    for attempt in range(1, 6):  # on a loaded machine a browser without a window may end before its first frame
+        found = dom(page, HINTS, width=width, seconds=20 * attempt)
+        boxes = json.loads(html.unescape(re.search("<title>(.*?)</title>", found)[1]))
+        if all(wider == said for wider, said in boxes):
+            break
+    assert [wider for wider, _ in boxes] == [said for _, said in boxes]
     assert {wider for wider, _ in boxes} >= ({True} if width == 500 else {False})
 
 

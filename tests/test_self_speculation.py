@@ -241,7 +241,7 @@ def test_the_test_sees_tokens_that_are_kept_too_often(monkeypatch):
 
 def test_a_residual_first_token_and_the_top_of_each_law_are_served(qwen3):
     forbidden = np.arange(2, 20, dtype=np.int32)
-    first = Residual(forbidden, np.ones(len(forbidden)))
+    first = Residual(forbidden, np.zeros(len(forbidden)))
     prompts = [job.prompt for job in make_jobs(12)]
     keys = [*(uniforms(0, "first", i, count=LIMIT) for i in range(6)), *range(6)]
     for prompt, found in zip(prompts, sampled(speculating(qwen3, 3), prompts, keys, top=3, first=first), strict=True):

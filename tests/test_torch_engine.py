@@ -21,6 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from redraft.engines import laws
 from redraft.engines.loop import Outside
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
@@ -143,10 +144,24 @@ def test_temperature_enters_scores_and_samples(qwen3):
     check_against_plain_forward(qwen3, jobs, run(make_engine(qwen3, temperature=0.7), jobs), temperature=0.7)
 
 
-def test_a_large_vocabularys_logits_are_normalised_row_by_row_to_the_same(qwen3, monkeypatch):
-    monkeypatch.setattr("redraft.engines.scoring.LOGITS_AT_ONCE", 0)
+def test_a_large_vocabularys_logits_are_made_position_by_position_to_the_same(qwen3, monkeypatch):
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 0)
     jobs = make_jobs()
     check_against_plain_forward(qwen3, jobs, run(make_engine(qwen3), jobs))
+
+
+def test_only_the_positions_of_drafts_have_logits(qwen3):
+    jobs = [job for job in make_jobs(20) if job.scores]
+    engine, positions = make_engine(qwen3), []
+
+    async def score(job):
+        async with engine.session(job.prompt) as session:
+            await session.score(job.draft)
+
+    counting = qwen3.lm_head.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[0]))
+    engine.run(*map(score, jobs))
+    counting.remove()
+    assert sum(positions) == sum(len(job.draft) for job in jobs) == engine.usage.scored_tokens
 
 
 def test_tokens_depend_on_nothing_but_prompt_prefix_and_uniforms(qwen3):
@@ -447,9 +462,9 @@ def law_of(model, prompt, response):
     return law[len(prompt) - 1 : -1].numpy()
 
 
-@pytest.mark.parametrize("at_once", [1 << 26, 0], ids=["together", "row by row"])
+@pytest.mark.parametrize("at_once", [1 << 26, 0], ids=["together", "one by one"])
 def test_other_tokens_are_scored_in_the_same_pass(qwen3, monkeypatch, at_once):
-    monkeypatch.setattr("redraft.engines.scoring.LOGITS_AT_ONCE", at_once)
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", at_once)
     jobs, engine = [job for job in make_jobs(20) if job.scores], make_engine(qwen3, max_rows=4)
     wanted = [stream(1, "at", job.name).integers(0, VOCABULARY, (len(job.draft), 5)) for job in jobs]
 
@@ -466,9 +481,34 @@ def test_other_tokens_are_scored_in_the_same_pass(qwen3, monkeypatch, at_once):
             assert scores.others is None
 
 
+@pytest.mark.parametrize("at_once", [1 << 26, 0], ids=["together", "one by one"])
+def test_tops_and_draws_are_those_of_each_drafts_own_positions(qwen3, monkeypatch, at_once):
+    for size in (laws.LOGITS_AT_ONCE, laws.NORMALISED_AT_ONCE):
+        monkeypatch.setitem(size, "cpu", at_once)
+    jobs, engine = [job for job in make_jobs(20) if job.scores], make_engine(qwen3)
+
+    async def one(job):
+        async with engine.session(job.prompt) as session:
+            return await session.score(job.draft, None, job.name % 4, Gumbel(job.name) if job.name % 3 else None)
+
+    for job, scores in zip(jobs, engine.run(*map(one, jobs)), strict=True):
+        law, positions = law_of(qwen3, job.prompt, job.draft), np.arange(len(job.draft))
+        np.testing.assert_allclose(scores.log_probs, plain_log_probs(qwen3, job.prompt, job.draft), atol=1e-4)
+        if job.name % 3:
+            noise = gumbel(job.name, positions[:, None], np.arange(VOCABULARY)[None])
+            assert scores.drawn.tolist() == (law + noise).argmax(1).tolist()
+        else:
+            assert scores.drawn is None
+        if top := job.name % 4:
+            np.testing.assert_allclose(scores.top.log_probs, -np.sort(-law, 1)[:, :top], atol=1e-4)
+            np.testing.assert_allclose(np.take_along_axis(law, scores.top.tokens, 1), scores.top.log_probs, atol=1e-4)
+        else:
+            assert scores.top is None
+
+
 def special(engine, job):
     """Decode in one of several ways, behind a prefix or not."""
-    first = Residual(np.array([3, 5]), np.array([0.01, 1.0])) if job.name % 3 == 0 else None
+    first = Residual(np.array([3, 5]), np.array([0.9, 0.0])) if job.name % 3 == 0 else None
     draws = Gumbel(job.name) if job.name % 2 else Inversion(uniforms(0, "special", job.name, count=LIMIT))
 
     async def one():
@@ -626,10 +666,10 @@ def test_rewards_are_awaited_beside_decoding(qwen3, monkeypatch):
     monkeypatch.setattr(engine, "_decode", lambda: [passes.release(), decode()])
 
     def grade():
-        """Grade for as long as five passes take, then for a while without any."""
+        """Grade for as long as five passes take, then for a while without any, also on a busy machine."""
         assert all(passes.acquire(timeout=60) for _ in range(5))
         graded_beside.set()
-        time.sleep(0.05)
+        time.sleep(0.4)
         return 1.0
 
     async def graded(job):

@@ -14,10 +14,13 @@ pytestmark = [pytest.mark.servers, WITH_VLLM]
 
 VARIANTS = {
     "ppo-delayed": {"algorithm": {"kind": "ppo"}, "reuse": {"kind": "delayed"}},
-    "dapo-spec": {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "speculative", "lenience": 1}},
+    "dapo-adaptive": {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "adaptive", "initial": 1, "budget": 0.001}},
     "rloo-random": {"algorithm": {"kind": "rloo"}, "reuse": {"kind": "random"}},
+    "residual": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "residual"}},
+    "one-hot": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "one_hot"}},
+    "weighted": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "weighted"}},
 }
-"""Each algorithm and each method once more."""
+"""Each algorithm and each method once more, also the exact ones that vLLM can do."""
 SCREENED = {
     "speed-spec": {
         "algorithm": {"kind": "rloo"}, "schedule": {"kind": "speed", "screening": 2, "stale": "stored"},
@@ -67,9 +70,14 @@ def test_other_algorithms_and_methods_train_under_verl(copy, tmp_path, variant):
     assert [r["training_step"] for r in updates] == list(range(1, len(updates) + 1))
     assert all(r["log_prob_gap_max"] < 1e-3 for r in updates)
     assert any(r["gradient_norm"] > 0 for r in updates)
-    assert [r["updated"] for r in records] == (gathered(records) if variant == "dapo-spec" else [True] * 4)
+    assert [r["updated"] for r in records] == (gathered(records) if variant == "dapo-adaptive" else [True] * 4)
     assert ("critic_loss" in records[0]) == (variant == "ppo-delayed")
     assert (total(records, "tokens_verified", 1) > 0) == (variant != "rloo-random")
+    assert (records[0].get("lenience") == 1) == (variant == "dapo-adaptive")
+    weights = [r["mean_weight"] for r in updates if "mean_weight" in r]
+    assert bool(weights) == (variant == "weighted")
+    assert weights[:2] == pytest.approx([1, 1][: len(weights)], abs=1e-3), "epoch 1 has no drafts"
+    assert all(0.2 < weight < 5 for weight in weights)
     assert (tmp_path / "run" / "policies" / "step-0004" / "model.safetensors").exists()
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from pydantic import ValidationError
 
 from redraft.cli import main
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
+from redraft.config.reuse import WeightedReuse
 from redraft.config.trainer import InProcessEngine, Trainer, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
+from redraft.engines.vllm_engine import WORKER
 from redraft.errors import UserError
 from redraft.train.verl import config as verl
 from redraft.train.verl import platforms, schema
@@ -55,10 +58,18 @@ def test_every_cell_of_every_preset_for_verl_is_taken_by_verl(preset):
     runs = [EXPERIMENTS.run(cell.id, 0, preset) for p in EXPERIMENTS.papers for cell in EXPERIMENTS.cells(p)]
     refused = {run.cell for run in runs if run.unsupported}
     speculating = {run.cell for run in runs if run.decoding.kind == "self_speculation"}
-    exact = {"residual", "block", "gumbel", "one-hot"}
-    assert refused == {"grpo-release-l0.5", "grpo-release-verification-l0.5"} | exact | speculating
+    others = {"grpo-release-l0.5", "grpo-release-verification-l0.5", "gumbel"}
+    assert refused == others | speculating
     kinds = verl.check([run for run in runs if run.cell not in refused])
     assert 1 < kinds < len(runs) / 2, "what differs only in its method is checked once"
+
+
+def test_weights_of_a_method_are_verl_s_rollout_correction():
+    keys = ("rollout_is", "rollout_is_threshold", "bypass_mode")
+    weights = {"level": "token", "bound": 1.5}
+    weighted = paper("grpo-vanilla").model_copy(update={"reuse": WeightedReuse(weights=weights)})
+    assert values(composed(weighted).algorithm.rollout_correction, *keys) == ["token", 1.5, False]
+    assert values(composed(paper("grpo-vanilla")).algorithm.rollout_correction, *keys)[0] is None
 
 
 def test_grpo_on_the_8b_model_is_the_paper_s():
@@ -147,6 +158,24 @@ def test_the_seed_is_the_run_s_everywhere():
         == [7] * 3
     )
     assert config.critic.data_loader_seed == 7
+
+
+@pytest.mark.parametrize(("reuse", "most"), [
+    ({"kind": "residual", "top": 32}, 32), ({"kind": "residual", "top": 20}, None), ({"kind": "one_hot"}, None),
+])  # fmt: skip
+def test_vllm_may_be_asked_for_as_much_of_a_law_as_is_stored(reuse, most):
+    run = paper("grpo-vanilla")
+    config = composed(Run.model_validate(run.model_dump() | {"reuse": reuse}))
+    assert OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm.max_logprobs") == most
+    assert config.actor_rollout_ref.rollout.logprobs_mode == "raw_logprobs", "of a token that was drawn by a bias, too"
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_drafts_are_scored_by_our_worker_of_vllm(gpu):
+    config = composed(EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "paper" if gpu else "verl-tiny"), gpu=gpu)
+    assert OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm.worker_cls") == WORKER
+    assert platforms.environment(gpu)["VLLM_USE_V2_MODEL_RUNNER"] == "0", "the worker's model runner is the first"
+    assert find_spec(WORKER.rpartition(".")[0])
 
 
 def test_on_a_processor_all_is_exact_and_of_no_gpu():

@@ -12,7 +12,15 @@ import pytest
 from transfer_queue import KVBatchMeta
 
 from redraft.config import PPO, Experiments
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
+from redraft.config.reuse import (
+    DelayedReuse,
+    RandomReuse,
+    ReleaseVariant,
+    ResidualReuse,
+    Retention,
+    Speculative,
+    Vanilla,
+)
 from redraft.errors import UserError
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups, unpack_groups
@@ -185,6 +193,20 @@ def test_what_is_only_measured_is_not_remembered(worker):
     assert found(worker.shards[1].target, 1) == [[5], [5]]
 
 
+def test_no_law_is_scored_for_what_is_only_measured(worker, monkeypatch):
+    from redraft.train.verl import worker as module
+
+    async def noted(task, tools):
+        tops.append(tools.memory.retention.top)
+        return Group(task.prompt, task.visit, (Sample(a_rollout(task.prompt, 0, 5), 0.0),))
+
+    tops = []
+    monkeypatch.setattr(module, "vanilla", noted)
+    worker.run = worker.run.model_copy(update={"reuse": ResidualReuse(top=3)})
+    asyncio.run(worker.fresh([Task(1, 1, 1)], 0))
+    assert tops == [0]
+
+
 def test_a_worker_of_a_method_that_retains_nothing_asks_no_shard(worker):
     worker.run = worker.run.model_copy(update={"reuse": Vanilla()})
     worker.shards = [None, None]
@@ -226,7 +248,7 @@ def steps(monkeypatch):
 
     cleared, called = [], []
     monkeypatch.setattr(module.tq, "kv_clear", lambda keys, partition_id: cleared.append((keys, partition_id)))
-    monkeypatch.setattr(module, "log_prob_gap", lambda batch: (1e-7, 1e-6))
+    monkeypatch.setattr(module, "log_prob_gaps", lambda batch: (1e-7, 1e-6, 0.02))
     one = object.__new__(module.VerlSteps)
     one.run = Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny")
     one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandedOver(), True, False
@@ -256,7 +278,7 @@ def test_an_update_is_one_step_of_verl_s_on_the_groups_that_it_gets(steps):
     assert steps.cleared == [(["a", "b"], "train")]
     assert updated.metrics == {
         "entropy": 0.5, "kl": 0.1, "clip_fraction": 0.01, "gradient_norm": 2.0, "log_prob_gap": 1e-7,
-        "log_prob_gap_max": 1e-6,
+        "log_prob_gap_max": 1e-6, "drift": 0.02,
     }  # fmt: skip
     assert {stage: seconds for stage, seconds in updated.seconds.items() if seconds} == {
         "old_log_probs": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0,

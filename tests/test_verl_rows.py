@@ -1,5 +1,6 @@
 """Groups as the rows that verl trains on, over a queue in this process's memory; verl's advantages of them are ours."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from redraft.train.verl.rows import (
     PARTITION,
     HandedOver,
     Rows,
-    log_prob_gap,
+    log_prob_gaps,
     low_variance_kl,
     mini_batches,
     put_stored_log_probs,
@@ -230,6 +231,24 @@ def test_stored_log_probs_take_the_place_of_recomputed_ones_where_samples_ask(qu
         assert row["rollout_log_probs"].tolist() == sample.rollout.log_probs.tolist()
 
 
+def test_verl_gets_the_density_of_a_token_with_weights_and_its_gap_leaves_out_the_one_behind_a_rejection(queue):
+    weights = np.array([0.5, -0.25, 0.75, 0.0, 0.0], np.float32)
+    groups = [a_group(2, (5, 1, {"prefix": 2}), (3, 0))]
+    weighted, plain = groups[0].samples
+    weighted = replace(weighted, rollout=replace(weighted.rollout, log_weights=weights))
+    batch = put([replace(groups[0], samples=(weighted, plain))])
+    rows_of = [queue.rows[f"000000000_{place}_0"] for place in range(2)]
+    expected = weighted.rollout.log_probs - weights
+    np.testing.assert_allclose(rows_of[0]["rollout_log_probs"].numpy(), expected, rtol=1e-6)
+    assert rows_of[1]["rollout_log_probs"].tolist() == plain.rollout.log_probs.tolist()
+    for row, sample in zip(rows_of, (weighted, plain), strict=True):
+        row["old_log_probs"] = torch.from_numpy(sample.rollout.log_probs)
+    mean, largest, drift = log_prob_gaps(batch)
+    assert largest == pytest.approx(0, abs=1e-6)
+    assert mean == pytest.approx(0, abs=1e-6)
+    assert drift == pytest.approx((np.exp(weights) - 1 - weights).sum() / 8, rel=1e-5)
+
+
 def test_without_stored_log_probs_the_queue_is_not_asked(monkeypatch):
     monkeypatch.setattr(rows, "tq", None)
     assert stored_keys(RAGGED) == []
@@ -243,20 +262,22 @@ def test_the_gap_is_of_tokens_sampled_now(queue):
     ]
     batch = put(groups)
     for key in batch.keys:
-        queue.rows[key]["old_log_probs"] = queue.rows[key]["rollout_log_probs"] + 100.0
-    now = {"000000000_0_0": [0.5, -0.25, 0.0], "000000000_1_0": [100, 100, 100, 0.125, 0.0],
+        queue.rows[key]["old_log_probs"] = queue.rows[key]["rollout_log_probs"] + 2.0
+    now = {"000000000_0_0": [0.5, -0.25, 0.0], "000000000_1_0": [2.0, 2.0, 2.0, 0.125, 0.0],
            "000000001_2_0": [0.0, -1.0]}  # fmt: skip
     for key, gaps in now.items():
         queue.rows[key]["old_log_probs"] = queue.rows[key]["rollout_log_probs"] + torch.tensor(gaps)
-    mean, largest = log_prob_gap(batch)
+    mean, largest, drift = log_prob_gaps(batch)
     assert mean == pytest.approx((0.5 + 0.25 + 0.125 + 1.0) / 7, rel=1e-5)
     assert largest == pytest.approx(1.0, rel=1e-5)
+    every = np.array([0.5, -0.25, 0.125, -1.0, *[0.0] * 3, *[2.0] * 9])
+    assert drift == pytest.approx((np.exp(every) - 1 - every).mean(), rel=1e-4)
 
 
 def test_without_a_token_sampled_now_there_is_no_gap(queue):
     batch = put([a_group(2, (3, 1, {"prefix": 3}), (5, 0, {"carried": True}))])
     fill_in(queue, batch, "old_log_probs", 5.0)
-    assert log_prob_gap(batch) == (0.0, 0.0)
+    assert log_prob_gaps(batch)[:2] == (0.0, 0.0)
 
 
 def test_what_is_only_measured_has_no_masked_rows_whatever_its_size_and_loss(queue):

@@ -9,7 +9,7 @@ import pytest
 
 from redraft.config.capability import Capability
 from redraft.config.reuse import Speculative
-from redraft.engines.vllm_engine import VLLMEngine, seed_of
+from redraft.engines.vllm_engine import WORKER, VLLMEngine, seed_of
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import uniforms
@@ -30,13 +30,15 @@ class Answer:
 
 
 class ScriptedClient:
-    """Notes requests and answers as a verl server would, which also takes parameters out of their dictionary.
+    """Notes requests and answers as a verl server with our worker would, which also takes parameters out of their
+    dictionary.
 
-    The log-probability of a prompt's token is minus its position; `answer` replaces answers.
+    The log-probability of a prompt's token is minus its position, and its successors have the same; `answer` replaces
+    answers. The first `cached` tokens are in the prefix cache.
     """
 
-    def __init__(self, answer=None):
-        self.requests, self.answer = [], answer
+    def __init__(self, answer=None, cached=0):
+        self.requests, self.answer, self.cached = [], answer, cached
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
         self.requests.append((request_id, list(prompt_ids), dict(sampling_params)))
@@ -45,13 +47,18 @@ class ScriptedClient:
         if self.answer:
             return self.answer
         if scored is not None:
-            rows = [[-float(i)] for i in range(1, len(prompt_ids))] + [[0.0]]
-            return Answer([9], extra_fields={"prompt_logprobs": rows, "num_cached_tokens": 0, "global_steps": 4})
+            first = sampling_params["extra_args"]["scored_from"]
+            known = 0 if sampling_params["skip_reading_prefix_cache"] else self.cached
+            values = [-float(i + 1) if i >= known else np.nan for i in range(first, len(prompt_ids) - 1)]
+            rows = [[value] * max(scored, 1) for value in values] + [[0.0]]
+            ids = [[token + j for j in range(max(scored, 1))] for token in prompt_ids[first + 1 :]] + [[0]]
+            extra = {"prompt_logprobs": rows, "prompt_ids": ids, "num_cached_tokens": 0, "global_steps": 4}
+            return Answer([9], extra_fields=extra)
         return Answer([1] * count, [-0.5] * count, extra_fields={"num_cached_tokens": 16})
 
 
-def make_engine(answer=None, stops=(EOS,)):
-    return VLLMEngine(ScriptedClient(answer), stops, LONGEST)
+def make_engine(answer=None, stops=(EOS,), cached=0):
+    return VLLMEngine(ScriptedClient(answer, cached), stops, LONGEST)
 
 
 def ask(engine, score=None, prefix=DRAFT[:2], room=3, numbers=(0.25, 0.5, 1.0)):
@@ -80,7 +87,8 @@ def test_a_draft_is_scored_by_the_policy_itself_and_nothing_is_decoded():
     assert tokens == [3, 4, 1, 2, 5, EOS]
     assert settings == {
         "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 1, "prompt_logprobs": 0, "logprobs": False,
-        "flat_logprobs": True, "detokenize": False,
+        "flat_logprobs": True, "detokenize": False, "extra_args": {"scored_from": 1},
+        "skip_reading_prefix_cache": False,
     }  # fmt: skip
     assert scored.tolist() == [-2, -3, -4, -5], "row j scores token j + 1"
     assert scored.dtype == np.float32
@@ -169,18 +177,55 @@ def test_a_continuation_that_is_not_whole_is_an_error(answer, message):
         ask(make_engine(answer))
 
 
-@pytest.mark.parametrize("extra", [{}, {"prompt_logprobs": None}, {"prompt_logprobs": [[-1.0]] * 5}])
-def test_missing_log_probs_of_a_draft_are_an_error(extra):
-    with pytest.raises(RuntimeError, match="without the log-probabilities of prompt and draft"):
+def test_what_only_the_prefix_cache_knows_of_a_draft_is_scored_without_it():
+    for cached, hidden in ((0, 0), (1, 0), (2, 1), (4, 3)):
+        engine = make_engine(cached=cached)
+        scored, _ = ask(engine, score=DRAFT, room=0)
+        assert scored.tolist() == [-2, -3, -4, -5]
+        asked = [(tokens, s["skip_reading_prefix_cache"], s["extra_args"]) for _, tokens, s in engine.client.requests]
+        whole, again = ([*PROMPT, *DRAFT[:n].tolist()] for n in (len(DRAFT), hidden))
+        expected = [(whole, False, {"scored_from": 1}), (again, True, {"scored_from": 1})]
+        assert asked == expected[: 2 if hidden else 1]
+        assert engine.usage.scored_tokens == len(DRAFT)
+
+
+def test_the_top_of_what_only_the_prefix_cache_knows_is_scored_without_it():
+    _, requests, scores = opened(lambda s: s.score(DRAFT, top=2), cached=4)
+    assert len(requests) == 2
+    assert scores.log_probs.tolist() == [-2, -3, -4, -5]
+    assert scores.top.tokens.tolist() == [[1, 2], [2, 3], [5, 6], [EOS, EOS + 1]]
+
+
+def test_a_prompt_of_one_token_is_not_looked_up():
+    """Nothing of it can be cached, and a stock worker's answer, garbage where it reads the cache, has as many rows."""
+    engine = make_engine(cached=3)
+
+    async def session():
+        async with engine.session([3]) as opened:
+            return await opened.score(DRAFT)
+
+    assert asyncio.run(session()).log_probs.tolist() == [-1, -2, -3, -4]
+    assert [s["skip_reading_prefix_cache"] for _, _, s in engine.client.requests] == [True]
+
+
+@pytest.mark.parametrize("rows", [None, 0, 4, 6])
+def test_a_server_whose_worker_is_not_ours_is_refused(rows):
+    """vLLM's own answers with a row for each token of the prompt too: 6 with the last one, which is a dummy."""
+    extra = {} if rows is None else {"prompt_logprobs": [[-1.0]] * rows, "prompt_ids": [[1]] * rows}
+    with pytest.raises(UserError, match="log-probabilities of a draft alone") as error:
         ask(make_engine(Answer([1], extra_fields=extra)), score=DRAFT)
+    assert (error.value.key, error.value.allowed) == ("worker_cls", WORKER)
+    with pytest.raises(UserError, match="log-probabilities of a draft alone"):
+        ask(make_engine(Answer([1], extra_fields={"prompt_logprobs": [[-1.0]] * 5})), score=DRAFT)
 
 
 def test_log_probabilities_that_are_nan_are_never_answered():
     nan = float("nan")
     with pytest.raises(UserError, match="NaN"):
         ask(make_engine(Answer([EOS], [nan])))
+    extra = {"prompt_logprobs": [[nan]] * 5, "prompt_ids": [[1]] * 5}
     with pytest.raises(UserError, match="NaN"):
-        ask(make_engine(Answer([1], extra_fields={"prompt_logprobs": [[nan]] * 6})), score=DRAFT)
+        ask(make_engine(Answer([1], extra_fields=extra)), score=DRAFT)
 
 
 def test_what_the_servers_would_cut_short_is_refused():
@@ -201,8 +246,7 @@ def test_what_the_servers_would_cut_short_is_refused():
     [
         (lambda s: s.score(DRAFT, DRAFT[:, None]), Capability.OTHER_SCORES),
         (lambda s: s.decode(DRAFT[:2], 1, Gumbel(3)), Capability.GUMBEL),
-        (lambda s: s.decode(DRAFT[:2], 1, HALF, Residual(DRAFT[:1], np.array([0.1]))), Capability.RESIDUAL),
-        (lambda s: s.decode(DRAFT[:2], 1, HALF, top=1), Capability.TOP_LAW),
+        (lambda s: s.score(DRAFT, draws=Gumbel(3)), Capability.GUMBEL),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -217,6 +261,76 @@ def test_what_verls_client_does_not_offer_is_refused_before_anything_is_asked(as
         asyncio.run(one())
     assert error.value.value == str(capability)
     assert not engine.client.requests
+
+
+def opened(one, answer=None, cached=0):
+    """Requests of what one session asks for, and its result."""
+    engine = make_engine(answer, cached=cached)
+
+    async def session():
+        async with engine.session(PROMPT) as opened:
+            return await one(opened)
+
+    found = asyncio.run(session())
+    return engine, engine.client.requests, found
+
+
+FIRST = Residual(np.array([1, 2, 5], dtype=np.int32), np.array([1.0, 0.25, 0.0]))
+
+
+def test_a_first_token_of_a_residual_is_a_request_with_a_bias_and_the_rest_one_without():
+    numbers = Inversion(np.array([0.25, 0.5, 1.0]))
+    engine, requests, made = opened(lambda s: s.decode(DRAFT[:2], 3, numbers, FIRST))
+    (_, before, first), (_, behind, rest) = requests
+    assert (before, behind) == ([3, 4, 1, 2], [3, 4, 1, 2, 1])
+    assert first["logit_bias"] == {2: pytest.approx(np.log(0.25)), 5: -1000.0}, "what is whole has none"
+    assert "logit_bias" not in rest
+    assert [r["max_tokens"] for r in (first, rest)] == [1, 2]
+    assert [r["seed"] for r in (first, rest)] == [seed_of(0.25), seed_of(0.5)]
+    assert len({request_id for request_id, *_ in requests}) == 1
+    assert (made.tokens.tolist(), made.log_probs.tolist()) == ([1, 1, 1], [-0.5] * 3)
+    assert (made.finish, made.cached, made.top) == (Finish.LENGTH, 16, None)
+    assert engine.usage.verification_seconds == 0 < engine.usage.decoding_seconds
+
+
+@pytest.mark.parametrize(("answer", "room"), [(Answer([EOS], [-1.0]), 3), (Answer([1], [-1.0]), 1)])
+def test_nothing_is_asked_behind_a_first_token_that_ends_the_response(answer, room):
+    _, requests, made = opened(lambda s: s.decode(DRAFT[:2], room, Inversion(np.full(room, 0.5)), FIRST), answer)
+    assert len(requests) == 1
+    assert made.tokens.tolist() == answer.token_ids
+
+
+def test_each_part_of_a_response_needs_a_uniform_of_its_own():
+    with pytest.raises(ValueError, match="at least one token and one uniform"):
+        opened(lambda s: s.decode(DRAFT[:2], 3, HALF, FIRST))
+
+
+def test_tops_come_with_scores_and_a_draft_that_is_not_in_them_has_no_mass():
+    engine, requests, scores = opened(lambda s: s.score(DRAFT, top=2))
+    ((_, tokens, settings),) = requests
+    assert tokens == [3, 4, 1, 2, 5, EOS]
+    assert settings["prompt_logprobs"] == 2
+    assert scores.log_probs.tolist() == [-2, -3, -4, -5]
+    assert scores.top.tokens.tolist() == [[1, 2], [2, 3], [5, 6], [EOS, EOS + 1]]
+    assert scores.top.log_probs.tolist() == [[-2, -2], [-3, -3], [-4, -4], [-5, -5]]
+    assert (scores.others, engine.usage.scored_tokens) == (None, 4)
+    rows = {"prompt_logprobs": [[-1.0, -2.0]] * 5, "prompt_ids": [[1, 7]] * 5}
+    _, _, scores = opened(lambda s: s.score(DRAFT, top=2), Answer([9], extra_fields=rows))
+    assert scores.log_probs.tolist() == [-1, -np.inf, -np.inf, -np.inf]
+
+
+def test_the_top_of_what_was_sampled_is_scored_once_more():
+    engine, requests, made = opened(lambda s: s.decode(DRAFT[:2], 3, HALF, top=2))
+    _, (_, tokens, settings) = requests
+    assert tokens == [3, 4, 1, 2, 1, 1, 1]
+    assert (settings["prompt_logprobs"], settings["max_tokens"]) == (2, 1)
+    assert settings["extra_args"] == {"scored_from": 3}, "behind what is known"
+    assert settings["skip_reading_prefix_cache"], "all of it is there"
+    assert made.top.tokens.tolist() == [[1, 2]] * 3
+    assert made.top.log_probs[:, 0].tolist() == [-4, -5, -6], "of the sampled tokens alone"
+    assert made.tokens.tolist() == [1, 1, 1]
+    assert engine.usage.verification_seconds > 0
+    assert engine.usage.scored_tokens == 0, "no draft's"
 
 
 def test_an_empty_prompt_and_an_empty_continuation_are_refused():

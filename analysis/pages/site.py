@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from analysis.figure_page import figure_assets
-from analysis.pages import headline
+from analysis.pages import headline, laboratory
 from analysis.pages.citations import citations
 from analysis.pages.definitions import definitions
 from analysis.pages.forest import headline_plot
@@ -30,7 +30,7 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     """
     preset, told = experiments.preset(layout.preset), [Paper(layout, paper, experiments) for paper in papers]
     manifests = [run.manifest for paper in told for run in paper.run_views]
-    common = {
+    common: dict[str, Any] = {
         "preset": preset, "papers": told, "blocks": preset.blocks,
         "commits": sorted({_commit(manifest["git"]) for manifest in manifests}),
         "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
@@ -39,6 +39,9 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "missing": _missing(layout.preset, told),
         "definitions": definitions(code_root()),
     }  # fmt: skip
+    if observed := laboratory.with_laboratory(told):
+        common["laboratory"] = laboratory.content(layout, observed)
+        _page(layout, laboratory.PAGE, common | common["laboratory"])
     if common["definitions"]:
         _page(layout, "definitions.html", common)
     _page(layout, "index.html", common | {"plots": _plots(told), "citations": citations(code_root(), told)})
@@ -101,6 +104,7 @@ def _assets(template: str) -> tuple[Markup, Markup]:
     """Styles and scripts of a page."""
     folder = Path(__file__).parents[1] / "templates"
     named = ["base.css", "claims.js"] + (["table.css", "table.js"] if template in TABLES else [])
+    named += ["multiples.css"] if template == laboratory.PAGE else []
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in named}
     css, js = ([text for name, text in texts.items() if name.endswith(kind)] for kind in (".css", ".js"))
     if template in FIGURES:

@@ -1,14 +1,13 @@
 // A table that is wider than its place says so, since a scroll bar may be hidden.
 (() => {
-  const watch = new ResizeObserver(entries => {
-    for (const { target } of entries) target.previousElementSibling.hidden = target.scrollWidth <= target.clientWidth + 1;
-  });
+  const say = box => { box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth + 1; };
+  const watch = new ResizeObserver(entries => entries.forEach(({ target }) => say(target)));
   for (const box of document.querySelectorAll(".scroll")) {
     const hint = document.createElement("p");
     hint.className = "note scroll-hint";
     hint.textContent = "More columns to the right: scroll the table sideways →";
-    hint.hidden = true;
     box.before(hint);
+    say(box);
     watch.observe(box);
   }
 })();

@@ -31,6 +31,7 @@ COMMANDS = {
     "calibrate": "redraft.commands.selfspec:calibrate",
     "simulate": "redraft.commands.selfspec:simulate",
     "replay": "redraft.commands.selfspec:replay",
+    "predict": "redraft.commands.predict:predict",
     "audit": "redraft.commands.audit:audit",
     "schema": "redraft.commands.schema:schema",
 }

@@ -127,6 +127,15 @@ class Layout:
         return self.folder / "claims" / f"{_part('paper', paper)}.json"
 
     @property
+    def laws(self) -> Path:
+        """Laws of the bias laboratory, which are the same at every preset."""
+        return self.folder / "laboratory" / "laws.json"
+
+    def observed(self, paper: str, seed: int | str) -> Path:
+        """What the bias laboratory observes of a paper's run."""
+        return self.folder / "laboratory" / _part("paper", paper) / f"{_part('seed', f'seed{seed}')}.json"
+
+    @property
     def report(self) -> Path:
         """The page a person opens, which leads to the first of `pages`."""
         return self.folder / "report.html"

@@ -16,6 +16,8 @@ STAGES = {
     "grade": "redraft.stages:grade",
     "lighteval": "redraft.stages:lighteval",
     "diversity": "redraft.stages:diversity",
+    "laws": "redraft.stages:laws",
+    "observe": "redraft.stages:observe",
     "choose-cases": "redraft.stages:choose_cases",
     "track": "redraft.stages:track",
     "collect": "analysis.stages:collect_runs",

@@ -320,6 +320,29 @@ def diversity(run_folder: Path, seed: int, file: Path) -> None:
     write_json(file.with_suffix(".json"), {"sha256": hashes(file), "made_from": hashes(manifest)})
 
 
+def laws(file: Path) -> None:
+    """Enumerate the laws of the bias laboratory."""
+    from redraft.audit.laboratory import laws as enumerated
+
+    write_json(file, enumerated())
+
+
+def observe(run_folder: Path, initial: Path, file: Path) -> None:
+    """Measure how far a run's saved policies drift, and what each rule would keep of its rollouts.
+
+    Args:
+        run_folder: folder of a finished run without reuse.
+        initial: folder of its initial policy.
+        file: the JSON file to write.
+    """
+    with loading():
+        from redraft.predict.laboratory import observe as observed
+        from redraft.predict.runs import open_run
+
+    with _devices(min(open_run(run_folder).configuration.engine.gpus, 1), file.parent):
+        write_json(file, observed(run_folder, initial))
+
+
 def choose_cases(run_folder: Path, file: Path) -> None:
     """Choose the case studies of a finished run."""
     from redraft.evaluate.cases import cases

@@ -25,7 +25,7 @@ SILENT = {
     LogEvent.SHELLCMD,
     LogEvent.PROGRESS,
 }
-AGGREGATES = {"all", "reproduction", "extras", "timing"}
+AGGREGATES = {"all", "reproduction", "extras", "timing", "laboratory"}
 """Rules that only collect files; they are not shown."""
 END_OF_DRY_RUN = "This was a dry-run"
 """How Snakemake's last line of a dry run begins."""

@@ -89,13 +89,30 @@ def papers():
     """
     if workflow.is_main_process or VARIABLE not in os.environ:
         every = {"reproduction", "extras"} & set(workflow.dag_settings.targets)
-        asked = NAMED or PRESET.papers([] if every else PRESET.first) + checked(
-            finished_own
-        )
+        first = PRESET.papers([] if every else PRESET.first)
+        asked = NAMED or first + checked(finished_own)
+        if "laboratory" in workflow.dag_settings.targets:
+            asked = checked(lambda: with_laboratory(asked))
         for paper in asked:
             checked(lambda: check_paper(paper))
         os.environ[VARIABLE] = ",".join(asked)
     return os.environ[VARIABLE].split(",")
+
+
+def with_laboratory(asked):
+    """The papers that are asked for, with those that have a laboratory unless the call names papers."""
+    known = dict.fromkeys([*PRESET.papers([]), *asked])
+    there = [paper for paper in known if EXPERIMENTS.observed_cell(paper)]
+    asked = asked if NAMED else list(dict.fromkeys([*asked, *there]))
+    if not set(asked) & set(there):
+        raise UserError(
+            "none of these papers has a laboratory",
+            file="--config",
+            key="papers",
+            value=",".join(asked),
+            allowed=there,
+        )
+    return asked
 
 
 def finished_own():
@@ -125,13 +142,13 @@ EVALUATED = str(LAYOUT.folder / "{kind}/{group}/{policy}")
 ONE = min(PRESET.engine.gpus, 1)
 STAGES = {
     **dict.fromkeys(["train", "time_runs", "calibrate"], "train"),
-    **dict.fromkeys(["generate", "generate_initial"], "evaluate"),
+    **dict.fromkeys(["generate", "generate_initial", "observe"], "evaluate"),
     **dict.fromkeys(["grade", "lighteval", "diversity"], "grade"),
 }
 """Stage of the site file, of each rule whose jobs go to Slurm."""
 GPUS = {
     **dict.fromkeys(["train", "time_runs"], PRESET.engine.gpus),
-    **dict.fromkeys(["generate", "generate_initial", "calibrate"], ONE),
+    **dict.fromkeys(["generate", "generate_initial", "calibrate", "observe"], ONE),
 }
 
 
@@ -280,6 +297,29 @@ def wanted_initial(paper):
     return [LAYOUT.initial(*policy) for policy in policies]
 
 
+def laboratory_files():
+    """Files of the bias laboratory of the papers that have one."""
+    observed = [
+        LAYOUT.observed(paper, seed)
+        for paper in papers()
+        if (cell := EXPERIMENTS.observed_cell(paper))
+        and not reason_to_leave_out(cell.id)
+        for seed in PRESET.seeds
+    ]
+    return [LAYOUT.laws, *observed] if observed else []
+
+
+def observed_run(wildcards):
+    """Folder of the run that the bias laboratory observes."""
+    return LAYOUT.run(EXPERIMENTS.observed_cell(wildcards.paper).id, wildcards.seed)
+
+
+def observed_role(wildcards):
+    """Name of the initial policy of that run."""
+    cell = EXPERIMENTS.observed_cell(wildcards.paper)
+    return EXPERIMENTS.run(cell.id, int(wildcards.seed), PRESET.name).model_role
+
+
 def timing_files(paper):
     """Seconds of repeated runs: of all seeds if they are asked for, else those that there are."""
     files = [LAYOUT.timing(paper, seed) for seed in PRESET.seeds]
@@ -297,6 +337,7 @@ def check_paper(paper):
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)
     EXPERIMENTS.reported(paper)
+    EXPERIMENTS.observed_cell(paper)
     check_published(EXPERIMENTS, paper)
 
 
@@ -483,7 +524,12 @@ def twice_graded(paper):
 
 
 def report_parts():
-    """What the preset's papers have of tables, figures and claims, and what the report says of grading."""
+    """What the preset's papers have of tables, figures and claims, and what the report says of grading.
+
+    The laboratory's files if they are asked for, else those that there are.
+    """
+    asked = "laboratory" in workflow.dag_settings.targets
+    yield from (file for file in laboratory_files() if asked or file.exists())
     for paper in papers():
         yield LAYOUT.collected(paper) / "runs.parquet"
         yield from twice_graded(paper)

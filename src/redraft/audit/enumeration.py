@@ -4,6 +4,7 @@ Nothing is drawn. A rule enters by the chances, the law of kept tokens and the l
 too (`redraft.rollout.acceptance.rule`), so that an error in one of them is an error in the law.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
@@ -57,6 +58,7 @@ class Policy:
     def __init__(self, space: Space, seed: int = 0, number: int = 0, drift: float = 0.0) -> None:
         self.space, self._seed, self._number, self._drift = space, seed, number, drift
         self._known: dict[Response, np.ndarray] = {}
+        self._behind: dict[Response, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def law(self, prefix: Response) -> np.ndarray:
         """Law of the token behind a prefix, float64 (vocabulary,)."""
@@ -75,14 +77,27 @@ class Policy:
 
     def probability(self, response: Response, behind: int = 0) -> float:
         """Probability of a response behind its first tokens."""
-        return float(np.prod([self.law(response[:at])[response[at]] for at in range(behind, len(response))]))
+        return math.prod(float(self.law(response[:at])[response[at]]) for at in range(behind, len(response)))
+
+    def behind(self, prefix: Response) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Responses that go on from a prefix: their places, next tokens, and probabilities behind these, all (n,)."""
+        if prefix not in self._behind:
+            size = len(prefix)
+            on = [(p, r) for r, p in self.space.index.items() if len(r) > size and r[:size] == prefix]
+            self._behind[prefix] = (
+                np.array([place for place, _ in on], dtype=int), np.array([r[size] for _, r in on], dtype=int),
+                np.array([self.probability(r, size + 1) for _, r in on]),
+            )  # fmt: skip
+        return self._behind[prefix]
 
     def responses(self) -> np.ndarray:
         """Law of all responses, float64 (responses,)."""
         return np.array([self.probability(response) for response in self.space.responses])
 
 
-def made(rule: Rule, drafts: np.ndarray, drawn_from: Policy, policy: Policy, top: int = 0) -> np.ndarray:
+def made(
+    rule: Rule, drafts: np.ndarray, drawn_from: Policy, policy: Policy, top: int = 0, both: bool = False
+) -> np.ndarray:
     """Law of the responses that a rule makes of drafts.
 
     Args:
@@ -91,27 +106,30 @@ def made(rule: Rule, drafts: np.ndarray, drawn_from: Policy, policy: Policy, top
         drawn_from: policy that the rule takes the drafts to be drawn from.
         policy: the current one, from which responses go on.
         top: most probable tokens of the draft's law that are stored; 0 takes the draft to be certain.
+        both: of the stored tokens, only those count that are among as many most probable ones of the policy.
 
     Returns:
         float64 (responses,).
     """
     space, law = policy.space, np.zeros(len(policy.space.responses))
     for draft, weight in zip(space.responses, drafts, strict=True):
-        laws = stored_laws(draft, drawn_from, policy, top)
+        laws = stored_laws(draft, drawn_from, policy, top, both)
         for kept, chance in enumerate(rule.law_of_kept(rule.chances(laws))):
             if weight * chance > 0:
                 law += weight * chance * _going_on(draft[:kept], policy, rule.behind(laws, kept))
     return law
 
 
-def stored_laws(draft: Response, drawn_from: Policy, policy: Policy, top: int) -> Laws:
-    """Laws of a draft, of which so many tokens are stored at each place."""
+def stored_laws(draft: Response, drawn_from: Policy, policy: Policy, top: int, both: bool = False) -> Laws:
+    """Laws of a draft, of which so many tokens are stored at each place; arguments as of `made`."""
     tokens, places = np.array(draft), np.arange(len(draft))
     p, q = np.log(policy.laws(draft)), np.log(drawn_from.laws(draft))
     if not top:
         return Laws.one_hot(tokens, p[places, tokens])
     support = np.argsort(-q, axis=1, kind="stable")[:, :top]
     at = (places[:, None], support)
+    if both:
+        p = np.where(np.argsort(np.argsort(-p, axis=1, kind="stable"), axis=1) < top, p, -np.inf)
     return Laws(tokens, p[places, tokens], q[places, tokens], support, p[at], q[at])
 
 
@@ -122,16 +140,15 @@ def _going_on(prefix: Response, policy: Policy, first: Residual | None) -> np.nd
         found[space.index[prefix]] = 1.0
         return found
     law = policy.law(prefix) if first is None else residual(policy.law(prefix), first)
-    for response, place in space.index.items():
-        if response[: len(prefix)] == prefix:
-            found[place] = law[response[len(prefix)]] * policy.probability(response, len(prefix) + 1)
+    places, tokens, behind = policy.behind(prefix)
+    found[places] = law[tokens] * behind
     return found
 
 
 def residual(law: np.ndarray, first: Residual) -> np.ndarray:
-    """max(p - m, 0), normalised, float64 (vocabulary,)."""
+    """What is left of p, normalised, float64 (vocabulary,)."""
     rest = law.copy()
-    rest[first.tokens] = np.maximum(rest[first.tokens] - first.accepted, 0.0)
+    rest[first.tokens] *= first.left
     return rest / rest.sum()
 
 
@@ -140,14 +157,14 @@ def distance(law: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(law - other).sum() / 2)
 
 
-def over_visits(rule: Rule, policies: Sequence[Policy], top: int = 0) -> list[float]:
+def over_visits(rule: Rule, policies: Sequence[Policy], top: int = 0, both: bool = False) -> list[float]:
     """Distance of each visit's responses from the law of its policy; each goes on from those of the visit before.
 
     The first visit samples its policy. What is stored with a response is the law of the policy that made it.
     """
     law, distances = policies[0].responses(), [0.0]
     for before, now in pairwise(policies):
-        law = made(rule, law, before, now, top)
+        law = made(rule, law, before, now, top, both)
         distances.append(distance(law, now.responses()))
     return distances
 
@@ -168,3 +185,20 @@ def published(drawn_from: Policy, policy: Policy, lenience: float) -> np.ndarray
         after = np.append(np.cumprod(p[places, tokens][::-1])[::-1], 1.0)
         found.append(float(before[:-1] @ ((1.0 - mass) * after[:-1]) + before[-1]))
     return np.array(found)
+
+
+def two_state(drawn_from: Policy, policy: Policy, lenience: float, response: Response) -> np.ndarray:
+    """Log-density of a response of the published rule token by token, float64 (length,), behind a draft from a policy.
+
+    A draft is alive or cut. With m = min(q, l p) and b = sum m, A_k = A_(k-1) m_k and F_k = (F_(k-1) + A_(k-1) (1 -
+    b_k)) p_k; A + F at the last token is the density of the response, and their ratio from token to token that of
+    each. It needs the draft's law at all places of the response, also where the draft was cut.
+    """
+    tokens, places = np.array(response), np.arange(len(response))
+    p, q = policy.laws(response), drawn_from.laws(response)
+    kept = np.minimum(q, lenience * p)
+    alive, cut, sums = 1.0, 0.0, [1.0]
+    for own, mass, probability in zip(kept[places, tokens], kept.sum(axis=1), p[places, tokens], strict=True):
+        alive, cut = alive * own, (cut + alive * (1.0 - mass)) * probability
+        sums.append(alive + cut)
+    return np.diff(np.log(sums))

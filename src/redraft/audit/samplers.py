@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 from redraft.audit.enumeration import Space
 from redraft.audit.goodness import Tested, draws_for, g_test
 from redraft.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.audit.sampling import SharedUniforms, counts
+from redraft.audit.sampling import SharedUniforms, counts, last_visit
+from redraft.config.capability import Capability
 from redraft.config.reuse import (
     BlockReuse,
     CoupledReuse,
@@ -55,7 +56,7 @@ class HalfResidual(ResidualRule):
     def behind(self, laws: Laws, kept: int) -> Residual | None:
         """The wrong law."""
         first = super().behind(laws, kept)
-        return None if first is None else replace(first, accepted=first.accepted / 2)
+        return None if first is None else replace(first, left=(1.0 + first.left) / 2)
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,26 @@ class Drawn:
 
 def samplers() -> Iterator[Sampler]:
     """All samplers of this process, and planted faults."""
-    for engine in ENGINES:
-        for name, method in METHODS.items():
-            if method.needs <= ENGINES_CAN[engine]:
-                yield Sampler(name, engine, strategy(method), method.retention, not isinstance(method, Speculative))
-    kept = METHODS["residual"].retention
-    yield Sampler("planted: half a residual", "torch", reuse_drafts(by_stored_laws(HalfResidual())), kept, exact=False)
+    for engine, capabilities in ENGINES_CAN.items():
+        yield from of_engine(engine, capabilities)
+    yield half_a_residual("torch")
     shared = partial(Sampler, "planted: the same random numbers for all", "torch", exact=False)
-    yield shared(strategy=strategy(METHODS["residual"]), retention=kept, streams=SharedUniforms)
+    yield shared(
+        strategy=strategy(METHODS["residual"]), retention=METHODS["residual"].retention, streams=SharedUniforms
+    )
+
+
+def of_engine(engine: str, capabilities: frozenset[Capability]) -> Iterator[Sampler]:
+    """Samplers of the methods that an engine can do."""
+    for name, method in METHODS.items():
+        if method.needs <= capabilities:
+            yield Sampler(name, engine, strategy(method), method.retention, not isinstance(method, Speculative))
+
+
+def half_a_residual(engine: str) -> Sampler:
+    """A planted fault."""
+    faulty, kept = reuse_drafts(by_stored_laws(HalfResidual())), METHODS["residual"].retention
+    return Sampler("planted: half a residual", engine, faulty, kept, exact=False)
 
 
 def _self_speculative(model: PreTrainedModel, **options: object) -> TorchEngine:
@@ -131,7 +144,8 @@ def audit(sampler: Sampler, models: Sequence[PreTrainedModel], draws: int = DRAW
     """Draw with a sampler over visits of these policies, and test the last visit's responses."""
     options = {"stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024}
     engines = [ENGINES[sampler.engine](model, **options) for model in models]
-    found, kept = counts(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
+    drawn = last_visit(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
+    found, kept = counts(drawn, space)
     return Drawn(sampler, g_test(found, ModelPolicy(space, models[-1]).responses()), kept)
 
 

@@ -1,17 +1,28 @@
 """Responses that a reuse method draws with a real engine over visits of a changing policy."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from redraft.audit.enumeration import Space
 from redraft.audit.models import PROMPT
 from redraft.config.reuse import Retention
-from redraft.engines.torch_engine import TorchEngine
+from redraft.rollout.engine import Engine
 from redraft.rollout.memory import Memory
 from redraft.rollout.strategies.tools import Meter, Strategy, Streams, Tools
 from redraft.rollout.types import Rollout, Task
+
+T = TypeVar("T")
+
+
+class Running(Engine, Protocol):
+    """An engine that runs its sessions in this process."""
+
+    def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
+        """Run coroutines that use this engine to their ends; return their results in order."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,14 +34,14 @@ class SharedUniforms(Streams):
         return self.fixed_uniforms("shared", prompt, sample, count)
 
 
-def counts(
+def last_visit(
     strategy: Strategy,
     retention: Retention,
-    engines: Sequence[TorchEngine],
+    engines: Sequence[Running],
     space: Space,
     draws: int,
     streams: type[Streams] = Streams,
-) -> tuple[np.ndarray, float]:
+) -> list[Rollout]:
     """Draw responses in a visit of each engine's policy, each from the response of the visit before as its draft.
 
     Args:
@@ -42,7 +53,7 @@ def counts(
         streams: of the random numbers.
 
     Returns:
-        How often each response was drawn in the last visit, int64 (responses,), and mean kept tokens there.
+        Those of the last visit.
     """
     memory = Memory(retention)
     group = None
@@ -51,8 +62,13 @@ def counts(
         (group,) = engine.run(strategy(Task(0, visit, draws), tools))
         memory.put(group)
     assert group is not None
-    places = [space.index[tuple(map(int, rollout.tokens))] for rollout in group.rollouts]
-    kept = float(np.mean([rollout.prefix_length for rollout in group.rollouts]))
+    return group.rollouts
+
+
+def counts(rollouts: Sequence[Rollout], space: Space) -> tuple[np.ndarray, float]:
+    """How often each response was drawn, int64 (responses,), and mean kept tokens."""
+    places = [space.index[tuple(map(int, rollout.tokens))] for rollout in rollouts]
+    kept = float(np.mean([rollout.prefix_length for rollout in rollouts]))
     return np.bincount(places, minlength=len(space.responses)), kept
 
 

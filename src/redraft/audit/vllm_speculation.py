@@ -1,4 +1,4 @@
-"""Part three of the audit: the installed vLLM's own speculative sampling, against the enumerated law of a small model.
+"""Part four of the audit: the installed vLLM's own speculative sampling, against the enumerated law of a small model.
 
 Speculation must not change the law of a single token (EfficientRollout,
 section 2). For each mode many responses to one prompt are sampled at temperature 1; the counts of their first three

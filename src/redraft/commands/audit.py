@@ -1,13 +1,17 @@
 """`redraft audit`: do rules and samplers have the policy's law? (docs/exact-reuse.md)"""
 
 import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redraft.commands.arguments import AsJson
 from redraft.terminal import document, table
+
+if TYPE_CHECKING:
+    from redraft.audit.samplers import Drawn, Sampler
 
 
 class Part(StrEnum):
@@ -15,11 +19,14 @@ class Part(StrEnum):
 
     RULES = "rules"
     SAMPLERS = "samplers"
+    VLLM_SAMPLERS = "vllm-samplers"
     VLLM = "vllm"
 
 
 def audit(
-    parts: Annotated[list[Part] | None, typer.Argument(help="rules, samplers or vllm; the first two if none.")] = None,
+    parts: Annotated[
+        list[Part] | None, typer.Argument(help="rules, samplers, vllm-samplers or vllm; first two if none.")
+    ] = None,
     draws: Annotated[int, typer.Option(help="Responses of each sampler; 0 for as many as the power needs.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -31,6 +38,8 @@ def audit(
                 tables[part] = _rules()
             case Part.SAMPLERS:
                 tables[part] = _samplers(draws)
+            case Part.VLLM_SAMPLERS:
+                tables[part] = _vllm_samplers(draws)
             case Part.VLLM:
                 tables[part] = _vllm()
         if not as_json:
@@ -69,13 +78,31 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
 
 
 def _samplers(draws: int) -> tuple[str, list[dict[str, Any]], bool]:
+    from redraft.audit import samplers
+
+    draws, models = draws or samplers.DRAWS, samplers.policies()
+    return _drawn(samplers.samplers(), lambda sampler: samplers.audit(sampler, models, draws), draws)
+
+
+def _vllm_samplers(draws: int) -> tuple[str, list[dict[str, Any]], bool]:
+    _require_vllm(Part.VLLM_SAMPLERS)
+    from redraft.audit import models, samplers, vllm_samplers
+
+    draws, policies = draws or samplers.DRAWS, samplers.policies()
+    law = models.ModelPolicy(samplers.SPACE, policies[-1])
+    with vllm_samplers.serving(policies) as engines:
+        return _drawn(vllm_samplers.samplers(), lambda one: vllm_samplers.audit(one, engines, law, draws), draws)
+
+
+def _drawn(
+    everyone: Iterable["Sampler"], audited: Callable[["Sampler"], "Drawn"], draws: int
+) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.audit import goodness, samplers
 
-    draws, models, found = draws or samplers.DRAWS, samplers.policies(), []
-    everyone = list(samplers.samplers())
+    everyone, found = list(everyone), []
     for number, sampler in enumerate(everyone, 1):
         typer.echo(f"[{number}/{len(everyone)}] {sampler.name}, {sampler.engine}", err=True)
-        found.append(samplers.audit(sampler, models, draws))
+        found.append(audited(sampler))
     rows = [
         {"sampler": f.sampler.name, "engine": f.sampler.engine, "kept": round(f.kept, 2),
          "G": round(f.tested.statistic, 1), "classes": f.tested.classes, "p": f.tested.p_value, "law": f.verdict}
@@ -90,13 +117,17 @@ def _samplers(draws: int) -> tuple[str, list[dict[str, Any]], bool]:
     return note, rows, all(f.passes for f in found)
 
 
-def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
+def _require_vllm(part: Part) -> None:
     import importlib.util
 
     from redraft.errors import UserError
 
     if not importlib.util.find_spec("vllm"):
-        raise UserError("vLLM is not installed", key="parts", value="vllm", hint="use an environment of envs/")
+        raise UserError("vLLM is not installed", key="parts", value=str(part), hint="use an environment of envs/")
+
+
+def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
+    _require_vllm(Part.VLLM)
     from redraft.audit import vllm_speculation as speculation
 
     rows = []

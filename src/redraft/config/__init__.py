@@ -31,6 +31,7 @@ from redraft.config.names import id_of
 from redraft.config.preset import Preset
 from redraft.config.reported import CostRules, KeyColumn, Reported, ReportedTimes
 from redraft.config.reuse import (
+    AdaptiveReuse,
     BlockReuse,
     CoupledReuse,
     DelayedReuse,
@@ -43,6 +44,7 @@ from redraft.config.reuse import (
     Speculative,
     Staged,
     Vanilla,
+    WeightedReuse,
 )
 from redraft.config.schedule import DynamicSampling, Epochs, Schedule, Speed
 from redraft.config.tables import (
@@ -63,16 +65,16 @@ from redraft.config.tables import (
 from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
 
 __all__ = [
-    "DAPO", "GRPO", "PPO", "REINFORCE", "RLOO", "Algorithm", "ArithmeticProblems", "Benchmark", "BenchmarkFile",
-    "BlockReuse", "Bound", "BudgetTable", "Capability", "Cell", "CellTable", "Claim", "Clock", "Column", "Compare",
-    "Config", "Correlation", "CostRules", "CoupledReuse", "Data", "Decoding", "DecompositionTable", "DelayedReuse",
-    "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme", "Figure",
-    "Fluctuation", "Grid", "Headline", "HubProblems", "HyperparameterFile", "InProcessEngine", "KeyColumn", "Model",
-    "Monotone", "OneHotReuse", "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel",
-    "Printed", "ProblemFile", "PublishedSweep", "PublishedTable", "RandomReuse", "Range", "ReleaseVariant",
-    "Reported", "ReportedTimes", "ResidualReuse", "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule",
-    "SelfSpeculation", "Speculative", "Speed", "StageTable", "Staged", "Stated", "StepTable", "Table",
-    "TableWithoutRuns", "TargetTable", "Test", "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine",
-    "WarmStart", "benchmarks_fingerprint", "fingerprint", "format_lenience", "id_of", "parse_lenience",
-    "run_fingerprint", "sampling_fingerprint",
+    "DAPO", "GRPO", "PPO", "REINFORCE", "RLOO", "AdaptiveReuse", "Algorithm", "ArithmeticProblems", "Benchmark",
+    "BenchmarkFile", "BlockReuse", "Bound", "BudgetTable", "Capability", "Cell", "CellTable", "Claim", "Clock",
+    "Column", "Compare", "Config", "Correlation", "CostRules", "CoupledReuse", "Data", "Decoding", "DecompositionTable",
+    "DelayedReuse", "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme",
+    "Figure", "Fluctuation", "Grid", "Headline", "HubProblems", "HyperparameterFile", "InProcessEngine", "KeyColumn",
+    "Model", "Monotone", "OneHotReuse", "Overlong", "Pairs", "Panel", "Peak", "Plain", "Preset", "PretrainedModel",
+    "Printed", "ProblemFile", "PublishedSweep", "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported",
+    "ReportedTimes", "ResidualReuse", "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule", "SelfSpeculation",
+    "Speculative", "Speed", "StageTable", "Staged", "Stated", "StepTable", "Table", "TableWithoutRuns", "TargetTable",
+    "Test", "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "WeightedReuse",
+    "benchmarks_fingerprint", "fingerprint", "format_lenience", "id_of", "parse_lenience", "run_fingerprint",
+    "sampling_fingerprint",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from enum import StrEnum
 class Capability(StrEnum):
     """Operation beyond sampling a response and scoring the tokens of a draft."""
 
-    OTHER_SCORES = "log-probabilities of other tokens than the draft's"
+    OTHER_SCORES = "log-probabilities of given tokens in a draft's places"
     RESIDUAL = "a first token drawn from a residual law"
     GUMBEL = "draws by Gumbel noise that can be made again"
     TOP_LAW = "the most probable tokens beside each sampled one"

@@ -127,6 +127,9 @@ class CellFile(Config):
     """Publication of the paper."""
     own_page: bool = False
     """The report has a page with all of it: claims, tables and figures."""
+    laboratory: str = ""
+    """Cell without reuse whose rollouts the bias laboratory observes, beside the other cells' acceptance (`snakemake
+    laboratory`); none if empty."""
     grids: list[Grid]
     """Grids of all cells of the paper."""
     tables: list[Table] = []

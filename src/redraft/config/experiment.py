@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
@@ -90,9 +90,10 @@ class Run(Config):
         Raises:
             UserError: with the part that needs another engine.
         """
-        for key, part in (("reuse", self.reuse), ("decoding", self.decoding)):
+        for key, part, kinds in (("reuse", self.reuse, Reuse), ("decoding", self.decoding, Decoding)):
             if part.needs - self.engine.capabilities:
-                raise UserError(self.unsupported, key=key, value=part.kind, hint="take another, or engine.kind: torch")
+                raise UserError(self.unsupported, key=key, value=part.kind, allowed=_kinds(kinds, self.engine),
+                                hint="take another, or engine.kind: torch")  # fmt: skip
 
     @property
     def calibration(self) -> Path | None:
@@ -123,3 +124,9 @@ class Run(Config):
             | schedule
             | {name: defining(part) for name, part in parts.items()}
         )
+
+
+def _kinds(parts: Any, engine: Engine) -> list[str]:
+    """Kinds of a union of parts, with their defaults, that an engine can do exactly."""
+    found = [model.model_construct() for model in get_args(get_args(parts)[0])]
+    return [part.kind for part in found if part.needs <= engine.capabilities]

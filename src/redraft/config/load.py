@@ -295,6 +295,23 @@ class Experiments(PaperFiles):
         allowed = [f"{paper}/{c}" for c in near(name, cells)]
         raise UserError("no such cell", file=file, key="cell", value=cell_id, allowed=allowed)
 
+    def observed_cell(self, paper: str) -> Cell | None:
+        """Cell of a paper that the bias laboratory observes; None if the paper has no laboratory.
+
+        Raises:
+            UserError: if there is no such cell, or if it reuses rollouts: what every rule would keep is known of drafts
+                alone that their policy sampled.
+        """
+        name = self.cell_file(paper).laboratory
+        if not name:
+            return None
+        file, cells = self.cells_of(paper), {cell.name: cell for cell in self.cells(paper)}
+        fresh = [each for each, cell in cells.items() if cell.reuse.kind == "vanilla"]
+        if name not in fresh:
+            told = "this cell reuses rollouts" if name in cells else "no such cell"
+            raise UserError(told, file=file, key="laboratory", value=name, allowed=fresh)
+        return cells[name]
+
     def named_so(self, name: str) -> list[str]:
         """Ids of the cells of that name, of all papers; those that are excluded if there are no others.
 

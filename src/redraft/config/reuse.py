@@ -1,8 +1,9 @@
 """Reuse: parts of earlier rollouts that a group takes over. The defaults of each class are its paper's settings."""
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from redraft.config.base import Config, Lenience, parse_lenience
 from redraft.config.capability import Capability
@@ -36,6 +37,11 @@ class RolloutMethod(Config):
     def needs(self) -> frozenset[Capability]:
         """Capabilities of engine and trainer that the method needs."""
         return frozenset()
+
+    @property
+    def importance(self) -> "Importance | None":
+        """Importance weights in the update; None if all are 1."""
+        return None
 
     def check(self, schedule: Schedule, trainer: Trainer) -> None:
         """Refuse a schedule or a trainer that the method does not fit; most fit all.
@@ -81,6 +87,34 @@ class Speculative(LastVisit):
     kind: Literal["speculative"] = "speculative"
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. The paper has e^0.5 for GRPO."""
+
+
+class AdaptiveReuse(LastVisit):
+    """SPEC-RL with a lenience that a controller moves, so that the batch stays within a budget of drift. Ours.
+
+    Behind each update that follows on drafts, log ℓ moves by `gain` times 1 - measured / budget, at most by `gain`.
+    """
+
+    kind: Literal["adaptive"] = "adaptive"
+    budget: float = Field(gt=0)
+    """Value of `measure` that is held."""
+    measure: Literal["drift", "clip_fraction"] = "drift"
+    """Field of the step's record: `drift`, nats a token between the policies that sampled the batch and the current
+    one, or the share of clipped tokens."""
+    initial: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
+    """ℓ at first; the paper has e^0.5 for GRPO."""
+    gain: float = Field(default=0.25, gt=0)
+    """Largest change of log ℓ in an update."""
+    lowest: Lenience = Field(default=parse_lenience("e^-1"), validate_default=True)
+    """Least ℓ, above 0."""
+    highest: Lenience = Field(default=parse_lenience("e^2"), validate_default=True)
+    """Largest ℓ, finite."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "AdaptiveReuse":
+        if not 0 < self.lowest <= self.initial <= self.highest < math.inf:
+            raise ValueError("0 < lowest <= initial <= highest < inf must hold of its leniences")
+        return self
 
 
 class RandomReuse(RolloutMethod):
@@ -145,8 +179,8 @@ class StoredLaw(LastVisit):
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """Top laws, scores of the stored tokens, and residuals."""
-        return frozenset({Capability.TOP_LAW, Capability.OTHER_SCORES, Capability.RESIDUAL})
+        """Top laws and residuals."""
+        return frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
 
 
 class ResidualReuse(StoredLaw):
@@ -168,6 +202,43 @@ class BlockReuse(StoredLaw):
     """Exact reuse by block verification, which accepts tokens jointly (arXiv 2403.10444)."""
 
     kind: Literal["block"] = "block"
+
+
+class Importance(Config):
+    """Importance weights of the policy loss, as verl's rollout correction takes them: truncated."""
+
+    level: Literal["token", "sequence"] = "sequence"
+    """Weight of a token: its own, or the product of its response's, without which the weighted law is not the
+    policy's; that product varies more."""
+    bound: float = Field(default=2.0, gt=0)
+    """Largest weight; verl's default."""
+
+
+class WeightedReuse(StoredLaw):
+    """SPEC-RL's rule by the stored law, with importance weights that undo its bias. Ours."""
+
+    kind: Literal["weighted"] = "weighted"
+    lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
+    """ℓ, above 0 and finite."""
+    weights: Importance = Importance()
+    """Use of the weights in the update."""
+
+    @field_validator("lenience")
+    @classmethod
+    def _has_weights(cls, lenience: float) -> float:
+        if not 0 < lenience < math.inf:
+            raise ValueError("must be above 0 and finite: no weights undo another lenience")
+        return lenience
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Top laws."""
+        return frozenset({Capability.TOP_LAW})
+
+    @property
+    def importance(self) -> Importance:
+        """The configured weights."""
+        return self.weights
 
 
 class CoupledReuse(LastVisit):
@@ -246,11 +317,13 @@ class Staged(RolloutMethod):
 Reuse = Annotated[
     Vanilla
     | Speculative
+    | AdaptiveReuse
     | RandomReuse
     | DelayedReuse
     | ReleaseVariant
     | ResidualReuse
     | BlockReuse
+    | WeightedReuse
     | CoupledReuse
     | OneHotReuse
     | Staged,

@@ -158,8 +158,10 @@ class VerlEngine(EngineSettings):
     """vLLM under verl's trainer."""
 
     kind: Literal["verl"] = "verl"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.STORED_LOG_PROBS})
-    """Capabilities of vLLM behind verl, which scores a draft's own tokens and samples the policy."""
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.STORED_LOG_PROBS, Capability.TOP_LAW, Capability.RESIDUAL}
+    )
+    """Capabilities of verl and its vLLM, which scores a draft's own tokens and the top of the law, and no others."""
     nodes: int = Field(default=1, ge=1)
     """Nodes of a training run, in a Slurm job (docs/slurm.md)."""
     tensor_parallel: int = Field(default=1, ge=1)

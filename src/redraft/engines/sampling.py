@@ -49,7 +49,7 @@ def sample_specially(
 
     Args:
         log_probs: (rows, vocabulary), the policy's law.
-        firsts: what was accepted of it; None for the law itself.
+        firsts: what is left of it; None for the law itself.
         uniforms: (rows,) on (0, 1], for rows without a key, which draw by inversion.
         keys: 64 bits each, for rows that draw by Gumbel noise.
         positions: int64 (rows,), position of the token in the response.
@@ -81,15 +81,14 @@ def gumbel(keys: Sequence[int], positions: torch.Tensor, vocabulary: int) -> tor
 
 
 def _rest(law: torch.Tensor, first: Residual) -> torch.Tensor:
-    """Logarithm of max(p - m, 0), not normalised, of log-probabilities (vocabulary,).
+    """Logarithm of what is left of p, not normalised, of log-probabilities (vocabulary,).
 
-    Where nothing is left, as by rounding where p and m are equal, it is p: a rejection there had a probability of the
-    size of the rounding error.
+    Where nothing is left, as by rounding where all of p was accepted, it is p: a rejection there had a probability of
+    the size of the rounding error.
     """
     rest = law.exp()
     tokens = torch.tensor(first.tokens, device=law.device, dtype=torch.long)
-    rest[tokens] -= torch.tensor(first.accepted, device=law.device, dtype=torch.float64)
-    rest.clamp_(min=0.0)
+    rest[tokens] *= torch.tensor(first.left, device=law.device, dtype=torch.float64)
     return torch.where(rest.sum() > 0, rest.log(), law)
 
 

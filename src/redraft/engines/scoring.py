@@ -1,69 +1,81 @@
-"""Log-probabilities of drafts, and of other tokens in their places, out of the logits of one prefill pass."""
+"""Log-probabilities of drafts, and of other tokens in their places, out of the hidden states of one prefill pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from redraft.engines.checks import checked
+from redraft.engines.head import Head
 from redraft.engines.rows import Row, Scoring
-from redraft.engines.sampling import gumbel, log_probs_of
+from redraft.engines.sampling import gumbel
 from redraft.rollout.engine import Scores
 from redraft.rollout.types import TopLaw
 
-NOISE_AT_ONCE = 1 << 22
-"""Numbers of Gumbel noise that are made at once."""
-LOGITS_AT_ONCE = 1 << 26
-"""More logits than these are normalised row by row, since the vocabulary may be large."""
 
-
-def scores_of(logits: torch.Tensor, tokens: torch.Tensor, batch: Sequence[Row], temperature: float) -> list[Scores]:
-    """Scores of the drafts in a batch.
+def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], temperature: float) -> list[Scores]:
+    """Scores of the drafts in a batch; only their own positions pass through the head.
 
     Args:
-        logits: (rows, width, vocabulary).
-        tokens: int64 (rows, width), prompts and drafts, padded on the right.
+        head: of the model.
+        hidden: (rows, width, size), of prompts and drafts, padded on the right.
         batch: sessions that asked for scores.
         temperature: above 0.
     """
-    chosen, further = [], []
-    for part in _parts(logits):
-        law = log_probs_of(logits[part, :-1], temperature)
-        chosen.append(law.gather(2, tokens[part, 1:, None])[..., 0])
-        further += [_further(of_row[_places(row)], row.scoring) for of_row, row in zip(law, batch[part], strict=True)]
-    rows = zip(batch, torch.cat(chosen).cpu().numpy(), further, strict=True)
-    return [Scores(checked(log_probs[_places(row)]), *asked) for row, log_probs, asked in rows]
+    places = [slice(len(row.prompt) - 1, row.length - 1) for row in batch]
+    states = torch.cat([of_row[place] for of_row, place in zip(hidden, places, strict=True)])
+    asked = _Asked([row.scoring for row in batch], hidden.device)
+    found = [asked.read(law, places) for places, law in head.laws(states, temperature)]
+    return asked.answers([torch.cat(column).cpu().numpy() for column in zip(*found, strict=True)])
 
 
-def _parts(logits: torch.Tensor) -> Iterator[slice]:
-    """Rows that are normalised at once."""
-    size = len(logits) if logits.numel() <= LOGITS_AT_ONCE else 1
-    return (slice(first, first + size) for first in range(0, len(logits), size))
+class _Asked:
+    """What sessions ask for at the positions of their drafts, one draft behind the other.
+
+    Each position gets what any of the sessions asks for, and each session only what it asked for.
+    """
+
+    def __init__(self, sessions: Sequence[Scoring], device: torch.device) -> None:
+        self._sessions, self._lengths = sessions, [len(session.draft) for session in sessions]
+        self._tokens = torch.tensor(np.concatenate([s.draft for s in sessions]), dtype=torch.long, device=device)
+        self._top = max(session.top for session in sessions)
+        self._at = torch.zeros((len(self._tokens), max(map(_width, sessions))), dtype=torch.long, device=device)
+        for session, part in zip(sessions, self._at.split(self._lengths), strict=True):
+            if session.at is not None:
+                part[:, : _width(session)] = torch.tensor(session.at)
+        keys = [session.draws.key if session.draws else 0 for session in sessions]
+        self._keys = [key for key, length in zip(keys, self._lengths, strict=True) for _ in range(length)]
+        self._draws = any(session.draws for session in sessions)
+        self._positions = torch.cat([torch.arange(n, device=device) for n in self._lengths])
+
+    def read(self, law: torch.Tensor, places: slice) -> list[torch.Tensor]:
+        """Columns of answers at some of the positions, of their log-probabilities (m, vocabulary)."""
+        chosen, others = (law.gather(1, tokens[places]) for tokens in (self._tokens[:, None], self._at))
+        largest, drawn = law.topk(self._top), self._tokens[places]
+        if self._draws:
+            noise = gumbel(self._keys[places], self._positions[places], law.shape[1])
+            drawn = (law.double() + noise).argmax(-1)
+        return [chosen[:, 0], others, largest.indices.to(torch.int32), largest.values, drawn.to(torch.int32)]
+
+    def answers(self, columns: Sequence[np.ndarray]) -> list[Scores]:
+        """Each session's part of the columns."""
+        ends = np.cumsum(self._lengths)[:-1]
+        parts = zip(*(np.split(column, ends) for column in columns), strict=True)
+        return [_scores(session, *part) for session, part in zip(self._sessions, parts, strict=True)]
 
 
-def _further(law: torch.Tensor, asked: Scoring) -> tuple[np.ndarray | None, TopLaw | None, np.ndarray | None]:
-    """What a session asked for beside its draft: other tokens, the top, drawn tokens; law is (draft, vocabulary)."""
-    others = top = drawn = None
-    if asked.at is not None:
-        at = torch.tensor(asked.at, device=law.device, dtype=torch.long)
-        others = checked(law.gather(1, at).cpu().numpy())
-    if asked.top:
-        largest = law.topk(asked.top)
-        top = TopLaw(largest.indices.to(torch.int32).cpu().numpy(), largest.values.cpu().numpy())
-    if asked.draws is not None:
-        drawn = _drawn(law, asked.draws.key)
-    return others, top, drawn
+def _scores(
+    asked: Scoring, log_probs: np.ndarray, others: np.ndarray, top: np.ndarray, tops: np.ndarray, drawn: np.ndarray
+) -> Scores:
+    """What one session asked for, of what all did."""
+    return Scores(
+        checked(log_probs),
+        None if asked.at is None else checked(others[:, : _width(asked)]),
+        TopLaw(top[:, : asked.top], tops[:, : asked.top]) if asked.top else None,
+        None if asked.draws is None else drawn,
+    )
 
 
-def _drawn(law: torch.Tensor, key: int) -> np.ndarray:
-    """Tokens, int32 (draft,), that each row of a law draws by the noise of its position."""
-    at_once = max(1, NOISE_AT_ONCE // law.shape[1])
-    positions = torch.arange(len(law), device=law.device)
-    pieces = zip(law.split(at_once), positions.split(at_once), strict=True)
-    drawn = [(piece.double() + gumbel([key] * len(p), p, law.shape[1])).argmax(dim=-1) for piece, p in pieces]
-    return torch.cat(drawn).to(torch.int32).cpu().numpy()
-
-
-def _places(row: Row) -> slice:
-    """Places of the draft's tokens among the next tokens of the sequence."""
-    return slice(len(row.prompt) - 1, row.length - 1)
+def _width(asked: Scoring) -> int:
+    """Number of other tokens that a session asks for at each position."""
+    return 0 if asked.at is None else asked.at.shape[1]

@@ -17,6 +17,7 @@ from redraft.config.capability import Capability
 from redraft.engines.attention import slot_attention
 from redraft.engines.checks import checked
 from redraft.engines.clock import now
+from redraft.engines.head import Head, hidden_states, refuse_other_heads
 from redraft.engines.kv_cache import SlotCache
 from redraft.engines.loop import Outside, run_to_end
 from redraft.engines.rows import Row, Rows, Scoring
@@ -63,12 +64,14 @@ class TorchEngine:
         max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0, lookahead: int = 0,
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
-        self.model, self.stops, self.max_rows = model, frozenset(stops), max_rows
+        refuse_other_heads(model)
+        self.model, self.head = model, Head(model)
+        self.stops, self.max_rows = frozenset(stops), max_rows
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p, self.truncates = temperature, top_p, top_p < 1 or temperature == 0
         if self.truncates:
             self.capabilities = frozenset()
-        self.vocabulary = model.config.vocab_size
+        self.vocabulary = self.head.vocabulary
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         self.cache = SlotCache(model.config, max_rows, max_length + lookahead, self.device, parameter.dtype)
@@ -190,17 +193,17 @@ class TorchEngine:
         padded = torch.tensor([s + [0] * (width - len(s)) for s in sequences], device=self.device)
         self.cache.prefill(torch.tensor([row.slot for row in batch], device=self.device), width)
         scoring = isinstance(batch[0].asked, Scoring)
-        logits = self._forward(padded, torch.arange(width, device=self.device)[None], None, keep=0 if scoring else 1)
+        hidden = self._forward(padded, torch.arange(width, device=self.device)[None], None)
         for row, sequence in zip(batch, sequences, strict=True):
             row.held = sequence
         if scoring:
-            self._answer_scores(batch, logits, padded)
+            self._answer_scores(batch, hidden)
             return
         for row in batch:
             self.rows.start(row)
 
-    def _answer_scores(self, batch: list[Row], logits: torch.Tensor, padded: torch.Tensor) -> None:
-        for row, scores in zip(batch, scores_of(logits, padded, batch, self.temperature), strict=True):
+    def _answer_scores(self, batch: list[Row], hidden: torch.Tensor) -> None:
+        for row, scores in zip(batch, scores_of(self.head, hidden, batch, self.temperature), strict=True):
             self.usage.scored_tokens += len(scores.log_probs)
             assert isinstance(row.asked, Scoring)
             _answer(row.asked.answer, scores)
@@ -228,7 +231,7 @@ class TorchEngine:
         span = self.cache.decode(positions, int(positions.max()) + width, width)
         unseen = self._columns[:span] > at[..., None]
         mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
-        return log_probs_of(self._forward(tokens, at, mask[:, None], keep=width), self.temperature or 1.0)
+        return log_probs_of(self.head(self._forward(tokens, at, mask[:, None])), self.temperature or 1.0)
 
     def _take(self, tokens: torch.Tensor, laws: torch.Tensor, drawn: torch.Tensor) -> None:
         """Let the decoding sessions take the tokens drawn for them, up to one that stops a response, or its limit.
@@ -278,14 +281,12 @@ class TorchEngine:
         self.rows.finish(row, tokens.tolist())
         _answer(request.answer, Continuation(tokens, log_probs, finish, request.cached, top))
 
-    def _forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, keep: int
-    ) -> torch.Tensor:
-        output = self.model(
-            input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
-            use_cache=True, logits_to_keep=keep,
+    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Hidden states, (rows, width, size)."""
+        return hidden_states(
+            self.model, input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
+            use_cache=True,
         )  # fmt: skip
-        return output.logits
 
 
 def _answer(answer: asyncio.Future[T], value: T) -> None:

@@ -69,8 +69,8 @@ class TorchSession:
         enough = not isinstance(draws, Inversion) or len(draws.uniforms) >= max_new_tokens
         if max_new_tokens < 1 or not enough:
             raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
-        if first is not None and first.tokens.shape != first.accepted.shape:
-            raise ValueError(f"shapes do not fit: {first.tokens.shape}, {first.accepted.shape}")
+        if first is not None and first.tokens.shape != first.left.shape:
+            raise ValueError(f"shapes do not fit: {first.tokens.shape}, {first.left.shape}")
         row, before = self._row, (self._row.prompt + prefix.tolist())[:-1]
         if before != row.held[: len(before)]:
             self._engine.release(row)

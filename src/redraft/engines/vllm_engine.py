@@ -1,6 +1,18 @@
 """Sessions on vLLM, through a client of its servers such as verl's: one request scores a draft, another goes on.
 
-Both requests of a session carry the same id, so that a load balancer sends them to the same server, where the second
+A third one between them samples the first token where its law is a residual: p times what is left of each token is the
+softmax of logits with the logarithm of that added, which is vLLM's `logit_bias`. A bias is for all tokens of a request,
+so that the first one has a request of its own.
+
+The servers' worker is ours (`redraft.engines.vllm_worker`): it scores the draft's positions alone. What comes from the
+prefix cache it cannot score. The prompt may; a draft's beginning that another draft in the cache has too is scored by a
+second request, which ends with it and does not read the cache. Together they compute as much as one request that reads
+nothing.
+
+The top of the law comes with the scores of a prompt. A client does not hand over that of sampled tokens, so it is asked
+for by scoring them behind what is known, which counts as verification.
+
+All requests of a session carry the same id, so that a load balancer sends them to the same server, where the second
 finds what the first computed in the prefix cache.
 
 Only the policy itself is sampled and scored: there is no temperature and no top-p to set, because vLLM's
@@ -14,6 +26,7 @@ cannot cut the prefill of a request with a seed in chunks; its servers there nee
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -24,12 +37,16 @@ from redraft.engines.checks import checked, refuse_draws, refuse_scores
 from redraft.engines.usage import Usage
 from redraft.errors import UserError
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
-from redraft.rollout.types import Finish
+from redraft.rollout.types import Finish, TopLaw
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "detokenize": False}
 """The policy itself, as tokens."""
-SCORING = {**SAMPLING, "max_tokens": 1, "logprobs": False, "prompt_logprobs": 0, "flat_logprobs": True}
-"""Log-probabilities of the prompt's tokens and of no others; one token must be sampled, and is thrown away."""
+SCORING = {**SAMPLING, "max_tokens": 1, "logprobs": False, "flat_logprobs": True}
+"""Log-probabilities of the prompt; one token must be sampled, and is thrown away."""
+WORKER = "redraft.engines.vllm_worker.ScoringWorker"
+"""`worker_cls` of vLLM's servers."""
+LEAST_BIAS = -1000.0
+"""Bias of a token of which nothing is left. Not -inf, so that p itself is drawn from where nothing of any token is."""
 
 
 class Output(Protocol):
@@ -39,7 +56,9 @@ class Output(Protocol):
     log_probs: list[float] | None
     stop_reason: str | None
     extra_fields: dict[str, Any]
-    """`num_cached_tokens`, and `prompt_logprobs`: row j has the log-probability of token j + 1; the last is a dummy."""
+    """`num_cached_tokens`; and `prompt_logprobs`, of which row j has the log-probability of the token behind position
+    `scored_from` + j, or if k most probable tokens were asked for those of these, whose ids are in `prompt_ids`. The
+    last row is a dummy."""
 
 
 class Client(Protocol):
@@ -57,11 +76,11 @@ class VLLMEngine:
         client: reaches the servers; they must hold the current policy before sessions are opened.
         stops: tokens that end a response.
         max_length: the servers' `max_model_len`, tokens. A response at its limit is scored as a draft with one token
-            to spare: at least prompt + response + 1.
+            to spare: at least prompt + response + 1. Their `max_logprobs` must cover what is asked of tops.
         clock: seconds, for the usage; wall seconds, unless vLLM computes in this process.
     """
 
-    capabilities: frozenset[Capability] = frozenset()
+    capabilities = frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
 
     def __init__(
         self, client: Client, stops: Collection[int], max_length: int, clock: Callable[[], float] = time.perf_counter
@@ -92,41 +111,82 @@ class VLLMSession:
     async def score(
         self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
     ) -> Scores:
-        """Score a draft's own tokens.
+        """Score a draft's own tokens, or find those of them that are in the top of the law.
 
         Raises:
-            UserError: for more than these, if the servers take no prompt and draft of that length, or a log-probability
-                is NaN.
+            UserError: for other tokens and Gumbel noise, if the servers take no prompt and draft of that length, or a
+                log-probability is NaN.
             RuntimeError: if the request was aborted.
         """
         refuse_scores(self._engine.capabilities, at, top, draws)
-        with self._engine.verification.running():
-            output = await self._ask(draft, 1, SCORING)
         self._engine.scored_tokens += len(draft)
-        return Scores(scores_of(output, len(self._prompt), len(draft)))
+        return await self._score(draft, top)
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
     ) -> Continuation:
-        """Sample behind prompt and prefix until a stop token or `max_new_tokens`; the first uniform decides all.
+        """Sample behind prompt and prefix until a stop token or `max_new_tokens`.
+
+        The first uniform decides all, and behind a first token that is drawn from a residual the second one.
 
         Raises:
-            UserError: for Gumbel noise, `first` and `top`, if the servers take no response of that length, or a
-                log-probability is NaN.
-            RuntimeError: if the request was aborted, or ended early for another reason.
+            UserError: for Gumbel noise, if the servers take no response of that length, or a log-probability is NaN.
+            RuntimeError: if a request was aborted, or ended early for another reason.
         """
         refuse_draws(self._engine.capabilities, draws, first, top)
         assert isinstance(draws, Inversion)
-        if max_new_tokens < 1 or len(draws.uniforms) < 1:
+        if max_new_tokens < 1 or len(draws.uniforms) < min(max_new_tokens, 1 if first is None else 2):
             raise ValueError(f"decoding needs at least one token and one uniform, got {max_new_tokens}")
-        settings = {
-            **SAMPLING, "max_tokens": max_new_tokens, "logprobs": True, "seed": seed_of(draws.uniforms[0]),
-            # The model's own end of sequence does not count unless it is a stop; vLLM adds more of them than we know.
-            "ignore_eos": True, "stop_token_ids": sorted(self._engine.stops),
-        }  # fmt: skip
         with self._engine.decoding.running():
-            output = await self._ask(prefix, max_new_tokens, settings)
-        return continuation_of(output, self._engine.stops, max_new_tokens)
+            if first is None:
+                made = await self._sample(prefix, max_new_tokens, draws.uniforms[0])
+            else:
+                made = await self._sample_residual(prefix, max_new_tokens, draws, first)
+        if not top:
+            return made
+        # All of it is in the prefix cache, where nothing can be scored.
+        with self._engine.verification.running():
+            rows = await self._rows(np.concatenate([prefix, made.tokens]), len(prefix), top, cached=False)
+        return replace(made, top=scores_of(rows, made.tokens, top).top)
+
+    async def _score(self, draft: np.ndarray, top: int) -> Scores:
+        """Scores of a draft, in one request or, where another draft in the cache begins alike, in two."""
+        with self._engine.verification.running():
+            # Of a prompt of one token nothing is cached, and another worker's answer would look like ours.
+            rows = await self._rows(draft, 0, top, cached=len(self._prompt) > 1)
+            hidden = int(np.isnan(rows.log_probs[:, 0]).cumprod().sum())
+            if hidden:
+                rows = joined(await self._rows(draft[:hidden], 0, top, cached=False), rows)
+        return scores_of(rows, draft, top)
+
+    async def _rows(self, response: np.ndarray, first: int, top: int, cached: bool) -> TopLaw:
+        """Rows of the answer to a request that scores a response from its token `first` on."""
+        asked = {
+            "prompt_logprobs": top, "extra_args": {"scored_from": len(self._prompt) - 1 + first},
+            "skip_reading_prefix_cache": not cached,
+        }  # fmt: skip
+        return rows_of(await self._ask(response, 1, SCORING | asked), len(response) - first, top)
+
+    async def _sample_residual(self, prefix: np.ndarray, room: int, draws: Inversion, first: Residual) -> Continuation:
+        """Sample a first token from a residual, and the others by the policy behind it."""
+        one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias_of(first))
+        if room == 1 or one.finish is Finish.EOS:
+            return one
+        rest = await self._sample(np.concatenate([prefix, one.tokens]), room - 1, draws.uniforms[1])
+        tokens, log_probs = (
+            np.concatenate([getattr(c, name) for c in (one, rest)]) for name in ("tokens", "log_probs")
+        )
+        return Continuation(tokens, log_probs, rest.finish, one.cached)
+
+    async def _sample(self, prefix: np.ndarray, room: int, uniform: float, **further: Any) -> Continuation:
+        """Sample up to `room` tokens behind a prefix, by these further settings."""
+        settings = {
+            **SAMPLING, "max_tokens": room, "logprobs": True, "seed": seed_of(uniform),
+            # The model's own end of sequence does not count unless it is a stop; vLLM adds more of them than we know.
+            "ignore_eos": True, "stop_token_ids": sorted(self._engine.stops), **further,
+        }  # fmt: skip
+        output = await self._ask(prefix, room, settings)
+        return continuation_of(output, self._engine.stops, room)
 
     async def _ask(self, response: np.ndarray, room: int, settings: dict[str, Any]) -> Output:
         """Serve a request for what comes behind the prompt and a response so far."""
@@ -143,12 +203,30 @@ class VLLMSession:
         return output
 
 
-def scores_of(output: Output, prompt: int, draft: int) -> np.ndarray:
-    """Log-probabilities, float32 (draft,), behind so many tokens of the prompt."""
-    rows = output.extra_fields.get("prompt_logprobs")
-    if rows is None or len(rows) != prompt + draft:
-        raise RuntimeError("vLLM answered without the log-probabilities of prompt and draft")
-    return checked(np.array([row[0] for row in rows[prompt - 1 : -1]], dtype=np.float32))
+def rows_of(output: Output, count: int, top: int) -> TopLaw:
+    """Rows of an answer, as many as are asked for; with `top` of 0 of the tokens themselves.
+
+    Raises:
+        UserError: if there are others, as a worker that is not ours gives.
+    """
+    log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
+    if len(log_probs) != count + 1 or len(ids) != count + 1:
+        raise UserError("vLLM's servers answer without the log-probabilities of a draft alone", key="worker_cls",
+                        value=f"{len(log_probs)} rows for {count} tokens", allowed=WORKER)  # fmt: skip
+    return TopLaw(np.array(ids[:-1], dtype=np.int32), np.array(log_probs[:-1], dtype=np.float32))
+
+
+def joined(beginning: TopLaw, rows: TopLaw) -> TopLaw:
+    """Rows of a response whose beginning is better known."""
+    known = len(beginning.tokens)
+    pairs = ((beginning.tokens, rows.tokens), (beginning.log_probs, rows.log_probs))
+    return TopLaw(*(np.concatenate([first, second[known:]]) for first, second in pairs))
+
+
+def scores_of(rows: TopLaw, response: np.ndarray, top: int) -> Scores:
+    """Scores of a response; with `top` those of its tokens that are in the top."""
+    law = TopLaw(rows.tokens, checked(rows.log_probs))
+    return Scores(law.of(response[:, None])[:, 0], top=law if top else None)
 
 
 def continuation_of(output: Output, stops: Collection[int], limit: int) -> Continuation:
@@ -163,6 +241,13 @@ def continuation_of(output: Output, stops: Collection[int], limit: int) -> Conti
         np.array(tokens, dtype=np.int32), checked(np.array(log_probs, dtype=np.float32)), finish,
         cached=output.extra_fields.get("num_cached_tokens") or 0,
     )  # fmt: skip
+
+
+def bias_of(first: Residual) -> dict[int, float]:
+    """What is added to the logits of tokens, by which p becomes what is left of it."""
+    with np.errstate(divide="ignore"):
+        biases = np.maximum(np.log(first.left), LEAST_BIAS)
+    return {token: bias for token, bias in zip(first.tokens.tolist(), biases.tolist(), strict=True) if bias < 0}
 
 
 def seed_of(uniform: float) -> int:

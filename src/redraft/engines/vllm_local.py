@@ -15,6 +15,7 @@ import torch
 import torch._dynamo
 
 from redraft.engines.loop import Outside, run_to_end
+from redraft.engines.vllm_engine import WORKER
 from redraft.errors import UserError
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else its engine is another process
@@ -22,6 +23,7 @@ for _name, _value in {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # `WORKER` scores in the first
 }.items():
     os.environ.setdefault(_name, _value)
 if not torch.cuda.is_available():
@@ -32,6 +34,7 @@ if not torch.cuda.is_available():
 from vllm import EngineArgs, SamplingParams  # noqa: E402
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402
 from vllm.inputs.engine import tokens_input  # noqa: E402
+from vllm.logprobs import FlatLogprobs  # noqa: E402
 from vllm.outputs import RequestOutput  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
@@ -71,6 +74,7 @@ class LocalVLLM:
             "max_model_len": max_length, "max_num_seqs": max_rows, "kv_cache_memory_bytes": cache_bytes,
             # Chunks of a prefill would take a step back in the request's random numbers, which fails on a CPU.
             "enable_chunked_prefill": False, "max_num_batched_tokens": max(max_length, 16384),
+            "worker_cls": WORKER, "max_logprobs": -1,  # as many as the model has tokens
             "skip_tokenizer_init": True, "disable_log_stats": True, "use_tqdm_on_load": False,
         }  # fmt: skip
         self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **(arguments | settings)))
@@ -141,9 +145,16 @@ def to_output(output: RequestOutput) -> LocalOutput:
     (sampled,) = output.outputs
     extra: dict[str, Any] = {"num_cached_tokens": output.num_cached_tokens}
     if output.prompt_logprobs is not None:
-        extra["prompt_logprobs"] = [[value] for value in output.prompt_logprobs.logprobs] + [[0.0]]
+        extra |= {"prompt_logprobs": _rows(output.prompt_logprobs, "logprobs"),
+                  "prompt_ids": _rows(output.prompt_logprobs, "token_ids")}  # fmt: skip
     log_probs = None
     if sampled.logprobs is not None:
         log_probs = [row[token].logprob for token, row in zip(sampled.token_ids, sampled.logprobs, strict=True)]
     stop_reason = "aborted" if sampled.finish_reason == "abort" else "completed"
     return LocalOutput(list(sampled.token_ids), log_probs, stop_reason, extra)
+
+
+def _rows(prompt: FlatLogprobs, name: str) -> list[list[Any]]:
+    """A part of a prompt's log-probabilities by position: of the token there, or of the most probable ones alone."""
+    values, spans = getattr(prompt, name), zip(prompt.start_indices[1:], prompt.end_indices[1:], strict=True)
+    return [values[begin + 1 if end - begin > 1 else begin : end] for begin, end in spans] + [[0]]

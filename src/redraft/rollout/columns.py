@@ -34,10 +34,14 @@ SCHEMA = pa.schema(
         *_required(("finish", pa.string()), ("reward", pa.float64()), ("use", pa.string())),
         *_required(("old_log_probs", pa.string()), ("carried", pa.bool_())),
         *_required(("response", _list_of(_TOKEN)), ("top", _list_of(_TOP))),
-        pa.field("top_k", pa.int64()),  # null where the rollout has no top law
+        # null where the rollout has no top law, and no weights
+        pa.field("top_k", pa.int64()),
+        pa.field("log_weights", pa.large_list(pa.field("item", pa.float32(), nullable=False))),
     ]
 )
 """Columns of the format. `group` counts groups from 0; `top` holds the positions' top laws one after the other."""
+_LISTS = ("response", "top", "log_weights")
+"""Columns of tokens, which do not become Python's numbers."""
 
 _Located = tuple[int, tuple[int, int], Sample]
 """A sample that was read: the number of its group, that group's prompt and visit, and the sample."""
@@ -75,7 +79,7 @@ def _check_shapes(group: Group, r: Rollout) -> None:
     where = f"prompt {r.prompt}, sample {r.sample}"
     if r.prompt != group.prompt:
         raise ValueError(f"{where} stands in a group of prompt {group.prompt}")
-    names = ("tokens", "log_probs", "sampled_at")
+    names = ("tokens", "log_probs", "sampled_at", *["log_weights"] * (r.log_weights is not None))
     shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {name: (getattr(r, name), (r.length,)) for name in names}
     if r.top is not None:
         whole = (r.length, r.top.tokens.shape[-1])
@@ -110,6 +114,7 @@ def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
             *([getattr(top, name).reshape(-1) for top in tops] for name in ("tokens", "log_probs")),
         ),
         "top_k": [_top_k(r) for r in rollouts],
+        "log_weights": [r.log_weights for r in rollouts],
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
@@ -146,15 +151,21 @@ def _rows(batch: pa.RecordBatch) -> Iterator[_Located]:
     """Samples of a batch, in order."""
     columns = _checked(batch)
     values = zip(*columns.values(), strict=True)
-    for row, response, top in zip(values, _parts(batch["response"]), _parts(batch["top"]), strict=True):
-        yield _row(dict(zip(columns, row, strict=True)), response, top)
+    lists = _parts(batch["response"]), _parts(batch["top"]), _weights(batch["log_weights"])
+    for row, response, top, log_weights in zip(values, *lists, strict=True):
+        yield _row(dict(zip(columns, row, strict=True)), response, top, log_weights)
 
 
-def _row(of: Mapping[str, Any], response: Sequence[np.ndarray], top: Sequence[np.ndarray]) -> _Located:
+def _row(
+    of: Mapping[str, Any], response: Sequence[np.ndarray], top: Sequence[np.ndarray], log_weights: np.ndarray | None
+) -> _Located:
     tokens, log_probs, sampled_at = (part.copy() for part in response)
+    if log_weights is not None and len(log_weights) != len(tokens):
+        raise ValueError("log-weights do not fit their response")
     rollout = Rollout(
         of["prompt"], of["sample"], tokens, log_probs, sampled_at, Finish(of["finish"]),
         of["prefix_length"], of["draft_length"], of["verified"], _top(top, len(tokens), of["top_k"]),
+        None if log_weights is None else log_weights.copy(),
     )  # fmt: skip
     use, old = Use(of["use"]), OldLogProbs(of["old_log_probs"])
     return of["group"], (of["prompt"], of["visit"]), Sample(rollout, of["reward"], use, old, of["carried"])
@@ -168,7 +179,7 @@ def _checked(batch: pa.RecordBatch) -> dict[str, list]:
     nulls = [field.name for field in SCHEMA if not field.nullable and batch[field.name].null_count]
     if nulls:
         raise ValueError(f"{nulls[0]} is null")
-    columns = {name: batch[name].to_pylist() for name in SCHEMA.names if name not in ("response", "top")}
+    columns = {name: batch[name].to_pylist() for name in SCHEMA.names if name not in _LISTS}
     for name in (*_COUNTS, "top_k"):
         if min((value for value in columns[name] if value is not None), default=0) < 0:
             raise ValueError(f"{name} is negative")
@@ -180,6 +191,13 @@ def _parts(lists: pa.LargeListArray) -> Iterator[list[np.ndarray]]:
     fields = [lists.values.field(number).to_numpy() for number in range(lists.values.type.num_fields)]
     for begin, end in pairwise(lists.offsets.to_numpy().tolist()):
         yield [field[begin:end] for field in fields]
+
+
+def _weights(lists: pa.LargeListArray) -> Iterator[np.ndarray | None]:
+    """Views of each row's log-weights, None where it is null."""
+    values, ends = lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
+    for (begin, end), there in zip(pairwise(ends), lists.is_valid().to_pylist(), strict=True):
+        yield values[begin:end] if there else None
 
 
 def _top(parts: Sequence[np.ndarray], length: int, k: int | None) -> TopLaw | None:

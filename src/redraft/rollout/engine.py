@@ -45,12 +45,13 @@ class Residual:
     """The law p less what was accepted of it, normalised: the first token behind a rejection.
 
     Attributes:
-        tokens: int32 (k,), tokens of which something was accepted.
-        accepted: float64 (k,), mass m of each; the law is proportional to max(p - m, 0), with m = 0 elsewhere.
+        tokens: int32 (k,), tokens of which something may have been accepted, each once.
+        left: float64 (k,), share of each one's probability that is left, 0 to 1: 1 - m / p where m was accepted. The
+            law is proportional to p times this, and to p elsewhere.
     """
 
     tokens: np.ndarray
-    accepted: np.ndarray
+    left: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,8 @@ class Scores:
     """Log-probabilities under the current policy.
 
     Attributes:
-        log_probs: float32 (n,), of the draft's tokens.
+        log_probs: float32 (n,), of the draft's tokens. With `top`, an engine without `Capability.OTHER_SCORES` may have
+            -inf for one that is not in it.
         others: float32 (n, k), of the tokens asked for at each position; None if none were.
         top: top of the law at each position, if asked for.
         drawn: int32 (n,), tokens that the policy draws in the draft's places, if noise was given.

@@ -150,6 +150,7 @@ class Memory:
             tokens=_owned(rollout.tokens),
             log_probs=_owned(rollout.log_probs),
             sampled_at=_owned(rollout.sampled_at),
+            log_weights=None if rollout.log_weights is None else _owned(rollout.log_weights),
             top=TopLaw(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
         )
 

@@ -28,6 +28,11 @@ class TopLaw:
     tokens: np.ndarray
     log_probs: np.ndarray
 
+    def of(self, tokens: np.ndarray) -> np.ndarray:
+        """Log-probabilities, float32 (length, m), of integer tokens (length, m); -inf for those that are not here."""
+        same = tokens[:, :, None] == self.tokens[:, None]
+        return np.where(same, self.log_probs[:, None], np.float32(-np.inf)).max(axis=-1)
+
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
@@ -45,6 +50,8 @@ class Rollout:
         draft_length: tokens of the draft, 0 if there was none.
         verified: draft tokens scored under the current policy.
         top: top of the law whose log-probabilities these are, where the method retains it.
+        log_weights: float32, (length,), log of each token's importance weight, where the method has any: the current
+            policy's probability of the token over that with which it came to stand there.
     """
 
     prompt: int
@@ -57,11 +64,17 @@ class Rollout:
     draft_length: int = 0
     verified: int = 0
     top: TopLaw | None = None
+    log_weights: np.ndarray | None = None
 
     @property
     def length(self) -> int:
         """Tokens of the response."""
         return len(self.tokens)
+
+    @property
+    def behaviour(self) -> np.ndarray:
+        """Logarithm of the density with which each token came to stand there, float32 (length,)."""
+        return self.log_probs if self.log_weights is None else self.log_probs - self.log_weights
 
     @property
     def decoded(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from redraft.engines.head import Head, hidden_states
 from redraft.rollout.types import Rollout
 
 
@@ -53,21 +54,25 @@ class Batch:
 
     def log_probs(self, model: Any, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
-        chosen = self._laws(model)
-        log_probs = chosen.gather(2, self.tokens.gather(1, self._positions())[..., None])[..., 0]
-        return log_probs * self.mask, -(chosen.exp() * chosen).sum(-1) * self.mask if entropy else None
+        tokens = self.tokens.gather(1, self._positions())[self.mask > 0]
+        log_probs, entropies = Head(model).log_probs(self._hidden(model), tokens, entropy)
+        return self._spread(log_probs), None if entropies is None else self._spread(entropies)
 
     def divergences(self, model: Any, reference: Any) -> torch.Tensor:
         """KL divergence of a model from a reference at each response token, float32 (rows, longest response), nats."""
-        own, other = self._laws(model), self._laws(reference)
-        return (own.exp() * (own - other)).sum(-1) * self.mask
+        states = (self._hidden(model), self._hidden(reference))
+        return self._spread(Head(model).divergences(states[0], Head(reference), states[1]))
 
-    def _laws(self, model: Any) -> torch.Tensor:
-        """Log-probabilities of all tokens before each response token: float32 (rows, longest response, vocabulary)."""
+    def _hidden(self, model: Any) -> torch.Tensor:
+        """Hidden states before each response token, (response tokens of all rows, size)."""
         # Pad tokens behind the end need no attention mask: attention is causal, and `mask` drops their own outputs.
-        logits = model(input_ids=self.tokens, attention_mask=None).logits.float()
-        before = (self._positions() - 1)[..., None].expand(-1, -1, logits.shape[-1])
-        return logits.gather(1, before).log_softmax(-1)
+        hidden = hidden_states(model, input_ids=self.tokens, attention_mask=None)
+        rows, places = self.mask.nonzero(as_tuple=True)
+        return hidden[rows, self.starts[rows] + places - 1]
+
+    def _spread(self, values: torch.Tensor) -> torch.Tensor:
+        """Numbers of all response tokens in their places, (rows, longest response), and 0 behind their ends."""
+        return torch.zeros_like(self.mask, dtype=values.dtype).masked_scatter(self.mask > 0, values)
 
     def values(self, critic: Any) -> torch.Tensor:
         """The critic's value before each response token: float32 (rows, longest response)."""

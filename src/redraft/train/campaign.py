@@ -8,8 +8,10 @@ from typing import Any
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
+from redraft.config.reuse import AdaptiveReuse
 from redraft.files import read_json_lines, sha256
 from redraft.ops.lease import Lease
+from redraft.rollout.lenience import lenient, next_lenience
 from redraft.rollout.schedule import schedule
 from redraft.rollout.types import Group, Task
 from redraft.tasks.problems import Problem
@@ -105,7 +107,7 @@ class Campaign:
     def _step(self, trainer: Trainer, began: float) -> dict[str, Any]:
         """Roll out, update if there is enough to update from, and leave record, policy and checkpoint."""
         step, clock = self.state.step, StageClock(trainer.now)
-        epoch, tasks = self.schedule.epoch(step), self.schedule.next(step)
+        epoch, tasks = self.schedule.epoch(step), self.tasks(step)
         rolled = trainer.roll_out(tasks, step)
         clock.add(rolled.seconds, rolled.unseen)
         self.schedule.finished(rolled.groups)
@@ -115,6 +117,7 @@ class Campaign:
             "updated": batch is not None, "tokens_cached": rolled.cached, "grading_seconds": rolled.grading_seconds,
             **rolled.measured, **updated.metrics,
         }  # fmt: skip
+        record |= self._control(record)
         self.check()
         save_groups_of_step(self.folder.rollouts(step), epoch, rolled.groups)
         with self._checkpoint(trainer, clock, batch is not None):
@@ -128,6 +131,24 @@ class Campaign:
             self.state.step += 1
             self.state.seconds += time.perf_counter() - began
         return record
+
+    def tasks(self, step: int) -> list[Task]:
+        """Tasks of a step, from 0, with the lenience that a controller has set."""
+        return lenient(self.schedule.next(step), self.lenience)
+
+    @property
+    def lenience(self) -> float | None:
+        """Lenience of the next step by a controller; None without one."""
+        reuse = self.run.reuse
+        return (self.state.lenience or reuse.initial) if isinstance(reuse, AdaptiveReuse) else None
+
+    def _control(self, record: Mapping[str, Any]) -> dict[str, float]:
+        """Set the next step's lenience by a step's record; returns the step's own, if there is a controller."""
+        reuse, lenience = self.run.reuse, self.lenience
+        if lenience is None or not isinstance(reuse, AdaptiveReuse):
+            return {}
+        self.state.lenience = next_lenience(reuse, lenience, record)
+        return {"lenience": lenience}
 
     @property
     def evaluated_steps(self) -> list[int]:

@@ -20,8 +20,9 @@ from redraft.train.folders import atomic_folder
 from redraft.train.integrity import damage, measure, remove_set_aside, set_aside
 
 KEPT = 2
-FORMAT = 2
-"""Version of a checkpoint's files. The first kept drafts by epoch; nobody can tell their visits."""
+FORMAT = 3
+"""Version of a checkpoint's files. The first kept drafts by epoch; nobody can tell their visits. The second had no
+weights and no lenience."""
 STATE = "state.json"
 COUNTERS = "schedule/counters.json"
 
@@ -35,12 +36,14 @@ class State:
         training_step: those of them that updated the policy.
         seconds: that they took, in whichever process.
         commits: of the code that took the steps, in order; None where it was no checkout.
+        lenience: that a controller has set for the next step; None where there is none.
     """
 
     step: int = 0
     training_step: int = 0
     seconds: float = 0.0
     commits: list[str | None] = field(default_factory=list)
+    lenience: float | None = None
 
 
 class Checkpoints:

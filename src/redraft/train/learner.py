@@ -14,10 +14,10 @@ from redraft.errors import UserError
 from redraft.rollout.types import Group, OldLogProbs, Rollout, Sample, Use
 from redraft.train import models
 from redraft.train.batch import Batch
-from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
+from redraft.train.losses import WEIGHTS, PolicyLoss, advantages, importance_weights, shaped, value_loss
 from redraft.train.stages import StageClock
 
-NO_UPDATE: dict[str, float | None] = {"entropy": None, "kl": None, "clip_fraction": None, "gradient_norm": None}
+NO_UPDATE: dict[str, float | None] = dict.fromkeys(("entropy", "drift", "kl", "clip_fraction", "gradient_norm"))
 """Metrics of a step without an update."""
 CRITIC = ("critic_loss", "critic_gradient_norm")
 """Further metrics of an update with a critic."""
@@ -74,7 +74,8 @@ class Learner:
     @property
     def metrics_without_update(self) -> dict[str, float | None]:
         """Metrics of a step that only gathers rollouts."""
-        return NO_UPDATE | (dict.fromkeys(CRITIC) if self.critic else {})
+        weights = WEIGHTS if self.run.reuse.importance else ()
+        return NO_UPDATE | (dict.fromkeys(CRITIC) if self.critic else {}) | dict.fromkeys(weights)
 
     def update(
         self, groups: Sequence[Group], prompts: Sequence[Sequence[int]], clock: StageClock
@@ -95,6 +96,7 @@ class Learner:
         with torch.no_grad(), clock.stage("old_log_probs"):
             old, entropy = self.log_probs(self.policy, batch, entropy=True)
             _put_stored(old, samples)
+            drift = _drift(old, samples, batch.mask)
         ref = values = None
         if self.reference is not None:
             with torch.no_grad(), clock.stage("ref"):
@@ -105,7 +107,11 @@ class Learner:
         with clock.stage("adv"):
             rewards = torch.from_numpy(self._rewards(samples)).to(self.device)
             advantage, returns = advantages(self.run.algorithm, rewards, batch.mask, owner, values)
-        metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum())}
+        metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum()), "drift": drift}
+        weights = None
+        if importance := self.run.reuse.importance:
+            weights, measured = importance_weights(importance, _log_weights(samples, batch.mask), batch.mask)
+            metrics |= measured
         minis = self._mini_batches(batch, owner)
         if not minis:
             return self.metrics_without_update | metrics
@@ -113,7 +119,7 @@ class Learner:
             with clock.stage("update_critic"):
                 metrics |= self._update_critic(batch, minis, values, returns)
         with clock.stage("update_actor"):
-            return metrics | self._update_actor(batch, minis, old, ref, advantage)
+            return metrics | self._update_actor(batch, minis, old, ref, advantage, weights)
 
     def _batch(self, samples: Sequence[Sample], prompts: Sequence[Sequence[int]]) -> Batch:
         rollouts, stopped = [sample.rollout for sample in samples], [sample.use is Use.STOPPED for sample in samples]
@@ -207,6 +213,7 @@ class Learner:
         old: torch.Tensor,
         ref: torch.Tensor | None,
         advantage: torch.Tensor,
+        weights: torch.Tensor | None,
     ) -> dict[str, float | None]:
         self.policy.train()
         kl, clip_fraction, norms = 0.0, 0.0, []
@@ -216,7 +223,8 @@ class Learner:
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
                 log_probs, _ = part.log_probs(self.policy)
                 reference = None if ref is None else ref[rows]
-                result = self.loss(log_probs, old[rows], reference, advantage[rows], part.trained, whole)
+                weight = None if weights is None else weights[rows]
+                result = self.loss(log_probs, old[rows], reference, advantage[rows], part.trained, whole, weight)
                 result.loss.backward()
                 total += float(result.loss.detach())
                 share = float(part.trained.sum() / batch.trained.sum())
@@ -249,3 +257,27 @@ def _put_stored(old: torch.Tensor, samples: Sequence[Sample]) -> None:
         if sample.old_log_probs is OldLogProbs.STORED:
             stored = torch.from_numpy(sample.rollout.log_probs)
             old[row, : len(stored)] = stored.to(old)
+
+
+def _drift(old: torch.Tensor, samples: Sequence[Sample], mask: torch.Tensor) -> float:
+    """Estimate of the KL divergence of the policies that sampled from the current one, nats a token.
+
+    The estimator is exp(d) - 1 - d of d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3), on the
+    log-densities q of how tokens came to stand there.
+    """
+    gaps = (old - _padded([sample.rollout.behaviour for sample in samples], mask)).double() * mask
+    return float((gaps.expm1() - gaps).sum() / mask.sum())
+
+
+def _log_weights(samples: Sequence[Sample], mask: torch.Tensor) -> torch.Tensor:
+    """Log-weights of response tokens, float32 (rows, tokens); 0 where a rollout has none."""
+    found = (sample.rollout.log_weights for sample in samples)
+    return _padded([np.zeros(0, np.float32) if weights is None else weights for weights in found], mask)
+
+
+def _padded(rows: Sequence[np.ndarray], like: torch.Tensor) -> torch.Tensor:
+    """Rows of numbers in a tensor of that shape and device, filled with 0."""
+    padded = torch.zeros_like(like)
+    for row, values in enumerate(rows):
+        padded[row, : len(values)] = torch.from_numpy(values)
+    return padded

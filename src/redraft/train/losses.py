@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.workers.config import ActorConfig
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, Algorithm, PolicyGradient
+from redraft.config.reuse import Importance
 
 ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "reinforce": "grpo", "ppo": "gae"}
 """An algorithm's kind, and what verl calls its estimator of advantages."""
@@ -98,6 +100,24 @@ def shaped(algorithm: Algorithm, rewards: np.ndarray, lengths: np.ndarray, limit
     return (rewards - algorithm.overlong.penalty * np.clip(over, 0, 1)).astype(np.float32)
 
 
+WEIGHTS = {"mean_weight": "rollout_is_mean", "effective_samples": "rollout_is_eff_sample_size"}
+"""A record's keys of importance weights to verl's."""
+
+
+def importance_weights(
+    importance: Importance, log_weights: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, float | None]]:
+    """Truncated weights of response tokens, float32 (rows, tokens), and what verl measures of them.
+
+    Args:
+        importance: level and bound.
+        log_weights: float32 (rows, tokens), of each token alone.
+        mask: (rows, tokens), 1 on response tokens.
+    """
+    weights, found = compute_rollout_correction_weights(log_weights, mask, importance.level, importance.bound)
+    return weights, {key: found[name] for key, name in WEIGHTS.items()}
+
+
 @dataclass(frozen=True)
 class ActorLoss:
     """The loss of one micro-batch, to be differentiated, and what verl measures beside it.
@@ -125,18 +145,19 @@ class PolicyLoss:
 
     def __call__(
         self, log_probs: torch.Tensor, old: torch.Tensor, ref: torch.Tensor | None, advantage: torch.Tensor,
-        mask: torch.Tensor, whole_batch: dict[str, Any],
+        mask: torch.Tensor, whole_batch: dict[str, Any], weights: torch.Tensor | None = None,
     ) -> ActorLoss:  # fmt: skip
         """Loss of a micro-batch; all tensors (rows, tokens).
 
         Args:
             ref: the reference policy's log-probabilities, None where the algorithm has no KL loss.
+            weights: importance weights of the policy loss, None where all are 1.
             whole_batch: `batch_num_tokens` and `global_batch_size` of the mini-batch it is part of.
         """
         self.config.global_batch_info.update(whole_batch)
         loss, metrics = self._policy_loss(
             old_log_prob=old, log_prob=log_probs, advantages=advantage, response_mask=mask,
-            loss_agg_mode=self.algorithm.loss_agg_mode, config=self.config,
+            loss_agg_mode=self.algorithm.loss_agg_mode, config=self.config, rollout_is_weights=weights,
         )  # fmt: skip
         if ref is None:
             return ActorLoss(loss, metrics["actor/pg_clipfrac"], None)

@@ -82,7 +82,7 @@ def describe_batch(groups: Sequence[Group] | None, step: int) -> dict[str, float
 
 
 def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None:
-    """Write the rollouts that a step made as Parquet, one line each, for diversity and case studies."""
+    """Write the rollouts that a step made as Parquet, one line each: for diversity, cases and `redraft predict`."""
     samples = [(group, sample) for group in groups for sample in group.samples if not sample.carried]
     rollouts = [sample.rollout for _, sample in samples]
     frame = pd.DataFrame(
@@ -91,6 +91,7 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
             "prompt": [group.prompt for group, _ in samples],
             "sample": [r.sample for r in rollouts],
             "tokens": [r.tokens for r in rollouts],
+            "log_probs": [r.log_probs for r in rollouts],
             "sampled_at": [r.sampled_at for r in rollouts],
             "prefix_length": [r.prefix_length for r in rollouts],
             "draft_length": [r.draft_length for r in rollouts],

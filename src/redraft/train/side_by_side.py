@@ -96,7 +96,7 @@ class _Rehearsal:
         self.records: Iterator[dict[str, Any]] = self.trainer.campaign.taken(self.trainer)
 
     def rehearsed(self, step: int, number: int) -> dict[str, Any]:
-        rolled = self.trainer.rehearse(self.trainer.campaign.schedule.next(step), step)
+        rolled = self.trainer.rehearse(self.trainer.campaign.tasks(step), step)
         decoded = describe(rolled.groups, step, self.trainer.campaign.steps_per_epoch)["tokens_decoded"]
         return self._line(step, number, decoded, {stage: rolled.seconds[stage] for stage in REPEATED})
 

@@ -15,6 +15,11 @@ from redraft.config.model import WarmStart
 from redraft.rollout.streams import stream
 from redraft.tasks.arithmetic import MODULUS, Sum, box, draw_one, split_of
 
+ROWS = 16
+"""Solutions of a micro-batch; they are of about equal length, so that little of it is padding."""
+IGNORED = -100
+"""Target of prompts and padding."""
+
 Report = Callable[[int, int, float], None]
 """Called with (step, steps, loss)."""
 
@@ -41,12 +46,11 @@ def warm_start(
         for group in optimizer.param_groups:
             group["lr"] = rate
         share = settings.final_guess_share if last else settings.guess_share
-        loss = _loss(model, *_batch(tokenizer, rng, settings, share, data))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = _backward(model, *_batch(tokenizer, rng, settings, share, data))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        report(step + 1, total, float(loss.detach()))
+        report(step + 1, total, loss)
 
 
 def _rate(step: int, settings: WarmStart) -> float:
@@ -60,7 +64,7 @@ def _rate(step: int, settings: WarmStart) -> float:
 def _batch(
     tokenizer: Any, rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and targets, (batch, tokens); prompts and padding have target -100."""
+    """Token ids and targets, int64 (batch, tokens)."""
     problems: list[Sum] = []
     while len(problems) < settings.batch_size:
         problem = draw_one(rng, data.min_terms, data.max_terms)
@@ -71,7 +75,7 @@ def _batch(
     eos = tokenizer.eos_token_id
     width = max(len(p) + len(s) + 1 for p, s in zip(prompts, solutions, strict=True))
     tokens = torch.full((len(problems), width), eos)
-    targets = torch.full((len(problems), width), -100)
+    targets = torch.full((len(problems), width), IGNORED)
     for i, (prompt, worked) in enumerate(zip(prompts, solutions, strict=True)):
         whole = torch.tensor(prompt + worked + [eos])
         tokens[i, : len(whole)] = whole
@@ -79,6 +83,19 @@ def _batch(
     return tokens, targets
 
 
+def _backward(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> float:
+    """Add the gradient of the batch's mean loss, a micro-batch at a time; returns the loss."""
+    ends = tokens.shape[1] - (targets != IGNORED).flip(1).int().argmax(1)
+    counted, total = (targets != IGNORED).sum(), 0.0
+    for rows in ends.argsort(stable=True).split(ROWS):
+        width = int(ends[rows].max())
+        loss = _loss(model, tokens[rows, :width], targets[rows, :width]) / counted
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
 def _loss(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    logits = model(input_ids=tokens).logits[:, :-1]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100)
+    """Sum of the losses of all targets."""
+    logits = model(input_ids=tokens).logits[:, :-1].flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, targets[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")

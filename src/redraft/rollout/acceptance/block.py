@@ -1,5 +1,6 @@
 """Block verification: the tokens of a draft are accepted jointly (Sun et al., arXiv 2403.10444, Algorithm 2)."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,30 +35,48 @@ class BlockRule(LongestPrefix):
         Where R_i and 1 - w_i are both 0, p and q are equal behind i. A longer prefix is then accepted for certain, and
         i itself must not be, since it leaves nothing to draw from.
         """
-        weights = self._weights(laws)
+        weights = _weights_of(laws)
         before = weights[:-1]
         p, q = np.exp(laws.policy_at[1:]), np.exp(laws.drawn_from_at[1:])
         outside = 1.0 - p.sum(axis=1)
         outside[outside < ROUNDING] = 0.0
         rest = np.maximum(before[:, None] * p - q, 0.0).sum(axis=1) + before * outside
-        whole = rest + 1.0 - before
-        inner = np.divide(rest, whole, out=np.zeros_like(rest), where=whole > 0)
-        return np.append(inner, weights[-1:])
+        return joint_chances(weights, rest)
 
     def behind(self, laws: Laws, kept: int) -> Residual | None:
-        """w p - q behind the kept prefix, whose w is above 0."""
+        """max(w p - q, 0) behind the kept prefix, whose w is above 0: p less min(q / w, p)."""
         if kept == len(laws.tokens):
             return None
-        weight = self._weights(laws)[kept - 1] if kept else 1.0
-        return Residual(laws.support[kept], np.exp(laws.drawn_from_at[kept]) / weight)
+        weight = _weights_of(laws)[kept - 1] if kept else 1.0
+        accepted = np.exp(np.minimum(laws.excess(kept) - math.log(weight), 0.0))
+        return Residual(laws.support[kept], 1.0 - accepted)
 
-    @staticmethod
-    def _weights(laws: Laws) -> np.ndarray:
-        """w_1 to w_n, float64 (n,)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            growth = np.where(laws.stored & ~np.isneginf(laws.policy), np.exp(laws.policy - laws.drawn_from), 0.0)
-        weights, weight = np.empty(len(growth)), 1.0
-        for place, factor in enumerate(growth):
-            weight = min(weight * factor, 1.0) if weight else 0.0
-            weights[place] = weight
-        return weights
+
+def joint_weights(policy: np.ndarray, drawn_from: np.ndarray, stored: np.ndarray, weight: float = 1.0) -> np.ndarray:
+    """w of each token, float64 (n,).
+
+    Args:
+        policy: float64 (n,), log p of each.
+        drawn_from: float64 (n,), log q of each.
+        stored: bool (n,), true where the token is in S.
+        weight: w before the first of them.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        growth = np.where(stored & ~np.isneginf(policy), np.exp(policy - drawn_from), 0.0)
+    weights = np.empty(len(growth))
+    for place, factor in enumerate(growth):
+        weight = min(weight * factor, 1.0) if weight else 0.0
+        weights[place] = weight
+    return weights
+
+
+def joint_chances(weights: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Chances of a draft, float64 (n,), from w_1 to w_n and R_1 to R_(n-1)."""
+    whole = rest + 1.0 - weights[:-1]
+    inner = np.divide(rest, whole, out=np.zeros_like(rest), where=whole > 0)
+    return np.append(inner, weights[-1:])
+
+
+def _weights_of(laws: Laws) -> np.ndarray:
+    """w_1 to w_n, float64 (n,)."""
+    return joint_weights(laws.policy, laws.drawn_from, laws.stored)

@@ -15,10 +15,10 @@ class Laws:
 
     Attributes:
         tokens: integer (n,), the draft's tokens.
-        policy: float64 (n,), log p of each.
+        policy: float64 (n,), log p of each; -inf also for one that is not known to be in S.
         drawn_from: float64 (n,), log q of each.
         support: integer (n, k), S of each position; no token stands twice in a row.
-        policy_at: float64 (n, k), log p of S.
+        policy_at: float64 (n, k), log p of S; -inf also where it is not known, which takes the token out of S.
         drawn_from_at: float64 (n, k), log q of S.
 
     Raises:
@@ -58,6 +58,11 @@ class Laws:
         """
         certain = np.zeros(len(tokens))
         return cls(tokens, policy, certain, tokens[:, None], policy[:, None], certain[:, None])
+
+    def excess(self, place: int) -> np.ndarray:
+        """Log q / p of S at a place, float64 (k,); -inf where p is 0 or not known: nothing of it is accepted."""
+        p, q = self.policy_at[place], self.drawn_from_at[place]
+        return np.subtract(q, p, out=np.full_like(p, -np.inf), where=~np.isneginf(p))
 
     @property
     def stored(self) -> np.ndarray:

@@ -1,7 +1,13 @@
 """Random Reuse, SPEC-RL's first variant (arXiv 2509.23232, §4.3): a draft is cut without looking at the policy."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
+
+from redraft.rollout.acceptance.laws import Laws
+from redraft.rollout.acceptance.rule import FromTheLeft
+from redraft.rollout.engine import Residual
 
 
 def random_rejection(uniforms: ArrayLike, lengths: ArrayLike) -> np.ndarray:
@@ -23,3 +29,25 @@ def random_rejection(uniforms: ArrayLike, lengths: ArrayLike) -> np.ndarray:
     if not ((u > 0) & (u <= 1)).all() or (length < 0).any():
         raise ValueError("uniforms must lie in (0, 1] and lengths must not be negative")
     return np.maximum(np.ceil(u * length).astype(np.int64) - 1, 0)
+
+
+def law_of_random_cut(length: int) -> np.ndarray:
+    """Probability of each number of kept tokens, float64 (length + 1,), of a draft with at least one token."""
+    return np.append(np.full(length, 1 / length), 0.0)
+
+
+@dataclass(frozen=True)
+class RandomCut(FromTheLeft):
+    """Random Reuse as a `Rule`, for its law; `random_rejection` is what it is trained with.
+
+    Law: not the policy's, p; a draft of one token is never kept, a longer one whatever p says of it.
+    """
+
+    def chances(self, laws: Laws) -> np.ndarray:
+        """(n - 1 - i) / (n - i) for the token i of n: of the drafts that reach it, those that are kept further."""
+        further = np.cumsum(law_of_random_cut(len(laws.tokens))[::-1])[::-1]
+        return further[1:] / further[:-1]
+
+    def behind(self, laws: Laws, kept: int) -> Residual | None:
+        """The policy's law."""
+        return None

@@ -38,11 +38,11 @@ class ResidualRule(FromTheLeft):
         return np.where(laws.stored, ratios(laws, self.lenience), 0.0)
 
     def behind(self, laws: Laws, kept: int) -> Residual | None:
-        """p - m at the place of the first rejection."""
+        """p - m at the place of the first rejection, where m / p = min(q / p, l)."""
         if kept == len(laws.tokens):
             return None
-        accepted = np.minimum(laws.drawn_from_at[kept], math.log(self.lenience) + laws.policy_at[kept])
-        return Residual(laws.support[kept], np.exp(accepted))
+        accepted = np.exp(np.minimum(laws.excess(kept), math.log(self.lenience)))
+        return Residual(laws.support[kept], 1.0 - accepted)
 
 
 @dataclass(frozen=True)

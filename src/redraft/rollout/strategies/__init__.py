@@ -1,6 +1,7 @@
 """Group strategies: the rollouts of one prompt. Each method is written here, once, for every engine and trainer."""
 
 from redraft.config.reuse import (
+    AdaptiveReuse,
     BlockReuse,
     CoupledReuse,
     DelayedReuse,
@@ -12,10 +13,12 @@ from redraft.config.reuse import (
     Speculative,
     Staged,
     Vanilla,
+    WeightedReuse,
 )
 from redraft.rollout.acceptance.block import BlockRule
 from redraft.rollout.acceptance.residual import ResidualRule
-from redraft.rollout.strategies.exact import as_certain, by_stored_laws, coupled
+from redraft.rollout.acceptance.weighted import WeightedRule
+from redraft.rollout.strategies.exact import as_certain, by_stored_laws, coupled, weighted
 from redraft.rollout.strategies.groups import vanilla
 from redraft.rollout.strategies.reuse import at_random, reuse_drafts, verified
 from redraft.rollout.strategies.staged import staged
@@ -31,6 +34,10 @@ def strategy(method: Reuse) -> Strategy:
             return vanilla
         case Speculative(lenience=lenience, fresh_every=fresh):
             return reuse_drafts(verified(lenience), fresh_every=fresh)
+        case AdaptiveReuse(initial=lenience, fresh_every=fresh):
+            return reuse_drafts(verified(lenience), fresh_every=fresh)
+        case WeightedReuse(lenience=lenience, fresh_every=fresh):
+            return reuse_drafts(weighted(WeightedRule(lenience)), fresh_every=fresh)
         case ResidualReuse(lenience=lenience, fresh_every=fresh):
             return reuse_drafts(by_stored_laws(ResidualRule(lenience)), fresh_every=fresh)
         case BlockReuse(fresh_every=fresh):

@@ -1,14 +1,19 @@
-"""Exact reuse: responses that go on from drafts and have the current policy's law all the same.
+"""Exact reuse: responses that go on from drafts and have the current policy's law all the same, or have it by weight.
 
 A response made like this has the law of the policy that verified it, whoever sampled its tokens. So log-probabilities
 and top laws stored with it are that policy's, also for the tokens that were kept.
 """
 
 import time
+from dataclasses import replace
 
+import numpy as np
+
+from redraft.config.capability import Capability
 from redraft.rollout.acceptance.coupling import first_difference
 from redraft.rollout.acceptance.laws import Laws
 from redraft.rollout.acceptance.rule import Rule
+from redraft.rollout.acceptance.weighted import WeightedRule
 from redraft.rollout.engine import Gumbel, Scores, Session
 from redraft.rollout.strategies.response import Cut, Draw, Kept
 from redraft.rollout.strategies.tools import Tools
@@ -19,15 +24,38 @@ def by_stored_laws(rule: Rule) -> Cut:
     """Keep what a rule says by the top of the law that the draft was drawn from, which is stored with it."""
 
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
-        if draft.top is None:
-            raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored law")
-        scores = await session.score(draft.tokens, draft.top.tokens, tools.memory.retention.top)
-        assert scores.others is not None
-        laws = Laws(draft.tokens, scores.log_probs, draft.log_probs, draft.top.tokens, scores.others,
-                    draft.top.log_probs)  # fmt: skip
-        return _judged(rule, laws, scores, draft, tools)
+        return _judged(rule, *await _scored(draft, session, tools), draft, tools)
 
     return cut
+
+
+def weighted(rule: WeightedRule) -> Cut:
+    """Keep what a rule says by the stored law, and give the response the weights that make up for the rule's bias."""
+
+    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+        laws, scores = await _scored(draft, session, tools)
+        kept = _judged(rule, laws, scores, draft, tools)
+        before = np.zeros(draft.length) if draft.log_weights is None else draft.log_weights
+        return replace(kept, weights=rule.weights(laws, kept.prefix, before))
+
+    return cut
+
+
+async def _scored(draft: Rollout, session: Session, tools: Tools) -> tuple[Laws, Scores]:
+    """Laws at a draft's places, by what is stored with it and what the current policy says.
+
+    Of an engine that reports the top of the policy's law and no other tokens, S is what both tops have. It depends on
+    what stands before a position alone, as either does, so that the law is the policy's all the same.
+    """
+    if draft.top is None:
+        raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored law")
+    known = Capability.OTHER_SCORES in tools.engine.capabilities
+    scores = await session.score(draft.tokens, draft.top.tokens if known else None, tools.memory.retention.top)
+    assert scores.top is not None
+    own, others = scores.log_probs, scores.others
+    if others is None:
+        own, others = scores.top.of(draft.tokens[:, None])[:, 0], scores.top.of(draft.top.tokens)
+    return Laws(draft.tokens, own, draft.log_probs, draft.top.tokens, others, draft.top.log_probs), scores
 
 
 def as_certain(rule: Rule) -> Cut:

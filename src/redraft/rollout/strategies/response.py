@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from redraft.rollout.acceptance.weighted import Weights
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
 from redraft.rollout.strategies.tools import Tools
 from redraft.rollout.types import Finish, Rollout, Task, TopLaw
@@ -22,6 +23,7 @@ class Kept:
         verified: draft tokens that were scored to find out.
         first: law of the token behind the prefix, the policy's if None.
         top: top laws stored with them; the draft's own if None.
+        weights: importance weights of the response; all 1 if None.
     """
 
     prefix: int
@@ -29,6 +31,7 @@ class Kept:
     verified: int = 0
     first: Residual | None = None
     top: TopLaw | None = None
+    weights: Weights | None = None
 
 
 class Cut(Protocol):
@@ -99,9 +102,20 @@ def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, tools: Too
         finish=continuation.finish,
         prefix_length=kept.prefix, draft_length=draft.length, verified=kept.verified,
         top=_joined(kept.top or draft.top, kept.prefix, continuation.top),
+        log_weights=_log_weights(kept.weights, continuation.tokens),
     )  # fmt: skip
     tools.meter.assembly_seconds += time.process_time() - began
     return rollout
+
+
+def _log_weights(weights: Weights | None, sampled: np.ndarray) -> np.ndarray | None:
+    """Log-weights of prefix and continuation, float32 (length,); all tokens but the first one sampled have weight 1."""
+    if weights is None:
+        return None
+    behind = np.zeros(len(sampled))
+    if len(sampled):
+        behind[0] = weights.behind(int(sampled[0]))
+    return np.concatenate([weights.kept, behind]).astype(np.float32)
 
 
 def _joined(draft: TopLaw | None, prefix: int, continuation: TopLaw | None) -> TopLaw | None:

@@ -5,6 +5,7 @@ preset's `engine.verl` what its site needs besides.
 """
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from redraft.config.experiment import Run
-from redraft.config.model import PretrainedModel
 from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.errors import UserError
@@ -20,6 +20,9 @@ from redraft.rollout.schedule import schedule
 from redraft.train.verl import schema
 from redraft.train.verl.platforms import engine_of, environment, on_cpu, on_gpus
 from redraft.train.verl.settings import settings
+
+INERT = (".experiment_name", ".total_training_steps", ".total_epochs", ".lr", "seed")
+"""Ends of keys whose values decide nothing that verl could refuse: of two runs that differ in them one is checked."""
 
 __all__ = ["check", "compose", "environment", "show", "uses_gpu"]
 
@@ -43,9 +46,8 @@ def compose(
         UserError: for what verl cannot do, a key that it does not have, or a value that it refuses.
     """
     _refuse(run, gpu)
-    tables = merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run))
     config, site, file = copy.deepcopy(schema.defaults()), engine_of(run).verl, f"experiments/presets/{run.preset}.yaml"
-    for key, value in {**schema.dotted(tables), **site}.items():
+    for key, value in {**_words(run, model, problems, gpu), **site}.items():
         schema.put(config, key, value, file if key in site else None)
     schema.check(config, site, file)
     with open_dict(config):
@@ -54,6 +56,11 @@ def compose(
             "commits": list(commits), "shards": config.actor_rollout_ref.rollout.agent.num_workers,
         }  # fmt: skip
     return config
+
+
+def _words(run: Run, model: str | Path, problems: Path, gpu: bool) -> dict[str, Any]:
+    """Values of verl's keys; arguments as of `compose`."""
+    return schema.dotted(merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run)))
 
 
 def uses_gpu(engine: EngineSettings) -> bool:
@@ -79,17 +86,18 @@ def check(runs: Sequence[Run]) -> int:
     Raises:
         UserError: for the first that cannot be.
     """
-    kinds: dict[str, Run] = {}
+    kinds, places = set(), ("model", Path("problems.parquet"))
     for run in runs:
-        # Names, seeds and methods decide nothing here, and of a model only its folder's name stands in it.
-        unnamed = {"cell": "", "seed": 0, "model_role": "", "data_role": "", "model": PretrainedModel(path="")}
-        like = run.model_copy(update=unnamed | {"reuse": runs[0].reuse})
-        kinds.setdefault(run.unsupported + like.model_dump_json(), run)
-    for run in kinds.values():
+        gpu = uses_gpu(run.engine)
         try:
-            compose(run, "model", Path("run"), Path("problems.parquet"), gpu=uses_gpu(run.engine))
+            _refuse(run, gpu)
+            words = {key: value for key, value in _words(run, *places, gpu).items() if not key.endswith(INERT)}
+            kind = json.dumps([run.preset, words, engine_of(run).verl], sort_keys=True)
+            if kind not in kinds:
+                compose(run, places[0], Path("run"), places[1], gpu=gpu)
         except UserError as error:
             raise error.told(message=f"{run.paper}/{run.cell}: {error.message}") from None
+        kinds.add(kind)
     return len(kinds)
 
 

@@ -105,10 +105,11 @@ class Rows:
         rewards = shaped(self.run.algorithm, group.rewards, lengths, self.run.trainer.max_response_tokens)
         for place, (sample, reward) in enumerate(zip(group.samples, rewards.tolist(), strict=True)):
             rollout = sample.rollout
-            fresh_from = rollout.length if sample.carried else rollout.prefix_length
+            # Behind a rejection the first token's weight is another's, so its density is no engine's log-probability.
+            fresh_from = rollout.length if sample.carried else rollout.prefix_length + (rollout.log_weights is not None)
             mask = [int(sample.use is Use.TRAINED)] * rollout.length
             yield self._row(
-                f"{number:09d}", place, group.prompt, rollout.tokens.tolist(), rollout.log_probs.tolist(), mask, reward,
+                f"{number:09d}", place, group.prompt, rollout.tokens.tolist(), rollout.behaviour.tolist(), mask, reward,
                 global_step, {"prefix_length": fresh_from},
             )  # fmt: skip
 
@@ -124,7 +125,7 @@ class Rows:
         self, uid: str, place: int, prompt: int, tokens: list[int], log_probs: list[float], mask: list[int],
         reward: float, global_step: int, extra: dict[str, Any],
     ) -> Row:  # fmt: skip
-        """One row; `rollout_log_probs` are those of the policy that sampled each token."""
+        """One row; `rollout_log_probs` are those of the policy that sampled each token, or its density with weights."""
         output = AgentLoopOutput(
             prompt_ids=list(self.prompts[prompt]), response_ids=tokens, response_mask=mask, response_logprobs=log_probs,
             reward_score=reward, num_turns=2, metrics=AgentLoopMetrics(),
@@ -181,16 +182,19 @@ def low_variance_kl(batch: KVBatchMeta) -> float:
     return float((gaps.expm1() - gaps).mean())
 
 
-def log_prob_gap(batch: KVBatchMeta) -> tuple[float, float]:
-    """Mean and largest difference between the engine's and the trainer's log-probability of a token sampled now.
+def log_prob_gaps(batch: KVBatchMeta) -> tuple[float, float, float]:
+    """Mean and largest difference between the engine's and the trainer's log-probability of a token sampled now; drift.
 
     The mean is rounding while both hold the same weights, and grows when the engine keeps old ones. Reused tokens are
-    left out: theirs are of older policies.
+    left out: theirs are of older policies. The drift is that of all tokens (`redraft.train.learner`).
     """
     chosen = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     fields = ["old_log_probs", "rollout_log_probs", "extra_fields"]
     data = tq.kv_batch_get(keys=chosen, partition_id=batch.partition_id, select_fields=fields)
     prefixes = [getattr(extra, "data", extra)["prefix_length"] for extra in data["extra_fields"]]
-    rows = zip(data["old_log_probs"].unbind(), data["rollout_log_probs"].unbind(), prefixes, strict=True)
-    gaps = torch.cat([(trainer - engine)[prefix:].abs() for trainer, engine, prefix in rows])
-    return (float(gaps.mean()), float(gaps.max())) if len(gaps) else (0.0, 0.0)
+    rows = zip(data["old_log_probs"].unbind(), data["rollout_log_probs"].unbind(), strict=True)
+    differences = [(trainer - stored).double() for trainer, stored in rows]
+    every = torch.cat(differences)
+    new = torch.cat([row[prefix:].abs() for row, prefix in zip(differences, prefixes, strict=True)])
+    mean, largest = (float(new.mean()), float(new.max())) if len(new) else (0.0, 0.0)
+    return mean, largest, float((every.expm1() - every).mean())

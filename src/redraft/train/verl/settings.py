@@ -10,10 +10,14 @@ from typing import Any
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
+from redraft.engines.vllm_engine import WORKER
 from redraft.train.losses import divides_by_std, estimator
 from redraft.train.verl.platforms import engine_of
 
 Table = dict[str, Any]
+
+VLLM_MAX_LOGPROBS = 20
+"""vLLM's own `max_logprobs`."""
 
 
 def settings(run: Run, model: str | Path, problems: Path) -> Table:
@@ -93,15 +97,23 @@ def rollout(run: Run) -> Table:
     return {
         "name": "vllm", "mode": "async", "n": settings.group_size, "seed": run.seed,
         "temperature": 1.0, "top_p": 1.0, "top_k": -1, "do_sample": True, "ignore_eos": False,
-        "calculate_log_probs": True,
+        # Of the policy's own law, also for a token that is drawn from a residual.
+        "calculate_log_probs": True, "logprobs_mode": "raw_logprobs",
         "prompt_length": settings.max_prompt_tokens, "response_length": settings.max_response_tokens,
         # A draft is scored as a prompt, behind which vLLM generates at least one token.
         "max_model_len": settings.max_prompt_tokens + settings.max_response_tokens + 1,
         "max_num_seqs": run.engine.max_rows, "max_num_batched_tokens": run.engine.max_batched_tokens,
         "tensor_model_parallel_size": engine_of(run).tensor_parallel,
         "enable_prefix_caching": True, "enable_chunked_prefill": True,
+        "engine_kwargs": {"vllm": {"worker_cls": WORKER} | _top_law(run)},
         "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.RolloutManager"},
     }  # fmt: skip
+
+
+def _top_law(run: Run) -> Table:
+    """As many log-probabilities of a position as the method keeps, where vLLM's default is fewer."""
+    top = run.reuse.retention.top
+    return {"max_logprobs": top} if top > VLLM_MAX_LOGPROBS else {}
 
 
 def algorithm(run: Run) -> Table:
@@ -111,7 +123,14 @@ def algorithm(run: Run) -> Table:
         "adv_estimator": estimator(ours),
         "gamma": ours.gamma if isinstance(ours, PPO) else 1.0, "lam": ours.lam if isinstance(ours, PPO) else 1.0,
         "norm_adv_by_std_in_grpo": divides_by_std(ours), "use_kl_in_reward": False, "filter_groups": {"enable": False},
+        "rollout_correction": rollout_correction(run),
     }  # fmt: skip
+
+
+def rollout_correction(run: Run) -> Table:
+    """Importance weights from `rollout_log_probs` to old log-probabilities, where the method has weights."""
+    weights = run.reuse.importance
+    return {"rollout_is": weights.level, "rollout_is_threshold": weights.bound} if weights else {}
 
 
 def trainer(run: Run) -> Table:

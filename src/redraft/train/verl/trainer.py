@@ -27,12 +27,12 @@ from redraft.train import models
 from redraft.train.campaign import Campaign
 from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
 from redraft.train.folders import linked_folder
-from redraft.train.losses import estimator
+from redraft.train.losses import WEIGHTS, estimator
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.rows import (
     HandedOver,
     Rows,
-    log_prob_gap,
+    log_prob_gaps,
     low_variance_kl,
     mini_batches,
     put_stored_log_probs,
@@ -51,7 +51,7 @@ METRICS = {
 }  # fmt: skip
 CRITIC_METRICS = {"critic_loss": "critic/vf_loss", "critic_gradient_norm": "critic/grad_norm"}
 """A record's keys to verl's metrics."""
-GAPS = ("log_prob_gap", "log_prob_gap_max")
+GAPS = ("log_prob_gap", "log_prob_gap_max", "drift")
 
 
 @register_trainer("redraft")
@@ -101,7 +101,8 @@ class VerlSteps(PPOTrainerSync):
 
     @property
     def _metric_names(self) -> dict[str, str]:
-        return METRICS | (CRITIC_METRICS if self.run.algorithm.kind == "ppo" else {})
+        weights = {key: f"rollout_corr/{name}" for key, name in WEIGHTS.items()} if self.run.reuse.importance else {}
+        return METRICS | (CRITIC_METRICS if self.run.algorithm.kind == "ppo" else {}) | weights
 
     def now(self) -> float:
         """Wall seconds: the work is done by many processes."""
@@ -130,7 +131,7 @@ class VerlSteps(PPOTrainerSync):
         metrics: dict[str, Any] = {}
         self.timing_raw: dict[str, float] = {}
         batch = self._step_once(metrics, self.timing_raw, sum(map(len, minis)))
-        gaps = dict(zip(GAPS, log_prob_gap(batch), strict=True))
+        gaps = dict(zip(GAPS, log_prob_gaps(batch), strict=True))
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
         measured = {key: self._number(metrics, name) for key, name in self._metric_names.items()}
         seconds = {stage: self.timing_raw.get(timer, 0.0) for timer, stage in TIMERS.items()}

@@ -17,6 +17,7 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 
 from redraft.config.experiment import Run
+from redraft.config.reuse import Retention
 from redraft.engines.vllm_engine import VLLMEngine
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups
@@ -120,7 +121,7 @@ class RolloutWorker:
 
     async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
         """Packed groups of new samples of the current policy, which nobody remembers."""
-        tools, _ = self._tools(Memory(self.run.reuse.retention), Streams(self.run.seed, step, "fresh"))
+        tools, _ = self._tools(Memory(Retention()), Streams(self.run.seed, step, "fresh"))
         return pack_groups(await asyncio.gather(*(vanilla(task, tools) for task in tasks)))
 
 

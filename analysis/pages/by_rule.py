@@ -1,0 +1,83 @@
+"""Numbers of rules over the seeds of a paper, for the parts of the bias laboratory's page that runs answer."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import pandas as pd
+
+from analysis.pages.multiples import said
+from analysis.pages.paper import Paper
+from analysis.pages.part import percent
+from analysis.statistics import Estimate, estimate
+from redraft.config.base import format_lenience
+from redraft.config.reuse import ReleaseVariant, Reuse, Speculative, StoredLaw
+
+ByRule = Mapping[str, Estimate]
+NAMES = {"vanilla": "no reuse", "one_hot": "one-hot", "gumbel": "Gumbel", "random": "random cut"}
+"""Rules by the kind of a cell's reuse, where that says all."""
+
+
+def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
+    """Name of a cell's rule, as enumerated and observed rules are named, with the turns of its fresh samples.
+
+    Args:
+        reuse: of the cell.
+        observed: rules that were observed: one that stores a law has the number of its tokens in its name if such a
+            rule is among them, and else the name of the rule that knows the whole law.
+    """
+    name, every = _name(reuse, observed), getattr(reuse, "fresh_every", 0)
+    return f"{name}, every {every} visits fresh" if every else name
+
+
+def _name(reuse: Reuse, observed: Iterable[str]) -> str:
+    if isinstance(reuse, ReleaseVariant):
+        return f"published, l = {format_lenience(reuse.lenience)}, released"
+    if isinstance(reuse, Speculative):
+        return f"published, l = {format_lenience(reuse.lenience)}"
+    if isinstance(reuse, StoredLaw):
+        top = f"{reuse.kind}, top {reuse.top}"
+        return top if top in observed else reuse.kind
+    return NAMES.get(reuse.kind, reuse.kind)
+
+
+def by_rule(paper: Paper, frame: pd.DataFrame, column: str) -> dict[str, Estimate]:
+    """Mean of a column of each rule: of all its rows of a seed first, then over seeds.
+
+    Args:
+        paper: whose seeds.
+        frame: rule, seed and the column.
+        column: its name.
+    """
+    by_seed = frame.groupby(["rule", "seed"], sort=False)[column].mean().dropna()
+    return {str(rule): of_seeds(paper, part.droplevel("rule")) for rule, part in by_seed.groupby("rule", sort=False)}
+
+
+def of_seeds(paper: Paper, values: pd.Series) -> Estimate:
+    """Mean of values by seed, with the interval that all pages have."""
+    by_seed = {int(seed): float(value) for seed, value in values.items()}
+    return estimate(by_seed, {seed: paper.preset.unit(seed) for seed in by_seed})
+
+
+def with_interval(value: Estimate | None, text: Callable[[float], str]) -> str:
+    """A mean and its interval as text; a dash where there is none."""
+    if value is None:
+        return "–"
+    ends = value.interval
+    return text(value.mean) + ("" if math.isnan(ends.low) else f" [{_bare(text(ends.low))}, {text(ends.high)}]")
+
+
+def _bare(text: str) -> str:
+    """A number without its unit."""
+    return text.removesuffix("\N{NARROW NO-BREAK SPACE}%")
+
+
+def shares(values: ByRule, rules: Iterable[str], text: Callable[[float], str] = percent) -> str:
+    """`87 % (residual), 90 % (block)`."""
+    return ", ".join(f"{text(values[rule].mean)} ({said(rule)})" for rule in rules)
+
+
+def seeds_of(paper: Paper, frame: pd.DataFrame) -> str:
+    """The seeds that numbers rest on, in words."""
+    seeds = sorted(set(frame["seed"]))
+    blocks = len({paper.preset.unit(seed) for seed in seeds})
+    return f"{len(seeds)} seed{'s' * (len(seeds) != 1)}" + f" of {blocks} blocks" * (blocks < len(seeds))

@@ -1,0 +1,72 @@
+"""Figures of an earlier commit, and what has become slower since.
+
+Machines differ and are noisy, so multiples are kept: the seconds of each alternative in a round over those of its
+benchmark's first one in the same round, as median, least and most of the rounds. An alternative is slower if the least
+of now is above the most of then.
+"""
+
+import datetime
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from redraft.ops.provenance import machine
+
+FILE = Path(__file__).with_name("figures.json")
+
+Multiples = dict[str, dict[str, list[float]]]
+"""Median, least and most by title and alternative."""
+
+
+def multiples(measured: dict[str, dict[str, list[float]]]) -> Multiples:
+    """Multiples of the first alternative, of the seconds of all rounds by title and alternative."""
+    return {title: {name: _of(values, _first(of)) for name, values in of.items()} for title, of in measured.items()}
+
+
+def _first(measured: dict[str, list[float]]) -> list[float]:
+    return next(iter(measured.values()))
+
+
+def _of(values: list[float], first: list[float]) -> list[float]:
+    shares = [a / b for a, b in zip(values, first, strict=True)]
+    return [round(number, 4) for number in (statistics.median(shares), min(shares), max(shares))]
+
+
+def changes(now: Multiples, then: Multiples) -> Iterator[str]:
+    """A line for each alternative that is slower or faster than the noise of both runs explains."""
+    for title, alternatives in now.items():
+        for name, (median, least, most) in alternatives.items():
+            before = then.get(title, {}).get(name)
+            if before is None:
+                continue
+            word = "slower" if least > before[2] else "faster" if most < before[1] else None
+            if word:
+                yield (
+                    f"{word}: {title}, {name}: {median:.2f} [{least:.2f}, {most:.2f}] of {_named(alternatives)}, "
+                    f"was {before[0]:.2f} [{before[1]:.2f}, {before[2]:.2f}]"
+                )
+
+
+def _named(alternatives: dict[str, Any]) -> str:
+    return f'"{next(iter(alternatives))}"'
+
+
+def compare(now: Multiples, file: Path = FILE) -> str:
+    """What the committed figures say of these."""
+    if not file.exists():
+        return f"no figures to compare with in {file.name}; `python -m benchmarks --write` makes them"
+    committed = json.loads(file.read_text())
+    known = sum(name in committed["multiples"].get(title, {}) for title, of in now.items() for name in of)
+    found = list(changes(now, committed["multiples"]))
+    head = f"{known} figures beside those of {committed['date']} ({committed['machine']['processor']}): "
+    return head + ("\n  ".join(["", *found]) if found else "none has changed by more than the noise of both runs")
+
+
+def write(now: Multiples, file: Path = FILE) -> None:
+    """Put these in the place of the committed figures; those of benchmarks that were not run stay."""
+    before = json.loads(file.read_text())["multiples"] if file.exists() else {}
+    known = {key: value for key, value in machine().items() if key != "system"}
+    figures = {"date": datetime.date.today().isoformat(), "machine": known, "multiples": before | now}
+    file.write_text(json.dumps(figures, indent=1) + "\n")

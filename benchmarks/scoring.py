@@ -1,0 +1,104 @@
+"""Scoring of drafts by the in-process engine, beside its limit and beside logits of all positions.
+
+`python -m benchmarks.scoring`. The limit is what no verification can do without: the trunk over prompts and drafts, and
+the head's product over the drafts' positions. Seconds are processor seconds of one thread; memory is the peak above
+that of the model, of a process that does nothing else.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from benchmarks.side_by_side import line, ratio, seconds
+from redraft.engines.head import hidden_states
+from redraft.engines.torch_engine import TorchEngine
+
+PROMPT, DRAFT, DRAFTS, ROUNDS = 64, 192, 8, 5
+CASES = ((32_768, torch.float32), (151_936, torch.float32), (151_936, torch.bfloat16))
+"""Vocabulary and precision of each."""
+
+
+class Work:
+    """The same drafts for each alternative."""
+
+    def __init__(self, vocabulary: int, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        config = Qwen3Config(
+            vocab_size=vocabulary, hidden_size=384, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
+            head_dim=64, intermediate_size=1024, max_position_embeddings=512,
+        )  # fmt: skip
+        self.model = Qwen3ForCausalLM(config).to(dtype).eval()
+        room = PROMPT + DRAFT
+        self.engine = TorchEngine(self.model, stops=(), max_length=room, max_rows=DRAFTS, max_batched_tokens=8 * room)
+        numbers = np.random.default_rng(0)
+        self.prompts = numbers.integers(2, vocabulary, (DRAFTS, PROMPT)).tolist()
+        self.drafts = numbers.integers(2, vocabulary, (DRAFTS, DRAFT)).astype(np.int32)
+        self.tokens = torch.tensor([[*p, *d.tolist()] for p, d in zip(self.prompts, self.drafts, strict=True)])
+
+    def limit(self) -> None:
+        """The trunk, and the head's product a chunk at a time."""
+        with torch.inference_mode():
+            hidden = hidden_states(self.model, input_ids=self.tokens)[:, PROMPT - 1 : -1].flatten(0, 1)
+            for chunk in hidden.split(max(1, (1 << 24) // self.model.config.vocab_size)):
+                self.model.lm_head(chunk)
+
+    def score(self) -> None:
+        """The engine."""
+
+        async def one(number: int) -> None:
+            async with self.engine.session(self.prompts[number]) as session:
+                await session.score(self.drafts[number])
+
+        self.engine.run(*map(one, range(DRAFTS)))
+
+    def all_logits(self) -> None:
+        """The model's logits of all positions, and their log-softmax."""
+        with torch.inference_mode():
+            logits = self.model(input_ids=self.tokens).logits[:, :-1].float()
+            logits.log_softmax(-1).gather(2, self.tokens[:, 1:, None])
+
+    @property
+    def alternatives(self) -> dict[str, Callable[[], None]]:
+        """By name, the limit first."""
+        return {"limit: trunk and head's product": self.limit, "engine": self.score, "all logits": self.all_logits}
+
+
+def most_memory() -> float:
+    """MiB that this process has held at most."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+def peak(vocabulary: int, dtype: torch.dtype, name: str) -> float:
+    """MiB above those of the model, of one alternative."""
+    work = Work(vocabulary, dtype)
+    Path("/proc/self/clear_refs").write_text("5")  # the most from here on
+    before = most_memory()
+    work.alternatives[name]()
+    return most_memory() - before
+
+
+def main() -> None:
+    """Print a table for each case."""
+    for vocabulary, dtype in CASES:
+        title = f"scoring, vocabulary {vocabulary:,}, {str(dtype).removeprefix('torch.')}"
+        measured = seconds(title, Work(vocabulary, dtype).alternatives, ROUNDS, time.process_time)
+        print(f"{title}: {DRAFTS} drafts x {DRAFT} tokens behind {PROMPT}, processor seconds")
+        limit = next(iter(measured.values()))
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+            for name, values in measured.items():
+                memory = processes.submit(peak, vocabulary, dtype, name).result()
+                rate = DRAFTS * DRAFT / np.median(values)
+                print(f"{line(name, values)}  {rate:8,.0f} tok/s  {ratio(values, limit):5.2f} x  {memory:7,.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

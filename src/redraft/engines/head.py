@@ -1,0 +1,113 @@
+"""A model in two halves: the trunk, and the head that makes logits of the trunk's hidden states.
+
+Most positions of a pass need no logits: those of a prompt never, those of a draft one number each. So logits are made
+of the positions that are asked for, a chunk at a time, and the vocabulary of a whole batch is never in memory.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from redraft.engines.laws import LOGITS_AT_ONCE, chunks, laws
+from redraft.errors import UserError
+
+NEAR = 1e-2
+"""Largest difference of the logits of the halves and the whole, as a share of the largest; bfloat16 rounds by 2^-8."""
+
+
+class Head:
+    """The head of a causal language model.
+
+    Args:
+        model: a transformers model whose head is one linear layer, with or without scaled or soft-capped logits.
+
+    Attributes:
+        vocabulary: number of logits.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._linear, config = model.get_output_embeddings(), model.config
+        self.vocabulary: int = config.vocab_size
+        self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+        self._cap: float | None = getattr(config, "final_logit_softcapping", None)
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits, (..., vocabulary) in the model's precision, of hidden states (..., size)."""
+        logits = self._linear(hidden)
+        if self._factor != 1:
+            logits = logits * self._factor
+        if self._cap is not None:
+            logits = self._cap * torch.tanh(logits / self._cap)
+        return logits
+
+    def laws(self, hidden: torch.Tensor, temperature: float = 1.0) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Positions, and log-probabilities of all tokens there; see `redraft.engines.laws.laws`."""
+        return laws(self, self.vocabulary, hidden, temperature)
+
+    def log_probs(
+        self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probability of a token at each position, and on request the entropy of the law, both float32 (n,).
+
+        Gradients pass through; where there is more than one chunk, its logits are computed again for them.
+
+        Args:
+            hidden: (n, size).
+            tokens: int64 (n,).
+            entropy: whether it is asked for.
+        """
+        parts = list(chunks(len(hidden), LOGITS_AT_ONCE[hidden.device.type], self.vocabulary))
+        anew = len(parts) > 1 and torch.is_grad_enabled()
+        found = [self._chunk(hidden[part], tokens[part], entropy, anew) for part in parts]
+        log_probs, entropies = (torch.cat(part) for part in zip(*found, strict=True))
+        return log_probs, entropies if entropy else None
+
+    def _chunk(self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool, anew: bool) -> Any:
+        if anew:
+            return checkpoint(self._read, hidden, tokens, entropy, use_reentrant=False)
+        return self._read(hidden, tokens, entropy)
+
+    def _read(self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        log_probs, entropies = [], [torch.empty(0, device=hidden.device)]
+        for places, law in self.laws(hidden):
+            log_probs.append(law.gather(1, tokens[places, None])[:, 0])
+            if entropy:
+                entropies.append(-(law.exp() * law).sum(-1))
+        return torch.cat(log_probs), torch.cat(entropies)
+
+    def divergences(self, hidden: torch.Tensor, other: "Head", others: torch.Tensor) -> torch.Tensor:
+        """KL divergence of this law from another at each position, float32 (n,), nats.
+
+        Args:
+            hidden: (n, size), of this head's trunk.
+            other: another model's head.
+            others: (n, size), of its trunk.
+        """
+        pairs = zip(self.laws(hidden), other.laws(others), strict=True)
+        return torch.cat([(own.exp() * (own - its)).sum(-1) for (_, own), (_, its) in pairs])
+
+
+def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
+    """What a model's head makes logits of, (rows, width, size), of the inputs of its `forward`."""
+    return model.base_model(**inputs).last_hidden_state
+
+
+def refuse_other_heads(model: PreTrainedModel) -> None:
+    """Refuse a model whose logits are not what `Head` makes of its hidden states.
+
+    Raises:
+        UserError: it names the model's type.
+    """
+    # Two tokens, since the hidden states of a padding token may be 0.
+    tokens = torch.arange(2, device=model.device)[None]
+    with torch.inference_mode():
+        whole = model(input_ids=tokens, use_cache=False).logits.float()
+        halves = Head(model)(hidden_states(model, input_ids=tokens, use_cache=False)).float()
+    if float((whole - halves).abs().max()) > NEAR * float(whole.abs().max()):
+        raise UserError(
+            "the torch engine does not know how this model makes logits of its hidden states", key="model_type",
+            value=model.config.model_type, allowed="models with one linear layer to the vocabulary",
+        )  # fmt: skip

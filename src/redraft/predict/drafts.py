@@ -1,0 +1,133 @@
+"""Saved rollouts as drafts, and the checks that every source of them passes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from redraft.errors import UserError
+from redraft.files import read_parquet
+
+COLUMNS = ("prompt", "sample", "epoch", "tokens", "log_probs", "prompt_tokens")
+"""Columns of a file of rollouts (docs/predict.md)."""
+KEY = ["epoch", "prompt", "sample"]
+ROUNDING = 1e-4
+"""A log-probability above 0 by no more is a rounding error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A saved response, to be judged as a draft.
+
+    Attributes:
+        prompt: whose response it is.
+        tokens: integer (n,), at least one.
+        log_probs: float (n,), of each token under the policy that sampled it, as stored with it.
+    """
+
+    prompt: int
+    tokens: np.ndarray
+    log_probs: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """Drafts, and responses of about the current policy.
+
+    Attributes:
+        drafts: at least one.
+        prompts: tokens of each prompt of a draft.
+        later: prompt and length, tokens, of each later response; at least one.
+    """
+
+    drafts: list[Draft]
+    prompts: dict[int, list[int]]
+    later: list[tuple[int, int]]
+
+    def check_fits(self, vocabulary: int, positions: int | None, file: Path) -> None:
+        """Refuse tokens that a model does not know, and sequences that it has no positions for.
+
+        Args:
+            vocabulary: number of the model's tokens.
+            positions: longest sequence of the model, tokens; None if it has no limit.
+            file: where the rollouts are from.
+
+        Raises:
+            UserError: for the first of the two.
+        """
+        tokens = np.concatenate([*(draft.tokens for draft in self.drafts), *map(np.array, self.prompts.values())])
+        outside = tokens[(tokens < 0) | (tokens >= vocabulary)]
+        if len(outside):
+            raise UserError("a token is outside the policy's vocabulary: the rollouts are another model's", file=file,
+                            key="tokens", value=int(outside[0]), allowed=f"0 to {vocabulary - 1}")  # fmt: skip
+        longest = max(len(self.prompts[draft.prompt]) + len(draft.tokens) for draft in self.drafts)
+        if positions is not None and longest > positions:
+            raise UserError("prompt and response are longer than the policy's positions", file=file, key="tokens",
+                            value=longest, allowed=f"at most {positions}")  # fmt: skip
+
+
+def read_file(file: Path) -> Saved:
+    """Rollouts of the last two epochs of a file: the earlier ones are drafts, the later ones say what a response takes.
+
+    Raises:
+        UserError: for a file that is not as docs/predict.md describes.
+    """
+    frame = read_parquet(file, COLUMNS)
+    epochs = sorted(set(frame["epoch"]))
+    if len(epochs) < 2:
+        raise UserError("a prediction needs rollouts of two epochs", file=file, key="epoch", value=epochs)
+    if frame.duplicated(KEY).any():
+        first = frame.loc[frame.duplicated(KEY), KEY].iloc[0].to_dict()
+        raise UserError("a rollout stands twice", file=file, key=", ".join(KEY), value=tuple(first.values()))
+    earlier, later = (frame[frame["epoch"] == epoch] for epoch in epochs[-2:])
+    return Saved(drafts_of(earlier, file), _prompts_of(earlier, file), lengths_of(later, file))
+
+
+def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
+    """The rollouts of a frame with the columns `prompt`, `tokens` and `log_probs`.
+
+    Raises:
+        UserError: for a rollout without tokens or with other numbers of tokens and log-probabilities, and for a
+            log-probability that is none of a token that was sampled.
+    """
+    _check_lists(frame["tokens"], "iu", "whole numbers", file)
+    _check_lists(frame["log_probs"], "f", "floating-point numbers", file)
+    for prompt, tokens, log_probs in zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True):
+        if len(tokens) != len(log_probs):
+            raise UserError(f"a rollout of prompt {prompt} has other numbers of tokens and of log-probabilities",
+                            file=file, key="log_probs", value=len(log_probs), allowed=str(len(tokens)))  # fmt: skip
+        wrong = log_probs[~np.isfinite(log_probs) | (log_probs > ROUNDING)]
+        if len(wrong):
+            raise UserError(f"a log-probability of prompt {prompt} is none of a token that was sampled", file=file,
+                            key="log_probs", value=float(wrong[0]), allowed="finite, at most 0")  # fmt: skip
+    rows = zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True)
+    return [Draft(int(prompt), tokens, log_probs) for prompt, tokens, log_probs in rows]
+
+
+def _check_lists(column: pd.Series, kinds: str, allowed: str, file: Path) -> None:
+    """Check that each row is a list, not empty, of numbers of NumPy's `kinds`."""
+    for row in column:
+        if not isinstance(row, np.ndarray) or row.dtype.kind not in kinds or not len(row):
+            raise UserError("a row is not what it should be", file=file, key=str(column.name), value=row,
+                            allowed=f"a list of {allowed}, at least one")  # fmt: skip
+
+
+def _prompts_of(frame: pd.DataFrame, file: Path) -> dict[int, list[int]]:
+    """Tokens of each prompt, which must be the same in all its rows."""
+    _check_lists(frame["prompt_tokens"], "iu", "whole numbers", file)
+    prompts: dict[int, list[int]] = {}
+    for prompt, tokens in zip(frame["prompt"], frame["prompt_tokens"], strict=True):
+        if prompts.setdefault(int(prompt), tokens.tolist()) != tokens.tolist():
+            raise UserError("one prompt has different tokens in two rows", file=file, key="prompt_tokens", value=prompt)
+    return prompts
+
+
+def lengths_of(frame: pd.DataFrame, file: Path) -> list[tuple[int, int]]:
+    """Prompt and number of tokens of each rollout of a frame with the columns `prompt` and `tokens`.
+
+    Raises:
+        UserError: for a rollout without tokens.
+    """
+    _check_lists(frame["tokens"], "iu", "whole numbers", file)
+    return [(int(prompt), len(tokens)) for prompt, tokens in zip(frame["prompt"], frame["tokens"], strict=True)]

@@ -1,0 +1,264 @@
+"""What rules keep of saved drafts, in expectation: against enumeration, against drawing, and in whatever pieces."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redraft.audit.enumeration import Space
+from redraft.audit.models import PROMPT, ModelPolicy, drifting
+from redraft.audit.rules import RULES, kept_of
+from redraft.audit.sampling import counts, last_visit
+from redraft.config.reuse import (
+    BlockReuse,
+    CoupledReuse,
+    OneHotReuse,
+    RandomReuse,
+    ResidualReuse,
+    Speculative,
+)
+from redraft.engines.torch_engine import TorchEngine
+from redraft.errors import UserError
+from redraft.predict import positions
+from redraft.predict.drafts import Draft
+from redraft.predict.estimates import by_prompt, estimate, ratio
+from redraft.predict.positions import _same, read_positions
+from redraft.predict.rules import candidates, chosen, kept
+from redraft.rollout.acceptance.random_cut import law_of_random_cut, random_rejection
+from redraft.rollout.noise import gumbel
+from redraft.rollout.strategies import strategy
+
+SPACE = Space(vocabulary=4, longest=3)
+NAMES = {rule.name for rule in candidates(top=2)}
+"""Of the rules, those of top laws with two tokens."""
+
+
+@pytest.fixture(scope="module")
+def models():
+    return drifting(SPACE, 2, 0.12)
+
+
+@pytest.fixture(scope="module")
+def policies(models):
+    return [ModelPolicy(SPACE, model) for model in models]
+
+
+@pytest.fixture(scope="module")
+def drafts(policies):
+    """Every response, with the log-probabilities of the earlier policy."""
+    return [draft_of(response, policies[0].laws(response)) for response in SPACE.responses]
+
+
+@pytest.fixture(scope="module")
+def read(models, drafts):
+    return read_positions(drafts, {0: PROMPT}, models[1], models[0], top=2)
+
+
+@pytest.fixture(scope="module")
+def expected(read, policies):
+    """Kept tokens by rule, as the mean over all drafts with their probabilities."""
+    weights = policies[0].responses()
+    return {rule.name: float(weights @ kept(rule, read).tokens) for rule in candidates(top=2)}
+
+
+def draft_of(response, laws):
+    tokens = np.array(response, dtype=np.int32)
+    return Draft(0, tokens, np.log(laws[np.arange(len(tokens)), tokens]).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", sorted(NAMES & RULES.keys()))
+def test_a_rule_keeps_what_enumeration_says(name, expected, policies):
+    rule, top, _ = RULES[name]
+    assert expected[name] == pytest.approx(kept_of(rule, top, policies[0].responses(), *policies), abs=1e-6)
+
+
+def test_all_rules_of_the_audit_are_among_them():
+    assert NAMES - RULES.keys() == {"random cut", "Gumbel"}
+    others = {name for name in RULES if "of both" in name or name.startswith("weighted")}
+    assert RULES.keys() - NAMES == {"residual, top 2, l = 1/2"} | others
+
+
+METHODS = {
+    "published, l = e^0.2": Speculative(lenience="e^0.2"), "random cut": RandomReuse(),
+    "residual, top 2": ResidualReuse(top=2), "block": BlockReuse(top=4), "Gumbel": CoupledReuse(),
+    "one-hot": OneHotReuse(),
+}  # fmt: skip
+DRAWS = 600
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, models):
+    method = METHODS[name]
+    engines = [TorchEngine(model, stops={0}, max_length=6, max_rows=1024) for model in models]
+    _, found = counts(last_visit(strategy(method), method.retention, engines, SPACE, DRAWS), SPACE)
+    assert found == pytest.approx(expected[name], abs=4 * 1.2 / math.sqrt(DRAWS)), "kept tokens deviate by 1.2 at most"
+
+
+def test_probabilities_of_whole_drafts_are_those_of_the_laws(read, policies):
+    rules = {rule.name: rule for rule in candidates(top=2)}
+    p, q = ([policy.probability(r) for r in SPACE.responses] for policy in (policies[1], policies[0]))
+    assert kept(rules["one-hot"], read).whole == pytest.approx(p, rel=1e-4)
+    assert (kept(rules["random cut"], read).whole == 0).all()
+    whole = kept(rules["block"], read).whole
+    assert (whole >= kept(rules["residual"], read).whole - 1e-9).all()
+    assert float(np.array(q) @ kept(rules["published, l = e^0.5"], read).whole) > float(np.array(q) @ whole)
+
+
+def test_overlap_is_one_less_total_variation_and_the_drafters_log_probabilities_are_its_own(read, drafts, policies):
+    for response, draft, at in zip(SPACE.responses, drafts, read, strict=True):
+        p, q = policies[1].laws(response), policies[0].laws(response)
+        assert at.both.overlap == pytest.approx(1 - np.abs(p - q).sum(1) / 2, abs=1e-6)
+        assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
+        assert at.policy == pytest.approx(np.log(p[np.arange(len(response)), draft.tokens]), abs=1e-5)
+        in_top = [token in np.argsort(-law)[:2] for token, law in zip(response, q, strict=True)]
+        assert at.both.in_top.tolist() == in_top
+
+
+def same(p, q, token):
+    log_p, log_q = (torch.tensor(law)[None].log() for law in (p, q))
+    return float(_same(log_p, log_q, torch.tensor([[token]]), torch.tensor(q)[None])[0])
+
+
+def test_a_token_is_drawn_again_by_its_noise_as_often_as_the_formula_says():
+    """Given the token: the formula's term of each token alone, not only their sum."""
+    random = np.random.default_rng(1)
+    p, q = random.dirichlet(np.ones(4)), random.dirichlet(np.ones(4))
+    noise = gumbel(3, np.arange(60_000)[:, None], np.arange(4)[None])
+    drawn, again = (np.log(q) + noise).argmax(1), (np.log(p) + noise).argmax(1)
+    for token in range(4):
+        of_token = again[drawn == token] == token
+        chance = same(p, q, token)
+        assert of_token.mean() == pytest.approx(chance, abs=5 * math.sqrt(chance * (1 - chance) / len(of_token)))
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 5))
+def test_near_policies_agree_within_the_bounds_of_the_coupling(seed, concentration):
+    random = np.random.default_rng(seed)
+    p, q = (random.dirichlet(np.full(5, concentration)) + 1e-9 for _ in range(2))
+    p, q = p / p.sum(), q / q.sum()
+    agree = sum(q[token] * same(p, q, token) for token in range(5))
+    away = np.abs(p - q).sum() / 2
+    assert (1 - away) / (1 + away) - 1e-9 <= agree <= 1 - away + 1e-9
+    assert same(p, p, 0) == pytest.approx(1)
+
+
+def test_a_token_that_has_become_impossible_is_not_drawn_again():
+    assert same(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0) == 0
+    assert same(np.array([0.5, 0.5]), np.array([1e-300, 1.0]), 1) == pytest.approx(0.5)
+
+
+LENGTHS = ((2, 5), (7, 3), (1, 1), (4, 6))
+"""Tokens of prompts and of drafts."""
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Drafts of several lengths behind prompts of several lengths, and the two models of a vocabulary of 12."""
+    models = drifting(Space(12, 1), 2, 0.1, seed=3)
+    random = np.random.default_rng(0)
+    prompts = {i: random.integers(0, 12, length).tolist() for i, (length, _) in enumerate(LENGTHS)}
+    tokens = [random.integers(0, 12, length).astype(np.int32) for _, length in LENGTHS]
+    logs = [np.log(random.uniform(0.05, 0.9, len(row))).astype(np.float32) for row in tokens]
+    return models, prompts, [Draft(i, row, log) for i, (row, log) in enumerate(zip(tokens, logs, strict=True))]
+
+
+@pytest.mark.parametrize("limits", [
+    {"TOKENS_AT_ONCE": 1}, {"LOGITS_AT_ONCE": 12}, {"LOGITS_AT_ONCE": 12 * 4 * 2}, {"NUMBERS_AT_ONCE": 24},
+])  # fmt: skip
+def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, monkeypatch):
+    models, prompts, drafts = uneven
+    whole = read_positions(drafts, prompts, *models, top=3)
+    for name, value in limits.items():
+        monkeypatch.setattr(positions, name, value)
+    for one, other in zip(whole, read_positions(drafts, prompts, *models, top=3), strict=True):
+        assert np.array_equal(one.tokens, other.tokens)
+        for rule in candidates(top=3):
+            assert rule.law_of_kept(one) == pytest.approx(rule.law_of_kept(other), abs=1e-5), rule.name
+        assert one.both.overlap == pytest.approx(other.both.overlap, abs=1e-5)
+
+
+def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
+    models, prompts, drafts = uneven
+    monkeypatch.setattr(positions, "LOGITS_AT_ONCE", 12 * 4)
+    made = []
+    forward = models[0].forward
+
+    def counted(**arguments):
+        output = forward(**arguments)
+        made.append(output.logits.shape[0] * output.logits.shape[1] * output.logits.shape[2])
+        return output
+
+    monkeypatch.setattr(models[0], "forward", counted)
+    read_positions(drafts, prompts, models[0])
+    assert max(made) <= 12 * 4
+    assert len(made) > 5
+
+
+def test_without_the_drafters_policy_what_needs_no_law_is_the_same(uneven):
+    models, prompts, drafts = uneven
+    known, unknown = read_positions(drafts, prompts, *models, top=3), read_positions(drafts, prompts, models[0], top=3)
+    assert all(at.both is None for at in unknown)
+    for rule in candidates(top=3):
+        if rule.of_both:
+            with pytest.raises(ValueError, match="drafter's law is not known"):
+                kept(rule, unknown)
+        else:
+            assert kept(rule, unknown).tokens == pytest.approx(kept(rule, known).tokens), rule.name
+
+
+def test_models_of_different_vocabularies_and_diverged_ones_are_refused(uneven, models):
+    ours, prompts, drafts = uneven
+    with pytest.raises(UserError, match="different vocabularies"):
+        read_positions(drafts, prompts, ours[0], models[0])
+    (broken,) = drifting(Space(12, 1), 1, 0.1)
+    with torch.no_grad():
+        broken.lm_head.weight[0, 0] = math.nan
+    with pytest.raises(UserError, match="NaN"):
+        read_positions(drafts, prompts, broken)
+
+
+def test_a_random_cut_has_the_law_of_its_draws():
+    grid = (np.arange(6000) + 0.5) / 6000
+    found = np.bincount(random_rejection(grid, np.full(6000, 6)), minlength=7) / 6000
+    assert found == pytest.approx(law_of_random_cut(6))
+
+
+def test_rules_are_chosen_by_their_kind():
+    assert [rule.name for rule in chosen(candidates(), ["block"])] == ["block", "block, top 32"]
+    rules = candidates()
+    assert chosen(rules, []) == rules
+    with pytest.raises(UserError, match="no such rule") as error:
+        chosen(rules, ["blocks"])
+    assert "one_hot" in error.value.allowed
+
+
+def test_intervals_are_over_prompts_and_not_over_their_rollouts():
+    """Rollouts of a prompt that are all alike say no more than one; the interval of a mean is Student's."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=12)
+    once = by_prompt(range(12), {"kept": values, "drafts": np.ones(12)})
+    thrice = by_prompt(np.repeat(range(12), 3), {"kept": np.repeat(values, 3), "drafts": np.ones(36)})
+    found, other = (estimate(sums, ratio("kept", "drafts")) for sums in (once, thrice))
+    assert found.value == pytest.approx(values.mean())
+    assert (other.low, other.high) == pytest.approx((found.low, found.high))
+    half = 2.2009852 * values.std(ddof=1) / math.sqrt(12)
+    assert found.high - found.value == pytest.approx(half) == found.value - found.low
+    alone = estimate(by_prompt([3, 3], {"kept": values[:2], "drafts": np.ones(2)}), ratio("kept", "drafts"))
+    assert alone.value == pytest.approx(values[:2].mean())
+    assert math.isnan(alone.low)
+    assert math.isnan(alone.high)
+
+
+def test_intervals_of_ratios_hold_the_truth_as_often_as_they_say():
+    """Groups share a level, so that intervals over rollouts would hold it in half of the cases only."""
+    random, held = np.random.default_rng(1), 0
+    for _ in range(300):
+        lengths = random.integers(5, 15, (25, 4)).astype(float)
+        shares = np.clip(random.uniform(0.3, 0.7, (25, 1)) + random.normal(0, 0.02, (25, 4)), 0, 1)
+        columns = {"kept": (lengths * shares).ravel(), "draft_tokens": lengths.ravel()}
+        found = estimate(by_prompt(np.repeat(range(25), 4), columns), ratio("kept", "draft_tokens"))
+        held += found.low <= 0.5 <= found.high
+    assert 0.91 < held / 300 < 0.985

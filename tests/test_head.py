@@ -1,0 +1,131 @@
+"""A model in two halves: logits of chosen positions, a chunk at a time."""
+
+import pytest
+import torch
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from redraft.engines import laws
+from redraft.engines.head import Head, hidden_states, refuse_other_heads
+from redraft.errors import UserError
+
+VOCABULARY = 19
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24, "max_position_embeddings": 32,
+    "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+MODELS = {
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES)),
+    "llama, tied": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "olmo": (OlmoForCausalLM, OlmoConfig(**SIZES)),
+    "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, logits_scaling=3.0)),
+    "cohere": (CohereForCausalLM, CohereConfig(**SIZES, logit_scale=0.25)),
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=2.0)),
+    "gpt2": (GPT2LMHeadModel, GPT2Config(
+        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=1)),
+}  # fmt: skip
+
+
+def make(name):
+    torch.manual_seed(0)
+    kind, config = MODELS[name]
+    return kind(config).eval()
+
+
+@pytest.fixture(scope="module")
+def qwen3():
+    return make("qwen3")
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(2, VOCABULARY, (3, 11), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_the_halves_are_the_whole(name, tokens):
+    model = make(name)
+    logits = Head(model)(hidden_states(model, input_ids=tokens))
+    torch.testing.assert_close(logits, model(input_ids=tokens).logits)
+    refuse_other_heads(model)
+
+
+@torch.no_grad()
+def test_bfloat16_is_reduced_in_float32(tokens):
+    model = make("qwen3").bfloat16()
+    refuse_other_heads(model)
+    hidden = hidden_states(model, input_ids=tokens)[0, :-1]
+    found, _ = Head(model).log_probs(hidden, tokens[0, 1:])
+    law = model(input_ids=tokens[:1]).logits[0, :-1].float().log_softmax(-1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, law.gather(1, tokens[0, 1:, None])[:, 0])
+
+
+def test_a_head_that_is_more_than_a_linear_layer_is_refused():
+    class Doubled(Qwen3ForCausalLM):
+        def forward(self, **inputs):
+            output = super().forward(**inputs)
+            output.logits = output.logits * 2
+            return output
+
+    with pytest.raises(UserError, match="how this model makes logits"):
+        refuse_other_heads(Doubled(MODELS["qwen3"][1]))
+
+
+@pytest.mark.parametrize("at_once", [1, 3 * VOCABULARY, 1 << 20], ids=["one by one", "three", "all"])
+def test_log_probs_entropies_and_their_gradients_do_not_depend_on_chunks(qwen3, tokens, monkeypatch, at_once):
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(laws.NORMALISED_AT_ONCE, "cpu", 2 * VOCABULARY)
+    chosen = tokens[:, 1:].flatten()
+
+    def gradients(log_probs, entropies):
+        qwen3.zero_grad(set_to_none=True)
+        (log_probs.sin() + 0.5 * entropies).sum().backward()
+        return [parameter.grad.clone() for parameter in qwen3.parameters()]
+
+    law = qwen3(input_ids=tokens).logits[:, :-1].flatten(0, 1).log_softmax(-1)
+    plain = law.gather(1, chosen[:, None])[:, 0], -(law.exp() * law).sum(-1)
+    found = Head(qwen3).log_probs(hidden_states(qwen3, input_ids=tokens)[:, :-1].flatten(0, 1), chosen, entropy=True)
+    torch.testing.assert_close(found, plain)
+    torch.testing.assert_close(gradients(*found), gradients(*plain))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_no_more_logits_are_made_at_once_than_a_chunk(qwen3, tokens, monkeypatch, grad):
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)
+    sizes, saved = [], []
+    counting = qwen3.lm_head.register_forward_hook(lambda _, __, logits: sizes.append(len(logits)))
+    hidden = hidden_states(qwen3, input_ids=tokens)[:, :-1].flatten(0, 1)
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda kept: saved.append(kept.shape) or kept, lambda kept: kept)
+    with torch.set_grad_enabled(grad), keep:
+        Head(qwen3).log_probs(hidden, tokens[:, 1:].flatten())
+    counting.remove()
+    assert sizes == [4] * 7 + [2]
+    assert all(VOCABULARY not in shape[-1:] for shape in saved), "logits wait for no gradient"
+
+
+@torch.no_grad()
+def test_divergences_of_chunks_are_those_of_whole_laws(qwen3, tokens, monkeypatch):
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)
+    other = make("granite")
+    states = [hidden_states(model, input_ids=tokens)[0] for model in (qwen3, other)]
+    found = Head(qwen3).divergences(states[0], Head(other), states[1])
+    own, its = (model(input_ids=tokens[:1]).logits[0].log_softmax(-1) for model in (qwen3, other))
+    torch.testing.assert_close(found, (own.exp() * (own - its)).sum(-1))
+    assert float(found.min()) > 0

@@ -1,0 +1,292 @@
+"""The bias laboratory's enumerated part: random numbers that are shared, log-probabilities that stay, and a bandit."""
+
+import itertools
+import math
+from collections import defaultdict
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+
+from redraft.audit import laboratory
+from redraft.audit.bandit import Bandit, Coupled, Softmax, Verified, trained
+from redraft.audit.enumeration import Policy, Space, distance, over_visits
+from redraft.audit.laboratory import RULES, STALE, WHOLE, sources
+from redraft.audit.numbers import Fresh, Shared
+from redraft.audit.rules import EXACT
+from redraft.audit.visits import Chain, shared_numbers
+from redraft.rollout.acceptance.block import BlockRule
+from redraft.rollout.acceptance.laws import Laws
+from redraft.rollout.acceptance.random_cut import RandomCut, random_rejection
+from redraft.rollout.acceptance.residual import PublishedRule, ResidualRule
+from redraft.rollout.acceptance.rule import FromTheLeft, LongestPrefix
+
+SPACE = Space(vocabulary=3, longest=2)
+POLICIES = [Policy(SPACE, 0, number, 0.6) for number in range(1, 5)]
+RENEWED = {name: studied for name, studied in RULES.items() if studied.renewed}
+
+
+def away(visits, policies=POLICIES):
+    return [distance(visit.law, policy.responses()) for visit, policy in zip(visits, policies[1:], strict=True)]
+
+
+def chain(name, policies=POLICIES, **changes):
+    studied = RULES[name]
+    return replace(Chain(studied.rule, policies, min(studied.top, 3), studied.renewed), **changes)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_visits_of_fresh_numbers_are_those_of_the_audit_and_sum_to_one(name):
+    visits = chain(name, renewed=True).visits(Fresh())
+    top = chain(name).top
+    assert away(visits) == pytest.approx(over_visits(RULES[name].rule, POLICIES, top)[1:], abs=1e-14)
+    assert [visit.law.sum() for visit in visits] == pytest.approx([1] * 3)
+    lengths = np.array([len(response) for response in SPACE.responses])
+    drafts = [POLICIES[0].responses(), *(visit.law for visit in visits)]
+    assert [visit.draft for visit in visits] == pytest.approx([law @ lengths for law in drafts[:-1]])
+    if RULES[name].exact:
+        assert max(away(visits)) <= EXACT
+
+
+@pytest.mark.parametrize("name", ["published, l = 1", "residual", "block", "one-hot"])
+def test_numbers_that_no_two_visits_share_and_that_draw_nothing_change_nothing(name):
+    """Their cells sum to the rule's law, in which all numbers are integrated out."""
+    numbers = shared_numbers(chain(name), draws=False)
+    assert numbers.weights.sum() == pytest.approx(1)
+    assert len(numbers.weights) > 20
+    fresh, apart = chain(name).visits(Fresh()), chain(name).visits(numbers)
+    assert away(apart) == pytest.approx(away(fresh), abs=1e-13)
+    assert [visit.kept for visit in apart] == pytest.approx([visit.kept for visit in fresh])
+
+
+@pytest.mark.parametrize(
+    ("name", "draws", "shared"),
+    [(name, *each) for name in ("published, l = 1", "block") for each in ((False, True), (True, False), (True, True))],
+)
+def test_laws_of_shared_numbers_are_those_of_drawn_ones(name, draws, shared):
+    """A simulation draws each response by the rule's own `kept` and by inversion; its seed is fixed."""
+    policies = POLICIES[:3]
+    enumerated = chain(name, policies, shared=shared)
+    law = enumerated.visits(shared_numbers(chain(name, policies), draws))[-1].law
+    counts = np.zeros(len(SPACE.responses))
+    random = np.random.default_rng(5)
+    for _ in range(2000):
+        uniforms = 1 - random.random((3, 2)) if not shared else np.repeat(1 - random.random((1, 2)), 3, axis=0)
+        counts[SPACE.index[simulated(enumerated, policies, uniforms, random if not draws else None)]] += 1
+    spread = np.sqrt(law * (1 - law) / 2000)
+    assert np.abs(counts / 2000 - law).max() < 5 * spread.max()
+    if max(law) < 1:
+        assert (np.abs(counts / 2000 - law) <= 5 * spread + 1e-9).all()
+
+
+def simulated(enumerated, policies, uniforms, random):
+    """A response of the last visit."""
+    response, made = (), (0, 0)
+    for number, policy in enumerate(policies):
+        kept, first = 0, None
+        if number:
+            drawn_from = [policies[made[at]].law(response[:at]) for at in range(len(response))]
+            now = policy.laws(response)
+            tokens, places = np.array(response), np.arange(len(response))
+            support = np.tile(np.arange(3), (len(tokens), 1))
+            q = np.array(drawn_from)
+            laws = Laws(tokens, np.log(now)[places, tokens], np.log(q)[places, tokens], support, np.log(now), np.log(q))
+            kept = enumerated.rule.kept(enumerated.rule.chances(laws), uniforms[number][: len(tokens)])
+            first = enumerated.rule.behind(laws, kept)
+        response, made = (
+            response[:kept],
+            (*(made[:kept] if not enumerated.renewed else [number] * kept), number, number),
+        )
+        while response not in SPACE.index:
+            law = policy.law(response).copy()
+            if first is not None:
+                law[first.tokens] *= first.left
+                law, first = law / law.sum(), None
+            u = uniforms[number][len(response)] if random is None else random.random()
+            response = (*response, int(np.searchsorted(np.cumsum(law)[:-1], u)))
+    return response
+
+
+def test_numbers_that_accept_in_all_visits_leave_the_first_one_exact_and_no_later_one():
+    for name in ("residual", "block", "one-hot"):
+        numbers = shared_numbers(chain(name), draws=False)
+        first, *later = away(chain(name, shared=True).visits(numbers))
+        assert first <= EXACT
+        assert min(later) > 1e-3
+        drawing = shared_numbers(chain(name), draws=True)
+        assert away(chain(name).visits(drawing))[0] > 1e-3, "a rejected number draws from the upper end of the law"
+
+
+@pytest.mark.parametrize("rule", [FromTheLeft(), LongestPrefix()])
+def test_a_shared_number_accepts_and_draws_as_its_value_says(rule):
+    numbers = Shared({0: [0.25, 0.5], 1: [0.5]}, draws=True)
+    assert numbers.weights == pytest.approx([1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 4])
+    u = [0.125, 0.125, 0.375, 0.375, 0.75, 0.75], [0.25, 0.75] * 3
+    chances = np.array([0.25, 0.5])
+    expected = [rule.kept(chances, np.array(each)) for each in zip(*u, strict=True)]
+    assert numbers.kept(rule, chances).argmax(axis=1).tolist() == expected
+    assert numbers.drawn(0, np.array([0.25, 0.25, 0.5])).argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 2]
+    assert numbers.drawn(1, np.array([0.5, 0.5])).argmax(axis=1).tolist() == [0, 1] * 3
+    assert Shared({0: [0.5]}, draws=False).drawn(0, np.array([0.3, 0.7])).tolist() == [[0.3, 0.7]]
+
+
+def test_log_probabilities_that_stay_are_those_of_the_visit_in_which_a_token_was_drawn():
+    """A sum of its own, over each token's fate: kept with min(1, p / q) of that visit, or drawn again."""
+    state = {(r, (0, 0)): POLICIES[0].probability(r) for r in SPACE.responses}
+    found = chain("published, l = 1").visits(Fresh())
+    for number, policy in enumerate(POLICIES[1:], 1):
+        after = dict.fromkeys(itertools.product(SPACE.responses, itertools.product(range(number + 1), repeat=2)), 0.0)
+        for (draft, made), weight in state.items():
+            laws = [(policy.law(draft[:at]), POLICIES[made[at]].law(draft[:at])) for at in range(len(draft))]
+            chances = [min(1, p[token] / q[token]) for token, (p, q) in zip(draft, laws, strict=True)]
+            for kept in range(len(draft) + 1):
+                chance = weight * math.prod(chances[:kept]) * (1 - chances[kept] if kept < len(draft) else 1)
+                for response in SPACE.responses:
+                    if response[:kept] == draft[:kept] and (kept < len(draft) or response == draft):
+                        new = (*made[:kept], number, number)[:2]
+                        after[response, new] += chance * policy.probability(response, kept)
+        state = after
+        law = [sum(weight for (r, _), weight in state.items() if r == response) for response in SPACE.responses]
+        assert found[number - 1].law == pytest.approx(law, abs=1e-14)
+
+
+def test_log_probabilities_that_stay_differ_from_renewed_ones_from_the_second_visit_on():
+    stays, renewed = (away(chain("published, l = 1", renewed=each).visits(Fresh())) for each in (False, True))
+    assert stays[0] == pytest.approx(renewed[0], abs=1e-14)
+    assert abs(stays[1] - renewed[1]) > 1e-3
+
+
+def test_without_verification_responses_stay_those_of_the_first_policy():
+    visits = chain(STALE).visits(Fresh())
+    assert visits[-1].law == pytest.approx(POLICIES[0].responses())
+    assert visits[-1].kept == pytest.approx(visits[-1].draft)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_random_cut_as_a_rule_keeps_what_training_keeps(length):
+    grid = (np.arange(60) + 0.5) / 60
+    trained_with = np.bincount(random_rejection(grid, np.full(60, length)), minlength=length + 1) / 60
+    rule = RandomCut()
+    laws = Laws.one_hot(np.zeros(length, int), np.zeros(length))
+    assert rule.law_of_kept(rule.chances(laws)) == pytest.approx(trained_with)
+    assert rule.behind(laws, 0) is None
+
+
+BANDIT = Bandit(start=(-1.0, 0.0), group=3, rate=2.0)
+
+
+@pytest.mark.parametrize("name", sources())
+def test_a_bandit_that_learns_nothing_leaves_every_rule_exact(name):
+    for visit in trained(sources()[name], replace(BANDIT, rate=0.0), 2):
+        assert max(visit.given, visit.overall) <= EXACT
+        assert visit.gradient == pytest.approx(visit.fresh_gradient)
+        assert visit.variance == pytest.approx(visit.fresh_variance)
+
+
+@pytest.mark.parametrize("rate", [0.3, 2.0, 7.0])
+@pytest.mark.parametrize("rewards", [(1.0, 0.0), (1.0, 0.5, 0.0)])
+def test_one_hot_is_exact_on_drafts_that_trained_the_policy_and_the_others_are_not(rate, rewards):
+    bandit = replace(BANDIT, rewards=rewards, start=(-1.0, 0.0, 0.3)[: len(rewards)], rate=rate)
+    for rule, top, exact in ((ResidualRule(), 0, True), (ResidualRule(), 3, False), (BlockRule(), 3, False)):
+        first, *later = trained(Verified(rule, top), bandit, 2)
+        assert first.given <= EXACT
+        assert all((visit.given <= EXACT) == exact for visit in later)
+        assert all((visit.gradient == pytest.approx(visit.fresh_gradient)) == exact for visit in later)
+        assert all((visit.reward == pytest.approx(visit.fresh_reward)) == exact for visit in later)
+
+
+def test_an_update_is_the_gradient_of_the_policy():
+    """A fresh group's g has the mean (1 - 1/n) grad sum of pi r, whose differences are taken here."""
+    bandit = replace(BANDIT, rewards=(1.0, 0.5, 0.0), start=(0.2, -0.4, 0.1))
+    rewards, start, step = np.array(bandit.rewards), np.array(bandit.start), np.array([1e-6, 0, 0])
+    above, below = (float(Softmax(tuple(logits)).law(()) @ rewards) for logits in (start + step, start - step))
+    slope = (above - below) / 2e-6
+    (first,) = trained(Verified(PublishedRule(0.0), 3), bandit, 0)
+    assert first.fresh_gradient == pytest.approx((1 - 1 / bandit.group) * slope)
+    gradients = {arms: bandit.gradient(arms) for arms in itertools.product(range(3), repeat=3)}
+    weights = {arms: Softmax(bandit.start).law(())[list(arms)].prod() for arms in gradients}
+    center = sum(weights[arms] * gradient for arms, gradient in gradients.items())
+    spread = sum(weights[arms] * ((gradient - center) ** 2).sum() for arms, gradient in gradients.items())
+    assert first.variance == first.fresh_variance == pytest.approx(spread)
+    assert bandit.gradient([0, 0, 2]) == pytest.approx([2 / 9, 0, -2 / 9])
+    assert bandit.updated((0.0, 0.0, 0.0), [0, 0, 2]) == pytest.approx((4 / 9, 0, -4 / 9))
+
+
+@pytest.mark.parametrize("name", ["published, l = 1", "published, l = e^0.5", "residual"])
+def test_a_bandit_s_visits_are_those_of_all_groups(name):
+    """Two visits with drafts of groups of two, by a sum of its own; what stands with a sample is the law of an arm."""
+    bandit = Bandit(start=(-1.0, 0.0), group=2, rate=1.5)
+    start = Softmax(bandit.start).law(())
+    states = {(bandit.start, arms, (tuple(start),) * 2): start[list(arms)].prod() for arms in PAIRS}
+    for found in trained(sources()[name], bandit, 2)[1:]:
+        after = defaultdict(float)
+        for (logits, arms, laws), weight in states.items():
+            moved = tuple(np.array(logits) + bandit.rate * bandit.gradient(arms))
+            now = Softmax(moved).law(())
+            for outcome in itertools.product(*(fates(name, *draft, now) for draft in zip(arms, laws, strict=True))):
+                chances, drawn, stays = zip(*outcome, strict=True)
+                after[tuple(np.round(moved, 9)), drawn, stays] += weight * math.prod(chances)
+        states = {state: weight for state, weight in after.items() if weight > 0}
+        by_policy = defaultdict(lambda: np.zeros(2))
+        for (logits, arms, _), weight in states.items():
+            by_policy[logits] += weight * np.eye(2)[list(arms)].mean(axis=0)
+        given = sum(law.sum() * distance(law / law.sum(), Softmax(logits).law(())) for logits, law in by_policy.items())
+        assert (found.reward, found.given) == pytest.approx(
+            (sum(law[0] for law in by_policy.values()), given), abs=1e-8
+        )
+
+
+PAIRS = list(itertools.product((0, 1), repeat=2))
+
+
+def fates(name, arm, law, now):
+    """Chance, arm and what stands with it, of a draft of two arms, by the rules' formulas."""
+    lenience = math.exp(0.5) if "0.5" in name else 1.0
+    kept = min(1.0, lenience * now[arm] / law[arm])
+    yield kept, arm, law if name.startswith("published") else tuple(now)
+    for other, chance in enumerate(now if name.startswith("published") else np.eye(2)[1 - arm]):
+        yield (1 - kept) * chance, other, tuple(now)
+
+
+def test_noise_keeps_a_sample_of_two_arms_as_the_residual_rule_does_while_the_better_arm_gains():
+    """A uniform below pi(0) stays below it as pi(0) grows; the arm that loses is left by 1 - p / q."""
+    for noise, rule in zip(*(trained(sources()[name], BANDIT, 3) for name in ("Gumbel", "residual")), strict=True):
+        assert astuple(noise) == pytest.approx(astuple(rule))
+
+
+def test_a_coupled_sample_s_noise_stays():
+    """u below 0.2 draws arm 0 under both policies, one above 0.6 arm 1."""
+    source, at = Coupled(), {p: (math.log(p), math.log(1 - p)) for p in (0.2, 0.6)}
+    first = {way.sample.arm: way for way in source.first(at[0.6])}
+    assert first[0].weight == pytest.approx(0.6)
+    ways = list(source.again(first[0].sample, at[0.2]))
+    assert [(way.sample.arm, way.kept) for way in ways] == [(0, True), (1, False)]
+    assert [way.weight for way in ways] == pytest.approx([1 / 3, 2 / 3])
+    assert [way.weight for way in source.again(first[1].sample, at[0.2])] == [1.0]
+
+
+def test_all_rows_are_there_and_are_shares(monkeypatch):
+    monkeypatch.setattr(laboratory, "SPACE", Space(WHOLE, 2))
+    for name, value in {
+        "DRIFTS": (0.1, 0.8),
+        "VISITS": 2,
+        "DIRECTIONS": 1,
+        "RATES": (0.0, 1.0),
+        "GROUPS": (2, 4),
+    }.items():
+        monkeypatch.setattr(laboratory, name, value)
+    found = laboratory.laws()
+    assert {row["rule"] for row in found["drifts"]} == set(RULES)
+    assert len(found["drifts"]) == 2 * len(RULES)
+    assert len(found["numbers"]) == 4 * 5 * 2
+    assert len(found["bandit"]) == 8 * (2 * 3 + 3)
+    for row in (*found["drifts"], *found["numbers"], *found["bandit"]):
+        numbers = [
+            v
+            for k, v in row.items()
+            if isinstance(v, float) and k not in ("rate", "drift", "gradient", "fresh_gradient")
+        ]
+        assert all(-1e-12 <= value <= 1 + 1e-12 for value in numbers), row
+    for row in found["drifts"]:
+        assert (max(row["first"], row["last"]) <= EXACT) == row["exact"]
+    assert found["visits"] == 2

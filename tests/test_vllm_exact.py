@@ -1,0 +1,224 @@
+"""Exact reuse through requests to vLLM: the law of what is drawn, over servers of an enumerable policy.
+
+The servers compute what vLLM's would: a softmax of biased logits, seeds, and of a prompt the most probable tokens as
+verl's hand them over. A real vLLM stands at the end.
+"""
+
+import asyncio
+import importlib.util
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from redraft.audit import samplers, vllm_samplers
+from redraft.audit.enumeration import Policy, Space, distance
+from redraft.audit.goodness import g_test
+from redraft.audit.models import PROMPT, ModelPolicy, drifting
+from redraft.audit.sampling import counts, last_visit
+from redraft.config.reuse import BlockReuse, CoupledReuse, OneHotReuse, ResidualReuse
+from redraft.engines.vllm_engine import VLLMEngine, seed_of
+from redraft.rollout.acceptance.residual import ResidualRule
+from redraft.rollout.engine import Inversion, Residual
+from redraft.rollout.strategies import strategy
+from redraft.rollout.strategies.exact import by_stored_laws
+from redraft.rollout.strategies.response import complete
+from redraft.rollout.strategies.tools import Meter, Streams, Tools
+from redraft.rollout.types import Finish, Rollout, Task, TopLaw
+from tests.groups import new_memory, no_reward
+
+SPACE, DRIFT, DRAWS = Space(vocabulary=4, longest=2), 1.5, 500
+POLICIES = [Policy(SPACE, 0, number, DRIFT) for number in (1, 2, 3)]
+METHODS = [ResidualReuse(top=4), ResidualReuse(top=2), ResidualReuse(top=2, lenience=0.5), OneHotReuse(),
+           ResidualReuse(top=3, fresh_every=2)]  # fmt: skip
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.kind}-{m.retention.top}")
+
+
+class Servers:
+    """Serves a policy behind `PROMPT`; `biased` says whether biases of logits are heeded."""
+
+    def __init__(self, policy, biased=True):
+        self.policy, self.biased, self.requests = policy, biased, []
+
+    def logits(self, response, settings):
+        logits = np.log(self.policy.law(tuple(response)))
+        for token, bias in settings.get("logit_bias", {}).items() if self.biased else ():
+            logits[token] += bias
+        return logits
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params):
+        await asyncio.sleep(0)
+        self.requests.append(sampling_params)
+        response = prompt_ids[len(PROMPT) :]
+        scored = sampling_params.get("prompt_logprobs")
+        if scored is not None:
+            first = sampling_params["extra_args"]["scored_from"] + 1 - len(PROMPT)
+            return SimpleNamespace(token_ids=[0], log_probs=None, stop_reason="completed",
+                                   extra_fields=self.prompt_log_probs(response, first, scored))  # fmt: skip
+        random = Random(sampling_params["seed"])
+        tokens, log_probs = [], []
+        while len(tokens) < sampling_params["max_tokens"] and 0 not in tokens:
+            weights = np.exp(self.logits(response + tokens, sampling_params))
+            (token,) = random.choices(range(SPACE.vocabulary), weights)
+            log_probs.append(float(np.log(self.policy.law((*response, *tokens))[token])))
+            tokens.append(token)
+        return SimpleNamespace(token_ids=tokens, log_probs=log_probs, stop_reason="completed", extra_fields={})
+
+    def prompt_log_probs(self, response, first, count):
+        """Those of the tokens from a place on, or of as many most probable ones alone."""
+        ids, rows = [], []
+        for place, token in list(enumerate(response))[first:]:
+            law = self.policy.law(tuple(response[:place]))
+            top = np.argsort(-law, kind="stable")[:count].tolist() if count else [token]
+            ids, rows = [*ids, top], [*rows, np.log(law[top]).tolist()]
+        return {"prompt_ids": [*ids, [0]], "prompt_logprobs": [*rows, [0.0]]}
+
+
+class Engine(VLLMEngine):
+    def __init__(self, servers):
+        super().__init__(servers, {0}, len(PROMPT) + SPACE.longest + 1)
+
+    def run(self, *coroutines):
+        async def everything():
+            return await asyncio.gather(*coroutines)
+
+        return asyncio.run(everything())
+
+
+def drawn_by(strategy, retention, **servers):
+    """G-test of the last visit, and mean kept tokens."""
+    engines = [Engine(Servers(policy, **servers)) for policy in POLICIES]
+    found, kept = counts(last_visit(strategy, retention, engines, SPACE, DRAWS), SPACE)
+    return g_test(found, POLICIES[-1].responses()), kept
+
+
+@every_method
+def test_three_visits_of_a_changing_policy_end_with_its_law(method):
+    found, kept = drawn_by(strategy(method), method.retention)
+    assert not found.wrong, found
+    assert kept > 0.1
+
+
+@pytest.mark.parametrize("fault", ["the published rule", "biases unheard", "half a residual"])
+def test_another_law_is_found(fault):
+    method = samplers.METHODS["published, l = 1" if fault == "the published rule" else "residual"]
+    rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else strategy(method)
+    assert drawn_by(rolled, method.retention, biased=fault != "biases unheard")[0].wrong
+
+
+@pytest.mark.parametrize("top", [1, 2, 3, 4])
+def test_a_token_is_kept_or_drawn_with_the_policys_law_exactly(top):
+    """All drafts of one token, all uniforms of acceptance by halves of the chance, all first tokens of the servers."""
+    earlier, now = POLICIES[:2]
+    q, p = earlier.law(()), now.law(())
+    stored = np.argsort(-q, kind="stable")[:top].astype(np.int32)[None]
+    made = np.zeros(SPACE.vocabulary)
+    for token in range(SPACE.vocabulary):
+        chance, behind = judged(token, q, stored, now)
+        made[token] += q[token] * chance
+        made += q[token] * (1 - chance) * behind
+    assert distance(made, p) < 1e-6, "float32"
+
+
+def judged(token, q, stored, policy):
+    """Probability that a draft of one token is kept, and the law of the token that the servers draw else."""
+    servers, found = Servers(policy), {}
+
+    class Half(ResidualRule):
+        def kept(self, chances, uniforms):
+            found["chance"] = float(chances[0])
+            return 0
+
+    draft = Rollout(0, 0, np.array([token], np.int32), np.log(q[[token]]).astype(np.float32), np.zeros(1, np.int32),
+                    Finish.LENGTH, top=TopLaw(stored, np.log(q[stored]).astype(np.float32)))  # fmt: skip
+    engine, memory = Engine(servers), new_memory(visits=1, top=stored.shape[1])
+    tools = Tools(engine, no_reward, memory, Meter(), Streams(0, 0), {0: PROMPT}, 1)
+    engine.run(complete(draft, Task(0, 1, 1), tools, by_stored_laws(Half())))
+    drawing = next(r for r in servers.requests if "seed" in r)
+    weights = np.exp(servers.logits([], drawing))
+    return found["chance"], weights / weights.sum()
+
+
+@every_method
+def test_what_is_stored_is_the_current_policys_law_also_of_tokens_that_were_kept(method):
+    engine, memory = None, new_memory(**method.retention.model_dump())
+    for visit, policy in enumerate(POLICIES[:2]):
+        engine = Engine(Servers(policy))
+        tools = Tools(engine, no_reward, memory, Meter(), Streams(0, visit), {0: PROMPT}, SPACE.longest)
+        (group,) = engine.run(strategy(method)(Task(0, visit, 100), tools))
+        memory.put(group)
+    assert {r.prefix_length for r in group.rollouts} >= {0, 1}
+    for rollout in group.rollouts:
+        laws, places = np.log(POLICIES[1].laws(tuple(rollout.tokens))), np.arange(rollout.length)
+        np.testing.assert_allclose(rollout.log_probs, laws[places, rollout.tokens], atol=1e-6)
+        if method.retention.top:
+            ordered = -np.sort(-laws, axis=1)[:, : method.retention.top]
+            np.testing.assert_allclose(rollout.top.log_probs, ordered, atol=1e-6)
+            np.testing.assert_allclose(laws[places[:, None], rollout.top.tokens], ordered, atol=1e-6)
+        else:
+            assert rollout.top is None
+
+
+def test_requests_have_seeds_of_their_own_and_a_bias_is_the_first_tokens_alone():
+    servers = Servers(POLICIES[1])
+    engine, memory = Engine(servers), new_memory(visits=1)
+    for visit in (0, 1):
+        tools = Tools(engine, no_reward, memory, Meter(), Streams(0, visit), {0: PROMPT}, SPACE.longest)
+        (group,) = engine.run(strategy(OneHotReuse())(Task(0, visit, 200), tools))
+        memory.put(group)
+    sampled = [request for request in servers.requests if "seed" in request]
+    assert len({request["seed"] for request in sampled}) == len(sampled)
+    biased = [request for request in sampled if "logit_bias" in request]
+    assert {request["max_tokens"] for request in biased} == {1}
+    assert all(list(request["logit_bias"].values()) == [-1000.0] for request in biased), "the draft's token, in full"
+    rejected = [r for r in group.rollouts if r.prefix_length < r.draft_length]
+    assert len(biased) == len(rejected)
+    longer = sum(r.decoded > 1 for r in rejected)
+    assert len(sampled) == 200 + len(rejected) + longer
+    assert len(servers.requests) - len(sampled) == 200, "a draft is scored once"
+
+
+def test_seeds_are_two_uniforms_of_the_response():
+    async def one(first, numbers):
+        async with engine.session(PROMPT) as session:
+            return await session.decode(np.zeros(0, np.int32), len(numbers), Inversion(np.array(numbers)), first)
+
+    engine, no_end = Engine(Servers(POLICIES[0])), Residual(np.array([0]), np.zeros(1))
+    for first in (None, no_end):
+        engine.run(one(first, [0.25, 0.75]), one(first, [0.5]))
+    seeds = [request["seed"] for request in engine.client.requests]
+    assert sorted(seeds) == sorted(map(seed_of, [0.25, 0.5, 0.25, 0.5, 0.75]))
+
+
+def test_methods_that_vllm_cannot_do_need_what_its_engine_does_not_declare():
+    able = {type(m) for m in samplers.METHODS.values() if m.needs <= VLLMEngine.capabilities}
+    assert {ResidualReuse, BlockReuse, OneHotReuse} <= able
+    assert CoupledReuse not in able
+    named = [sampler.name for sampler in vllm_samplers.samplers()]
+    assert set(named) == {name for name, m in samplers.METHODS.items() if type(m) in able} | {
+        "planted: half a residual"
+    }
+
+
+FEW = 1000
+
+
+@pytest.fixture(scope="module")
+def served():
+    """Engines of a real vLLM with the policies of three visits, and the law of the last."""
+    if not importlib.util.find_spec("vllm"):
+        pytest.skip("vLLM is not installed")
+    models = drifting(SPACE, 3, 0.08, seed=6)
+    with vllm_samplers.serving(models, SPACE) as engines:
+        yield engines, ModelPolicy(SPACE, models[-1])
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("sampler", vllm_samplers.samplers(), ids=lambda s: s.name)
+def test_vllm_draws_from_the_policys_law_and_what_does_not_is_found(sampler, served):
+    """The published rule and the planted fault leave these policies' law by 0.15 to 0.28, so that few draws do."""
+    found = vllm_samplers.audit(sampler, *served, FEW, SPACE)
+    assert found.passes, found
+    assert found.tested.draws == FEW
+    assert (found.kept > 0.05) is (sampler.name != "vanilla")

@@ -1,0 +1,33 @@
+"""Supervised training of the tiny model: micro-batches have the gradient of the whole batch."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from redraft.config.data import ArithmeticProblems
+from redraft.config.model import WarmStart
+from redraft.rollout.streams import stream
+from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train import warm_start
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 64])
+def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypatch):
+    monkeypatch.setattr(warm_start, "ROWS", rows)
+    torch.manual_seed(0)
+    tokenizer, settings = make_tokenizer(), WarmStart(batch_size=24)
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=8, intermediate_size=24, max_position_embeddings=128, initializer_range=0.3,
+    ))  # fmt: skip
+    data = ArithmeticProblems(kind="arithmetic", size=8, split="train", min_terms=2)
+    tokens, targets = warm_start._batch(tokenizer, stream(0, "batch"), settings, 0.4, data)
+
+    logits = model(input_ids=tokens).logits[:, :-1].flatten(0, 1)
+    loss = cross_entropy(logits, targets[:, 1:].flatten(), ignore_index=-100)
+    loss.backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    assert warm_start._backward(model, tokens, targets) == pytest.approx(float(loss.detach()), rel=1e-5)
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected, rtol=1e-4, atol=1e-6)

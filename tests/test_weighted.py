@@ -1,0 +1,122 @@
+"""Importance weights of SPEC-RL's rule: enumerated over all drafts, cuts and responses, and drawn by an engine."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from redraft.audit import samplers
+from redraft.audit.enumeration import Policy, Space, distance, made, stored_laws, two_state
+from redraft.audit.models import ModelPolicy, drifting
+from redraft.audit.sampling import last_visit
+from redraft.audit.weighted import made_weighted, over_visits_weighted, weighted_law
+from redraft.config.reuse import WeightedReuse
+from redraft.engines.torch_engine import TorchEngine
+from redraft.rollout.acceptance.residual import PublishedRule
+from redraft.rollout.acceptance.weighted import WeightedRule
+from redraft.rollout.strategies import strategy
+
+SPACE = Space(vocabulary=3, longest=3)
+LENIENCES = (0.4, 1.0, math.exp(0.5), 20.0)
+
+
+def policies(drift=0.8, count=3):
+    return [Policy(SPACE, 0, number, drift) for number in range(count)]
+
+
+def first_drafts(policy):
+    return {(r, (0.0,) * len(r)): policy.probability(r) for r in SPACE.responses}
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+@pytest.mark.parametrize("lenience", LENIENCES)
+def test_weighted_law_is_the_policys_at_every_visit(lenience, top):
+    assert max(over_visits_weighted(WeightedRule(lenience), policies(), top)) < 1e-12
+
+
+@pytest.mark.parametrize("lenience", LENIENCES)
+def test_a_visit_makes_each_response_as_often_as_the_published_rule(lenience):
+    """Weights change what a response counts, and not which are drawn."""
+    before, now = policies(count=2)
+    plain = defaultdict(float)
+    for (response, _), probability in made_weighted(
+        WeightedRule(lenience), first_drafts(before), before, now, 3
+    ).items():
+        plain[response] += probability
+    law = made(PublishedRule(lenience), before.responses(), before, now, 3)
+    assert distance(np.array([plain[r] for r in SPACE.responses]), law) < 1e-12
+    assert distance(law, now.responses()) > 1e-5
+
+
+def test_weight_of_a_rejected_token_goes_over_to_the_one_behind():
+    laws = stored_laws((1, 2, 0), *policies(count=2), 3)
+    weights = WeightedRule(1.0).weights(laws, 1, np.array([0.1, 0.7, 0.0]))
+    assert weights.behind(2) == 0.7
+    assert len(weights.kept) == 1
+
+
+def test_a_token_that_cannot_be_kept_weighs_more_behind_a_rejection():
+    laws = stored_laws((1, 2, 0), *policies(count=2), 1)
+    weights = WeightedRule(1.0).weights(laws, 0, np.zeros(3))
+    inside = int(laws.support[0, 0])
+    outside = next(token for token in range(3) if token != inside)
+    mass = float(np.exp(min(laws.drawn_from_at[0, 0], laws.policy_at[0, 0])))
+    assert weights.behind(inside) == 0
+    assert weights.behind(outside) == pytest.approx(-math.log(1 - mass))
+
+
+@pytest.mark.parametrize("lenience", [0, math.inf, -1])
+def test_leniences_without_weights_are_refused(lenience):
+    with pytest.raises(ValueError, match="finite lenience above 0"):
+        WeightedRule(lenience)
+
+
+@pytest.mark.parametrize("lenience", LENIENCES)
+def test_density_by_the_recursion_is_the_law_of_the_published_rule(lenience):
+    before, now = policies(count=2)
+    law = made(PublishedRule(lenience), before.responses(), before, now, SPACE.vocabulary)
+    density = [math.exp(two_state(before, now, lenience, response).sum()) for response in SPACE.responses]
+    assert np.abs(law - density).max() < 1e-12
+    assert (law * now.responses() / density).sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_weights_of_kept_tokens_vary_more_than_those_of_the_whole_density():
+    """Both are unbiased; the density sums over the places of the cut, as by Rao and Blackwell."""
+    before, now = policies(count=2)
+    lenience = math.exp(0.5)
+    drafts = made_weighted(WeightedRule(lenience), first_drafts(before), before, now, 3)
+    own = sum(probability * math.exp(2 * sum(weights)) for (_, weights), probability in drafts.items())
+    law = made(PublishedRule(lenience), before.responses(), before, now, 3)
+    assert 1 < float((now.responses() ** 2 / law).sum()) < own
+    assert weighted_law(drafts, SPACE).sum() == pytest.approx(1, abs=1e-12)
+
+
+DRAWS = 1200
+
+
+def chances(law, group, log_weights):
+    """p-value of the chi-square statistic of mean weights by response, whose expectation is the law."""
+    space = samplers.SPACE
+    found = np.zeros((len(group), len(space.responses)))
+    for row, (rollout, weights) in enumerate(zip(group, log_weights, strict=True)):
+        found[row, space.index[tuple(map(int, rollout.tokens))]] = math.exp(float(weights.sum()))
+    often = law * len(group) > 20
+    gaps, spread = (found - law)[:, often], np.cov(found[:, often], rowvar=False)
+    statistic = len(group) * gaps.mean(0) @ np.linalg.solve(spread, gaps.mean(0))
+    return float(stats.chi2.sf(statistic, often.sum()))
+
+
+@pytest.mark.parametrize("top", [samplers.SPACE.vocabulary, 2])
+def test_an_engine_draws_weighted_responses_with_the_policys_law(top):
+    models, method = drifting(samplers.SPACE, 3, 0.12), WeightedReuse(top=top)
+    engines = [TorchEngine(model, stops={0}, max_length=16, max_rows=1024) for model in models]
+    group, law = (
+        last_visit(strategy(method), method.retention, engines, samplers.SPACE, DRAWS),
+        ModelPolicy(samplers.SPACE, models[-1]).responses(),
+    )
+    weights = [rollout.log_weights for rollout in group]
+    assert len({round(float(row.sum()), 6) for row in weights}) > 10
+    assert chances(law, group, weights) > 1e-4
+    assert chances(law, group, [np.zeros_like(row) for row in weights]) < 1e-6, "without weights the law is another"
