@@ -15,6 +15,11 @@ def processes_of(mark):
     return found
 
 
+def mappings(file):
+    """Number of times that this process maps a file; a thread of Arrow may hold a mapping for a moment after a read."""
+    return Path("/proc/self/maps").read_text().count(str(file))
+
+
 def until(condition, seconds, process=None):
     """Wait for a condition, while a process lives."""
     deadline = time.time() + seconds
