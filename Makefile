@@ -13,7 +13,7 @@ PRESET ?= tiny
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce share test test-all mutants check bench mlflow docs lock clean lighteval
+.PHONY: reproduce share test test-all mutants check bench bench-gpu mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -44,6 +44,11 @@ check: $(READY)
 
 bench: $(READY)
 	python -m benchmarks
+
+# On a GPU (`make ENV=gpu bench-gpu`): the tests that need one, then tables of models of Qwen3's shapes with random weights.
+bench-gpu: $(READY)
+	pytest -rs -k "gpu or cuda" tests/test_torch_engine.py tests/test_noise.py
+	python -m benchmarks gpu_engine gpu_rollout
 
 mlflow: $(READY)
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/$(PRESET)/mlflow.db

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines.torch_engine import TorchEngine
-from redraft.rollout.engine import Inversion
+from redraft.rollout.engine import Continuation, Inversion
 from redraft.rollout.streams import uniforms
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -31,44 +31,56 @@ def tiny_model() -> Any:
 
 
 class Work:
-    """The same work for each alternative: a batch of prompts, with a fixed number of tokens per response."""
+    """The same work for each alternative: a batch of prompts, with a fixed number of tokens per response.
 
-    def __init__(self) -> None:
-        rng = np.random.default_rng(0)
-        self.model = tiny_model()
-        self.prompts = [rng.integers(2, 44, int(length)) for length in rng.integers(PROMPTS[0], PROMPTS[1] + 1, ROWS)]
-        self.drafts = rng.integers(2, 44, (ROWS, TOKENS)).astype(np.int32)
+    Args:
+        model: without an end of sequence.
+        rows: responses.
+        tokens: of each.
+        prompts: tokens of the shortest and of the longest prompt.
+        passes: tokens of a prefill pass at most.
+    """
+
+    def __init__(
+        self, model: Any, rows: int = ROWS, tokens: int = TOKENS, prompts: tuple[int, int] = PROMPTS, passes: int = 2048
+    ) -> None:
+        numbers, vocabulary = np.random.default_rng(0), model.config.vocab_size
+        self.model, self.rows, self.count = model, rows, tokens
+        lengths = numbers.integers(prompts[0], prompts[1] + 1, rows)
+        self.prompts = [numbers.integers(2, vocabulary, int(length)) for length in lengths]
+        self.drafts = numbers.integers(2, vocabulary, (rows, tokens)).astype(np.int32)
         self.engine = TorchEngine(
-            self.model, stops=(), max_length=PROMPTS[1] + TOKENS, max_rows=ROWS, max_batched_tokens=2048
+            model, stops=(), max_length=prompts[1] + tokens, max_rows=rows, max_batched_tokens=passes
         )
         width = max(map(len, self.prompts))
-        self.inputs = torch.tensor([[0] * (width - len(p)) + p.tolist() for p in self.prompts])
-        self.mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in self.prompts])
+        padded = [([0] * (width - len(p)) + p.tolist(), [0] * (width - len(p)) + [1] * len(p)) for p in self.prompts]
+        self.inputs, self.mask = torch.tensor(padded, device=model.device).unbind(1)
 
-    async def _decode(self, row: int) -> None:
+    async def _decode(self, row: int) -> Continuation:
         async with self.engine.session(self.prompts[row]) as session:
-            draws = Inversion(uniforms(0, "benchmark", row, count=TOKENS))
-            continuation = await session.decode(np.zeros(0, dtype=np.int32), TOKENS, draws)
-        assert len(continuation.log_probs) == TOKENS
+            draws = Inversion(uniforms(0, "benchmark", row, count=self.count))
+            continuation = await session.decode(np.zeros(0, dtype=np.int32), self.count, draws)
+        assert len(continuation.log_probs) == self.count
+        return continuation
 
     async def _score(self, row: int) -> None:
         async with self.engine.session(self.prompts[row]) as session:
             await session.score(self.drafts[row])
 
-    def decode(self) -> None:
+    def decode(self) -> list[Continuation]:
         """Sample responses by the engine."""
-        self.engine.run(*(self._decode(i) for i in range(ROWS)))
+        return self.engine.run(*(self._decode(i) for i in range(self.rows)))
 
     def score(self) -> None:
         """Score drafts of the same length by the engine."""
-        self.engine.run(*(self._score(i) for i in range(ROWS)))
+        self.engine.run(*(self._score(i) for i in range(self.rows)))
 
     def generate(self, log_probs: bool) -> None:
         """Sample responses by transformers."""
         settings = GenerationConfig(
             do_sample=True,
-            min_new_tokens=TOKENS,
-            max_new_tokens=TOKENS,
+            min_new_tokens=self.count,
+            max_new_tokens=self.count,
             pad_token_id=0,
             return_dict_in_generate=True,
             output_logits=log_probs,
@@ -76,7 +88,7 @@ class Work:
         with torch.inference_mode():
             output = self.model.generate(self.inputs, attention_mask=self.mask, generation_config=settings)
             tokens = output.sequences[:, self.inputs.shape[1] :]
-            assert tokens.shape == (ROWS, TOKENS)
+            assert tokens.shape == (self.rows, self.count)
             if log_probs:
                 torch.stack(output.logits, 1).log_softmax(-1).gather(2, tokens[..., None])
 
@@ -84,7 +96,7 @@ class Work:
 def main() -> None:
     """Print tokens per second, and ratios."""
     torch.set_num_threads(1)
-    work = Work()
+    work = Work(tiny_model())
     measured = seconds(
         "engine",
         {

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.engines.head import hidden_states
+from redraft.engines.laws import LOGITS_AT_ONCE
 from redraft.engines.torch_engine import TorchEngine
 
 PROMPT, DRAFT, DRAFTS, ROUNDS = 64, 192, 8, 5
@@ -26,29 +28,32 @@ CASES = ((32_768, torch.float32), (151_936, torch.float32), (151_936, torch.bflo
 
 
 class Work:
-    """The same drafts for each alternative."""
+    """The same drafts for each alternative.
 
-    def __init__(self, vocabulary: int, dtype: torch.dtype) -> None:
-        torch.manual_seed(0)
-        torch.set_num_threads(1)
-        config = Qwen3Config(
-            vocab_size=vocabulary, hidden_size=384, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
-            head_dim=64, intermediate_size=1024, max_position_embeddings=512,
-        )  # fmt: skip
-        self.model = Qwen3ForCausalLM(config).to(dtype).eval()
-        room = PROMPT + DRAFT
-        self.engine = TorchEngine(self.model, stops=(), max_length=room, max_rows=DRAFTS, max_batched_tokens=8 * room)
-        numbers = np.random.default_rng(0)
-        self.prompts = numbers.integers(2, vocabulary, (DRAFTS, PROMPT)).tolist()
-        self.drafts = numbers.integers(2, vocabulary, (DRAFTS, DRAFT)).astype(np.int32)
-        self.tokens = torch.tensor([[*p, *d.tolist()] for p, d in zip(self.prompts, self.drafts, strict=True)])
+    Args:
+        model: on any device.
+        drafts: how many.
+        prompt: tokens before each draft.
+        length: tokens of each draft.
+    """
+
+    def __init__(self, model: Any, drafts: int = DRAFTS, prompt: int = PROMPT, length: int = DRAFT) -> None:
+        self.model, self.prompt, room = model, prompt, prompt + length
+        self.engine = TorchEngine(model, stops=(), max_length=room, max_rows=drafts, max_batched_tokens=8 * room)
+        numbers, vocabulary = np.random.default_rng(0), model.config.vocab_size
+        self.prompts = numbers.integers(2, vocabulary, (drafts, prompt)).tolist()
+        self.drafts = numbers.integers(2, vocabulary, (drafts, length)).astype(np.int32)
+        tokens = [[*p, *d.tolist()] for p, d in zip(self.prompts, self.drafts, strict=True)]
+        self.tokens = torch.tensor(tokens, device=model.device)
 
     def limit(self) -> None:
         """The trunk, and the head's product a chunk at a time."""
         with torch.inference_mode():
-            hidden = hidden_states(self.model, input_ids=self.tokens)[:, PROMPT - 1 : -1].flatten(0, 1)
-            for chunk in hidden.split(max(1, (1 << 24) // self.model.config.vocab_size)):
-                self.model.lm_head(chunk)
+            size = max(1, LOGITS_AT_ONCE[self.model.device.type] // self.model.config.vocab_size)
+            for tokens in self.tokens.split(8):  # as many as the engine takes into one pass
+                hidden = hidden_states(self.model, input_ids=tokens)[:, self.prompt - 1 : -1].flatten(0, 1)
+                for chunk in hidden.split(size):
+                    self.model.lm_head(chunk)
 
     def score(self) -> None:
         """The engine."""
@@ -57,18 +62,30 @@ class Work:
             async with self.engine.session(self.prompts[number]) as session:
                 await session.score(self.drafts[number])
 
-        self.engine.run(*map(one, range(DRAFTS)))
+        self.engine.run(*map(one, range(len(self.drafts))))
 
     def all_logits(self) -> None:
         """The model's logits of all positions, and their log-softmax."""
         with torch.inference_mode():
-            logits = self.model(input_ids=self.tokens).logits[:, :-1].float()
-            logits.log_softmax(-1).gather(2, self.tokens[:, 1:, None])
+            for tokens in self.tokens.split(8):
+                logits = self.model(input_ids=tokens).logits[:, :-1].float()
+                logits.log_softmax(-1).gather(2, tokens[:, 1:, None])
 
     @property
     def alternatives(self) -> dict[str, Callable[[], None]]:
         """By name, the limit first."""
         return {"limit: trunk and head's product": self.limit, "engine": self.score, "all logits": self.all_logits}
+
+
+def made(vocabulary: int, dtype: torch.dtype) -> Work:
+    """The work of one case, for one thread of a processor."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    config = Qwen3Config(
+        vocab_size=vocabulary, hidden_size=384, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
+        head_dim=64, intermediate_size=1024, max_position_embeddings=512,
+    )  # fmt: skip
+    return Work(Qwen3ForCausalLM(config).to(dtype).eval())
 
 
 def most_memory() -> float:
@@ -79,7 +96,7 @@ def most_memory() -> float:
 
 def peak(vocabulary: int, dtype: torch.dtype, name: str) -> float:
     """MiB above those of the model, of one alternative."""
-    work = Work(vocabulary, dtype)
+    work = made(vocabulary, dtype)
     Path("/proc/self/clear_refs").write_text("5")  # the most from here on
     before = most_memory()
     work.alternatives[name]()
@@ -90,7 +107,7 @@ def main() -> None:
     """Print a table for each case."""
     for vocabulary, dtype in CASES:
         title = f"scoring, vocabulary {vocabulary:,}, {str(dtype).removeprefix('torch.')}"
-        measured = seconds(title, Work(vocabulary, dtype).alternatives, ROUNDS, time.process_time)
+        measured = seconds(title, made(vocabulary, dtype).alternatives, ROUNDS, time.process_time)
         print(f"{title}: {DRAFTS} drafts x {DRAFT} tokens behind {PROMPT}, processor seconds")
         limit = next(iter(measured.values()))
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
