@@ -13,7 +13,7 @@ PRESET ?= tiny
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce share test test-all mutants check bench bench-gpu mlflow docs lock clean lighteval
+.PHONY: reproduce share test fast test-all mutants check bench bench-gpu mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -23,8 +23,11 @@ reproduce: $(READY)
 share: $(READY)
 	redraft share --preset $(PRESET)
 
-# Tests that start no server and ask no package index.
-test: $(READY) check
+# Tests that start no server and ask no package index; the types are checked beside them, on one core.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 check fast
+
+fast: $(READY)
 	$(PYTEST) -n 3 -m "not servers"
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before

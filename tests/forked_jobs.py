@@ -1,9 +1,9 @@
 """Jobs of a campaign as forks of one process that has loaded the libraries, which take seconds to load in each.
 
 A command `redraft`, first in the path, hands its arguments, folder, environment and open files to that process and
-ends with the exit code of the job. The job runs the same code as the real command, in a process of its own. Only the
-campaign that many tests read, those that go on from it and that of the other papers are made so; jobs of all other
-workflows in tests are started as a user's are.
+ends with the exit code of the job. The job runs the same code as the real command, in a process of its own; its graders
+are forked from one server for all jobs. Only the campaign that many tests read, those that go on from it and that of
+the other papers are made so; jobs of all other workflows in tests are started as a user's are.
 
 This file is both programs: `python forked_jobs.py SOCKET` serves, `python forked_jobs.py SOCKET redraft …` asks.
 """
@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOADED = (
-    "analysis.figure_files", "analysis.stages", "analysis.table_files", "redraft.cli", "redraft.evaluate.cases",
-    "redraft.evaluate.diversity", "redraft.evaluate.generate", "redraft.evaluate.grade", "redraft.ops.lease",
-    "redraft.stages", "redraft.train.local", "redraft.train.warm_start", "transformers.models.llama.modeling_llama",
-    "transformers.models.qwen3.modeling_qwen3",
+    "analysis.figure_files", "analysis.stages", "analysis.table_files", "mlflow.tracking", "redraft.cli",
+    "redraft.evaluate.cases", "redraft.evaluate.diversity", "redraft.evaluate.generate", "redraft.evaluate.grade",
+    "redraft.ops.lease", "redraft.stages", "redraft.train.local", "redraft.train.warm_start",
+    "transformers.models.llama.modeling_llama", "transformers.models.qwen3.modeling_qwen3",
 )  # fmt: skip
 """What stages import."""
 LIMIT = 2**17
@@ -67,9 +67,13 @@ def ask(path: str, arguments: list[str]) -> int:
 def serve(descriptor: int) -> None:
     """Fork a job for each connection and answer with its exit code; a job whose asker has gone is ended."""
     from importlib import import_module
+    from multiprocessing import forkserver
 
     from redraft.loading import loading
+    from redraft.tasks.workers import context
 
+    context()
+    forkserver.ensure_running()  # one for all jobs; else each loads the grader anew
     with loading():
         for module in LOADED:
             import_module(module)
@@ -98,11 +102,14 @@ def serve(descriptor: int) -> None:
 
 def run(command: list[str], folder: str, environment: dict[str, str], files: list[int]) -> None:
     """Run a job in this process, which ends with it."""
+    from multiprocessing import forkserver
+
     import numpy as np
     import torch
 
     from redraft.cli import main
 
+    forkserver._forkserver.ensure_running = lambda: None  # it is this process's parent's, and runs
     torch.seed()  # random states of its own, as without forks, so that draws without a seed are noticed
     np.random.seed()
     for number, file in enumerate(files):

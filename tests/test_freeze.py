@@ -102,6 +102,7 @@ def finish(process):
     return text
 
 
+@pytest.mark.servers
 def test_what_is_edited_while_a_campaign_runs_counts_for_the_next_one(checkout):
     campaign = snakemake(checkout)
     until_started(checkout, campaign)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from redraft.evaluate import grade
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"redraft": ROOT / "src" / "redraft", "analysis": ROOT / "analysis"}
 ENTRANCES = {
@@ -188,5 +190,14 @@ LIGHT = [
 def test_what_the_workflow_reads_loads_no_machine_learning(module):
     heavy = {"hydra", "torch", "transformers", "verl", "vllm"}
     code = f"import sys, {module}; print(*sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("function", ["compare_answers", "check_instructions"])
+def test_what_a_grading_worker_runs_loads_no_tables(function):
+    """A worker imports the module of its function: beside the grader, which it has, that is to cost nothing."""
+    module = getattr(grade, function).__module__
+    code = f"import sys, {module}; print(*sorted({{'pandas', 'pyarrow', 'pydantic'}} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""

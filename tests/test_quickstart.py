@@ -4,7 +4,6 @@ The runs of one's own are those of the page, in its order, in one copy of the wo
 """
 
 import re
-import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -96,13 +95,13 @@ def _called(line, folder, **options):
 
 
 @pytest.fixture
-def started(campaign, tmp_path, tmp_path_factory):
-    """A copy of a campaign, whose initial policies serve again, and an environment in which its jobs start quickly."""
-    folder = shutil.copytree(campaign, tmp_path / "campaign", symlinks=True)
+def started(tmp_path, tmp_path_factory):
+    """A copy of the workflow, and an environment in which its jobs start quickly."""
     with forked_jobs(tmp_path_factory.mktemp("commands")) as environment:
-        yield folder, environment
+        yield copy_to(tmp_path), environment
 
 
+@pytest.mark.servers
 def test_a_cell_and_a_grid_of_ones_own_run_as_the_page_says(started):
     tmp_path, environment = started
     called = partial(_called, env=environment)

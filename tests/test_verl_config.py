@@ -52,6 +52,7 @@ def actor(config, *keys):
     return values(config.actor_rollout_ref.actor, *keys)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_cell_of_every_preset_for_verl_is_taken_by_verl(preset):
     assert {"paper", "verl-tiny"} <= set(PRESETS)
@@ -379,6 +380,7 @@ def test_the_configuration_is_shown_without_a_gpu_or_a_network(monkeypatch, caps
     assert content["redraft"]["run"]["model"]["path"] == "Qwen/Qwen3-8B-Base"
 
 
+@pytest.mark.servers
 def test_the_workflow_has_verl_check_all_cells_before_any_job(tmp_path):
     for name in ("Snakefile", "workflows", "profiles", "experiments", "envs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy

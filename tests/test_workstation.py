@@ -58,6 +58,7 @@ def test_a_run_that_needs_more_gpus_than_there_are_is_refused_before_any_job_sta
     assert start(3, "one,two", MODEL).returncode == 0, "what needs no GPU is made"
 
 
+@pytest.mark.servers
 def test_two_runs_at_once_have_two_gpus_and_none_waits_for_one_with_a_core_in_hand(start, checkout):
     result = start(1, "one,two", *MANIFESTS)
     assert result.returncode == 0, result.stderr[-3000:]

@@ -20,6 +20,7 @@ from redraft.files import atomic, write_json
 from redraft.ops.provenance import hashes
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
 from redraft.tasks.choices import grade_choice
+from redraft.tasks.responses import Instructed, check_instructions, compare_answers
 from redraft.tasks.workers import run
 
 GRADES = pa.schema({
@@ -124,17 +125,11 @@ def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
     found = [extract(text) for text in part["text"]]
     asked = list(zip(found, part["answer"], strict=True))
     pairs = list(dict.fromkeys((content, answer) for content, answer in asked if isinstance(content, str)))
-    outcomes = dict(zip(pairs, run(_compare, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
+    outcomes = dict(zip(pairs, run(compare_answers, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
     return _verdicts(part, [
         Verdict(outcomes[content, answer], content) if isinstance(content, str) else content
         for content, answer in asked
     ])  # fmt: skip
-
-
-def _compare(pair: tuple[str, str]) -> Outcome:
-    from redraft.tasks.grading import compare  # in a worker; here it would only take time
-
-    return compare(*pair)
 
 
 def _lost(item: object, error: Exception) -> Outcome:
@@ -150,27 +145,13 @@ def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(columns | dict.fromkeys(VERDICTS), index=part.index)
 
 
-Instructed = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool] | None]
-"""An outcome, and the verdicts on each instruction in the order of `VERDICTS`."""
-
-
 def _grade_instructions(part: pd.DataFrame, processes: int) -> pd.DataFrame:
     asked = list(part[["prompt", "text", "answer"]].itertuples(index=False, name=None))
     items = list(dict.fromkeys(asked))
-    graded = dict(zip(items, run(_follow, items, processes, INSTRUCTIONS_LIMIT, _lost_instructions), strict=True))
-    lines = [(str(outcome), "", *verdicts) for outcome, *verdicts in (graded[item] for item in asked)]
+    verdicts = run(check_instructions, items, processes, INSTRUCTIONS_LIMIT, _lost_instructions)
+    graded = dict(zip(items, verdicts, strict=True))
+    lines = [(str(outcome), "", *of_item) for outcome, *of_item in (graded[item] for item in asked)]
     return pd.DataFrame(lines, columns=["outcome", "extracted", *VERDICTS], index=part.index)
-
-
-def _follow(item: tuple[str, str, str]) -> Instructed:
-    from redraft.tasks.instructions import grade_instructions
-
-    prompt, text, answer = item
-    verdicts = grade_instructions(prompt, text, answer)
-    right = Outcome.CORRECT if all(verdicts.strict) else Outcome.WRONG
-    official = verdicts.official
-    beside = (official.strict, official.loose) if official else (None, None)
-    return right if text.strip() else Outcome.EMPTY, verdicts.strict, verdicts.loose, *beside
 
 
 def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instructed:

@@ -5,6 +5,7 @@ initial one. Start and end of a run are those of its training.
 """
 
 import logging
+import os
 from collections import defaultdict
 from datetime import datetime
 from itertools import accumulate
@@ -38,6 +39,7 @@ def import_runs(layout: Layout, paper: str) -> None:
 
 def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
     """Names and digests of a paper's runs, all of them in the database now."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
     import mlflow
     from mlflow.tracking import MlflowClient
 

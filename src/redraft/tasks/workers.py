@@ -42,7 +42,7 @@ def run(
 
 def pool(processes: int) -> ProcessPool:
     """Make a pool of workers with bounded memory that have loaded the grader; they start with the first item."""
-    return ProcessPool(processes, initializer=_limit_memory, context=_context())
+    return ProcessPool(processes, initializer=_limit_memory, context=context())
 
 
 def _next(results: Any, item: Item, lost: Callable[[Item, Exception], Result]) -> Result:
@@ -53,7 +53,7 @@ def _next(results: Any, item: Item, lost: Callable[[Item, Exception], Result]) -
     return result
 
 
-def _context() -> Any:
+def context() -> Any:
     """Fork workers from a server that has loaded the grader, since forking this process with its threads is unsafe."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["redraft.tasks.rewards"])
