@@ -164,6 +164,7 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     settings = {
         "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
         "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,
+        "chunk": run.engine.draft_chunk,
     }  # fmt: skip
     match run.decoding:
         case Plain():
