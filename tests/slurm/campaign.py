@@ -23,6 +23,8 @@ MARKS = [pytest.mark.servers, *INSTALLED]
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
 STEPS = 12
+TIMES = ("seconds", "grading_seconds", "tail_share")
+"""Keys of a record that depend on the clock."""
 SHOWN = {"tables": (1,), "figures": (2,)}
 SITE: dict[str, Any] = {"partition": "gpu", "gpu_model": "pretended", "memory_gb": 1.5, "cpus": 1, "runtime": "20m"}
 
@@ -101,7 +103,7 @@ class Campaign:
         text = file.read_text() if file.exists() else ""
         records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return [
-            {key: value for key, value in record.items() if key not in ("seconds", "grading_seconds")}
+            {key: value for key, value in record.items() if key not in TIMES}
             for record in records
         ]
 

@@ -129,7 +129,7 @@ class EngineSettings(Config):
     """Maximum number of tokens in one prefill or scoring pass."""
     draft_chunk: int | None = Field(default=None, ge=1)
     """Number of draft tokens scored in one pass; nothing behind the chunk in which a draft is cut is scored
-    (`tokens_verified` counts what is). Whole drafts by default."""
+    (`tokens_verified` counts what is). Drafts are scored whole if empty."""
     rows_per_micro_batch: int = Field(default=256, ge=1)
     """Sequences in one forward and backward pass of the actor."""
     grading_workers: int = Field(default=1, ge=1)
@@ -146,6 +146,8 @@ class InProcessEngine(EngineSettings):
     """In-process PyTorch engine under this project's trainer, on one device."""
 
     kind: Literal["torch"] = "torch"
+    draft_chunk: int | None = Field(default=64, ge=1)
+    """As of every engine; a draft of fewer than one and a half chunks is scored whole."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     """Capabilities of this engine and its trainer."""
     calibrations: dict[Name, str] = {}

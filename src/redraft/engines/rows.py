@@ -21,19 +21,18 @@ class Scoring:
     """Request to score a draft, or a chunk of it; see `redraft.rollout.engine.Session.score`."""
 
     draft: np.ndarray
-    """Up to the end of the chunk."""
     at: np.ndarray | None
     """Of the chunk's places alone."""
     top: int
     draws: Gumbel | None
     answer: asyncio.Future[Scores]
-    behind: int = 0
-    """Tokens of the draft before the chunk."""
+    places: slice
+    """Of the chunk in the draft."""
 
     @property
     def chunk(self) -> np.ndarray:
         """Tokens that are scored."""
-        return self.draft[self.behind :]
+        return self.draft[self.places]
 
 
 @dataclass(eq=False)
@@ -81,7 +80,12 @@ class Row:
     @property
     def _behind(self) -> np.ndarray:
         assert self.asked is not None
-        return self.asked.draft if isinstance(self.asked, Scoring) else self.asked.prefix
+        return self.asked.draft[: self.asked.places.stop] if isinstance(self.asked, Scoring) else self.asked.prefix
+
+    @property
+    def expected(self) -> int:
+        """Tokens that a session which waits may come to decode: a draft's length, or all that it has room for."""
+        return len(self.asked.draft) if isinstance(self.asked, Scoring) else self.decoding.limit
 
     @property
     def scoring(self) -> Scoring:

@@ -34,7 +34,7 @@ def scores_of(
 
 def _before_each(row: Row, start: int) -> slice:
     """Places of the tokens before those that a session scores, among its tokens from `start` on."""
-    return slice(len(row.prompt) + row.scoring.behind - 1 - start, row.length - 1 - start)
+    return slice(len(row.prompt) + row.scoring.places.start - 1 - start, row.length - 1 - start)
 
 
 class _Asked:
@@ -54,7 +54,7 @@ class _Asked:
         keys = [session.draws.key if session.draws else 0 for session in sessions]
         self._keys = [key for key, length in zip(keys, self._lengths, strict=True) for _ in range(length)]
         self._draws = any(session.draws for session in sessions)
-        self._positions = torch.cat([torch.arange(s.behind, len(s.draft), device=device) for s in sessions])
+        self._positions = torch.cat([torch.arange(s.places.start, s.places.stop, device=device) for s in sessions])
 
     def read(self, law: torch.Tensor, places: slice) -> list[torch.Tensor]:
         """Columns of answers at some of the positions, of their log-probabilities (m, vocabulary)."""

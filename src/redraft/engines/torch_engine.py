@@ -25,6 +25,7 @@ from redraft.engines.rows import Row, Rows, Scoring
 from redraft.engines.sampling import log_probs_of, sample, sample_specially
 from redraft.engines.scoring import scores_of
 from redraft.engines.support import refuse_unsupported
+from redraft.engines.tail import Activity
 from redraft.engines.torch_session import TorchSession
 from redraft.engines.usage import Usage
 from redraft.ops.termination import unbroken
@@ -52,6 +53,7 @@ class TorchEngine:
         truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
             scores nothing and has no capabilities.
         vocabulary: number of tokens.
+        activity: decoding passes of the last run.
 
     Raises:
         UserError: for a model that it would run wrongly, or that is too short for `max_length`.
@@ -79,7 +81,7 @@ class TorchEngine:
         self.device, self.dtype = parameter.device, parameter.dtype
         self.cache = SlotCache(model.config, max_rows, max_length + lookahead, self.device, parameter.dtype)
         self.rows = Rows(self.cache, max_rows, max_length + lookahead, self.device)
-        self.usage = Usage()
+        self.usage, self.activity = Usage(), Activity()
         self._waiting: list[Row] = []
         self._ready: deque[Row] = deque()
         self._further: list[Row] = []
@@ -97,7 +99,7 @@ class TorchEngine:
             RuntimeError: if they wait for each other, for rows of the cache, or for something unknown to `outside`.
             UserError: if the model's log-probabilities are NaN.
         """
-        training = self.model.training
+        training, self.activity = self.model.training, Activity()
         self.model.eval()
         try:
             with torch.inference_mode(), slot_attention(self.model), unbroken():
@@ -173,7 +175,9 @@ class TorchEngine:
             return True
         if not self.rows.decoding:
             return False
+        active = self.rows.decoding
         self._decode()
+        self.activity.add(active, now(self.device) - began)
         return True
 
     def _admit(self) -> list[Row]:
@@ -184,17 +188,28 @@ class TorchEngine:
         free = self.rows.free
         if decoding and len(free) < min(len(self._waiting), self.max_rows // 8):
             return []
-        # Longest first: rows of a pass need little padding, and those that may decode longest start earliest.
-        self._waiting.sort(key=lambda row: (not isinstance(row.asked, Scoring), -row.length))
+        self._sort_waiting(len(free))
         batch: list[Row] = []
+        width = 0
         for slot, row in zip(free, self._waiting, strict=False):
-            full = (len(batch) + 1) * self._waiting[0].length > self.max_batched_tokens
+            width = max(width, row.length)
+            full = (len(batch) + 1) * width > self.max_batched_tokens
             if batch and (full or type(row.asked) is not type(batch[0].asked)):
                 break
             self.rows.take(row, slot)
             batch.append(row)
         del self._waiting[: len(batch)]
         return batch
+
+    def _sort_waiting(self, free: int) -> None:
+        """Order those that wait by what they may decode, the longest first, if not all of them have room.
+
+        Else the longest to prefill come first, so that rows of a pass need little padding.
+        """
+        if len(self._waiting) > free:
+            self._waiting.sort(key=lambda row: (-row.expected, -row.length))
+        else:
+            self._waiting.sort(key=lambda row: (not isinstance(row.asked, Scoring), -row.length))
 
     def _next_chunks(self) -> list[Row]:
         """Those that go into one pass over further chunks."""

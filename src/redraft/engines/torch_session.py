@@ -58,7 +58,7 @@ class TorchSession:
             self._engine.release(self._row)
         answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
         top, others = min(top, self._engine.vocabulary), None if at is None else at[first:end]
-        return await self._ask(Scoring(draft[:end], others, top, draws, answer, first))
+        return await self._ask(Scoring(draft, others, top, draws, answer, slice(first, end)))
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
