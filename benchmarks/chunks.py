@@ -1,4 +1,4 @@
-"""Verification of drafts in chunks by the in-process engine, beside that of whole drafts, for several places of the cut.
+"""Verification of drafts in chunks by the in-process engine, beside that of whole drafts, for several cuts.
 
 `python -m benchmarks.chunks`. A draft's cut is drawn near a share of its length, or is its end where it is kept whole.
 A session asks for chunks up to the one that holds its cut, as strategies do; nothing is decoded. The gain is tokens
@@ -7,6 +7,7 @@ that are not computed, the loss passes over fewer tokens. Seconds are processor 
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -51,7 +52,6 @@ class Work:
         shares = np.resize(kept, drafts)
         near = np.clip(shares + SPREAD * numbers.normal(size=drafts), 0, 1 - 1 / length)
         self.cuts = np.where(shares == 1, length, (near * length).astype(int)).tolist()
-        # Chunks are a part of the sessions' requests alone, so that one engine serves all.
         self.engine = TorchEngine(model, stops=(), max_length=PROMPT + length, max_rows=drafts)
 
     def verify(self, chunk: int | None) -> None:
@@ -64,6 +64,10 @@ class Work:
         async with self.engine.session(self.prompts[number]) as session:
             while known <= self.cuts[number] and known < len(draft):
                 known += len((await session.score(draft, behind=known)).log_probs)
+
+    def by(self, lengths: dict[str, int | None]) -> dict[str, Callable[[], None]]:
+        """Verification in chunks of these lengths, by name."""
+        return {name: partial(self.verify, chunk) for name, chunk in lengths.items()}
 
     def scored(self, chunk: int | None) -> float:
         """Scored tokens over those of the drafts."""
@@ -81,8 +85,7 @@ def main() -> None:
         for where, kept in SHARES.items():
             work, title = Work(model, drafts, length, kept), f"chunks, {case}, {where}"
             lengths = {"whole drafts": None, **{f"chunks of {chunk}": chunk for chunk in chunks}}
-            alternatives = {name: lambda chunk=chunk: work.verify(chunk) for name, chunk in lengths.items()}  # type: ignore[misc]
-            measured = seconds(title, alternatives, ROUNDS, time.process_time)
+            measured = seconds(title, work.by(lengths), ROUNDS, time.process_time)
             print(f"{title}: {drafts} drafts x {length} tokens behind {PROMPT}, processor seconds")
             for name, values in measured.items():
                 share = work.scored(lengths[name])

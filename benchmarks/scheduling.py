@@ -66,7 +66,8 @@ ORDERS: dict[str, Callable[[Step], np.ndarray]] = {
     ),
     "bound: longest continuation": lambda step: np.argsort(-step.left, kind="stable"),
 }  # fmt: skip
-"""The second is the in-process engine's; the fourth knows the cuts, as an engine that admits behind verification can."""
+"""The third is the in-process engine's. The fourth knows the cuts, as an engine can that gives rows after verification.
+"""
 
 
 def seconds(left: np.ndarray, rows: int) -> tuple[float, float]:

@@ -68,8 +68,8 @@ def test_the_engine_measures_the_last_runs_tail(model, monkeypatch):
 def started(model, monkeypatch, max_rows, jobs):
     """Names of sessions in the order in which they got rows: (prompt's length, draft's, room)."""
     engine, order = TorchEngine(model, stops=(), max_length=60, max_rows=max_rows), []
-    prefill = engine._prefill
-    monkeypatch.setattr(engine, "_prefill", lambda batch: [order.extend(row.prompt[0] for row in batch), prefill(batch)])
+    fill = engine._prefill
+    monkeypatch.setattr(engine, "_prefill", lambda batch: [order.extend(row.prompt[0] for row in batch), fill(batch)])
 
     async def one(name, prompt, draft, room):
         async with engine.session([name] + [5] * (prompt - 1)) as session:

@@ -102,10 +102,7 @@ class Campaign:
         file = self.run(cell) / "steps.jsonl"
         text = file.read_text() if file.exists() else ""
         records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        return [
-            {key: value for key, value in record.items() if key not in TIMES}
-            for record in records
-        ]
+        return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
     def halted(self, steps: int, cells: Iterable[str] = CELLS) -> dict[str, int]:
         """Halt each cell's training as soon as it has trained `steps` steps; returns the ids of the processes."""

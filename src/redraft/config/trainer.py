@@ -113,8 +113,8 @@ class EngineSettings(Config):
     """Execution of a run. These settings change results by no more than floating-point noise, with these exceptions.
 
     The transformers backend of evaluation draws by batches, whose size is `max_rows`. Over several GPUs or nodes verl
-    distributes sequences by length, so mini-batches are composed differently. `draft_chunk` changes how many draft tokens
-    are verified, and no response.
+    distributes sequences by length, so mini-batches are composed differently. `draft_chunk` changes how many draft
+    tokens are verified, and no response.
     """
 
     gpus: int = Field(default=0, ge=0)

@@ -1,8 +1,8 @@
 """Attention of a decoding pass on a CPU: two matrix products, which take half as long as PyTorch's fused kernel there.
 
 The fused kernel is made for many queries a sequence, as a chunk of a draft has; a decoding pass has one, or the few of
-a speculated block. It is replaced under a name of its own, known to transformers, and only while an engine runs: training and every other use of
-the model keep theirs.
+a speculated block. It is replaced under a name of its own, known to transformers, and only while an engine runs:
+training and every other use of the model keep theirs.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "redraft_slots"
 FEW = 16
-"""Queries of a sequence up to which the products are used: with 4 both take as long, with 65 the kernel half as long."""
+"""Queries of a sequence up to which products are used: both take as long with 4, the kernel half as long with 65."""
 
 
 def attention(

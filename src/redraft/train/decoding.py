@@ -101,7 +101,8 @@ class SelfSpeculativeDecoding:
         """The tail, draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
         drafter = self.engine.drafter
         return {
-            "tail_share": self.engine.activity.tail_share, "draft_length": self.control.gamma, **_acceptance(self.engine.speculated),
+            "tail_share": self.engine.activity.tail_share, "draft_length": self.control.gamma,
+            **_acceptance(self.engine.speculated),
             "quantisation_seconds": drafter.seconds, "quantisation_error": drafter.error,
             "passes": [list(stretch) for stretch in self.control.trace],
         }  # fmt: skip
