@@ -193,7 +193,7 @@ def drafts_of(count=14):
 
 async def verified(engine, name, prompt, draft, keep, chunked):
     """Scores up to the chunk of the cut, and a continuation behind it."""
-    at, parts, known = np.tile(np.arange(3), (len(draft), 1)), [], 0
+    at, parts, known = (np.arange(len(draft))[:, None] + np.arange(3)) % 23, [], 0
     async with engine.session(prompt) as session:
         while known < len(draft) and known <= keep:
             scores = await session.score(draft, at, 2, Gumbel(name), known if chunked else None)
