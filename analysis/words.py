@@ -44,6 +44,7 @@ NAMES = {
              rollout_seconds_last_epoch="rollout time a step in the last epoch",
              rollout_seconds_reuse_epochs="rollout time a step from epoch 2 on"),
     **_named(TIME, "h", hours="training time"),
+    **_named(TIME, "", tail_share="share of decoding time in the tail"),
     **_named(TIME, "%", generation_change_percent="change of generation time",
              step_change_percent="change of a step's time"),
     **_named(REUSE, "", reuse_share="share of tokens from drafts", prefix_share="share of a draft kept",

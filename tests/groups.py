@@ -8,6 +8,7 @@ import numpy as np
 
 from redraft.config.capability import Capability
 from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
+from redraft.engines.chunks import chunk_end
 from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.memory import Memory
 from redraft.rollout.noise import gumbel
@@ -54,9 +55,10 @@ class RecordingSession:
     def __init__(self, engine, session):
         self.engine, self.session = engine, session
 
-    async def score(self, draft, at=None, top=0, draws=None):
-        self.engine.scored.append(draft)
-        return await self.session.score(draft, at, top, draws)
+    async def score(self, draft, at=None, top=0, draws=None, behind=None):
+        scores = await self.session.score(draft, at, top, draws, behind)
+        self.engine.scored.append(draft[behind or 0 :][: len(scores.log_probs)])
+        return scores
 
     async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
         assert max_new_tokens >= 1
@@ -75,8 +77,8 @@ class ScriptedEngine(Recording):
     stops = frozenset({EOS})
     capabilities = frozenset(Capability) - {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS}
 
-    def __init__(self, drift=0.0, law=None, stops=stops):
-        self.drift, self.scored, self.decoded, self.stops = drift, [], [], frozenset(stops)
+    def __init__(self, drift=0.0, law=None, stops=stops, chunk=None):
+        self.drift, self.scored, self.decoded, self.stops, self.chunk = drift, [], [], frozenset(stops), chunk
         if law:
             self.law = law
 
@@ -106,14 +108,17 @@ class ScriptedSession:
         """Laws, float64 (length, vocabulary), of each token of a response."""
         return np.array([self.engine.law([*self.prompt, *response[:i]]) for i in range(len(response))])
 
-    async def score(self, draft, at=None, top=0, draws=None):
+    async def score(self, draft, at=None, top=0, draws=None, behind=None):
         await asyncio.sleep(0)
-        laws = self.laws(draft)
+        places = slice(behind or 0, chunk_end(len(draft), behind, self.engine.chunk))
+        draft, known = draft[: places.stop], places.start
+        laws = self.laws(draft)[known:]
         with np.errstate(divide="ignore"):
-            others = at if at is None else np.log(np.take_along_axis(laws, at, 1)).astype(np.float32)
-        drawn = [self.draw(law, draws, 0, place) for place, law in enumerate(laws)] if draws else None
+            others = at if at is None else np.log(np.take_along_axis(laws, at[places], 1)).astype(np.float32)
+        drawn = [self.draw(law, draws, known, place) for place, law in enumerate(laws)] if draws else None
         return Scores(
-            self.engine.log_probs(self.prompt, draft), others, self.top(draft.tolist(), 0, top) if top else None,
+            self.engine.log_probs(self.prompt, draft)[known:], others,
+            self.top(draft.tolist(), known, top) if top else None,
             None if drawn is None else np.array(drawn, np.int32),
         )  # fmt: skip
 

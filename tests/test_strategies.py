@@ -102,11 +102,11 @@ def test_tokens_found_in_the_cache_count_behind_a_kept_prefix():
 def test_time_for_acceptance_and_assembly_is_that_of_each_sample_added_up(monkeypatch):
     """The clock goes on by a second whenever it is read, and is read before and behind each piece of work."""
     readings = itertools.count()
-    monkeypatch.setattr(reuse.time, "process_time", lambda: float(next(readings)))
+    monkeypatch.setattr(tools.time, "process_time", lambda: float(next(readings)))
     drafted, without = Setting(20, 1, memory_of([1, 2, EOS])), Setting(20, 0)
     for setting in (drafted, without):
         roll_out(SPECULATIVE[1], 0, ScriptedEngine(), setting)
-    assert drafted.meter.assembly_seconds == 2 * GROUP
+    assert drafted.meter.assembly_seconds == 3 * GROUP, "numbers, judgement, joining"
     assert without.meter.assembly_seconds == GROUP, "what has no draft is only joined"
 
 

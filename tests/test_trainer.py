@@ -111,6 +111,10 @@ def first_steps(trainer, count):
     return records
 
 
+INEXACT = ("drift", "tail_share")
+"""Keys of a record that depend on the last digits, or on the clock."""
+
+
 def results(folder):
     """All that must not depend on how often a run was stopped.
 
@@ -120,7 +124,7 @@ def results(folder):
     records = read_json_lines(folder / "steps.jsonl")
     return {
         "records": [
-            {key: value for key, value in record.items() if not key.endswith("seconds") and key != "drift"}
+            {key: value for key, value in record.items() if not key.endswith("seconds") and key not in INEXACT}
             for record in records
         ],
         "policies": {path.parent.name: sha256(path) for path in sorted(folder.glob("policies/*/model.safetensors"))},
@@ -148,7 +152,7 @@ KEYS = {
     "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "fresh_kl",
     "entropy", "kl", "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative",
     "tokens_cached", "grading_seconds", "rollouts_per_prompt", "without_correct", "replayed", "trained_rollouts",
-    "trained_reward", "trained_age", "drift",
+    "trained_reward", "trained_age", "drift", "tail_share",
 }  # fmt: skip
 
 

@@ -279,3 +279,35 @@ def test_a_continuation_finds_what_was_scored(vllm):
 
     (made,) = vllm.run(one(draft))
     assert made.cached == 2 * BLOCK
+
+
+@pytest.mark.parametrize("top", [0, 3])
+@pytest.mark.parametrize("prompt", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1])
+def test_chunks_have_the_scores_of_whole_drafts_and_compute_little_twice(prompt, top, vllm):
+    """Of prompt and earlier chunks a request computes no more than a block that is not full."""
+    shared, draft = tokens_of("prompt", prompt), tokens_of("draft", 150)
+    ((whole,), _), requests = scored(vllm, [(shared, draft)], top), []
+    assert vllm.engine.reset_prefix_cache()
+
+    async def generate(request_id, **request):
+        output = await vllm.generate(request_id, **request)
+        requests.append((len(request["prompt_ids"]), output.extra_fields["num_cached_tokens"]))
+        return output
+
+    engine, parts = VLLMEngine(type("Client", (), {"generate": staticmethod(generate)})(), (), LONGEST, chunk=40), []
+
+    async def one():
+        async with engine.session(shared.tolist()) as session:
+            while sum(len(part.log_probs) for part in parts) < len(draft):
+                parts.append(await session.score(draft, top=top, behind=sum(len(part.log_probs) for part in parts)))
+
+    vllm.run(one())
+    np.testing.assert_allclose(np.concatenate([p.log_probs for p in parts]), whole.log_probs, atol=1e-5)
+    if top:
+        np.testing.assert_allclose(
+            np.concatenate([p.top.log_probs for p in parts]), whole.top.log_probs, atol=1e-5
+        )  # fmt: skip
+    ends = [end for end, _ in requests]
+    assert len(requests) == len(parts) == 4
+    assert all(cached >= before - BLOCK for before, (_, cached) in zip(ends, requests[1:], strict=False))
+    assert engine.usage.scored_tokens == len(draft)

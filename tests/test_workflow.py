@@ -359,7 +359,7 @@ def test_a_killed_campaign_goes_on_and_ends_as_an_undisturbed_one(campaign, tmp_
     assert without_seconds(folder / run) == without_seconds(campaign / run)
 
 
-TIMES = ("seconds", "grading_seconds")
+TIMES = ("seconds", "grading_seconds", "tail_share")
 
 
 def without_seconds(run):

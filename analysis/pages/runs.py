@@ -20,7 +20,7 @@ from redraft.layout import Layout
 
 DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
-DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "entropy", "gradient_norm")
+DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "tail_share", "entropy", "gradient_norm")
 """Numbers of a step whose course the page shows."""
 BLOCKS = {"configuration": "Configuration", "git": "Commit of the code", "packages": "Versions of packages",
           "machine": "Machine"}  # fmt: skip

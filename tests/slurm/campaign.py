@@ -23,6 +23,8 @@ MARKS = [pytest.mark.servers, *INSTALLED]
 COPIED = ("Snakefile", "workflows", "profiles", "experiments", "envs", "src", "analysis")
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
 STEPS = 12
+TIMES = ("seconds", "grading_seconds", "tail_share")
+"""Keys of a record that depend on the clock."""
 SHOWN = {"tables": (1,), "figures": (2,)}
 SITE: dict[str, Any] = {"partition": "gpu", "gpu_model": "pretended", "memory_gb": 1.5, "cpus": 1, "runtime": "20m"}
 
@@ -100,10 +102,7 @@ class Campaign:
         file = self.run(cell) / "steps.jsonl"
         text = file.read_text() if file.exists() else ""
         records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        return [
-            {key: value for key, value in record.items() if key not in ("seconds", "grading_seconds")}
-            for record in records
-        ]
+        return [{key: value for key, value in record.items() if key not in TIMES} for record in records]
 
     def halted(self, steps: int, cells: Iterable[str] = CELLS) -> dict[str, int]:
         """Halt each cell's training as soon as it has trained `steps` steps; returns the ids of the processes."""

@@ -110,10 +110,11 @@ class Trainer(Config):
 
 
 class EngineSettings(Config):
-    """Execution of a run. These settings change results by no more than floating-point noise, with two exceptions.
+    """Execution of a run. These settings change results by no more than floating-point noise, with these exceptions.
 
     The transformers backend of evaluation draws by batches, whose size is `max_rows`. Over several GPUs or nodes verl
-    distributes sequences by length, so mini-batches are composed differently.
+    distributes sequences by length, so mini-batches are composed differently. `draft_chunk` changes how many draft
+    tokens are verified, and no response.
     """
 
     gpus: int = Field(default=0, ge=0)
@@ -126,6 +127,9 @@ class EngineSettings(Config):
     """Maximum number of sequences in the KV cache."""
     max_batched_tokens: int = Field(default=16384, ge=1)
     """Maximum number of tokens in one prefill or scoring pass."""
+    draft_chunk: int | None = Field(default=None, ge=1)
+    """Number of draft tokens scored in one pass; nothing behind the chunk in which a draft is cut is scored
+    (`tokens_verified` counts what is). Drafts are scored whole if empty."""
     rows_per_micro_batch: int = Field(default=256, ge=1)
     """Sequences in one forward and backward pass of the actor."""
     grading_workers: int = Field(default=1, ge=1)
@@ -142,6 +146,8 @@ class InProcessEngine(EngineSettings):
     """In-process PyTorch engine under this project's trainer, on one device."""
 
     kind: Literal["torch"] = "torch"
+    draft_chunk: int | None = Field(default=64, ge=1)
+    """As of every engine; a draft of fewer than one and a half chunks is scored whole."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
     """Capabilities of this engine and its trainer."""
     calibrations: dict[Name, str] = {}

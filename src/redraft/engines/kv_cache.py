@@ -20,8 +20,8 @@ class SlotCache(Cache):
     On a GPU all slots are allocated at once. On a CPU they grow with the longest sequence, a few at a time, and all are
     attended to: gaps between rows defeat the processor's prefetching, and attention over them takes twice as long.
 
-    transformers' attention calls `update` with the new keys and values; `prefill` and `decode` say beforehand which
-    rows and positions these belong to.
+    transformers' attention calls `update` with the new keys and values; `prefill`, `decode` and `extend` say beforehand
+    which rows and positions these belong to.
 
     Args:
         config: of a model with standard attention in every layer.
@@ -52,7 +52,8 @@ class SlotCache(Cache):
         """Forget everything; on a CPU the slots grow anew."""
         self._all = self._view(0 if self._growth < self.most else self.most)
         self._rows = self._index = torch.empty(0, dtype=torch.long, device=self._all.device)
-        self._count = self._span = 0
+        self._seen: slice | torch.Tensor | None = None
+        self._span = 0
 
     def _view(self, slots: int) -> torch.Tensor:
         """Keys and values, (2, layers, rows, heads, slots, head_dim), at the front of the buffer that is not in use."""
@@ -72,7 +73,7 @@ class SlotCache(Cache):
     def prefill(self, rows: torch.Tensor, width: int) -> None:
         """The next pass writes `width` slots of these rows from slot 0 on, and attends only to what it writes."""
         self._reserve(width)
-        self._rows, self._count = rows, 0
+        self._rows, self._seen = rows, None
 
     def decode(self, positions: torch.Tensor, longest: int, width: int = 1) -> int:
         """The next pass writes `width` slots of each of the first rows, one behind the other.
@@ -85,13 +86,27 @@ class SlotCache(Cache):
         Returns:
             the slots that the pass will attend to; the mask must hide those that a row does not use.
         """
+        rows = torch.arange(len(positions), device=positions.device)
+        return self._write(slice(0, len(positions)), rows, positions, longest, width)
+
+    def extend(self, rows: torch.Tensor, positions: torch.Tensor, longest: int, width: int) -> int:
+        """The next pass writes slots as of `decode`, but of any rows; it attends to copies of theirs.
+
+        Args:
+            rows: int64 (n,).
+            positions: as of `decode`, as are the next two.
+        """
+        return self._write(rows, rows, positions, longest, width)
+
+    def _write(
+        self, seen: slice | torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, longest: int, width: int
+    ) -> int:
         self._reserve(longest)
         heads, slots = self._all.shape[3:5]
-        self._count = len(positions)
-        first = torch.arange(0, self._count * heads * slots, slots, device=positions.device)
+        first = (rows[:, None] * heads + torch.arange(heads, device=rows.device)) * slots
         behind = torch.arange(width, device=positions.device)
-        self._index = (first.view(-1, heads, 1) + positions[:, None, None] + behind).view(-1)
-        self._span = longest if self._growth == self.most else slots
+        self._index = (first[..., None] + positions[:, None, None] + behind).view(-1)
+        self._seen, self._span = seen, longest if self._growth == self.most else slots
         return self._span
 
     def move(self, source: int, target: int, length: int) -> None:
@@ -109,13 +124,13 @@ class SlotCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new keys and values, (rows, heads, tokens, head_dim); return those to attend to."""
         keys, values = self._all[0, layer_idx], self._all[1, layer_idx]
-        if not self._count:
+        if self._seen is None:
             keys[self._rows, :, : key_states.shape[2]] = key_states
             values[self._rows, :, : key_states.shape[2]] = value_states
             return key_states, value_states
         for cache, new in ((keys, key_states), (values, value_states)):
             cache.view(-1, self._head_dim).index_copy_(0, self._index, new.reshape(-1, self._head_dim))
-        return keys[: self._count, :, : self._span], values[: self._count, :, : self._span]
+        return keys[self._seen, :, : self._span], values[self._seen, :, : self._span]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens before the next pass, as transformers' mask builder asks for prefill."""

@@ -2,8 +2,8 @@
 
 Decoding sessions occupy the first rows, so that a decoding pass works on views and copies nothing. A session keeps its
 row until it is left: behind the decoding ones it costs nothing but its place, and a second request of it finds what
-the first one computed. Prefill always fills a row from its first slot on; a prefix that is only in part in the cache is
-computed anew, since attention over a part that is there and a part that is not would need a kernel of its own.
+the first one computed. Prefill always fills a row from its first slot on; a prefix to decode behind that is only in
+part in the cache is computed anew.
 """
 
 import asyncio
@@ -18,13 +18,21 @@ from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Resid
 
 @dataclass(eq=False)
 class Scoring:
-    """Request to score a draft; see `redraft.rollout.engine.Session.score`."""
+    """Request to score a draft, or a chunk of it; see `redraft.rollout.engine.Session.score`."""
 
     draft: np.ndarray
     at: np.ndarray | None
+    """Of the chunk's places alone."""
     top: int
     draws: Gumbel | None
     answer: asyncio.Future[Scores]
+    places: slice
+    """Of the chunk in the draft."""
+
+    @property
+    def chunk(self) -> np.ndarray:
+        """Tokens that are scored."""
+        return self.draft[self.places]
 
 
 @dataclass(eq=False)
@@ -72,7 +80,12 @@ class Row:
     @property
     def _behind(self) -> np.ndarray:
         assert self.asked is not None
-        return self.asked.draft if isinstance(self.asked, Scoring) else self.asked.prefix
+        return self.asked.draft[: self.asked.places.stop] if isinstance(self.asked, Scoring) else self.asked.prefix
+
+    @property
+    def expected(self) -> int:
+        """Tokens that a session which waits may come to decode: a draft's length, or all that it has room for."""
+        return len(self.asked.draft) if isinstance(self.asked, Scoring) else self.decoding.limit
 
     @property
     def scoring(self) -> Scoring:

@@ -1,4 +1,4 @@
-"""Log-probabilities of drafts, and of other tokens in their places, out of the hidden states of one prefill pass."""
+"""Log-probabilities of drafts, and of other tokens in their places, out of the hidden states of one pass."""
 
 from collections.abc import Sequence
 
@@ -13,31 +13,39 @@ from redraft.rollout.engine import Scores
 from redraft.rollout.types import TopLaw
 
 
-def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], temperature: float) -> list[Scores]:
-    """Scores of the drafts in a batch; only their own positions pass through the head.
+def scores_of(
+    head: Head, hidden: torch.Tensor, batch: Sequence[Row], temperature: float, starts: Sequence[int]
+) -> list[Scores]:
+    """Scores of the drafts or chunks in a batch; only their own positions pass through the head.
 
     Args:
         head: of the model.
         hidden: (rows, width, size), of prompts and drafts, padded on the right.
         batch: sessions that asked for scores.
         temperature: above 0.
+        starts: position of each row's first hidden state; at most that before its chunk.
     """
-    places = [slice(len(row.prompt) - 1, row.length - 1) for row in batch]
+    places = [_before_each(row, start) for row, start in zip(batch, starts, strict=True)]
     states = torch.cat([of_row[place] for of_row, place in zip(hidden, places, strict=True)])
     asked = _Asked([row.scoring for row in batch], hidden.device)
     found = [asked.read(law, places) for places, law in head.laws(states, temperature)]
     return asked.answers([torch.cat(column).cpu().numpy() for column in zip(*found, strict=True)])
 
 
+def _before_each(row: Row, start: int) -> slice:
+    """Places of the tokens before those that a session scores, among its tokens from `start` on."""
+    return slice(len(row.prompt) + row.scoring.places.start - 1 - start, row.length - 1 - start)
+
+
 class _Asked:
-    """What sessions ask for at the positions of their drafts, one draft behind the other.
+    """What sessions ask for at the positions of their chunks, one chunk behind the other.
 
     Each position gets what any of the sessions asks for, and each session only what it asked for.
     """
 
     def __init__(self, sessions: Sequence[Scoring], device: torch.device) -> None:
-        self._sessions, self._lengths = sessions, [len(session.draft) for session in sessions]
-        self._tokens = torch.tensor(np.concatenate([s.draft for s in sessions]), dtype=torch.long, device=device)
+        self._sessions, self._lengths = sessions, [len(session.chunk) for session in sessions]
+        self._tokens = torch.tensor(np.concatenate([s.chunk for s in sessions]), dtype=torch.long, device=device)
         self._top = max(session.top for session in sessions)
         self._at = torch.zeros((len(self._tokens), max(map(_width, sessions))), dtype=torch.long, device=device)
         for session, part in zip(sessions, self._at.split(self._lengths), strict=True):
@@ -46,7 +54,7 @@ class _Asked:
         keys = [session.draws.key if session.draws else 0 for session in sessions]
         self._keys = [key for key, length in zip(keys, self._lengths, strict=True) for _ in range(length)]
         self._draws = any(session.draws for session in sessions)
-        self._positions = torch.cat([torch.arange(n, device=device) for n in self._lengths])
+        self._positions = torch.cat([torch.arange(s.places.start, s.places.stop, device=device) for s in sessions])
 
     def read(self, law: torch.Tensor, places: slice) -> list[torch.Tensor]:
         """Columns of answers at some of the positions, of their log-probabilities (m, vocabulary)."""

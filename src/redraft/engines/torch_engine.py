@@ -1,7 +1,8 @@
 """The in-process engine: continuous batching of sessions over one transformers model, on a CPU or a GPU.
 
 Sessions ask, the engine answers in passes. A pass either prefills the prompts and drafts that wait for it (which
-scores the drafts and leaves their keys and values in the cache) or decodes one token of every decoding session.
+scores the drafts and leaves their keys and values in the cache), or scores further chunks of drafts whose beginning is
+there, or decodes one token of every decoding session.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from redraft.engines.rows import Row, Rows, Scoring
 from redraft.engines.sampling import log_probs_of, sample, sample_specially
 from redraft.engines.scoring import scores_of
 from redraft.engines.support import refuse_unsupported
+from redraft.engines.tail import Activity
 from redraft.engines.torch_session import TorchSession
 from redraft.engines.usage import Usage
 from redraft.ops.termination import unbroken
@@ -45,11 +47,13 @@ class TorchEngine:
         temperature: of sampling and of scoring; 0 takes the most probable token.
         top_p: of sampling.
         lookahead: tokens behind the last one of a response that a pass may compute and drop.
+        chunk: draft tokens scored in a pass for who asks for chunks; None for whole drafts.
 
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
             scores nothing and has no capabilities.
         vocabulary: number of tokens.
+        activity: decoding passes of the last run.
 
     Raises:
         UserError: for a model that it would run wrongly, or that is too short for `max_length`.
@@ -62,11 +66,12 @@ class TorchEngine:
     def __init__(
         self, model: PreTrainedModel, *, stops: Collection[int], max_length: int, max_rows: int = 256,
         max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0, lookahead: int = 0,
+        chunk: int | None = None,
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
         refuse_other_heads(model)
         self.model, self.head = model, Head(model)
-        self.stops, self.max_rows = frozenset(stops), max_rows
+        self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p, self.truncates = temperature, top_p, top_p < 1 or temperature == 0
         if self.truncates:
@@ -76,9 +81,10 @@ class TorchEngine:
         self.device, self.dtype = parameter.device, parameter.dtype
         self.cache = SlotCache(model.config, max_rows, max_length + lookahead, self.device, parameter.dtype)
         self.rows = Rows(self.cache, max_rows, max_length + lookahead, self.device)
-        self.usage = Usage()
+        self.usage, self.activity = Usage(), Activity()
         self._waiting: list[Row] = []
         self._ready: deque[Row] = deque()
+        self._further: list[Row] = []
         self._stops = torch.tensor(sorted(self.stops), dtype=torch.long, device=self.device)
         self._columns = torch.arange(self.cache.most, device=self.device)
 
@@ -93,7 +99,7 @@ class TorchEngine:
             RuntimeError: if they wait for each other, for rows of the cache, or for something unknown to `outside`.
             UserError: if the model's log-probabilities are NaN.
         """
-        training = self.model.training
+        training, self.activity = self.model.training, Activity()
         self.model.eval()
         try:
             with torch.inference_mode(), slot_attention(self.model), unbroken():
@@ -107,6 +113,7 @@ class TorchEngine:
         finally:
             self._waiting.clear()
             self._ready.clear()
+            self._further.clear()
             self.rows.clear()
 
     def _standstill(self) -> str:
@@ -134,13 +141,18 @@ class TorchEngine:
         room = 0 if isinstance(row.asked, Scoring) else row.decoding.limit
         if row.length + room > self.max_length:
             raise ValueError(f"prompt and response exceed the engine's {self.max_length} tokens")
-        (self._ready if row.held else self._waiting).append(row)
+        if not row.held:
+            self._waiting.append(row)
+        elif isinstance(row.asked, Scoring):
+            self._further.append(row)
+        else:
+            self._ready.append(row)
 
     def release(self, row: Row) -> None:
         """Give a session's row of the cache back, and forget what it asked for."""
         if row.asked is not None:
             row.asked = None
-            for queue in (self._waiting, self._ready):
+            for queue in (self._waiting, self._ready, self._further):
                 if row in queue:
                     queue.remove(row)
         self.rows.release(row)
@@ -155,15 +167,17 @@ class TorchEngine:
         began = now(self.device)
         while self._ready:
             self.rows.start(self._ready.popleft())
-        if batch := self._admit():
+        if batch := self._admit() or self._next_chunks():
             scoring = isinstance(batch[0].asked, Scoring)
-            self._prefill(batch)
+            (self._extend if batch[0].held else self._prefill)(batch)
             if scoring:
                 self.usage.verification_seconds += now(self.device) - began
             return True
         if not self.rows.decoding:
             return False
+        active = self.rows.decoding
         self._decode()
+        self.activity.add(active, now(self.device) - began)
         return True
 
     def _admit(self) -> list[Row]:
@@ -174,16 +188,35 @@ class TorchEngine:
         free = self.rows.free
         if decoding and len(free) < min(len(self._waiting), self.max_rows // 8):
             return []
-        # Longest first: rows of a pass need little padding, and those that may decode longest start earliest.
-        self._waiting.sort(key=lambda row: (not isinstance(row.asked, Scoring), -row.length))
+        self._sort_waiting(len(free))
         batch: list[Row] = []
+        width = 0
         for slot, row in zip(free, self._waiting, strict=False):
-            full = (len(batch) + 1) * self._waiting[0].length > self.max_batched_tokens
+            width = max(width, row.length)
+            full = (len(batch) + 1) * width > self.max_batched_tokens
             if batch and (full or type(row.asked) is not type(batch[0].asked)):
                 break
             self.rows.take(row, slot)
             batch.append(row)
         del self._waiting[: len(batch)]
+        return batch
+
+    def _sort_waiting(self, free: int) -> None:
+        """Order those that wait by what they may decode, the longest first, if not all of them have room.
+
+        Else the longest to prefill come first, so that rows of a pass need little padding.
+        """
+        if len(self._waiting) > free:
+            self._waiting.sort(key=lambda row: (-row.expected, -row.length))
+        else:
+            self._waiting.sort(key=lambda row: (not isinstance(row.asked, Scoring), -row.length))
+
+    def _next_chunks(self) -> list[Row]:
+        """Those that go into one pass over further chunks."""
+        self._further.sort(key=lambda row: -len(row.scoring.chunk))
+        width = len(self._further[0].scoring.chunk) + 1 if self._further else 1
+        batch = self._further[: max(1, self.max_batched_tokens // width)]
+        del self._further[: len(batch)]
         return batch
 
     def _prefill(self, batch: list[Row]) -> None:
@@ -197,13 +230,31 @@ class TorchEngine:
         for row, sequence in zip(batch, sequences, strict=True):
             row.held = sequence
         if scoring:
-            self._answer_scores(batch, hidden)
+            self._answer_scores(batch, hidden, [0] * len(batch))
             return
         for row in batch:
             self.rows.start(row)
 
-    def _answer_scores(self, batch: list[Row], hidden: torch.Tensor) -> None:
-        for row, scores in zip(batch, scores_of(self.head, hidden, batch, self.temperature), strict=True):
+    def _extend(self, batch: list[Row]) -> None:
+        """Score chunks behind what is in the cache, the longest first, and leave them there.
+
+        Each row is fed as many tokens, its last ones: the token before its chunk, whose law is that of the first, and
+        before a shorter chunk some more, so that none is written behind the end of its row.
+        """
+        width = len(batch[0].scoring.chunk) + 1
+        starts = [max(row.length - width, 0) for row in batch]
+        fed = [row.sequence[start : start + width] for row, start in zip(batch, starts, strict=True)]
+        tokens = torch.tensor([part + [0] * (width - len(part)) for part in fed], device=self.device)
+        rows, positions = (torch.tensor(n, device=self.device) for n in ([row.slot for row in batch], starts))
+        span = self.cache.extend(rows, positions, max(starts) + width, width)
+        hidden = self._behind(tokens, positions, span)
+        for row in batch:
+            row.held = row.sequence
+        self._answer_scores(batch, hidden, starts)
+
+    def _answer_scores(self, batch: list[Row], hidden: torch.Tensor, starts: list[int]) -> None:
+        """Answer sessions, of whose tokens from `starts` on these are the hidden states."""
+        for row, scores in zip(batch, scores_of(self.head, hidden, batch, self.temperature, starts), strict=True):
             self.usage.scored_tokens += len(scores.log_probs)
             assert isinstance(row.asked, Scoring)
             _answer(row.asked.answer, scores)
@@ -227,11 +278,15 @@ class TorchEngine:
             log-probabilities of the next token behind each, float32 (rows, n, vocabulary).
         """
         width = tokens.shape[1]
-        at = positions[:, None] + self._columns[:width]
         span = self.cache.decode(positions, int(positions.max()) + width, width)
+        return log_probs_of(self.head(self._behind(tokens, positions, span)), self.temperature or 1.0)
+
+    def _behind(self, tokens: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
+        """Hidden states, (rows, n, size), of tokens behind what the first `span` slots hold; others as of `_laws`."""
+        at = positions[:, None] + self._columns[: tokens.shape[1]]
         unseen = self._columns[:span] > at[..., None]
         mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
-        return log_probs_of(self.head(self._forward(tokens, at, mask[:, None])), self.temperature or 1.0)
+        return self._forward(tokens, at, mask[:, None])
 
     def _take(self, tokens: torch.Tensor, laws: torch.Tensor, drawn: torch.Tensor) -> None:
         """Let the decoding sessions take the tokens drawn for them, up to one that stops a response, or its limit.

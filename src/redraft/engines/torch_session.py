@@ -7,6 +7,7 @@ import numpy as np
 
 from redraft.config.capability import Capability
 from redraft.engines.checks import refuse_draws, refuse_scores
+from redraft.engines.chunks import chunk_end
 from redraft.engines.rows import Decoding, Row, Scoring
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 
@@ -17,6 +18,7 @@ class Queue(Protocol):
     capabilities: frozenset[Capability]
     truncates: bool
     vocabulary: int
+    chunk: int | None
 
     def ask(self, row: Row) -> None:
         """Queue a session that set what it asks for."""
@@ -34,9 +36,10 @@ class TorchSession:
         self._engine, self._row = engine, Row(prompt)
 
     async def score(
-        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
-    ) -> Scores:
-        """Score a draft; what the session had in the cache is replaced.
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        behind: int | None = None,
+    ) -> Scores:  # fmt: skip
+        """Score a draft or its next chunk; what the session had in the cache beside what is before it is replaced.
 
         Raises:
             UserError: if a log-probability is NaN, or for more than the draft on an engine that truncates the policy.
@@ -48,9 +51,14 @@ class TorchSession:
         refuse_scores(self._engine.capabilities, at, top, draws)
         if at is not None and (at.ndim != 2 or len(at) != len(draft)):
             raise ValueError(f"shapes do not fit: {draft.shape}, {at.shape}")
-        self._engine.release(self._row)
+        first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
+        if first:
+            self._keep(self._row.prompt + draft[: first - 1].tolist())
+        else:
+            self._engine.release(self._row)
         answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
-        return await self._ask(Scoring(draft, at, min(top, self._engine.vocabulary), draws, answer))
+        top, others = min(top, self._engine.vocabulary), None if at is None else at[first:end]
+        return await self._ask(Scoring(draft, others, top, draws, answer, slice(first, end)))
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
@@ -71,12 +79,16 @@ class TorchSession:
             raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
         if first is not None and first.tokens.shape != first.left.shape:
             raise ValueError(f"shapes do not fit: {first.tokens.shape}, {first.left.shape}")
-        row, before = self._row, (self._row.prompt + prefix.tolist())[:-1]
-        if before != row.held[: len(before)]:
-            self._engine.release(row)
-        cached, top = len(before) if row.held else 0, min(top, self._engine.vocabulary)
+        before = (self._row.prompt + prefix.tolist())[:-1]
+        self._keep(before)
+        cached, top = len(before) if self._row.held else 0, min(top, self._engine.vocabulary)
         answer: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
         return await self._ask(Decoding(prefix, max_new_tokens, draws, first, top, answer, cached))
+
+    def _keep(self, before: list[int]) -> None:
+        """Give the row back unless these tokens are at its beginning."""
+        if before != self._row.held[: len(before)]:
+            self._engine.release(self._row)
 
     def _check_idle(self) -> None:
         if self._row.asked is not None:

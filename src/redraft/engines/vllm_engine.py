@@ -9,6 +9,10 @@ prefix cache it cannot score. The prompt may; a draft's beginning that another d
 second request, which ends with it and does not read the cache. Together they compute as much as one request that reads
 nothing.
 
+A further chunk of a draft is another request, which finds prompt and earlier chunks in the cache. The cache holds whole
+blocks, and the token before the chunk, whose law is that of the chunk's first token, must not be in one. So chunks end
+one token behind a multiple of `BLOCK`, counted from the prompt's beginning.
+
 The top of the law comes with the scores of a prompt. A client does not hand over that of sampled tokens, so it is asked
 for by scoring them behind what is known, which counts as verification.
 
@@ -34,6 +38,7 @@ import numpy as np
 
 from redraft.config.capability import Capability
 from redraft.engines.checks import checked, refuse_draws, refuse_scores
+from redraft.engines.chunks import chunk_end
 from redraft.engines.usage import Usage
 from redraft.errors import UserError
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
@@ -45,6 +50,8 @@ SCORING = {**SAMPLING, "max_tokens": 1, "logprobs": False, "flat_logprobs": True
 """Log-probabilities of the prompt; one token must be sampled, and is thrown away."""
 WORKER = "redraft.engines.vllm_worker.ScoringWorker"
 """`worker_cls` of vLLM's servers."""
+BLOCK = 16
+"""Divides vLLM's block sizes on every platform."""
 LEAST_BIAS = -1000.0
 """Bias of a token of which nothing is left. Not -inf, so that p itself is drawn from where nothing of any token is."""
 
@@ -78,16 +85,18 @@ class VLLMEngine:
         max_length: the servers' `max_model_len`, tokens. A response at its limit is scored as a draft with one token
             to spare: at least prompt + response + 1. Their `max_logprobs` must cover what is asked of tops.
         clock: seconds, for the usage; wall seconds, unless vLLM computes in this process.
+        chunk: draft tokens scored by a request for who asks for chunks, up to `BLOCK` fewer; None for whole drafts.
     """
 
     capabilities = frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
 
     def __init__(
-        self, client: Client, stops: Collection[int], max_length: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+        self, client: Client, stops: Collection[int], max_length: int, clock: Callable[[], float] = time.perf_counter,
+        chunk: int | None = None,
+    ) -> None:  # fmt: skip
         self.client, self.stops, self.max_length = client, frozenset(stops), max_length
         self.verification, self.decoding = _Stopwatch(clock), _Stopwatch(clock)
-        self.scored_tokens = 0
+        self.scored_tokens, self.chunk = 0, chunk
 
     @property
     def usage(self) -> Usage:
@@ -109,9 +118,10 @@ class VLLMSession:
         self._engine, self._prompt, self._request_id = engine, prompt, uuid4().hex
 
     async def score(
-        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
-    ) -> Scores:
-        """Score a draft's own tokens, or find those of them that are in the top of the law.
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        behind: int | None = None,
+    ) -> Scores:  # fmt: skip
+        """Score a draft's own tokens or those of its next chunk, or find those of them that are in the top of the law.
 
         Raises:
             UserError: for other tokens and Gumbel noise, if the servers take no prompt and draft of that length, or a
@@ -119,8 +129,12 @@ class VLLMSession:
             RuntimeError: if the request was aborted.
         """
         refuse_scores(self._engine.capabilities, at, top, draws)
-        self._engine.scored_tokens += len(draft)
-        return await self._score(draft, top)
+        first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
+        if end < len(draft):
+            shift = (len(self._prompt) + end - 1) % BLOCK
+            end = end - shift if end - shift > first else end
+        self._engine.scored_tokens += end - first
+        return await self._score(draft[:end], first, top)
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
@@ -149,15 +163,15 @@ class VLLMSession:
             rows = await self._rows(np.concatenate([prefix, made.tokens]), len(prefix), top, cached=False)
         return replace(made, top=scores_of(rows, made.tokens, top).top)
 
-    async def _score(self, draft: np.ndarray, top: int) -> Scores:
-        """Scores of a draft, in one request or, where another draft in the cache begins alike, in two."""
+    async def _score(self, draft: np.ndarray, first: int, top: int) -> Scores:
+        """Scores from a token on, in one request or, where another draft in the cache begins alike, in two."""
         with self._engine.verification.running():
             # Of a prompt of one token nothing is cached, and another worker's answer would look like ours.
-            rows = await self._rows(draft, 0, top, cached=len(self._prompt) > 1)
+            rows = await self._rows(draft, first, top, cached=len(self._prompt) + first > 1)
             hidden = int(np.isnan(rows.log_probs[:, 0]).cumprod().sum())
             if hidden:
-                rows = joined(await self._rows(draft[:hidden], 0, top, cached=False), rows)
-        return scores_of(rows, draft, top)
+                rows = joined(await self._rows(draft[: first + hidden], first, top, cached=False), rows)
+        return scores_of(rows, draft[first:], top)
 
     async def _rows(self, response: np.ndarray, first: int, top: int, cached: bool) -> TopLaw:
         """Rows of the answer to a request that scores a response from its token `first` on."""

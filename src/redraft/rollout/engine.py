@@ -95,9 +95,10 @@ class Session(Protocol):
     """One response in the making."""
 
     async def score(
-        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None
-    ) -> Scores:
-        """Score a draft under the current policy, in one parallel pass.
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        behind: int | None = None,
+    ) -> Scores:  # fmt: skip
+        """Score a draft under the current policy, or its next chunk, in one parallel pass.
 
         Args:
             draft: int32 (n,), at least one token.
@@ -105,6 +106,8 @@ class Session(Protocol):
                 (`Capability.OTHER_SCORES`).
             top: most probable tokens to report at each position (`Capability.TOP_LAW`).
             draws: noise by which the policy draws a token in each of the draft's places (`Capability.GUMBEL`).
+            behind: leading tokens that this session has scored, below n. Scores are then of the next chunk alone, which
+                is as long as the engine likes, and nothing is computed behind it. None for the whole draft.
         """
         ...
 

@@ -61,8 +61,8 @@ class PlainDecoding:
         """Do nothing: there is no second copy of the weights."""
 
     def measured(self) -> Record:
-        """Nothing."""
-        return {}
+        """The tail of the rollout; see docs/metrics.md."""
+        return {"tail_share": self.engine.activity.tail_share}
 
     def adapt(self) -> None:
         """Do nothing."""
@@ -98,10 +98,11 @@ class SelfSpeculativeDecoding:
         self.engine.drafter.refresh()
 
     def measured(self) -> Record:
-        """Draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
+        """The tail, draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
         drafter = self.engine.drafter
         return {
-            "draft_length": self.control.gamma, **_acceptance(self.engine.speculated),
+            "tail_share": self.engine.activity.tail_share, "draft_length": self.control.gamma,
+            **_acceptance(self.engine.speculated),
             "quantisation_seconds": drafter.seconds, "quantisation_error": drafter.error,
             "passes": [list(stretch) for stretch in self.control.trace],
         }  # fmt: skip
@@ -164,6 +165,7 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     settings = {
         "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
         "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,
+        "chunk": run.engine.draft_chunk,
     }  # fmt: skip
     match run.decoding:
         case Plain():

@@ -1,6 +1,7 @@
 """Laws at a draft's positions, as far as they are stored."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -58,6 +59,13 @@ class Laws:
         """
         certain = np.zeros(len(tokens))
         return cls(tokens, policy, certain, tokens[:, None], policy[:, None], certain[:, None])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Laws of a draft's leading tokens, from those of its chunks in order, one at least."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def excess(self, place: int) -> np.ndarray:
         """Log q / p of S at a place, float64 (k,); -inf where p is 0 or not known: nothing of it is accepted."""

@@ -43,6 +43,8 @@ class RandomCut(FromTheLeft):
     Law: not the policy's, p; a draft of one token is never kept, a longer one whatever p says of it.
     """
 
+    stops_early = False  # a token's chance depends on the draft's length
+
     def chances(self, laws: Laws) -> np.ndarray:
         """(n - 1 - i) / (n - i) for the token i of n: of the drafts that reach it, those that are kept further."""
         further = np.cumsum(law_of_random_cut(len(laws.tokens))[::-1])[::-1]

@@ -9,7 +9,11 @@ from redraft.rollout.engine import Residual
 
 
 class Rule(Protocol):
-    """A rule. What it does to the law of responses follows from these four alone (`redraft.audit` enumerates it)."""
+    """A rule. What it does to the law of responses follows from its methods alone (`redraft.audit` enumerates it)."""
+
+    stops_early: bool
+    """True if nothing behind the first rejected token matters: a draft may then be judged in chunks, up to the one that
+    holds the cut, each by its own laws."""
 
     def chances(self, laws: Laws) -> np.ndarray:
         """Probability that each token is accepted, float64 (n,)."""
@@ -36,6 +40,8 @@ class Rule(Protocol):
 class FromTheLeft:
     """Tokens are kept up to the first one that is rejected."""
 
+    stops_early = True
+
     def kept(self, chances: np.ndarray, uniforms: np.ndarray) -> int:
         """Index of the first rejected token, or the draft's length."""
         rejected = ~_accepted(chances, uniforms)
@@ -48,6 +54,8 @@ class FromTheLeft:
 
 class LongestPrefix:
     """The longest prefix whose last token is accepted is kept, also where tokens within it are rejected."""
+
+    stops_early = False
 
     def kept(self, chances: np.ndarray, uniforms: np.ndarray) -> int:
         """Index behind the last accepted token, or 0."""

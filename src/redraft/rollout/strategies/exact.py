@@ -4,8 +4,9 @@ A response made like this has the law of the policy that verified it, whoever sa
 and top laws stored with it are that policy's, also for the tokens that were kept.
 """
 
-import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from redraft.rollout.acceptance.weighted import WeightedRule
 from redraft.rollout.engine import Gumbel, Scores, Session
 from redraft.rollout.strategies.response import Cut, Draw, Kept
 from redraft.rollout.strategies.tools import Tools
+from redraft.rollout.strategies.verification import verify
 from redraft.rollout.types import Rollout, Task, TopLaw
 
 
@@ -24,7 +26,7 @@ def by_stored_laws(rule: Rule) -> Cut:
     """Keep what a rule says by the top of the law that the draft was drawn from, which is stored with it."""
 
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
-        return _judged(rule, *await _scored(draft, session, tools), draft, tools)
+        return (await _judged_by_stored(rule, draft, session, tools))[0]
 
     return cut
 
@@ -33,48 +35,65 @@ def weighted(rule: WeightedRule) -> Cut:
     """Keep what a rule says by the stored law, and give the response the weights that make up for the rule's bias."""
 
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
-        laws, scores = await _scored(draft, session, tools)
-        kept = _judged(rule, laws, scores, draft, tools)
+        kept, laws = await _judged_by_stored(rule, draft, session, tools)
         before = np.zeros(draft.length) if draft.log_weights is None else draft.log_weights
         return replace(kept, weights=rule.weights(laws, kept.prefix, before))
 
     return cut
 
 
-async def _scored(draft: Rollout, session: Session, tools: Tools) -> tuple[Laws, Scores]:
-    """Laws at a draft's places, by what is stored with it and what the current policy says.
+async def _judged_by_stored(rule: Rule, draft: Rollout, session: Session, tools: Tools) -> tuple[Kept, Laws]:
+    """What is kept by the laws at a draft's places: what is stored with it, and what the current policy says.
 
     Of an engine that reports the top of the policy's law and no other tokens, S is what both tops have. It depends on
     what stands before a position alone, as either does, so that the law is the policy's all the same.
     """
     if draft.top is None:
         raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored law")
-    known = Capability.OTHER_SCORES in tools.engine.capabilities
-    scores = await session.score(draft.tokens, draft.top.tokens if known else None, tools.memory.retention.top)
-    assert scores.top is not None
-    own, others = scores.log_probs, scores.others
-    if others is None:
-        own, others = scores.top.of(draft.tokens[:, None])[:, 0], scores.top.of(draft.top.tokens)
-    return Laws(draft.tokens, own, draft.log_probs, draft.top.tokens, others, draft.top.log_probs), scores
+    stored = draft.top
+
+    def laws_of(scores: Scores, places: slice) -> Laws:
+        tokens, support = draft.tokens[places], stored.tokens[places]
+        own, others = scores.log_probs, scores.others
+        if others is None:
+            assert scores.top is not None
+            own, others = scores.top.of(tokens[:, None])[:, 0], scores.top.of(support)
+        return Laws(tokens, own, draft.log_probs[places], support, others, stored.log_probs[places])
+
+    at = stored.tokens if Capability.OTHER_SCORES in tools.engine.capabilities else None
+    return await _judged(rule, laws_of, draft, session, tools, at=at, top=tools.memory.retention.top)
 
 
 def as_certain(rule: Rule) -> Cut:
     """Keep what a rule says if the draft's law is taken to be its own tokens."""
 
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
-        scores = await session.score(draft.tokens)
-        return _judged(rule, Laws.one_hot(draft.tokens, scores.log_probs), scores, draft, tools)
+        def laws_of(scores: Scores, places: slice) -> Laws:
+            return Laws.one_hot(draft.tokens[places], scores.log_probs)
+
+        return (await _judged(rule, laws_of, draft, session, tools))[0]
 
     return cut
 
 
-def _judged(rule: Rule, laws: Laws, scores: Scores, draft: Rollout, tools: Tools) -> Kept:
-    began = time.process_time()
-    u = tools.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)
-    kept = rule.kept(rule.chances(laws), u)
-    first = rule.behind(laws, kept)
-    tools.meter.assembly_seconds += time.process_time() - began
-    return Kept(kept, scores.log_probs[:kept], draft.length, first, _leading(scores.top, kept))
+async def _judged(
+    rule: Rule, laws_of: Callable[[Scores, slice], Laws], draft: Rollout, session: Session, tools: Tools, **asked: Any
+) -> tuple[Kept, Laws]:
+    """What a rule keeps, and the laws at the places that were scored to find out."""
+    found: list[Laws] = []
+    with tools.meter.assembling():
+        u = tools.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)
+
+    def judge(scores: Scores, places: slice) -> int:
+        found.append(laws_of(scores, places))
+        return rule.kept(rule.chances(found[-1]), u[places])
+
+    count, scores = await verify(draft.tokens, session, tools, judge, whole=not rule.stops_early, **asked)
+    with tools.meter.assembling():
+        laws = Laws.joined(found)
+        first = rule.behind(laws, count)
+    log_probs = scores.log_probs
+    return Kept(count, log_probs[:count], len(log_probs), first, _leading(scores.top, count)), laws
 
 
 def _leading(top: TopLaw | None, count: int) -> TopLaw | None:
@@ -93,10 +112,13 @@ def coupled(fresh_every: int) -> tuple[Cut, Draw]:
         return Gumbel(tools.streams.key("noise", prompt, sample, generation))
 
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
-        scores = await session.score(draft.tokens, draws=draw(draft.prompt, draft.sample, draft.length, task, tools))
-        assert scores.drawn is not None
-        kept = first_difference(draft.tokens, scores.drawn)
-        return Kept(kept, scores.log_probs[:kept], draft.length)
+        def judge(scores: Scores, places: slice) -> int:
+            assert scores.drawn is not None
+            return first_difference(draft.tokens[places], scores.drawn)
+
+        noise = draw(draft.prompt, draft.sample, draft.length, task, tools)
+        kept, scores = await verify(draft.tokens, session, tools, judge, draws=noise)
+        return Kept(kept, scores.log_probs[:kept], len(scores.log_probs))
 
     return cut, draw
 

@@ -1,6 +1,5 @@
 """One response: what is kept of its draft, and what is sampled behind it."""
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -64,7 +63,8 @@ async def complete(draft: Rollout, task: Task, tools: Tools, cut: Cut | None = N
             continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
         else:
             continuation = await _go_on(draft, kept, session, task, tools, draw)
-    return _assemble(draft, kept, continuation, tools)
+    with tools.meter.assembling():
+        return _assemble(draft, kept, continuation, tools.streams.step)
 
 
 def no_draft(prompt: int, sample: int) -> Rollout:
@@ -90,11 +90,10 @@ def _finish(kept: np.ndarray, stops: Collection[int], limit: int) -> Finish | No
     return Finish.LENGTH if len(kept) >= limit else None
 
 
-def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, tools: Tools) -> Rollout:
+def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, step: int) -> Rollout:
     """Join the draft's prefix, which keeps its history, and the continuation."""
-    began = time.process_time()
-    sampled_now = np.full(len(continuation.tokens), tools.streams.step, dtype=np.int32)
-    rollout = Rollout(
+    sampled_now = np.full(len(continuation.tokens), step, dtype=np.int32)
+    return Rollout(
         draft.prompt, draft.sample,
         tokens=np.concatenate([draft.tokens[: kept.prefix], continuation.tokens]),
         log_probs=np.concatenate([kept.log_probs, continuation.log_probs]),
@@ -104,8 +103,6 @@ def _assemble(draft: Rollout, kept: Kept, continuation: Continuation, tools: Too
         top=_joined(kept.top or draft.top, kept.prefix, continuation.top),
         log_weights=_log_weights(kept.weights, continuation.tokens),
     )  # fmt: skip
-    tools.meter.assembly_seconds += time.process_time() - began
-    return rollout
 
 
 def _log_weights(weights: Weights | None, sampled: np.ndarray) -> np.ndarray | None:

@@ -1,17 +1,17 @@
 """Strategies that go on from drafts: SPEC-RL (arXiv 2509.23232, Algorithm 1) and its variants."""
 
 import asyncio
-import time
 
 import numpy as np
 
 from redraft.rollout.acceptance.random_cut import random_rejection
 from redraft.rollout.acceptance.ratio import first_rejection
-from redraft.rollout.engine import Session
+from redraft.rollout.engine import Scores, Session
 from redraft.rollout.strategies.exact import is_renewed
 from redraft.rollout.strategies.groups import graded, indices
 from redraft.rollout.strategies.response import Cut, Draw, Kept, complete, inverted, no_draft
 from redraft.rollout.strategies.tools import Strategy, Tools
+from redraft.rollout.strategies.verification import verify
 from redraft.rollout.types import Group, Rollout, Task
 
 
@@ -48,15 +48,24 @@ def verified(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs:
     """
 
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
-        known = tools.scores.get((draft.prompt, draft.sample))
-        new = (await session.score(draft.tokens)).log_probs if known is None else known
-        began = time.process_time()
-        draw = tools.streams.fixed_uniforms if fixed_uniforms else tools.streams.uniforms
-        u = draw("acceptance", draft.prompt, draft.sample, draft.length)
         ell = lenience if task.lenience is None else task.lenience
-        prefix = int(first_rejection(new[None], draft.log_probs[None], u[None], [draft.length], ell)[0])
-        tools.meter.assembly_seconds += time.process_time() - began
-        return Kept(prefix, (new if refreshed_log_probs else draft.log_probs)[:prefix], verified=draft.length)
+        draw = tools.streams.fixed_uniforms if fixed_uniforms else tools.streams.uniforms
+        with tools.meter.assembling():
+            u = draw("acceptance", draft.prompt, draft.sample, draft.length)
+
+        def judge(scores: Scores, places: slice) -> int:
+            new, old = scores.log_probs, draft.log_probs[places]
+            return int(first_rejection(new[None], old[None], u[None, places], [len(new)], ell)[0])
+
+        known = tools.scores.get((draft.prompt, draft.sample))
+        if known is None:
+            prefix, scores = await verify(draft.tokens, session, tools, judge)
+        else:
+            scores = Scores(known)
+            with tools.meter.assembling():
+                prefix = judge(scores, slice(0, draft.length))
+        new = scores.log_probs
+        return Kept(prefix, (new if refreshed_log_probs else draft.log_probs)[:prefix], verified=len(new))
 
     return cut
 

@@ -1,6 +1,8 @@
 """Tools of a group strategy: engine, reward, memory, meter, and the random streams of its step."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,6 +33,13 @@ class Meter:
 
     assembly_seconds: float = 0.0
     cached_tokens: int = 0
+
+    @contextmanager
+    def assembling(self) -> Iterator[None]:
+        """Count the processor time of the block."""
+        began = time.process_time()
+        yield
+        self.assembly_seconds += time.process_time() - began
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ class RolloutWorker:
             waited.grading_seconds += seconds
             return np.array(rewards, dtype=np.float32)
 
-        engine, limit = VLLMEngine(self.llm_client, self.stops, self.max_length), self.run.trainer.max_response_tokens
+        limit = self.run.trainer.max_response_tokens
+        engine = VLLMEngine(self.llm_client, self.stops, self.max_length, chunk=self.run.engine.draft_chunk)
         return Tools(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
     async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
