@@ -13,19 +13,18 @@ from redraft.rollout.engine import Scores
 from redraft.rollout.types import TopLaw
 
 
-def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], temperature: float) -> list[Scores]:
+def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row]) -> list[Scores]:
     """Scores of the drafts in a batch; only their own positions pass through the head.
 
     Args:
         head: of the model.
         hidden: (rows, width, size), of prompts and drafts, padded on the right.
         batch: sessions that asked for scores.
-        temperature: above 0.
     """
     places = [slice(len(row.prompt) - 1, row.length - 1) for row in batch]
     states = torch.cat([of_row[place] for of_row, place in zip(hidden, places, strict=True)])
     asked = _Asked([row.scoring for row in batch], hidden.device)
-    found = [asked.read(law, places) for places, law in head.laws(states, temperature)]
+    found = [asked.read(law, places) for places, law in head.laws(states)]
     return asked.answers([torch.cat(column).cpu().numpy() for column in zip(*found, strict=True)])
 
 

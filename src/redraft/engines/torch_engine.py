@@ -65,7 +65,7 @@ class TorchEngine:
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
         refuse_other_heads(model)
-        self.model, self.head = model, Head(model)
+        self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows = frozenset(stops), max_rows
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p, self.truncates = temperature, top_p, top_p < 1 or temperature == 0
@@ -203,7 +203,7 @@ class TorchEngine:
             self.rows.start(row)
 
     def _answer_scores(self, batch: list[Row], hidden: torch.Tensor) -> None:
-        for row, scores in zip(batch, scores_of(self.head, hidden, batch, self.temperature), strict=True):
+        for row, scores in zip(batch, scores_of(self.head, hidden, batch), strict=True):
             self.usage.scored_tokens += len(scores.log_probs)
             assert isinstance(row.asked, Scoring)
             _answer(row.asked.answer, scores)
@@ -231,7 +231,7 @@ class TorchEngine:
         span = self.cache.decode(positions, int(positions.max()) + width, width)
         unseen = self._columns[:span] > at[..., None]
         mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
-        return log_probs_of(self.head(self._forward(tokens, at, mask[:, None])), self.temperature or 1.0)
+        return log_probs_of(self.head(self._forward(tokens, at, mask[:, None])), self.head.temperature)
 
     def _take(self, tokens: torch.Tensor, laws: torch.Tensor, drawn: torch.Tensor) -> None:
         """Let the decoding sessions take the tokens drawn for them, up to one that stops a response, or its limit.

@@ -59,8 +59,9 @@ class Positions:
 
 
 def read_positions(
-    drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32
-) -> list[Positions]:
+    drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32,
+    temperature: float = 1.0,
+) -> list[Positions]:  # fmt: skip
     """Read the laws of drafts.
 
     Args:
@@ -69,6 +70,7 @@ def read_positions(
         policy: the current one, a transformers causal language model.
         drafter: the one that sampled the drafts; None if it is not known.
         top: most probable tokens of q that a rule would store.
+        temperature: of both laws, above 0.
 
     Returns:
         in the order of the drafts.
@@ -85,7 +87,7 @@ def read_positions(
         model.eval()
     with torch.inference_mode():
         for batch in _batches(readers, sizes[0]):
-            _read(batch, models, sizes[0])
+            _read(batch, models, sizes[0], temperature)
     return [reader.positions() for reader in readers]
 
 
@@ -183,7 +185,7 @@ def _batches(readers: Sequence[_Reader], vocabulary: int) -> Iterator[list[_Read
         del waiting[-max(rows, 1) :]
 
 
-def _read(batch: Sequence[_Reader], models: Sequence[Any], vocabulary: int) -> None:
+def _read(batch: Sequence[_Reader], models: Sequence[Any], vocabulary: int, temperature: float) -> None:
     """Feed sequences to the models, some positions at a time, and hand the laws of responses to their readers."""
     width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
     rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
@@ -198,7 +200,7 @@ def _read(batch: Sequence[_Reader], models: Sequence[Any], vocabulary: int) -> N
         ]
         caches = [output.past_key_values for output in outputs]
         for row, reader in enumerate(batch):
-            _hand_over(reader, [output.logits[row] for output in outputs], part)
+            _hand_over(reader, [output.logits[row] for output in outputs], part, temperature)
 
 
 def _parts(first: int, width: int, size: int) -> Iterator[slice]:
@@ -214,10 +216,10 @@ def _wanted(part: slice, batch: Sequence[_Reader]) -> int:
     return 0 if part.stop > min(reader.first for reader in batch) else 1
 
 
-def _hand_over(reader: _Reader, logits: Sequence[torch.Tensor], part: slice) -> None:
+def _hand_over(reader: _Reader, logits: Sequence[torch.Tensor], part: slice, temperature: float) -> None:
     """Normalise the logits of a pass, (positions, vocabulary), that belong to a reader's draft."""
     places = range(max(part.start, reader.first), min(part.stop, len(reader.sequence) - 1))
     at_once = max(1, NUMBERS_AT_ONCE // logits[0].shape[-1])
     for start in places[::at_once]:
         here = slice(start - part.start, min(start + at_once, places.stop) - part.start)
-        reader.take([law[here].double().log_softmax(-1) for law in logits])
+        reader.take([(law[here].double() / temperature).log_softmax(-1) for law in logits])

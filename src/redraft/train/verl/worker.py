@@ -116,8 +116,9 @@ class RolloutWorker:
             waited.grading_seconds += seconds
             return np.array(rewards, dtype=np.float32)
 
-        engine, limit = VLLMEngine(self.llm_client, self.stops, self.max_length), self.run.trainer.max_response_tokens
-        return Tools(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
+        trainer = self.run.trainer
+        engine = VLLMEngine(self.llm_client, self.stops, self.max_length, temperature=trainer.temperature)
+        return Tools(engine, reward, memory, Meter(), streams, self.prompts, trainer.max_response_tokens), waited
 
     async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
         """Packed groups of new samples of the current policy, which nobody remembers."""
