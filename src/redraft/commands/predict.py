@@ -20,8 +20,9 @@ MEANT = (
     "scoring over that of decoding; time: of decoding a new response; ±: half of a 95 % interval over prompts."
 )
 ASSUMED = (
-    "Assumed: drafts are the responses of the last visit, sampled without top-p, and none has been reused before. The policy was trained on these drafts, as in a run, so that exact rules but one-hot have the "
-    "policy's law only as far as that does not matter (docs/exact-reuse.md)."
+    "Assumed: drafts are the responses of the last visit, sampled without top-p, and none has been reused before. The "
+    "policy was trained on these drafts, as in a run, so that exact rules but one-hot have the policy's law only as "
+    "far as that does not matter (docs/exact-reuse.md)."
 )
 
 

@@ -78,7 +78,7 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
     prompts = run.prompts(own)
     rules = candidates(top=min(TOP, policy.config.vocab_size))
     read = partial(
-        read_positions, prompts=prompts, policy=policy, drafter=drafter, 
+        read_positions, prompts=prompts, policy=policy, drafter=drafter,
         temperature=run.configuration.trainer.temperature,
     )  # fmt: skip
     positions = read(own)
