@@ -273,8 +273,8 @@ def with_site_keys(folder, keys):
 
 
 NOT_A_SITE_S = {
-    "actor_rollout_ref.rollout.temperature": ["temperature 1", "drafts"],
-    "actor_rollout_ref.rollout.top_p": ["temperature 1"],
+    "actor_rollout_ref.rollout.temperature": ["trainer.temperature"],
+    "actor_rollout_ref.rollout.top_p": ["without top-p"],
     "actor_rollout_ref.rollout.n": ["trainer.group_size"],
     "actor_rollout_ref.rollout.seed": ["the run's seed"],
     "actor_rollout_ref.actor.optim.lr": ["trainer.learning_rate"],

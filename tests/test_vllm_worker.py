@@ -306,7 +306,7 @@ def test_a_stock_worker_is_refused(vllm):
 @served("by a stock worker")
 def test_log_probabilities_of_a_stock_worker_are_refused_at_another_temperature(vllm):
     def sampled(**settings):
-        return vllm.generate("r", prompt_ids=[3], sampling_params={"max_tokens": 1, "detokenize": False} | settings)
+        return vllm.generate("r", prompt_ids=[3], sampling_params=SCORING | settings)
 
     for settings in ({"logprobs": True}, {"prompt_logprobs": 0}):
         vllm.run(sampled(temperature=1.0, **settings))
