@@ -81,6 +81,17 @@ def test_all_rules_of_the_audit_are_among_them():
     assert RULES.keys() - NAMES == {"residual, top 2, l = 1/2"} | others
 
 
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
+def test_laws_are_those_at_the_temperature_of_the_drafts(temperature, models):
+    earlier, now = (ModelPolicy(SPACE, model, temperature) for model in models)
+    drafts = [draft_of(response, earlier.laws(response)) for response in SPACE.responses]
+    for draft, at in zip(drafts, read_positions(drafts, {0: PROMPT}, *models[::-1], 2, temperature), strict=True):
+        p, q = (policy.laws(tuple(draft.tokens.tolist())) for policy in (now, earlier))
+        assert np.exp(at.policy) == pytest.approx(p[np.arange(len(p)), draft.tokens], abs=1e-6)
+        assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
+        assert at.both.overlap == pytest.approx(np.minimum(p, q).sum(1), abs=1e-6)
+
+
 METHODS = {
     "published, l = e^0.2": Speculative(lenience="e^0.2"), "random cut": RandomReuse(),
     "residual, top 2": ResidualReuse(top=2), "block": BlockReuse(top=4), "Gumbel": CoupledReuse(),
