@@ -22,6 +22,7 @@ from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.ops.provenance import write_manifest
+from redraft.predict import laboratory
 from redraft.predict.drafts import read_file
 from redraft.predict.laboratory import measured
 from redraft.predict.runs import SavedRun, open_run
@@ -233,14 +234,19 @@ def test_the_wrong_drafter_is_noticed(run, file, mistake, tmp_path):
     assert "at most 0.05 nats" in said
 
 
+def tempered(run, temperature):
+    """The run's manifest with another temperature."""
+    manifest = deepcopy(open_run(run).manifest)
+    manifest["configuration"]["trainer"]["temperature"] = temperature
+    return manifest
+
+
 def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path):
     options = ["--policy", str(run / "policies/step-0008"), "--drafter", str(run / "policies/step-0004")]
     said = mistake(tmp_path, "predict", str(file), *options, "--temperature", "0.6")
     assert "sampled at another temperature" in said
-    tempered = deepcopy(open_run(run).manifest)
-    tempered["configuration"]["trainer"]["temperature"] = 0.6
     copy = shutil.copytree(run, tmp_path / "tempered")
-    (copy / "manifest.json").write_text(json.dumps(tempered))
+    (copy / "manifest.json").write_text(json.dumps(tempered(run, 0.6)))
     assert "sampled at another temperature" in mistake(tmp_path, "predict", str(copy))
     with pytest.raises(UserError, match="sampled at another temperature"):
         measured(open_run(copy), 2, 4, held_out=0)
@@ -322,6 +328,14 @@ def test_held_out_drafts_are_the_drafters_and_none_that_the_run_has_seen(run):
         assert same[name]["drafts"] == 100
         assert same[name]["whole"] == pytest.approx(1, abs=1e-3)
     assert same["one-hot"]["whole"] < 0.2
+
+
+def test_held_out_drafts_are_at_the_run_s_temperature(run, monkeypatch):
+    monkeypatch.setattr(laboratory, "distance", lambda *_: None)  # what is stored is at temperature 1
+    opened = SavedRun(run, tempered(run, 0.6), None)
+    opened.policies[4] = opened.policies[2]
+    same = {row["rule"]: row for row in measured(opened, 2, 4, held_out=50)["held_out"]}
+    assert same["residual"]["whole"] == pytest.approx(1, abs=1e-3)
 
 
 def test_a_single_prompt_has_no_interval(run):
