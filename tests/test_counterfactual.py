@@ -20,6 +20,7 @@ from redraft.config.reuse import (
     ResidualReuse,
     Speculative,
 )
+from redraft.engines import laws
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
 from redraft.predict import positions
@@ -176,14 +177,15 @@ def uneven():
     return models, prompts, [Draft(i, row, log) for i, (row, log) in enumerate(zip(tokens, logs, strict=True))]
 
 
-@pytest.mark.parametrize("limits", [
-    {"TOKENS_AT_ONCE": 1}, {"LOGITS_AT_ONCE": 12}, {"LOGITS_AT_ONCE": 12 * 4 * 2}, {"NUMBERS_AT_ONCE": 24},
+@pytest.mark.parametrize(("tokens", "logits", "normalised"), [
+    (1, 1 << 20, 1 << 20), (1 << 13, 12, 1 << 20), (1 << 13, 4 * 12, 2 * 12), (30, 1 << 20, 12),
 ])  # fmt: skip
-def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, monkeypatch):
+def test_nothing_depends_on_the_pieces_that_laws_are_read_in(tokens, logits, normalised, uneven, monkeypatch):
     models, prompts, drafts = uneven
     whole = read_positions(drafts, prompts, *models, top=3)
-    for name, value in limits.items():
-        monkeypatch.setattr(positions, name, value)
+    monkeypatch.setattr(positions, "TOKENS_AT_ONCE", tokens)
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", logits)
+    monkeypatch.setitem(laws.NORMALISED_AT_ONCE, "cpu", normalised)
     for one, other in zip(whole, read_positions(drafts, prompts, *models, top=3), strict=True):
         assert np.array_equal(one.tokens, other.tokens)
         for rule in candidates(top=3):
@@ -193,19 +195,22 @@ def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, mon
 
 def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     models, prompts, drafts = uneven
-    monkeypatch.setattr(positions, "LOGITS_AT_ONCE", 12 * 4)
+    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 12 * 4)
     made = []
-    forward = models[0].forward
-
-    def counted(**arguments):
-        output = forward(**arguments)
-        made.append(output.logits.shape[0] * output.logits.shape[1] * output.logits.shape[2])
-        return output
-
-    monkeypatch.setattr(models[0], "forward", counted)
+    counting = models[0].lm_head.register_forward_hook(lambda _, __, logits: made.append(logits.numel()))
     read_positions(drafts, prompts, models[0])
+    counting.remove()
     assert max(made) <= 12 * 4
-    assert len(made) > 5
+    in_drafts = sum(length for _, length in LENGTHS)
+    assert sum(made) == 12 * (in_drafts + 2 * 2), "of drafts alone; twice two tokens show how the model makes logits"
+
+
+def test_a_model_whose_logits_are_made_otherwise_is_refused(uneven):
+    models, prompts, drafts = uneven
+    models[0].config.final_logit_softcapping = 0.01
+    with pytest.raises(UserError, match="how this model makes logits"):
+        read_positions(drafts, prompts, models[0])
+    del models[0].config.final_logit_softcapping
 
 
 def test_without_the_drafters_policy_what_needs_no_law_is_the_same(uneven):
