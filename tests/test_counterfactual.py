@@ -20,7 +20,6 @@ from redraft.config.reuse import (
     ResidualReuse,
     Speculative,
 )
-from redraft.engines import laws
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
 from redraft.predict import positions
@@ -177,15 +176,14 @@ def uneven():
     return models, prompts, [Draft(i, row, log) for i, (row, log) in enumerate(zip(tokens, logs, strict=True))]
 
 
-@pytest.mark.parametrize(("tokens", "logits", "normalised"), [
-    (1, 1 << 20, 1 << 20), (1 << 13, 12, 1 << 20), (1 << 13, 4 * 12, 2 * 12), (30, 1 << 20, 12),
+@pytest.mark.parametrize("limits", [
+    {"TOKENS_AT_ONCE": 1}, {"TOKENS_AT_ONCE": 20}, {"NUMBERS_AT_ONCE": 12}, {"NUMBERS_AT_ONCE": 24},
 ])  # fmt: skip
-def test_nothing_depends_on_the_pieces_that_laws_are_read_in(tokens, logits, normalised, uneven, monkeypatch):
+def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, monkeypatch):
     models, prompts, drafts = uneven
     whole = read_positions(drafts, prompts, *models, top=3)
-    monkeypatch.setattr(positions, "TOKENS_AT_ONCE", tokens)
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", logits)
-    monkeypatch.setitem(laws.NORMALISED_AT_ONCE, "cpu", normalised)
+    for name, value in limits.items():
+        monkeypatch.setattr(positions, name, value)
     for one, other in zip(whole, read_positions(drafts, prompts, *models, top=3), strict=True):
         assert np.array_equal(one.tokens, other.tokens)
         for rule in candidates(top=3):
@@ -195,7 +193,7 @@ def test_nothing_depends_on_the_pieces_that_laws_are_read_in(tokens, logits, nor
 
 def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     models, prompts, drafts = uneven
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 12 * 4)
+    monkeypatch.setattr(positions, "NUMBERS_AT_ONCE", 12 * 4)
     made = []
     counting = models[0].lm_head.register_forward_hook(lambda _, __, logits: made.append(logits.numel()))
     read_positions(drafts, prompts, models[0])

@@ -1,4 +1,4 @@
-"""Laws of two policies at every position of drafts, of which few are held at once (`redraft.engines.laws`)."""
+"""Laws of two policies at every position of drafts, of which few are held at once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,15 @@ import torch
 
 from redraft.engines.checks import checked
 from redraft.engines.head import Head, hidden_states, refuse_other_heads
+from redraft.engines.laws import chunks
 from redraft.errors import UserError
 from redraft.predict.drafts import Draft
 from redraft.rollout.acceptance.block import joint_chances, joint_weights
 
 TOKENS_AT_ONCE = 1 << 13
 """Tokens of the sequences of one pass."""
+NUMBERS_AT_ONCE = 1 << 22
+"""Numbers of a law, in float64, that are compared at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +192,10 @@ def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -
     width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
     rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
     tokens = torch.tensor(rows, device=models[0].device)
-    heads = [Head(model, temperature) for model in models]
+    heads = [Head(model) for model in models]
     states = [hidden_states(model, input_ids=tokens, use_cache=False) for model in models]
     for row, reader in enumerate(batch):
-        places = slice(reader.first, len(reader.sequence) - 1)
-        of_models = (head.laws(state[row, places]) for head, state in zip(heads, states, strict=True))
-        for pieces in zip(*of_models, strict=True):
-            reader.take([law.double() for _, law in pieces])
+        hidden = [state[row, reader.first : len(reader.sequence) - 1] for state in states]
+        for piece in chunks(len(hidden[0]), NUMBERS_AT_ONCE, heads[0].vocabulary):
+            logits = [head(each[piece]).double() for head, each in zip(heads, hidden, strict=True)]
+            reader.take([(each / temperature).log_softmax(-1) for each in logits])
