@@ -8,6 +8,7 @@ import pytest
 
 from redraft.audit import rules, samplers, vllm_speculation
 from redraft.cli import main
+from redraft.engines.torch_engine import TorchEngine
 from redraft.rollout.acceptance.residual import ResidualRule
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,24 @@ def test_samplers_are_named_as_they_draw_and_too_few_draws_find_no_fault(capsys,
     assert "with probability 0 % at least" in out
     assert re.search(r"^vanilla .* not told from right$", out, re.M)
     assert re.search(r"^planted: half a residual .* NOT FOUND$", out, re.M)
+
+
+@pytest.mark.parametrize("temperature", ["1", "0.2"])
+def test_samplers_are_tested_at_a_temperature(temperature, capsys, monkeypatch):
+    """At 0.2 what an engine at temperature 1 draws is found with few draws."""
+    chosen = [s for s in samplers.samplers() if s.name == "vanilla" and s.engine == "torch"]
+    monkeypatch.setattr(samplers, "samplers", lambda: iter(chosen))
+    code, out, _ = audited(capsys, "samplers", "--draws", "300", "--temperature", temperature, "--json")
+    assert (code, json.loads(out)["asked"]["temperature"]) == (0, float(temperature))
+    monkeypatch.setitem(samplers.ENGINES, "torch", lambda model, **o: TorchEngine(model, **o | {"temperature": 1.0}))
+    assert audited(capsys, "samplers", "--draws", "300", "--temperature", temperature)[0] == (temperature != "1")
+
+
+@pytest.mark.parametrize("parts", [(), ("rules",), ("samplers", "vllm")])
+def test_parts_that_know_no_temperature_are_refused_one(parts, capsys):
+    code, _, err = audited(capsys, *parts, "--temperature", "0.6")
+    assert code == 2
+    assert "knows no temperature" in err
 
 
 def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):

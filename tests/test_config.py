@@ -419,6 +419,11 @@ WRONG_PRESET = {
     "a seed twice": (lambda p: p.update(seeds=[0, 1, 0]), ["seeds", "twice"]),
     "a negative seed": (lambda p: p.update(seeds=[-1]), ["seeds", ">= 0"]),
     "an unknown key": (lambda p: p["trainer"].update(epoch=3), ["trainer.epoch", "epochs"]),
+    "no temperature": (lambda p: p["trainer"].update(temperature=0), ["trainer.temperature", "greater than 0"]),
+    "an infinite temperature": (
+        lambda p: p["trainer"].update(temperature=float("inf")),
+        ["trainer.temperature", "finite"],
+    ),
     "a value out of range": (
         lambda p: p["trainer"].update(learning_rate=0),
         ["trainer.learning_rate", "greater than 0"],
@@ -614,11 +619,12 @@ def tiny_run(**changes):
 
 def test_identity_is_what_defines_the_experiment_and_nothing_else():
     reference = fingerprint(tiny_run().identity)
-    same = [{"engine": {"threads": 2, "max_rows": 8, "checkpoint_every": 1}}]
+    same = [{"trainer": {"temperature": 1.0}}, {"engine": {"threads": 2, "max_rows": 8, "checkpoint_every": 1}}]
     other = [
         {"seed": 1}, {"trainer": {"epochs": 7}}, {"reuse": {"lenience": "e^0.6"}},
         {"algorithm": {"kl_loss_coef": 0.5}},
         {"data": {"size": 128}}, {"model": {"layers": 3}}, {"model": {"warm_start": {"seed": 1}}},
+        {"trainer": {"temperature": 0.7}},
     ]  # fmt: skip
     assert all(fingerprint(tiny_run(**changes).identity) == reference for changes in same)
     fingerprints = [fingerprint(tiny_run(**changes).identity) for changes in other]

@@ -81,6 +81,17 @@ def test_all_rules_of_the_audit_are_among_them():
     assert RULES.keys() - NAMES == {"residual, top 2, l = 1/2"} | others
 
 
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
+def test_laws_are_those_at_the_temperature_of_the_drafts(temperature, models):
+    earlier, now = (ModelPolicy(SPACE, model, temperature) for model in models)
+    drafts = [draft_of(response, earlier.laws(response)) for response in SPACE.responses]
+    for draft, at in zip(drafts, read_positions(drafts, {0: PROMPT}, *models[::-1], 2, temperature), strict=True):
+        p, q = (policy.laws(tuple(draft.tokens.tolist())) for policy in (now, earlier))
+        assert np.exp(at.policy) == pytest.approx(p[np.arange(len(p)), draft.tokens], abs=1e-6)
+        assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
+        assert at.both.overlap == pytest.approx(np.minimum(p, q).sum(1), abs=1e-6)
+
+
 METHODS = {
     "published, l = e^0.2": Speculative(lenience="e^0.2"), "random cut": RandomReuse(),
     "residual, top 2": ResidualReuse(top=2), "block": BlockReuse(top=4), "Gumbel": CoupledReuse(),
@@ -166,7 +177,7 @@ def uneven():
 
 
 @pytest.mark.parametrize("limits", [
-    {"TOKENS_AT_ONCE": 1}, {"LOGITS_AT_ONCE": 12}, {"LOGITS_AT_ONCE": 12 * 4 * 2}, {"NUMBERS_AT_ONCE": 24},
+    {"TOKENS_AT_ONCE": 1}, {"TOKENS_AT_ONCE": 20}, {"NUMBERS_AT_ONCE": 12}, {"NUMBERS_AT_ONCE": 24},
 ])  # fmt: skip
 def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, monkeypatch):
     models, prompts, drafts = uneven
@@ -182,19 +193,22 @@ def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, mon
 
 def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     models, prompts, drafts = uneven
-    monkeypatch.setattr(positions, "LOGITS_AT_ONCE", 12 * 4)
+    monkeypatch.setattr(positions, "NUMBERS_AT_ONCE", 12 * 4)
     made = []
-    forward = models[0].forward
-
-    def counted(**arguments):
-        output = forward(**arguments)
-        made.append(output.logits.shape[0] * output.logits.shape[1] * output.logits.shape[2])
-        return output
-
-    monkeypatch.setattr(models[0], "forward", counted)
+    counting = models[0].lm_head.register_forward_hook(lambda _, __, logits: made.append(logits.numel()))
     read_positions(drafts, prompts, models[0])
+    counting.remove()
     assert max(made) <= 12 * 4
-    assert len(made) > 5
+    in_drafts = sum(length for _, length in LENGTHS)
+    assert sum(made) == 12 * (in_drafts + 2 * 2), "of drafts alone; twice two tokens show how the model makes logits"
+
+
+def test_a_model_whose_logits_are_made_otherwise_is_refused(uneven):
+    models, prompts, drafts = uneven
+    models[0].config.final_logit_softcapping = 0.01
+    with pytest.raises(UserError, match="how this model makes logits"):
+        read_positions(drafts, prompts, models[0])
+    del models[0].config.final_logit_softcapping
 
 
 def test_without_the_drafters_policy_what_needs_no_law_is_the_same(uneven):

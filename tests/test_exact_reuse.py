@@ -7,7 +7,8 @@ import yaml
 from redraft.audit import samplers
 from redraft.audit.enumeration import Space
 from redraft.audit.goodness import LEVEL, POWER, draws_for, g_test, power
-from redraft.audit.models import drifting
+from redraft.audit.models import ModelPolicy, drifting
+from redraft.audit.sampling import counts, last_visit
 from redraft.config import Experiments
 from redraft.config.capability import Capability
 from redraft.config.model import TinyModel
@@ -20,6 +21,7 @@ from redraft.config.reuse import (
     Vanilla,
     WeightedReuse,
 )
+from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.strategies.exact import is_renewed
@@ -154,6 +156,33 @@ def test_engines_draw_from_the_policys_law_and_what_does_not_is_found(sampler, d
     assert found.passes, found
     assert found.tested.draws == DRAWS
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
+
+
+AT_TEMPERATURES = {
+    "torch": ("vanilla", "residual", "block", "Gumbel", "planted: half a residual"),
+    "torch, self-speculating": ("vanilla", "residual"),
+}
+TEMPERED = [sampler for sampler in samplers.samplers() if sampler.name in AT_TEMPERATURES[sampler.engine]]
+
+
+@pytest.mark.parametrize(("temperature", "draws"), [(0.6, DRAWS), (1.5, 2 * DRAWS)])
+@pytest.mark.parametrize("sampler", TEMPERED, ids=lambda s: f"{s.name}-{s.engine}")
+def test_engines_draw_from_the_law_at_a_temperature(sampler, temperature, draws, drifted):
+    """The law at temperature 1 is 0.09 away from that at 1.5, so that twice as many draws tell the two apart."""
+    found = samplers.audit(sampler, drifted, draws, NARROW, temperature)
+    assert found.passes, found
+    assert (found.kept > 0.05) is (sampler.name != "vanilla")
+
+
+def test_the_law_at_temperature_1_is_found_where_another_is_asked_for(drifted):
+    sampler = next(s for s in samplers.samplers() if s.name == "vanilla")
+    drawn = counts(last_visit(sampler.strategy, sampler.retention, [plain(drifted[-1])], NARROW, 2 * DRAWS), NARROW)[0]
+    for temperature, wrong in ((1.0, False), (0.6, True), (1.5, True)):
+        assert g_test(drawn, ModelPolicy(NARROW, drifted[-1], temperature).responses()).wrong is wrong
+
+
+def plain(model):
+    return TorchEngine(model, stops={0}, max_length=8, max_rows=1024)
 
 
 def test_the_g_test_has_the_power_that_is_stated():

@@ -129,3 +129,15 @@ def test_divergences_of_chunks_are_those_of_whole_laws(qwen3, tokens, monkeypatc
     own, its = (model(input_ids=tokens[:1]).logits[0].log_softmax(-1) for model in (qwen3, other))
     torch.testing.assert_close(found, (own.exp() * (own - its)).sum(-1))
     assert float(found.min()) > 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("temperature", [0.6, 1.5])
+def test_a_temperature_divides_the_logits_of_every_law_and_no_logit(qwen3, tokens, temperature):
+    hidden, head = hidden_states(qwen3, input_ids=tokens)[0], Head(qwen3, temperature)
+    logits = qwen3(input_ids=tokens[:1]).logits[0]
+    law = (logits / temperature).log_softmax(-1)
+    log_probs, entropies = head.log_probs(hidden[:-1], tokens[0, 1:], entropy=True)
+    torch.testing.assert_close(log_probs, law[:-1].gather(1, tokens[0, 1:, None])[:, 0])
+    torch.testing.assert_close(entropies, -(law.exp() * law).sum(-1)[:-1])
+    torch.testing.assert_close(head(hidden), logits)

@@ -64,3 +64,7 @@ def test_a_law_at_a_temperature_is_that_of_logits_divided_by_it(hidden, temperat
     ((places, law),) = laws.laws(head, VOCABULARY, hidden, temperature)
     assert places == slice(0, POSITIONS)
     torch.testing.assert_close(law, (hidden @ head.weight.T / temperature).log_softmax(-1))
+    tokens = torch.arange(POSITIONS)
+    _, log_probs = given_log_probs(head, VOCABULARY, hidden, tokens, 2, temperature)
+    torch.testing.assert_close(log_probs[:, 0], law[tokens, tokens])
+    torch.testing.assert_close(log_probs[:, 1:], law.sort(descending=True).values[:, :2])

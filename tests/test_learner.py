@@ -92,24 +92,25 @@ def batch_of(learner, sequences):
     return learner._batch(samples, prompts_of(sequences))
 
 
-def log_probs_by_hand(model, sequences):
+def log_probs_by_hand(model, sequences, temperature=1.0):
     """One tensor a response, each computed by itself."""
-    laws = [model(input_ids=torch.tensor([[*p, *r]])).logits[0].log_softmax(-1) for p, r in sequences]
+    logits = [model(input_ids=torch.tensor([[*p, *r]])).logits[0] for p, r in sequences]
+    laws = [(each / temperature).log_softmax(-1) for each in logits]
     return [
         law[len(p) - 1 : -1].gather(1, torch.tensor(r)[:, None])[:, 0]
         for law, (p, r) in zip(laws, sequences, strict=True)
     ]  # fmt: skip
 
 
-def grpo_step_by_hand(model, reference, sequences, weight, learning_rate, limit):
+def grpo_step_by_hand(model, reference, sequences, weight, learning_rate, limit, temperature):
     """GRPO's update as its formulas say: standardised rewards, ratio 1, KL's estimator, clipped gradient, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
     with torch.no_grad():
-        references = log_probs_by_hand(reference, sequences)
+        references = log_probs_by_hand(reference, sequences, temperature)
     rewards = REWARDS.reshape(PROMPTS, GROUP)
     standardised = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
     terms, divergences = [], []
-    now = log_probs_by_hand(model, sequences)
+    now = log_probs_by_hand(model, sequences, temperature)
     for log_probs, theirs, advantage in zip(now, references, standardised.reshape(-1), strict=True):
         terms.append(-(log_probs - log_probs.detach()).exp() * float(advantage))
         divergences.append((theirs - log_probs).exp() - (theirs - log_probs) - 1)
@@ -129,12 +130,12 @@ def untrained(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("limit", [1e-3, 1e3])
-def test_one_update_of_grpo_is_what_its_formulas_say(limit, untrained, sequences):
-    run = make_run(GRPO(kl_loss_coef=0.5), gradient_clip=limit)
+@pytest.mark.parametrize(("limit", "temperature"), [(1e-3, 1.0), (1e3, 1.0), (1e3, 0.6), (1e3, 1.5)])
+def test_one_update_of_grpo_is_what_its_formulas_say(limit, temperature, untrained, sequences):
+    run = make_run(GRPO(kl_loss_coef=0.5), gradient_clip=limit, temperature=temperature)
     learner = make_learner(run, untrained, moved=0.05)
     before, model = copy.deepcopy(learner.policy), copy.deepcopy(learner.policy)
-    norm, kl = grpo_step_by_hand(model, models.load(untrained)[0], sequences, 0.5, 0.01, limit)
+    norm, kl = grpo_step_by_hand(model, models.load(untrained)[0], sequences, 0.5, 0.01, limit, temperature)
     metrics = update(learner, sequences)
     assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-4)
     assert metrics["kl"] == pytest.approx(kl, rel=1e-4)
@@ -145,27 +146,26 @@ def test_one_update_of_grpo_is_what_its_formulas_say(limit, untrained, sequences
         assert (parameter - expected).abs().max() < 1e-2 * (expected - start).abs().max(), name
 
 
-@torch.no_grad()
-def test_entropy_is_the_mean_over_response_tokens_before_the_update(tiny_model, sequences):
-    model = models.load(tiny_model)[0]
-    laws = [model(input_ids=torch.tensor([[*p, *r]])).logits[0, len(p) - 1 : -1].log_softmax(-1) for p, r in sequences]
-    expected = float(-torch.cat([(law.exp() * law).sum(-1) for law in laws]).mean())
-    with torch.enable_grad():
-        metrics = update(make_learner(make_run(RLOO()), tiny_model), sequences)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_entropy_is_the_mean_over_response_tokens_before_the_update(temperature, tiny_model, sequences):
+    law = laws_by_hand(models.load(tiny_model)[0], sequences, temperature)
+    expected = float(-(law.exp() * law).sum(-1).mean())
+    metrics = update(make_learner(make_run(RLOO(), temperature=temperature), tiny_model), sequences)
     assert metrics["entropy"] == pytest.approx(expected, rel=1e-4)
 
 
-def laws_by_hand(model, sequences):
+def laws_by_hand(model, sequences, temperature=1.0):
     """The law before each response token, float32 (all tokens, vocabulary), each response computed by itself."""
     with torch.no_grad():
         rows = [model(input_ids=torch.tensor([[*p, *r]])).logits[0, len(p) - 1 : -1] for p, r in sequences]
-    return torch.cat(rows).log_softmax(-1)
+    return (torch.cat(rows) / temperature).log_softmax(-1)
 
 
-def test_the_divergence_is_the_sum_over_the_vocabulary_without_a_bound(tiny_model, sequences):
-    learner = make_learner(make_run(GRPO()), tiny_model, moved=1.0)
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+def test_the_divergence_is_the_sum_over_the_vocabulary_without_a_bound(temperature, tiny_model, sequences):
+    learner = make_learner(make_run(GRPO(), temperature=temperature), tiny_model, moved=1.0)
     rollouts = [sample.rollout for group in groups_of(sequences) for sample in group.samples]
-    own, other = laws_by_hand(learner.policy, sequences), laws_by_hand(learner.reference, sequences)
+    own, other = (laws_by_hand(each, sequences, temperature) for each in (learner.policy, learner.reference))
     expected = float((own.exp() * (own - other)).sum(-1).mean())
     found = learner.divergence(rollouts, prompts_of(sequences))
     assert found == pytest.approx(expected, rel=1e-4)

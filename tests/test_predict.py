@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from contextlib import chdir
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.ops.provenance import write_manifest
+from redraft.predict import laboratory
 from redraft.predict.drafts import read_file
 from redraft.predict.laboratory import measured
 from redraft.predict.runs import SavedRun, open_run
@@ -162,7 +164,7 @@ def test_the_table_fits_and_says_what_it_takes_for_granted(run, capsys):
     text = " ".join(out.split())
     assert "Not known (needs the drafter's whole law, and its policy is not known)" in text
     assert "residual, top 32, block, block, top 32, Gumbel." in text
-    assert "temperature 1" in text
+    assert "sampled without top-p" in text
     assert "trained on these drafts" in text
     assert "stored log-probabilities are taken as they are" in text
     assert "published, l = e^0.2" in text
@@ -232,11 +234,30 @@ def test_the_wrong_drafter_is_noticed(run, file, mistake, tmp_path):
     assert "at most 0.05 nats" in said
 
 
+def tempered(run, temperature):
+    """The run's manifest with another temperature."""
+    manifest = deepcopy(open_run(run).manifest)
+    manifest["configuration"]["trainer"]["temperature"] = temperature
+    return manifest
+
+
+def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path):
+    options = ["--policy", str(run / "policies/step-0008"), "--drafter", str(run / "policies/step-0004")]
+    said = mistake(tmp_path, "predict", str(file), *options, "--temperature", "0.6")
+    assert "sampled at another temperature" in said
+    copy = shutil.copytree(run, tmp_path / "tempered")
+    (copy / "manifest.json").write_text(json.dumps(tempered(run, 0.6)))
+    assert "sampled at another temperature" in mistake(tmp_path, "predict", str(copy))
+    with pytest.raises(UserError, match="sampled at another temperature"):
+        measured(open_run(copy), 2, 4, held_out=0)
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--to", "5"], "no policy is saved after this step"),
     (["--from", "4", "--to", "4"], "not before the policy's"),
     (["--from", "77"], "no rollouts of this step"),
-    (["--policy", "elsewhere"], "does not fit: a run's policies stand in its manifest"),
+    (["--policy", "elsewhere"], "does not fit: a run's policies and its temperature stand"),
+    (["--temperature", "1"], "does not fit: a run's policies and its temperature stand"),
     (["--scoring", "100"], "both throughputs"),
     (["--scoring", "100", "--decoding", "0"], "both throughputs"),
     (["--rules", "blocks"], "no such rule"),
@@ -307,6 +328,14 @@ def test_held_out_drafts_are_the_drafters_and_none_that_the_run_has_seen(run):
         assert same[name]["drafts"] == 100
         assert same[name]["whole"] == pytest.approx(1, abs=1e-3)
     assert same["one-hot"]["whole"] < 0.2
+
+
+def test_held_out_drafts_are_at_the_run_s_temperature(run, monkeypatch):
+    monkeypatch.setattr(laboratory, "distance", lambda *_: None)  # what is stored is at temperature 1
+    opened = SavedRun(run, tempered(run, 0.6), None)
+    opened.policies[4] = opened.policies[2]
+    same = {row["rule"]: row for row in measured(opened, 2, 4, held_out=50)["held_out"]}
+    assert same["residual"]["whole"] == pytest.approx(1, abs=1e-3)
 
 
 def test_a_single_prompt_has_no_interval(run):

@@ -70,12 +70,13 @@ PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.
 
 def make_run(
     method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, schedule=None, batch=None,
-    decoding=None, **engine
+    decoding=None, temperature=1.0, **engine
 ):  # fmt: skip
     """8 problems, 3 epochs of 2 steps, 2 updates a step; policies are kept after 4 and 6 steps."""
     trainer = make_trainer(
         epochs=epochs, prompts_per_step=prompts, prompts_per_batch=batch, group_size=group,
         prompts_per_update=(batch or prompts) // 2, learning_rate=0.01, max_response_tokens=LIMIT, evaluate_every=4,
+        temperature=temperature,
     )  # fmt: skip
     algorithm = algorithm or GRPO()
     settings = {"device": "cpu", "checkpoint_every": 2, "max_rows": 6, "rows_per_micro_batch": 3} | engine
@@ -851,6 +852,25 @@ def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
 
 
 ALWAYS = SelfSpeculation(kind="self_speculation", when="always", draft_lengths=[2], group=16)
+
+
+@pytest.mark.parametrize("decoding", [Plain(), ALWAYS], ids=lambda d: d.kind)
+@pytest.mark.parametrize("method", [Vanilla(), ResidualReuse(top=4)], ids=lambda m: m.kind)
+def test_rollouts_and_updates_are_at_the_run_s_temperature(method, decoding, tiny_model, tmp_path):
+    """The trainer's log-probabilities are the engine's, and both are those of logits over the temperature."""
+    run = make_run(method, decoding=decoding, temperature=0.6)
+    trainer = LocalTrainer(run, tiny_model, tmp_path)
+    records = first_steps(trainer, STEPS_PER_EPOCH + 1)
+    assert max(record["drift"] for record in records) < 1e-8, "no other policy sampled, and none at another temperature"
+    assert (records[-1]["tokens_reused"] > 0) is (method.kind == "residual")
+    model = models.load(tiny_model)[0].eval()
+    frame = pd.read_parquet(tmp_path / "rollouts" / "step-0000.parquet")
+    for row in frame.itertuples():
+        prompt, tokens = trainer.prompts[row.prompt], torch.tensor(row.tokens.astype(np.int64))
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *row.tokens.tolist()]])).logits[0, len(prompt) - 1 : -1]
+        law = (logits / 0.6).log_softmax(-1)
+        np.testing.assert_allclose(row.log_probs, law.gather(1, tokens[:, None])[:, 0], atol=1e-4)
 
 
 @pytest.mark.parametrize(

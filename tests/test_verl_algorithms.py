@@ -16,11 +16,11 @@ VARIANTS = {
     "ppo-delayed": {"algorithm": {"kind": "ppo"}, "reuse": {"kind": "delayed"}},
     "dapo-adaptive": {"algorithm": {"kind": "dapo"}, "reuse": {"kind": "adaptive", "initial": 1, "budget": 0.001}},
     "rloo-random": {"algorithm": {"kind": "rloo"}, "reuse": {"kind": "random"}},
-    "residual": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "residual"}},
+    "residual": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "residual"}, "trainer": {"temperature": 0.7}},
     "one-hot": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "one_hot"}},
     "weighted": {"algorithm": {"kind": "grpo"}, "reuse": {"kind": "weighted"}},
 }
-"""Each algorithm and each method once more, also the exact ones that vLLM can do."""
+"""Each algorithm and each method once more, also the exact ones that vLLM can do, and a temperature."""
 SCREENED = {
     "speed-spec": {
         "algorithm": {"kind": "rloo"}, "schedule": {"kind": "speed", "screening": 2, "stale": "stored"},

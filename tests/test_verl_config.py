@@ -95,6 +95,14 @@ def test_grpo_on_the_8b_model_is_the_paper_s():
     assert not config.critic.enable
 
 
+@pytest.mark.parametrize("temperature", [0.01, 0.7, 2.0])
+def test_verl_divides_logits_by_the_run_s_temperature(temperature):
+    run = paper("grpo-vanilla")
+    run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"temperature": temperature})})
+    rollout = composed(run).actor_rollout_ref.rollout
+    assert (rollout.temperature, rollout.logprobs_mode) == (temperature, "raw_logprobs")
+
+
 def test_the_losses_are_those_of_the_local_trainer():
     """Whatever `redraft.train.losses` gives to verl's loss must stand in verl's configuration as well."""
     from redraft.train.losses import PolicyLoss
@@ -274,8 +282,8 @@ def with_site_keys(folder, keys):
 
 
 NOT_A_SITE_S = {
-    "actor_rollout_ref.rollout.temperature": ["temperature 1", "drafts"],
-    "actor_rollout_ref.rollout.top_p": ["temperature 1"],
+    "actor_rollout_ref.rollout.temperature": ["trainer.temperature"],
+    "actor_rollout_ref.rollout.top_p": ["without top-p"],
     "actor_rollout_ref.rollout.n": ["trainer.group_size"],
     "actor_rollout_ref.rollout.seed": ["the run's seed"],
     "actor_rollout_ref.actor.optim.lr": ["trainer.learning_rate"],
@@ -346,6 +354,8 @@ REFUSED = [
     ("grpo-vanilla", {"gpus": 0, "tensor_parallel": 1}, {}, ["engine.gpus", "at least 1"]),
     ("grpo-vanilla", {"tensor_parallel": 3}, {}, ["engine.tensor_parallel", "divisors of 8"]),
     ("grpo-vanilla", {"gpus": 7, "tensor_parallel": 1}, {}, ["engine.gpus", "divisors of 2048"]),
+    ("grpo-vanilla", {}, {"temperature": 2.1}, ["trainer.temperature", "2.1", "0.01 to 2.0"]),
+    ("grpo-vanilla", {}, {"temperature": 0.001}, ["trainer.temperature", "0.001", "0.01 to 2.0"]),
     ("grpo-vanilla", {"max_tokens_per_gpu": 4096}, {}, ["engine.max_tokens_per_gpu", "at least 5120"]),
     (
         "grpo-vanilla",

@@ -131,7 +131,8 @@ def worker(monkeypatch):
     from redraft.train.verl import worker as module
 
     class Engine:
-        def __init__(self, *_):
+        def __init__(self, *_, temperature):
+            self.temperature = temperature
             self.usage = SimpleNamespace(verification_seconds=1.0, decoding_seconds=2.0)
 
     class Grader:
@@ -183,6 +184,14 @@ def test_a_worker_s_groups_are_graded_remembered_and_costed(worker):
     again = unpack_groups(asyncio.run(worker.roll_out([Task(1, 1, 2)], 1)).groups)
     assert [r.tokens.tolist() for r in again[0].rollouts] == [[5, 7], [5, 7]]
     assert again[0].rewards.tolist() == [1, 1]
+
+
+def test_a_worker_s_engine_is_at_the_run_s_temperature(worker):
+    for temperature in (1.0, 0.7):
+        trainer = worker.run.trainer.model_copy(update={"temperature": temperature})
+        worker.run = worker.run.model_copy(update={"trainer": trainer})
+        tools, _ = worker._tools(None, None)
+        assert tools.engine.temperature == temperature
 
 
 def test_what_is_only_measured_is_not_remembered(worker):

@@ -9,7 +9,7 @@ import pytest
 
 from redraft.config.capability import Capability
 from redraft.config.reuse import Speculative
-from redraft.engines.vllm_engine import WORKER, VLLMEngine, seed_of
+from redraft.engines.vllm_engine import WORKER, VLLMEngine, bias_of, seed_of
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import uniforms
@@ -57,8 +57,8 @@ class ScriptedClient:
         return Answer([1] * count, [-0.5] * count, extra_fields={"num_cached_tokens": 16})
 
 
-def make_engine(answer=None, stops=(EOS,), cached=0):
-    return VLLMEngine(ScriptedClient(answer, cached), stops, LONGEST)
+def make_engine(answer=None, stops=(EOS,), cached=0, temperature=1.0):
+    return VLLMEngine(ScriptedClient(answer, cached), stops, LONGEST, temperature=temperature)
 
 
 def ask(engine, score=None, prefix=DRAFT[:2], room=3, numbers=(0.25, 0.5, 1.0)):
@@ -107,6 +107,19 @@ def test_a_continuation_is_sampled_by_the_policy_itself_until_our_stops_only():
     assert continuation.log_probs.dtype == np.float32
     assert (continuation.tokens.tolist(), continuation.log_probs.tolist()) == ([1, 1, 1], [-0.5] * 3)
     assert (continuation.finish, continuation.cached) == (Finish.LENGTH, 16)
+
+
+def test_every_request_of_a_session_is_at_the_engines_temperature():
+    engine = make_engine(cached=4, temperature=0.6)
+
+    async def session():
+        async with engine.session(PROMPT) as opened:
+            await opened.score(DRAFT, top=2)
+            await opened.decode(DRAFT[:2], 3, Inversion(np.array([0.25, 0.5])), FIRST)
+            await opened.decode(DRAFT[:2], 3, HALF, top=2)
+
+    asyncio.run(session())
+    assert [settings["temperature"] for _, _, settings in engine.client.requests] == [0.6] * 6
 
 
 @pytest.mark.parametrize(("last", "finish"), [(EOS, Finish.EOS), (7, Finish.EOS)])
@@ -291,6 +304,15 @@ def test_a_first_token_of_a_residual_is_a_request_with_a_bias_and_the_rest_one_w
     assert (made.tokens.tolist(), made.log_probs.tolist()) == ([1, 1, 1], [-0.5] * 3)
     assert (made.finish, made.cached, made.top) == (Finish.LENGTH, 16, None)
     assert engine.usage.verification_seconds == 0 < engine.usage.decoding_seconds
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_a_bias_is_what_vllm_divides_by_the_temperature_together_with_the_logits(temperature):
+    logits, left = np.array([0.3, -1.0, 2.0, 0.1]), np.array([1.0, 0.25, 1.0, 0.0])
+    bias = bias_of(Residual(np.arange(4), left), temperature)
+    drawn = np.exp((logits + [bias.get(token, 0.0) for token in range(4)]) / temperature)
+    expected = np.exp(logits / temperature) * left
+    np.testing.assert_allclose(drawn / drawn.sum(), expected / expected.sum(), atol=1e-12)
 
 
 @pytest.mark.parametrize(("answer", "room"), [(Answer([EOS], [-1.0]), 3), (Answer([1], [-1.0]), 1)])

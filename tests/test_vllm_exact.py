@@ -1,11 +1,13 @@
 """Exact reuse through requests to vLLM: the law of what is drawn, over servers of an enumerable policy.
 
-The servers compute what vLLM's would: a softmax of biased logits, seeds, and of a prompt the most probable tokens as
-verl's hand them over. A real vLLM stands at the end.
+The servers compute what vLLM's would with our worker: a softmax of biased logits that are divided by the temperature,
+seeds, and of a prompt the most probable tokens as verl's hand them over. A real vLLM stands at the end.
 """
 
 import asyncio
 import importlib.util
+from functools import cache
+from itertools import product
 from random import Random
 from types import SimpleNamespace
 
@@ -32,7 +34,28 @@ SPACE, DRIFT, DRAWS = Space(vocabulary=4, longest=2), 1.5, 500
 POLICIES = [Policy(SPACE, 0, number, DRIFT) for number in (1, 2, 3)]
 METHODS = [ResidualReuse(top=4), ResidualReuse(top=2), ResidualReuse(top=2, lenience=0.5), OneHotReuse(),
            ResidualReuse(top=3, fresh_every=2)]  # fmt: skip
-every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.kind}-{m.retention.top}")
+every_temperature = pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+
+
+def named(method):
+    return f"{method.kind}-{method.retention.top}"
+
+
+every_method = pytest.mark.parametrize("method", METHODS, ids=named)
+
+
+class Tempered(Policy):
+    """Another policy's law at a temperature."""
+
+    def __init__(self, policy, temperature):
+        super().__init__(policy.space)
+        self.policy, self.temperature = policy, temperature
+
+    def law(self, prefix):
+        if prefix not in self._known:
+            weights = self.policy.law(prefix) ** (1 / self.temperature)
+            self._known[prefix] = weights / weights.sum()
+        return self._known[prefix]
 
 
 class Servers:
@@ -40,44 +63,47 @@ class Servers:
 
     def __init__(self, policy, biased=True):
         self.policy, self.biased, self.requests = policy, biased, []
+        self.at = cache(lambda temperature: Tempered(policy, temperature))
 
     def logits(self, response, settings):
+        """As vLLM's sampler has them: first biases, then the temperature."""
         logits = np.log(self.policy.law(tuple(response)))
         for token, bias in settings.get("logit_bias", {}).items() if self.biased else ():
             logits[token] += bias
-        return logits
+        return logits / settings["temperature"]
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
         await asyncio.sleep(0)
         self.requests.append(sampling_params)
         response = prompt_ids[len(PROMPT) :]
-        scored = sampling_params.get("prompt_logprobs")
+        scored, policy = sampling_params.get("prompt_logprobs"), self.at(sampling_params["temperature"])
         if scored is not None:
             first = sampling_params["extra_args"]["scored_from"] + 1 - len(PROMPT)
             return SimpleNamespace(token_ids=[0], log_probs=None, stop_reason="completed",
-                                   extra_fields=self.prompt_log_probs(response, first, scored))  # fmt: skip
+                                   extra_fields=prompt_log_probs(policy, response, first, scored))  # fmt: skip
         random = Random(sampling_params["seed"])
         tokens, log_probs = [], []
         while len(tokens) < sampling_params["max_tokens"] and 0 not in tokens:
             weights = np.exp(self.logits(response + tokens, sampling_params))
             (token,) = random.choices(range(SPACE.vocabulary), weights)
-            log_probs.append(float(np.log(self.policy.law((*response, *tokens))[token])))
+            log_probs.append(float(np.log(policy.law((*response, *tokens))[token])))
             tokens.append(token)
         return SimpleNamespace(token_ids=tokens, log_probs=log_probs, stop_reason="completed", extra_fields={})
 
-    def prompt_log_probs(self, response, first, count):
-        """Those of the tokens from a place on, or of as many most probable ones alone."""
-        ids, rows = [], []
-        for place, token in list(enumerate(response))[first:]:
-            law = self.policy.law(tuple(response[:place]))
-            top = np.argsort(-law, kind="stable")[:count].tolist() if count else [token]
-            ids, rows = [*ids, top], [*rows, np.log(law[top]).tolist()]
-        return {"prompt_ids": [*ids, [0]], "prompt_logprobs": [*rows, [0.0]]}
+
+def prompt_log_probs(policy, response, first, count):
+    """Those of a response's tokens from a place on, or of as many most probable ones alone."""
+    ids, rows = [], []
+    for place, token in list(enumerate(response))[first:]:
+        law = policy.law(tuple(response[:place]))
+        top = np.argsort(-law, kind="stable")[:count].tolist() if count else [token]
+        ids, rows = [*ids, top], [*rows, np.log(law[top]).tolist()]
+    return {"prompt_ids": [*ids, [0]], "prompt_logprobs": [*rows, [0.0]]}
 
 
 class Engine(VLLMEngine):
-    def __init__(self, servers):
-        super().__init__(servers, {0}, len(PROMPT) + SPACE.longest + 1)
+    def __init__(self, servers, temperature=1.0):
+        super().__init__(servers, {0}, len(PROMPT) + SPACE.longest + 1, temperature=temperature)
 
     def run(self, *coroutines):
         async def everything():
@@ -86,16 +112,19 @@ class Engine(VLLMEngine):
         return asyncio.run(everything())
 
 
-def drawn_by(strategy, retention, **servers):
+def drawn_by(strategy, retention, temperature=1.0, **servers):
     """G-test of the last visit, and mean kept tokens."""
-    engines = [Engine(Servers(policy, **servers)) for policy in POLICIES]
+    engines = [Engine(Servers(policy, **servers), temperature) for policy in POLICIES]
     found, kept = counts(last_visit(strategy, retention, engines, SPACE, DRAWS), SPACE)
-    return g_test(found, POLICIES[-1].responses()), kept
+    return g_test(found, Tempered(POLICIES[-1], temperature).responses()), kept
 
 
-@every_method
-def test_three_visits_of_a_changing_policy_end_with_its_law(method):
-    found, kept = drawn_by(strategy(method), method.retention)
+@pytest.mark.parametrize(
+    ("method", "temperature"), [*product(METHODS, [1.0]), *product(METHODS[1:2], [0.6, 1.5])],
+    ids=lambda m: str(m) if isinstance(m, float) else named(m),
+)  # fmt: skip
+def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature):
+    found, kept = drawn_by(strategy(method), method.retention, temperature)
     assert not found.wrong, found
     assert kept > 0.1
 
@@ -108,20 +137,21 @@ def test_another_law_is_found(fault):
 
 
 @pytest.mark.parametrize("top", [1, 2, 3, 4])
-def test_a_token_is_kept_or_drawn_with_the_policys_law_exactly(top):
+@every_temperature
+def test_a_token_is_kept_or_drawn_with_the_policys_law_exactly(top, temperature):
     """All drafts of one token, all uniforms of acceptance by halves of the chance, all first tokens of the servers."""
     earlier, now = POLICIES[:2]
-    q, p = earlier.law(()), now.law(())
+    q, p = (Tempered(policy, temperature).law(()) for policy in (earlier, now))
     stored = np.argsort(-q, kind="stable")[:top].astype(np.int32)[None]
     made = np.zeros(SPACE.vocabulary)
     for token in range(SPACE.vocabulary):
-        chance, behind = judged(token, q, stored, now)
+        chance, behind = judged(token, q, stored, now, temperature)
         made[token] += q[token] * chance
         made += q[token] * (1 - chance) * behind
     assert distance(made, p) < 1e-6, "float32"
 
 
-def judged(token, q, stored, policy):
+def judged(token, q, stored, policy, temperature):
     """Probability that a draft of one token is kept, and the law of the token that the servers draw else."""
     servers, found = Servers(policy), {}
 
@@ -132,7 +162,7 @@ def judged(token, q, stored, policy):
 
     draft = Rollout(0, 0, np.array([token], np.int32), np.log(q[[token]]).astype(np.float32), np.zeros(1, np.int32),
                     Finish.LENGTH, top=TopLaw(stored, np.log(q[stored]).astype(np.float32)))  # fmt: skip
-    engine, memory = Engine(servers), new_memory(visits=1, top=stored.shape[1])
+    engine, memory = Engine(servers, temperature), new_memory(visits=1, top=stored.shape[1])
     tools = Tools(engine, no_reward, memory, Meter(), Streams(0, 0), {0: PROMPT}, 1)
     engine.run(complete(draft, Task(0, 1, 1), tools, by_stored_laws(Half())))
     drawing = next(r for r in servers.requests if "seed" in r)
@@ -206,19 +236,29 @@ FEW = 1000
 
 @pytest.fixture(scope="module")
 def served():
-    """Engines of a real vLLM with the policies of three visits, and the law of the last."""
+    """Engines of a real vLLM with the policies of three visits, and the law of the last at a temperature."""
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     models = drifting(SPACE, 3, 0.08, seed=6)
     with vllm_samplers.serving(models, SPACE) as engines:
-        yield engines, ModelPolicy(SPACE, models[-1])
+        yield engines, lambda temperature: ModelPolicy(SPACE, models[-1], temperature)
+
+
+ALL = list(vllm_samplers.samplers())
+TEMPERED = [s for s in ALL if s.name in ("vanilla", "residual, top 2", "block", "planted: half a residual")]
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("sampler", vllm_samplers.samplers(), ids=lambda s: s.name)
-def test_vllm_draws_from_the_policys_law_and_what_does_not_is_found(sampler, served):
+@pytest.mark.parametrize(
+    ("sampler", "temperature"), [*product(ALL, [1.0]), *product(TEMPERED, [0.6, 1.5])],
+    ids=lambda s: str(s) if isinstance(s, float) else s.name,
+)  # fmt: skip
+def test_vllm_draws_from_the_policys_law_and_what_does_not_is_found(sampler, temperature, served):
     """The published rule and the planted fault leave these policies' law by 0.15 to 0.28, so that few draws do."""
-    found = vllm_samplers.audit(sampler, *served, FEW, SPACE)
+    engines, law = served
+    for engine in engines:
+        engine.temperature = temperature
+    found = vllm_samplers.audit(sampler, engines, law(temperature), FEW, SPACE)
     assert found.passes, found
     assert found.tested.draws == FEW
     assert (found.kept > 0.05) is (sampler.name != "vanilla")

@@ -2,18 +2,19 @@
 
 import importlib.util
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, cycle
 from types import MethodType
 
 import numpy as np
 import pytest
+import torch
 
 from redraft.config import TinyModel
 from redraft.engines.laws import LOGITS_AT_ONCE
 from redraft.engines.vllm_engine import SCORING, VLLMEngine
 from redraft.errors import UserError
 from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
-from redraft.rollout.engine import Inversion
+from redraft.rollout.engine import Inversion, Residual
 from redraft.rollout.streams import stream
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -90,22 +91,21 @@ def asked(vllm, sequences, **settings):
     return vllm.run(*map(one, sequences))
 
 
-def scored(vllm, pairs, top=0):
+def scored(vllm, pairs, top=0, temperatures=(1.0,)):
     """Scores of drafts behind prompts by sessions that run together, and how many requests they made."""
-    engine, requests = VLLMEngine(vllm, (), LONGEST), []
+    engines, requests = [VLLMEngine(vllm, (), LONGEST, temperature=each) for each in temperatures], []
     generate = vllm.generate
 
     async def counted(request_id, **request):
         requests.append(len(request["prompt_ids"]))
         return await generate(request_id, **request)
 
-    engine.client = type("Client", (), {"generate": staticmethod(counted)})()
-
-    async def one(prompt, draft):
+    async def one(engine, prompt, draft):
+        engine.client = type("Client", (), {"generate": staticmethod(counted)})()
         async with engine.session(prompt.tolist()) as session:
             return await session.score(draft, top=top)
 
-    return vllm.run(*(one(*pair) for pair in pairs)), requests
+    return vllm.run(*(one(*each) for each in zip(cycle(engines), *zip(*pairs, strict=True)))), requests
 
 
 def whole_laws(vllm, prompt, draft):
@@ -130,6 +130,42 @@ def test_scores_are_those_of_vllms_own_method(vllm, monkeypatch):
             if top:
                 np.testing.assert_array_equal(scores.top.tokens, np.argsort(-laws)[:, :top])
                 np.testing.assert_allclose(scores.top.log_probs, -np.sort(-laws)[:, :top], atol=1e-5)
+
+
+def at(laws, temperature):
+    """Logarithms of laws, (n, vocabulary), at a temperature."""
+    return torch.from_numpy(laws / temperature).log_softmax(-1).numpy()
+
+
+@served("in chunks")
+def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm):
+    temperatures = (0.6, 1.0, 1.5)
+    pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 60)) for n in (20, 25, 30, 35, 40, 45)]
+    found, _ = scored(vllm, pairs, 3, temperatures)
+    for temperature, pair, scores in zip(cycle(temperatures), pairs, found, strict=False):
+        law = at(whole_laws(vllm, *pair), temperature)
+        np.testing.assert_allclose(scores.top.log_probs, -np.sort(-law)[:, :3], atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+def test_what_is_sampled_has_the_policys_log_probability_at_its_temperature_without_a_bias(temperature, vllm):
+    """All tokens but the three least probable are biased away, so that one of these is drawn."""
+    prompt = tokens_of("prompt", 20)
+    (law,) = at(whole_laws(vllm, prompt, np.array([2])), temperature)
+    few = np.argsort(law)[:3]
+    left = np.zeros(VOCABULARY)
+    left[few] = 1.0
+    engine = VLLMEngine(vllm, (), LONGEST, temperature=temperature)
+
+    async def one(first, uniform):
+        async with engine.session(prompt.tolist()) as session:
+            return await session.decode(np.zeros(0, np.int32), 1, Inversion(np.full(2, uniform)), first)
+
+    numbers, residual = np.linspace(0.01, 0.99, 8), Residual(np.arange(VOCABULARY, dtype=np.int32), left)
+    for first in (None, residual):
+        for made in vllm.run(*(one(first, uniform) for uniform in numbers)):
+            assert first is None or made.tokens[0] in few
+            np.testing.assert_allclose(made.log_probs[0], law[made.tokens[0]], atol=1e-5)
 
 
 @pytest.mark.parametrize("prompt", [2, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2, 2 * BLOCK, 2 * BLOCK + 1])
@@ -265,6 +301,19 @@ def test_an_aborted_request_leaves_no_answer_behind(vllm):
 def test_a_stock_worker_is_refused(vllm):
     with pytest.raises(UserError, match="worker_cls"):
         scored(vllm, [(tokens_of("prompt", 20), tokens_of("draft", 20))])
+
+
+@served("by a stock worker")
+def test_log_probabilities_of_a_stock_worker_are_refused_at_another_temperature(vllm):
+    def sampled(**settings):
+        return vllm.generate("r", prompt_ids=[3], sampling_params=SCORING | settings)
+
+    for settings in ({"logprobs": True}, {"prompt_logprobs": 0}):
+        vllm.run(sampled(temperature=1.0, **settings))
+        with pytest.raises(UserError, match="at temperature 1 only") as error:
+            vllm.run(sampled(temperature=0.6, **settings))
+        assert (error.value.key, error.value.value) == ("worker_cls", "auto")
+    vllm.run(sampled(temperature=0.6))
 
 
 def test_a_continuation_finds_what_was_scored(vllm):

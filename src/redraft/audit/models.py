@@ -49,11 +49,12 @@ class ModelPolicy(Policy):
     Args:
         space: of its responses.
         model: with at least the space's vocabulary; further tokens must have no mass.
+        temperature: by which logits are divided.
     """
 
-    def __init__(self, space: Space, model: PreTrainedModel) -> None:
+    def __init__(self, space: Space, model: PreTrainedModel, temperature: float = 1.0) -> None:
         super().__init__(space)
-        self._model = model
+        self._model, self._temperature = model, temperature
 
     def law(self, prefix: Response) -> np.ndarray:
         """Law of the token behind a prefix, float64 (vocabulary,)."""
@@ -67,5 +68,5 @@ class ModelPolicy(Policy):
             prefixes = list(product(range(1, self.space.vocabulary), repeat=length))
             with torch.no_grad():
                 logits = self._model(torch.tensor([[*PROMPT, *prefix] for prefix in prefixes])).logits[:, -1].double()
-            found |= dict(zip(prefixes, logits.softmax(-1).numpy(), strict=True))
+            found |= dict(zip(prefixes, (logits / self._temperature).softmax(-1).numpy(), strict=True))
         return found

@@ -140,13 +140,18 @@ ENGINES: dict[str, Callable[..., TorchEngine]] = {"torch": TorchEngine, "torch, 
 ENGINES_CAN = {"torch": TorchEngine.capabilities, "torch, self-speculating": SelfSpeculativeEngine.capabilities}
 
 
-def audit(sampler: Sampler, models: Sequence[PreTrainedModel], draws: int = DRAWS, space: Space = SPACE) -> Drawn:
-    """Draw with a sampler over visits of these policies, and test the last visit's responses."""
-    options = {"stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024}
+def audit(
+    sampler: Sampler, models: Sequence[PreTrainedModel], draws: int = DRAWS, space: Space = SPACE,
+    temperature: float = 1.0,
+) -> Drawn:  # fmt: skip
+    """Draw with a sampler over visits of these policies at a temperature, and test the last visit's responses."""
+    options = {
+        "stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024, "temperature": temperature,
+    }  # fmt: skip
     engines = [ENGINES[sampler.engine](model, **options) for model in models]
     drawn = last_visit(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
     found, kept = counts(drawn, space)
-    return Drawn(sampler, g_test(found, ModelPolicy(space, models[-1]).responses()), kept)
+    return Drawn(sampler, g_test(found, ModelPolicy(space, models[-1], temperature).responses()), kept)
 
 
 def policies() -> list[PreTrainedModel]:

@@ -30,10 +30,11 @@ class Served(VLLMEngine):
         local: vLLM in this process.
         model: the policy.
         longest: tokens of a response.
+        temperature: as of `VLLMEngine`.
     """
 
-    def __init__(self, local: "LocalVLLM", model: PreTrainedModel, longest: int) -> None:
-        super().__init__(local, {0}, len(PROMPT) + longest + 1)
+    def __init__(self, local: "LocalVLLM", model: PreTrainedModel, longest: int, temperature: float = 1.0) -> None:
+        super().__init__(local, {0}, len(PROMPT) + longest + 1, temperature=temperature)
         self._local, self._model = local, model
 
     def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
@@ -49,15 +50,17 @@ def samplers() -> Iterator[Sampler]:
 
 
 @contextmanager
-def serving(models: Sequence[PreTrainedModel], space: Space = SPACE) -> Iterator[list[Served]]:
-    """Engines of the visits, over one vLLM that is closed at the end."""
+def serving(
+    models: Sequence[PreTrainedModel], space: Space = SPACE, temperature: float = 1.0
+) -> Iterator[list[Served]]:
+    """Engines of the visits at a temperature, over one vLLM that is closed at the end."""
     from redraft.engines.vllm_local import LocalVLLM  # seconds, which the collection of tests need not wait for
 
     with tempfile.TemporaryDirectory() as folder:
         models[0].save_pretrained(folder)
         local = LocalVLLM(folder, len(PROMPT) + space.longest + 1)
         try:
-            yield [Served(local, model, space.longest) for model in models]
+            yield [Served(local, model, space.longest, temperature) for model in models]
         finally:
             local.close()
 

@@ -1,7 +1,7 @@
 """`redraft audit`: do rules and samplers have the policy's law? (docs/exact-reuse.md)"""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,18 +28,21 @@ def audit(
         list[Part] | None, typer.Argument(help="rules, samplers, vllm-samplers or vllm; first two if none.")
     ] = None,
     draws: Annotated[int, typer.Option(help="Responses of each sampler; 0 for as many as the power needs.", min=0)] = 0,
+    temperature: Annotated[float, typer.Option(help="Of what the samplers draw.", min=0.01, max=2)] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Test whether rules and samplers draw from the policy's law; a wrong one ends in exit code 1."""
     tables: dict[Part, tuple[str, list[dict[str, Any]], bool]] = {}
-    for part in dict.fromkeys(parts or [Part.RULES, Part.SAMPLERS]):
+    chosen = list(dict.fromkeys(parts or [Part.RULES, Part.SAMPLERS]))
+    _refuse_temperature(temperature, chosen)
+    for part in chosen:
         match part:
             case Part.RULES:
                 tables[part] = _rules()
             case Part.SAMPLERS:
-                tables[part] = _samplers(draws)
+                tables[part] = _samplers(draws, temperature)
             case Part.VLLM_SAMPLERS:
-                tables[part] = _vllm_samplers(draws)
+                tables[part] = _vllm_samplers(draws, temperature)
             case Part.VLLM:
                 tables[part] = _vllm()
         if not as_json:
@@ -48,10 +51,19 @@ def audit(
             typer.echo(f"{note}\n\n{table(list(rows[0]), printed, left=['engine', 'law'], wraps=['sampler'])}\n")
     if as_json:
         rows = [{"part": str(part)} | row for part, (_, rows, _) in tables.items() for row in rows]
-        asked = {"parts": [str(part) for part in tables], "draws": draws}
+        asked = {"parts": [str(part) for part in tables], "draws": draws, "temperature": temperature}
         typer.echo(document("audit", asked, rows, [note for note, *_ in tables.values()]))
     if not all(passed for *_, passed in tables.values()):
         sys.exit(1)
+
+
+def _refuse_temperature(temperature: float, parts: Sequence[Part]) -> None:
+    from redraft.errors import UserError
+
+    for part in parts:
+        if temperature != 1 and part not in (Part.SAMPLERS, Part.VLLM_SAMPLERS):
+            raise UserError(f"the part {part} knows no temperature", key="--temperature", value=temperature,
+                            allowed=f"1, or the parts {Part.SAMPLERS} and {Part.VLLM_SAMPLERS}")  # fmt: skip
 
 
 def _cell(value: Any) -> str:
@@ -77,20 +89,21 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
     return note, rows, all(f.passes for f in found)
 
 
-def _samplers(draws: int) -> tuple[str, list[dict[str, Any]], bool]:
+def _samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.audit import samplers
 
     draws, models = draws or samplers.DRAWS, samplers.policies()
-    return _drawn(samplers.samplers(), lambda sampler: samplers.audit(sampler, models, draws), draws)
+    audited = lambda sampler: samplers.audit(sampler, models, draws, temperature=temperature)  # noqa: E731
+    return _drawn(samplers.samplers(), audited, draws)
 
 
-def _vllm_samplers(draws: int) -> tuple[str, list[dict[str, Any]], bool]:
+def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     _require_vllm(Part.VLLM_SAMPLERS)
     from redraft.audit import models, samplers, vllm_samplers
 
     draws, policies = draws or samplers.DRAWS, samplers.policies()
-    law = models.ModelPolicy(samplers.SPACE, policies[-1])
-    with vllm_samplers.serving(policies) as engines:
+    law = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
+    with vllm_samplers.serving(policies, temperature=temperature) as engines:
         return _drawn(vllm_samplers.samplers(), lambda one: vllm_samplers.audit(one, engines, law, draws), draws)
 
 

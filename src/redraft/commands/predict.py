@@ -20,9 +20,9 @@ MEANT = (
     "scoring over that of decoding; time: of decoding a new response; ±: half of a 95 % interval over prompts."
 )
 ASSUMED = (
-    "Assumed: drafts are the responses of the last visit, sampled at temperature 1 without top-p, and none has been "
-    "reused before. The policy was trained on these drafts, as in a run, so that exact rules but one-hot have the "
-    "policy's law only as far as that does not matter (docs/exact-reuse.md)."
+    "Assumed: drafts are the responses of the last visit, sampled without top-p, and none has been reused before. The "
+    "policy was trained on these drafts, as in a run, so that exact rules but one-hot have the policy's law only as "
+    "far as that does not matter (docs/exact-reuse.md)."
 )
 
 
@@ -32,6 +32,7 @@ def predict(
     stop: Annotated[int | None, typer.Option("--to", help="Steps behind a run's current policy.", min=1)] = None,
     policy: Annotated[Path | None, typer.Option(help="Folder of the current policy, for a file.")] = None,
     drafter: Annotated[Path | None, typer.Option(help="Folder of the policy that sampled a file's drafts.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of a file's drafts; 1 if empty.", min=0.01)] = None,
     rules: Annotated[str, typer.Option(help="Kinds of `reuse`, with commas; all if empty.")] = "",
     lenience: Annotated[str, typer.Option(help="Of the published rule, with commas.")] = "1,e^0.2,e^0.5",
     top: Annotated[int, typer.Option(help="Most probable tokens of a law that are stored.", min=1)] = 32,
@@ -49,15 +50,16 @@ def predict(
 
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
     judged = chosen(candidates(_leniences(lenience), top), kinds)
-    asked = source(path, start, stop, policy, drafter)
+    asked = source(path, start, stop, policy, drafter, temperature)
     current, earlier = load_policies(asked, device, path)
-    positions = read_positions(asked.saved.drafts, asked.saved.prompts, current, earlier, top)
+    positions = read_positions(asked.saved.drafts, asked.saved.prompts, current, earlier, top, asked.temperature)
     far = distance(positions, asked.drafter)
     found = predicted(asked.saved, positions, judged, speed)
     if as_json:
         options = {
             "path": path, "policy": asked.policy, "drafter": asked.drafter, "from": start, "to": stop, "rules": kinds,
             "lenience": lenience, "top": top, "scoring": scoring, "decoding": decoding,
+            "temperature": asked.temperature,
         }  # fmt: skip
         notes = [_judged(asked), _checked(far), ASSUMED]
         typer.echo(document("predict", options, [each.row() for each in found], notes))

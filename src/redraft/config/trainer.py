@@ -47,6 +47,9 @@ class Trainer(Config):
     """Maximum prompt length, tokens; a longer prompt is an error under verl."""
     max_response_tokens: int = Field(ge=1)
     """Maximum response length, tokens, with the end-of-sequence token."""
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Temperature of rollouts. Logits are divided by it wherever training needs a law: where tokens are sampled and
+    drafts are verified, and in the log-probabilities of policy and reference policy. Evaluation has its own."""
     reward: Reward = "last_box"
     """`last_box` reads the last box alone; `boxed_or_numeric`, as SPEC-RL's paper, without a box the last number;
     `release`, as its release, all LaTeX of the response. Evaluation always grades the last box."""

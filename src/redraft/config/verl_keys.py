@@ -55,9 +55,9 @@ SITE_KEYS = (
 )
 """Keys that concern execution only, each with all keys below it."""
 
-SAMPLING = "nothing: rollouts are sampled at temperature 1, without top-p or top-k"
+SAMPLING = "nothing: rollouts are sampled without top-p or top-k"
 SET_BY = {
-    "actor_rollout_ref.rollout.temperature": f"{SAMPLING}; vLLM's log-probabilities of drafts know no temperature",
+    "actor_rollout_ref.rollout.temperature": "trainer.temperature",
     "actor_rollout_ref.rollout.top_p": SAMPLING,
     "actor_rollout_ref.rollout.top_k": SAMPLING,
     "actor_rollout_ref.rollout.n": "trainer.group_size",

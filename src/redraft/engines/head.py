@@ -23,13 +23,14 @@ class Head:
 
     Args:
         model: a transformers model whose head is one linear layer, with or without scaled or soft-capped logits.
+        temperature: of its laws, above 0; logits are as the model makes them.
 
     Attributes:
         vocabulary: number of logits.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._linear, config = model.get_output_embeddings(), model.config
+    def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
+        self._linear, config, self.temperature = model.get_output_embeddings(), model.config, temperature
         self.vocabulary: int = config.vocab_size
         self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -43,9 +44,9 @@ class Head:
             logits = self._cap * torch.tanh(logits / self._cap)
         return logits
 
-    def laws(self, hidden: torch.Tensor, temperature: float = 1.0) -> Iterator[tuple[slice, torch.Tensor]]:
+    def laws(self, hidden: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """Positions, and log-probabilities of all tokens there; see `redraft.engines.laws.laws`."""
-        return laws(self, self.vocabulary, hidden, temperature)
+        return laws(self, self.vocabulary, hidden, self.temperature)
 
     def log_probs(
         self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool = False

@@ -44,7 +44,7 @@ def chunks(count: int, logits: int, vocabulary: int) -> Iterator[slice]:
 
 
 def given_log_probs(
-    head: LogitsOf, vocabulary: int, hidden: torch.Tensor, tokens: torch.Tensor, top: int = 0
+    head: LogitsOf, vocabulary: int, hidden: torch.Tensor, tokens: torch.Tensor, top: int = 0, temperature: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of one token and of the most probable ones at each position.
 
@@ -54,13 +54,14 @@ def given_log_probs(
         hidden: (n, size).
         tokens: int64 (n,), the token that is asked for at each.
         top: most probable tokens to report beside it.
+        temperature: above 0.
 
     Returns:
         Tokens, int64, and their log-probabilities, float32, both (n, 1 + top): the given one, then the most probable
         ones in order.
     """
     ids, log_probs = [], []
-    for places, law in laws(head, vocabulary, hidden):
+    for places, law in laws(head, vocabulary, hidden, temperature):
         asked, largest = tokens[places, None], law.topk(top)
         ids.append(torch.cat([asked, largest.indices], 1))
         log_probs.append(torch.cat([law.gather(1, asked), largest.values], 1))

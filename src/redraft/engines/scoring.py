@@ -13,22 +13,19 @@ from redraft.rollout.engine import Scores
 from redraft.rollout.types import TopLaw
 
 
-def scores_of(
-    head: Head, hidden: torch.Tensor, batch: Sequence[Row], temperature: float, starts: Sequence[int]
-) -> list[Scores]:
+def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], starts: Sequence[int]) -> list[Scores]:
     """Scores of the drafts or chunks in a batch; only their own positions pass through the head.
 
     Args:
         head: of the model.
         hidden: (rows, width, size), of prompts and drafts, padded on the right.
         batch: sessions that asked for scores.
-        temperature: above 0.
         starts: position of each row's first hidden state; at most that before its chunk.
     """
     places = [_before_each(row, start) for row, start in zip(batch, starts, strict=True)]
     states = torch.cat([of_row[place] for of_row, place in zip(hidden, places, strict=True)])
     asked = _Asked([row.scoring for row in batch], hidden.device)
-    found = [asked.read(law, places) for places, law in head.laws(states, temperature)]
+    found = [asked.read(law, places) for places, law in head.laws(states)]
     return asked.answers([torch.cat(column).cpu().numpy() for column in zip(*found, strict=True)])
 
 

@@ -70,7 +70,7 @@ class TorchEngine:
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
         refuse_other_heads(model)
-        self.model, self.head = model, Head(model)
+        self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
         self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
         self.temperature, self.top_p, self.truncates = temperature, top_p, top_p < 1 or temperature == 0
@@ -254,7 +254,7 @@ class TorchEngine:
 
     def _answer_scores(self, batch: list[Row], hidden: torch.Tensor, starts: list[int]) -> None:
         """Answer sessions, of whose tokens from `starts` on these are the hidden states."""
-        for row, scores in zip(batch, scores_of(self.head, hidden, batch, self.temperature, starts), strict=True):
+        for row, scores in zip(batch, scores_of(self.head, hidden, batch, starts), strict=True):
             self.usage.scored_tokens += len(scores.log_probs)
             assert isinstance(row.asked, Scoring)
             _answer(row.asked.answer, scores)
@@ -279,7 +279,7 @@ class TorchEngine:
         """
         width = tokens.shape[1]
         span = self.cache.decode(positions, int(positions.max()) + width, width)
-        return log_probs_of(self.head(self._behind(tokens, positions, span)), self.temperature or 1.0)
+        return log_probs_of(self.head(self._behind(tokens, positions, span)), self.head.temperature)
 
     def _behind(self, tokens: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
         """Hidden states, (rows, n, size), of tokens behind what the first `span` slots hold; others as of `_laws`."""

@@ -1,13 +1,14 @@
 """Sessions on vLLM, through a client of its servers such as verl's: one request scores a draft, another goes on.
 
 A third one between them samples the first token where its law is a residual: p times what is left of each token is the
-softmax of logits with the logarithm of that added, which is vLLM's `logit_bias`. A bias is for all tokens of a request,
-so that the first one has a request of its own.
+softmax of logits with the logarithm of that added, which is vLLM's `logit_bias`. vLLM adds a bias before it divides by
+the temperature, so that the logarithm is multiplied by that. A bias is for all tokens of a request, so that the first
+one has a request of its own.
 
-The servers' worker is ours (`redraft.engines.vllm_worker`): it scores the draft's positions alone. What comes from the
-prefix cache it cannot score. The prompt may; a draft's beginning that another draft in the cache has too is scored by a
-second request, which ends with it and does not read the cache. Together they compute as much as one request that reads
-nothing.
+The servers' worker is ours (`redraft.engines.vllm_worker`): it scores the draft's positions alone, and all its
+log-probabilities are at the temperature of the request, where vLLM's own are at 1. What comes from the prefix cache it
+cannot score. The prompt may; a draft's beginning that another draft in the cache has too is scored by a second request,
+which ends with it and does not read the cache. Together they compute as much as one request that reads nothing.
 
 A further chunk of a draft is another request, which finds prompt and earlier chunks in the cache. The cache holds whole
 blocks, and the token before the chunk, whose law is that of the chunk's first token, must not be in one. So chunks end
@@ -19,8 +20,7 @@ for by scoring them behind what is known, which counts as verification.
 All requests of a session carry the same id, so that a load balancer sends them to the same server, where the second
 finds what the first computed in the prefix cache.
 
-Only the policy itself is sampled and scored: there is no temperature and no top-p to set, because vLLM's
-log-probabilities of a prompt ignore both, and a ratio to anything else would be wrong without an error.
+There is no top-p to set: a truncated law has no ratio to another.
 
 vLLM draws its own random numbers, from a seed for each request. The seed is made of the first of a session's uniforms:
 tokens differ from those of the engine in this process, but are the same whenever a step is done again. On a CPU vLLM
@@ -44,16 +44,19 @@ from redraft.errors import UserError
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLaw
 
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "detokenize": False}
-"""The policy itself, as tokens."""
+SAMPLING = {"top_p": 1.0, "top_k": -1, "detokenize": False}
+"""The whole law, as tokens."""
 SCORING = {**SAMPLING, "max_tokens": 1, "logprobs": False, "flat_logprobs": True}
 """Log-probabilities of the prompt; one token must be sampled, and is thrown away."""
 WORKER = "redraft.engines.vllm_worker.ScoringWorker"
 """`worker_cls` of vLLM's servers."""
 BLOCK = 16
 """Divides vLLM's block sizes on every platform."""
+TEMPERATURES = (0.01, 2.0)
+"""Lowest and highest temperature; a lower one would be raised by vLLM without an error."""
 LEAST_BIAS = -1000.0
-"""Bias of a token of which nothing is left. Not -inf, so that p itself is drawn from where nothing of any token is."""
+"""Bias of a token of which nothing is left, at temperature 1. Not -inf, so that p itself is drawn from where nothing of
+any token is."""
 
 
 class Output(Protocol):
@@ -86,15 +89,17 @@ class VLLMEngine:
             to spare: at least prompt + response + 1. Their `max_logprobs` must cover what is asked of tops.
         clock: seconds, for the usage; wall seconds, unless vLLM computes in this process.
         chunk: draft tokens scored by a request for who asks for chunks, up to `BLOCK` fewer; None for whole drafts.
+        temperature: of samples and of all log-probabilities, in `TEMPERATURES`.
     """
 
     capabilities = frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
 
     def __init__(
         self, client: Client, stops: Collection[int], max_length: int, clock: Callable[[], float] = time.perf_counter,
-        chunk: int | None = None,
+        chunk: int | None = None, temperature: float = 1.0,
     ) -> None:  # fmt: skip
         self.client, self.stops, self.max_length = client, frozenset(stops), max_length
+        self.temperature = temperature
         self.verification, self.decoding = _Stopwatch(clock), _Stopwatch(clock)
         self.scored_tokens, self.chunk = 0, chunk
 
@@ -183,7 +188,8 @@ class VLLMSession:
 
     async def _sample_residual(self, prefix: np.ndarray, room: int, draws: Inversion, first: Residual) -> Continuation:
         """Sample a first token from a residual, and the others by the policy behind it."""
-        one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias_of(first))
+        bias = bias_of(first, self._engine.temperature)
+        one = await self._sample(prefix, 1, draws.uniforms[0], logit_bias=bias)
         if room == 1 or one.finish is Finish.EOS:
             return one
         rest = await self._sample(np.concatenate([prefix, one.tokens]), room - 1, draws.uniforms[1])
@@ -211,7 +217,8 @@ class VLLMSession:
                 "prompt and response are too long for vLLM's servers", key="max_model_len",
                 value=self._engine.max_length, allowed=f"at least {len(tokens) + room}, or shorter responses",
             )  # fmt: skip
-        output = await self._engine.client.generate(self._request_id, prompt_ids=tokens, sampling_params=dict(settings))
+        params = settings | {"temperature": self._engine.temperature}
+        output = await self._engine.client.generate(self._request_id, prompt_ids=tokens, sampling_params=params)
         if output.stop_reason == "aborted" or not output.token_ids:
             raise RuntimeError(f"vLLM aborted a request behind {len(tokens)} tokens; its answer is not whole")
         return output
@@ -257,10 +264,10 @@ def continuation_of(output: Output, stops: Collection[int], limit: int) -> Conti
     )  # fmt: skip
 
 
-def bias_of(first: Residual) -> dict[int, float]:
-    """What is added to the logits of tokens, by which p becomes what is left of it."""
+def bias_of(first: Residual, temperature: float = 1.0) -> dict[int, float]:
+    """What is added to the logits of tokens, by which p at a temperature becomes what is left of it."""
     with np.errstate(divide="ignore"):
-        biases = np.maximum(np.log(first.left), LEAST_BIAS)
+        biases = temperature * np.maximum(np.log(first.left), LEAST_BIAS)
     return {token: bias for token, bias in zip(first.tokens.tolist(), biases.tolist(), strict=True) if bias < 0}
 
 

@@ -77,7 +77,9 @@ class LocalVLLM:
             "worker_cls": WORKER, "max_logprobs": -1,  # as many as the model has tokens
             "skip_tokenizer_init": True, "disable_log_stats": True, "use_tqdm_on_load": False,
         }  # fmt: skip
-        self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **(arguments | settings)))
+        arguments |= settings
+        self._worker = arguments["worker_cls"]
+        self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **arguments))
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by one that does nothing
         self._numbers = itertools.count()
         self._answers: dict[str, asyncio.Future[RequestOutput]] = {}
@@ -113,9 +115,17 @@ class LocalVLLM:
         return True
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> LocalOutput:
-        """Serve one request as a verl server does; `logprobs` says whether sampled tokens come with theirs."""
+        """Serve one request as a verl server does; `logprobs` says whether sampled tokens come with theirs.
+
+        Raises:
+            UserError: for log-probabilities at a temperature other than 1, if the worker is not ours.
+        """
         settings = sampling_params | {"logprobs": 0 if sampling_params.get("logprobs") else None}
         params = SamplingParams(**settings, output_kind=RequestOutputKind.FINAL_ONLY)
+        asked = {params.logprobs, params.prompt_logprobs} != {None}
+        if asked and params.temperature != 1 and self._worker != WORKER:
+            raise UserError("vLLM's own worker gives log-probabilities at temperature 1 only", key="worker_cls",
+                            value=self._worker, allowed=WORKER)  # fmt: skip
         name = f"{request_id}-{next(self._numbers)}"
         answer = self._answers[name] = asyncio.get_running_loop().create_future()
         self.engine.add_request(name, tokens_input(prompt_ids), params)

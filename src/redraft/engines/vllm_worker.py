@@ -1,9 +1,14 @@
 """vLLM's worker, whose model runner scores a draft's positions alone, with a few rows of the law in memory at a time.
 
 vLLM's own runner normalises the law of every position of prompt and draft at once. This one takes the place of a single
-method of it, and is installed by vLLM's setting `worker_cls` (`redraft.engines.vllm_engine.WORKER`). Requests and
-answers keep their form: `prompt_logprobs` says how many of the most probable tokens are asked for beside the prompt's
-own, and `extra_args` from which position on (`scored_from`, 0 if it is left out). An answer has the rows from there on.
+method of it, and is installed by vLLM's setting `worker_cls` (`redraft.engines.vllm_engine.WORKER`).
+
+All log-probabilities are at the temperature of their request, those of prompts and those of sampled tokens. vLLM's own
+are at temperature 1 (`raw_logprobs`), or of sampled tokens with biases in them (`processed_logprobs`).
+
+Requests and answers keep their form: `prompt_logprobs` says how many of the most probable tokens are asked for beside
+the prompt's own, and `extra_args` from which position on (`scored_from`, 0 if it is left out). An answer has the rows
+from there on.
 
 A request may read the prefix cache (`skip_reading_prefix_cache=False`). Positions that were found there are not
 computed, so that their rows are NaN.
@@ -16,7 +21,9 @@ from typing import Any
 
 import torch
 from vllm.platforms import current_platform
-from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.sampler import Sampler
 
 from redraft.engines.laws import given_log_probs
 
@@ -37,6 +44,7 @@ class Scored:
         rows: places in the answer that the step fills.
         hidden: int64, their places among the step's hidden states.
         tokens: int64, the tokens behind them.
+        temperature: of the request; 1 for one that takes the most probable token.
         whole: true if the prompt ends in this step.
     """
 
@@ -44,7 +52,30 @@ class Scored:
     rows: slice
     hidden: torch.Tensor
     tokens: torch.Tensor
+    temperature: float
     whole: bool
+
+
+class PolicySampler(Sampler):
+    """vLLM's sampler, whose raw log-probabilities are of the policy at each request's temperature, without biases."""
+
+    _temperatures: torch.Tensor | None = None
+
+    def forward(
+        self, logits: torch.Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any
+    ) -> SamplerOutput:
+        """Sample as vLLM does."""
+        self._temperatures = sampling_metadata.temperature
+        try:
+            return super().forward(logits, sampling_metadata, *args, **kwargs)
+        finally:
+            self._temperatures = None
+
+    def compute_logprobs(self, logits: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities, float32; at temperature 1 for requests that take the most probable token."""
+        if self._temperatures is not None:
+            logits = self.apply_temperature(logits.to(torch.float32, copy=True), self._temperatures, all_random=False)
+        return super().compute_logprobs(logits)
 
 
 class ScoringRunner(ModelRunner):
@@ -52,6 +83,7 @@ class ScoringRunner(ModelRunner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.sampler = PolicySampler(self.model_config.logprobs_mode, self.model_config.use_fp64_gumbel)
         self._answers: dict[str, LogprobsTensors] = {}
 
     def _get_prompt_logprobs_dict(
@@ -61,7 +93,8 @@ class ScoringRunner(ModelRunner):
         asked = self.num_prompt_logprobs
         self._answers = {name: answer for name, answer in self._answers.items() if name in asked}
         parts = {name: self._part(name, num_scheduled_tokens[name]) for name in asked if name in num_scheduled_tokens}
-        self._fill(hidden_states, [part for part in parts.values() if len(part.tokens)])
+        for temperature in {part.temperature for part in parts.values()}:
+            self._fill(hidden_states, [p for p in parts.values() if len(p.tokens) and p.temperature == temperature])
         ended = {name: part.answer for name, part in parts.items() if part.whole}
         for name in ended:
             del asked[name], self._answers[name]
@@ -79,18 +112,20 @@ class ScoringRunner(ModelRunner):
         shift = self.query_start_loc.np[self.input_batch.req_id_to_index[name]].item() - begin
         return Scored(
             self._answers[name], slice(low - first, high - first), torch.arange(low + shift, high + shift),
-            torch.tensor(tokens[low + 1 : high + 1], dtype=torch.int64), whole=begin + count >= len(tokens),
+            torch.tensor(tokens[low + 1 : high + 1], dtype=torch.int64), request.sampling_params.temperature or 1.0,
+            whole=begin + count >= len(tokens),
         )  # fmt: skip
 
     def _fill(self, hidden_states: torch.Tensor, parts: list[Scored]) -> None:
-        """Compute the rows of all requests together."""
+        """Compute the rows of requests of the same temperature together."""
         if not parts:
             return
         rows, tokens = (torch.cat([getattr(p, name) for p in parts]).to(self.device) for name in ("hidden", "tokens"))
         top = max(part.answer.logprobs.shape[1] for part in parts) - 1
         found = given_log_probs(
-            self.model.compute_logits, self.model_config.get_vocab_size(), hidden_states[rows], tokens, top
-        )
+            self.model.compute_logits, self.model_config.get_vocab_size(), hidden_states[rows], tokens, top,
+            parts[0].temperature,
+        )  # fmt: skip
         ids, log_probs = (tensor.cpu() for tensor in found)
         sizes = [len(part.tokens) for part in parts]
         for part, of_ids, of_log_probs in zip(parts, ids.split(sizes), log_probs.split(sizes), strict=True):

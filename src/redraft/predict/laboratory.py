@@ -7,6 +7,7 @@ from q whatever the policy became, so a difference between the two is what train
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,11 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
     own = run.drafts(start)
     prompts = run.prompts(own)
     rules = candidates(top=min(TOP, policy.config.vocab_size))
-    positions = read_positions(own, prompts, policy, drafter)
+    read = partial(
+        read_positions, prompts=prompts, policy=policy, drafter=drafter,
+        temperature=run.configuration.trainer.temperature,
+    )  # fmt: skip
+    positions = read(own)
     distance(positions, run.policy(start))
     stops = models.stop_tokens(drafter, tokenizer)
     anew = _drawn(run, drafter, stops, prompts, start, held_out) if held_out else []
@@ -88,7 +93,7 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
                "quantiles": {str(at): float(value) for at, value in zip(QUANTILES, quantiles, strict=True)}},
         "beta_mean": float(overlap.mean()),
         "own": _rows(own, positions, rules),
-        "held_out": _rows(anew, read_positions(anew, prompts, policy, drafter), rules) if anew else [],
+        "held_out": _rows(anew, read(anew), rules) if anew else [],
     }  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def _drawn(run: SavedRun, drafter: Any, stops: frozenset[int], prompts: Tokens, 
     longest = limit + max(map(len, prompts.values()))
     sampler = TorchEngine(
         drafter, stops=stops, max_length=longest, max_rows=engine.max_rows,
-        max_batched_tokens=engine.max_batched_tokens,
+        max_batched_tokens=engine.max_batched_tokens, temperature=run.configuration.trainer.temperature,
     )  # fmt: skip
     memory, streams = Memory(Retention()), Streams(run.configuration.seed, step, "held-out")
     tools = Tools(sampler, _no_reward, memory, Meter(), streams, prompts, limit)

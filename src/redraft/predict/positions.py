@@ -1,4 +1,4 @@
-"""Laws of two policies at every position of drafts, read in passes that never hold many positions' laws at once."""
+"""Laws of two policies at every position of drafts, of which few are held at once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from redraft.engines.checks import checked
+from redraft.engines.head import Head, hidden_states, refuse_other_heads
+from redraft.engines.laws import chunks
 from redraft.errors import UserError
 from redraft.predict.drafts import Draft
 from redraft.rollout.acceptance.block import joint_chances, joint_weights
 
 TOKENS_AT_ONCE = 1 << 13
-"""Tokens of the sequences whose keys and values are held at once."""
-LOGITS_AT_ONCE = 1 << 25
-"""Logits of one pass over a model."""
+"""Tokens of the sequences of one pass."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers of a law, in float64, that are compared at once."""
 
@@ -59,8 +59,9 @@ class Positions:
 
 
 def read_positions(
-    drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32
-) -> list[Positions]:
+    drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32,
+    temperature: float = 1.0,
+) -> list[Positions]:  # fmt: skip
     """Read the laws of drafts.
 
     Args:
@@ -69,12 +70,14 @@ def read_positions(
         policy: the current one, a transformers causal language model.
         drafter: the one that sampled the drafts; None if it is not known.
         top: most probable tokens of q that a rule would store.
+        temperature: of both laws, above 0.
 
     Returns:
         in the order of the drafts.
 
     Raises:
-        UserError: if log-probabilities are NaN, or the models' vocabularies differ.
+        UserError: if log-probabilities are NaN, the models' vocabularies differ, or logits are made in another way than
+            by `Head`.
     """
     models = [policy] if drafter is None else [policy, drafter]
     sizes = [model.config.vocab_size for model in models]
@@ -83,9 +86,10 @@ def read_positions(
     readers = [_Reader(draft, prompts[draft.prompt], top) for draft in drafts]
     for model in models:
         model.eval()
+        refuse_other_heads(model)
     with torch.inference_mode():
-        for batch in _batches(readers, sizes[0]):
-            _read(batch, models, sizes[0])
+        for batch in _batches(readers):
+            _read(batch, models, temperature)
     return [reader.positions() for reader in readers]
 
 
@@ -174,50 +178,24 @@ def _rest(p: torch.Tensor, q: torch.Tensor, weights: np.ndarray, outside: bool =
     return rest.cpu().numpy()
 
 
-def _batches(readers: Sequence[_Reader], vocabulary: int) -> Iterator[list[_Reader]]:
+def _batches(readers: Sequence[_Reader]) -> Iterator[list[_Reader]]:
     """Drafts of about equal length, as many as fit."""
     waiting = sorted(readers, key=lambda reader: len(reader.sequence))
     while waiting:
-        rows = min(TOKENS_AT_ONCE // len(waiting[-1].sequence), LOGITS_AT_ONCE // vocabulary)
-        yield waiting[-max(rows, 1) :]
-        del waiting[-max(rows, 1) :]
+        rows = max(1, TOKENS_AT_ONCE // len(waiting[-1].sequence))
+        yield waiting[-rows:]
+        del waiting[-rows:]
 
 
-def _read(batch: Sequence[_Reader], models: Sequence[Any], vocabulary: int) -> None:
-    """Feed sequences to the models, some positions at a time, and hand the laws of responses to their readers."""
+def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -> None:
+    """Feed sequences to the models, and hand the laws of responses to their readers, some positions at a time."""
     width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
     rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
     tokens = torch.tensor(rows, device=models[0].device)
-    caches: list[Any] = [None] * len(models)
-    for part in _parts(
-        min(reader.first for reader in batch), width, max(1, LOGITS_AT_ONCE // (vocabulary * len(batch)))
-    ):
-        outputs = [
-            model(input_ids=tokens[:, part], past_key_values=cache, use_cache=True, logits_to_keep=_wanted(part, batch))
-            for model, cache in zip(models, caches, strict=True)
-        ]
-        caches = [output.past_key_values for output in outputs]
-        for row, reader in enumerate(batch):
-            _hand_over(reader, [output.logits[row] for output in outputs], part)
-
-
-def _parts(first: int, width: int, size: int) -> Iterator[slice]:
-    """Positions of each pass: those of prompts that no response needs, then so many at a time."""
-    if first:
-        yield slice(0, first)
-    for start in range(first, width, size):
-        yield slice(start, min(start + size, width))
-
-
-def _wanted(part: slice, batch: Sequence[_Reader]) -> int:
-    """Last positions of a pass whose logits are made; 0 for all, 1 for those of prompts alone."""
-    return 0 if part.stop > min(reader.first for reader in batch) else 1
-
-
-def _hand_over(reader: _Reader, logits: Sequence[torch.Tensor], part: slice) -> None:
-    """Normalise the logits of a pass, (positions, vocabulary), that belong to a reader's draft."""
-    places = range(max(part.start, reader.first), min(part.stop, len(reader.sequence) - 1))
-    at_once = max(1, NUMBERS_AT_ONCE // logits[0].shape[-1])
-    for start in places[::at_once]:
-        here = slice(start - part.start, min(start + at_once, places.stop) - part.start)
-        reader.take([law[here].double().log_softmax(-1) for law in logits])
+    heads = [Head(model) for model in models]
+    states = [hidden_states(model, input_ids=tokens, use_cache=False) for model in models]
+    for row, reader in enumerate(batch):
+        hidden = [state[row, reader.first : len(reader.sequence) - 1] for state in states]
+        for piece in chunks(len(hidden[0]), NUMBERS_AT_ONCE, heads[0].vocabulary):
+            logits = [head(each[piece]).double() for head, each in zip(heads, hidden, strict=True)]
+            reader.take([(each / temperature).log_softmax(-1) for each in logits])

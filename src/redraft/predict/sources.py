@@ -19,17 +19,19 @@ class Source:
         policy: folder of the current policy.
         drafter: folder of the policy that sampled the drafts; None if it is not known.
         between: what lies between the two, for people.
+        temperature: at which the drafts were sampled.
     """
 
     saved: Saved
     policy: Path
     drafter: Path | None
     between: str
+    temperature: float = 1.0
 
 
 def source(
     path: Path, start: int | None = None, stop: int | None = None, policy: Path | None = None,
-    drafter: Path | None = None,
+    drafter: Path | None = None, temperature: float | None = None,
 ) -> Source:  # fmt: skip
     """What a user names.
 
@@ -39,17 +41,19 @@ def source(
         stop: steps done by a run's current policy.
         policy: folder of the current policy for a file's rollouts.
         drafter: folder of the policy that sampled a file's drafts.
+        temperature: of a file's drafts; 1 if None.
 
     Raises:
         UserError: if there is nothing, or an option belongs to the other kind.
     """
     if path.is_dir():
-        _refuse({"--policy": policy, "--drafter": drafter}, "a run's policies stand in its manifest")
+        given = {"--policy": policy, "--drafter": drafter, "--temperature": temperature}
+        _refuse(given, "a run's policies and its temperature stand in its manifest")
         return _of_run(path, start, stop)
     _refuse({"--from": start, "--to": stop}, "a file of rollouts has no steps")
     if policy is None:
         raise UserError("rollouts of a file need the current policy", key="--policy", allowed="a folder")
-    return Source(read_file(path), policy, drafter, "drafts of the last epoch but one")
+    return Source(read_file(path), policy, drafter, "drafts of the last epoch but one", temperature or 1.0)
 
 
 def _refuse(options: dict[str, object], why: str) -> None:
@@ -63,7 +67,8 @@ def _of_run(folder: Path, start: int | None, stop: int | None) -> Source:
     first, last = opened.pair(start, stop)
     drafter = opened.policy(first) if first in opened.policies else None
     between = f"drafts of step {first}, policy after {last} steps; epochs between: {opened.epochs(first, last):.3g}"
-    return Source(opened.saved(first, last), opened.policy(last), drafter, between)
+    temperature = opened.configuration.trainer.temperature
+    return Source(opened.saved(first, last), opened.policy(last), drafter, between, temperature)
 
 
 def load_policies(source: Source, device: str, path: Path) -> tuple[Any, Any]:

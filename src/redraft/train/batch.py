@@ -52,16 +52,19 @@ class Batch:
             whole = (self.starts, self.mask, self.trained)
             yield chosen, Batch(self.tokens[chosen, :width], *(part[chosen] for part in whole))
 
-    def log_probs(self, model: Any, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def log_probs(
+        self, model: Any, entropy: bool = False, temperature: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probability, and on request entropy, of each response token: float32 (rows, longest response)."""
         tokens = self.tokens.gather(1, self._positions())[self.mask > 0]
-        log_probs, entropies = Head(model).log_probs(self._hidden(model), tokens, entropy)
+        log_probs, entropies = Head(model, temperature).log_probs(self._hidden(model), tokens, entropy)
         return self._spread(log_probs), None if entropies is None else self._spread(entropies)
 
-    def divergences(self, model: Any, reference: Any) -> torch.Tensor:
+    def divergences(self, model: Any, reference: Any, temperature: float = 1.0) -> torch.Tensor:
         """KL divergence of a model from a reference at each response token, float32 (rows, longest response), nats."""
         states = (self._hidden(model), self._hidden(reference))
-        return self._spread(Head(model).divergences(states[0], Head(reference), states[1]))
+        heads = (Head(model, temperature), Head(reference, temperature))
+        return self._spread(heads[0].divergences(states[0], heads[1], states[1]))
 
     def _hidden(self, model: Any) -> torch.Tensor:
         """Hidden states before each response token, (response tokens of all rows, size)."""

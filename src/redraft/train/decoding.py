@@ -156,7 +156,7 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     """The decoding of a run.
 
     Args:
-        run: whose engine settings and longest response.
+        run: whose engine settings, temperature and longest response.
         policy: a transformers causal language model.
         tokenizer: the policy's.
         longest_prompt: tokens.
@@ -165,7 +165,7 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     settings = {
         "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
         "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,
-        "chunk": run.engine.draft_chunk,
+        "chunk": run.engine.draft_chunk, "temperature": run.trainer.temperature,
     }  # fmt: skip
     match run.decoding:
         case Plain():

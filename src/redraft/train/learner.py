@@ -132,17 +132,22 @@ class Learner:
         return shaped(self.run.algorithm, rewards, lengths, self.run.trainer.max_response_tokens)
 
     def log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies (zero unless asked for), float32 (rows, longest response)."""
+        """Log-probabilities and entropies (zero unless asked for) at the run's temperature.
+
+        Both are float32 (rows, longest response).
+        """
         model.eval()
         log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows, part in self._parts(batch):
-            log_probs[rows], of_part = part.log_probs(model, entropy)
+            log_probs[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
             if of_part is not None:
                 entropies[rows] = of_part
         return log_probs, entropies
 
     def divergence(self, rollouts: Sequence[Rollout], prompts: Sequence[Sequence[int]]) -> float | None:
         """KL divergence of the policy from the reference policy over the whole vocabulary, nats a token.
+
+        Both are taken at the run's temperature.
 
         Args:
             rollouts: sampled from the policy as it is.
@@ -156,7 +161,10 @@ class Learner:
         batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device)
         self.policy.eval()
         with torch.no_grad():
-            total = sum(float(part.divergences(self.policy, self.reference).sum()) for _, part in self._parts(batch))
+            total = sum(
+                float(part.divergences(self.policy, self.reference, self.run.trainer.temperature).sum())
+                for _, part in self._parts(batch)
+            )
         return total / float(batch.mask.sum())
 
     def _values(self, batch: Batch) -> torch.Tensor:
@@ -221,7 +229,7 @@ class Learner:
             self.parts["optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
-                log_probs, _ = part.log_probs(self.policy)
+                log_probs, _ = part.log_probs(self.policy, temperature=self.run.trainer.temperature)
                 reference = None if ref is None else ref[rows]
                 weight = None if weights is None else weights[rows]
                 result = self.loss(log_probs, old[rows], reference, advantage[rows], part.trained, whole, weight)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from redraft.config.experiment import Run
 from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
+from redraft.engines.vllm_engine import TEMPERATURES
 from redraft.errors import UserError
 from redraft.rollout.schedule import schedule
 from redraft.train.verl import schema
@@ -114,7 +115,10 @@ def _refuse(run: Run, gpu: bool) -> None:
     rows = trainer.most_prompts_per_update * trainer.group_size
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     ragged = run.reuse.kind == "staged" or len(set(trainer.groups_of_updates(trainer.batch_prompts))) > 1
+    lowest, highest = TEMPERATURES
     refused: list[tuple[bool, str, str, Any, str]] = [
+        (not lowest <= trainer.temperature <= highest, "vLLM does not sample at this temperature",
+         "trainer.temperature", trainer.temperature, f"{lowest} to {highest}"),
         (ragged and run.algorithm.loss_agg_mode != "token-mean",
          "a loss over sequences would count the masked rows of smaller groups or updates", "algorithm.loss_agg_mode",
          run.algorithm.loss_agg_mode, "token-mean"),

@@ -92,12 +92,12 @@ def critic(run: Run, model: str | Path) -> Table:
 
 
 def rollout(run: Run) -> Table:
-    """Plain sampling: vLLM gives log-probabilities of prompts, and so of drafts, at temperature 1 only."""
+    """Sampling from the whole law; verl divides logits by the temperature too, in all log-probabilities."""
     settings = run.trainer
     return {
         "name": "vllm", "mode": "async", "n": settings.group_size, "seed": run.seed,
-        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "do_sample": True, "ignore_eos": False,
-        # Of the policy's own law, also for a token that is drawn from a residual.
+        "temperature": settings.temperature, "top_p": 1.0, "top_k": -1, "do_sample": True, "ignore_eos": False,
+        # Of the policy's own law, also for a token that is drawn from a residual; `WORKER` adds the temperature.
         "calculate_log_probs": True, "logprobs_mode": "raw_logprobs",
         "prompt_length": settings.max_prompt_tokens, "response_length": settings.max_response_tokens,
         # A draft is scored as a prompt, behind which vLLM generates at least one token.

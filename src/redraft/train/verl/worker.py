@@ -116,9 +116,12 @@ class RolloutWorker:
             waited.grading_seconds += seconds
             return np.array(rewards, dtype=np.float32)
 
-        limit = self.run.trainer.max_response_tokens
-        engine = VLLMEngine(self.llm_client, self.stops, self.max_length, chunk=self.run.engine.draft_chunk)
-        return Tools(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
+        trainer = self.run.trainer
+        engine = VLLMEngine(
+            self.llm_client, self.stops, self.max_length, chunk=self.run.engine.draft_chunk,
+            temperature=trainer.temperature,
+        )  # fmt: skip
+        return Tools(engine, reward, memory, Meter(), streams, self.prompts, trainer.max_response_tokens), waited
 
     async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
         """Packed groups of new samples of the current policy, which nobody remembers."""
