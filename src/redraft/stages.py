@@ -14,16 +14,18 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.config.preset import Preset, parted
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
-from redraft.layout import Layout
+from redraft.layout import Layout, code_root
 from redraft.loading import loading
 
 MODEL_THREADS = 1
 """Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two
 models on a core each are ready sooner than one after the other on two cores."""
+GGUF = "envs/gguf.txt"
+"""Lock of the package that reads GGUF files."""
 
 
 def make_model(preset_name: str, name: str, folder: Path) -> None:
-    """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or copy its checkpoint.
+    """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or take one that there is.
 
     Raises:
         UserError: if the preset has nothing for the role.
@@ -31,9 +33,9 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     with loading():
         import torch
 
-        from redraft.config import TinyModel
+        from redraft.config import GgufModel, TinyModel
         from redraft.tasks.tokenizer import make_tokenizer
-        from redraft.train import models
+        from redraft.train import gguf, models
         from redraft.train.warm_start import warm_start
 
     torch.set_num_threads(MODEL_THREADS)
@@ -52,6 +54,9 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
             settings.warm_start.data,
             lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
         )
+    elif isinstance(settings, GgufModel):
+        model, tokenizer = gguf.load(settings, code_root() / GGUF)
+        model.bfloat16()
     else:
         model, tokenizer = models.load(settings.path, settings.revision)
     models.save(model, tokenizer, folder)
