@@ -20,6 +20,8 @@ from redraft.loading import loading
 MODEL_THREADS = 1
 """Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two
 models on a core each are ready sooner than one after the other on two cores."""
+SILENCE = 60
+"""Seconds that a stage says nothing, at most, if a step is no longer."""
 GGUF = "envs/gguf.txt"
 """Lock of the package that reads GGUF files."""
 
@@ -238,14 +240,19 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:
-    """Make a function that prints a run's name, progress and remaining time after every `every` steps."""
-    began = time.perf_counter()
+    """Make a function that prints a run's name, progress and remaining time after every `every` steps.
+
+    Where steps are long it prints after each that ends `SILENCE` seconds after the last line.
+    """
+    began = spoke = time.perf_counter()
     first: list[int] = []
 
     def report(done: int, total: int, text: str) -> None:
+        nonlocal spoke
         first.append(done - 1)
-        if done % every and done != total:
+        if done % every and done != total and time.perf_counter() - spoke < SILENCE:
             return
+        spoke = time.perf_counter()
         left = (time.perf_counter() - began) / (done - first[0]) * (total - done)
         first[1:] = []
         print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ rule generate:
         record=f"{RUN}/generations.json",
     log:
         f"{RUN}/generate.log",
-    threads: 1
+    threads: PRESET.engine.threads
     resources:
         **requested("evaluate"),
         gpus=GPUS["generate"],

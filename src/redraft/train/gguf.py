@@ -19,6 +19,7 @@ import torch
 import transformers
 from tokenizers import pre_tokenizers
 from transformers import modeling_gguf_pytorch_utils as theirs
+from transformers.integrations.ggml import GGUF_TO_FAST_CONVERTERS
 
 from redraft.config.model import GgufModel
 from redraft.engines.head import refuse_other_heads
@@ -29,6 +30,8 @@ from redraft.train.models import NO_CODE
 from redraft.train.packages import file_of_package, install
 from redraft.train.room import available, refuse
 
+READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTERS)
+"""Architectures of which transformers reads weights and tokenizer."""
 SPECIAL = ("bos", "eos", "unknown", "padding")
 """Special tokens by GGUF's names."""
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -98,36 +101,53 @@ def read(file: Path) -> tuple[Any, Any]:
     """Model in float32 and tokenizer of a GGUF file, where gguf can be imported."""
     fields, parameters = _content(file)
     architecture = fields.get("general.architecture")
-    if architecture not in theirs.GGUF_SUPPORTED_ARCHITECTURES:
+    if architecture not in READABLE:
         raise UserError("transformers cannot read GGUF files of this architecture", file=file,
-                        key="general.architecture", value=architecture,
-                        allowed=theirs.GGUF_SUPPORTED_ARCHITECTURES)  # fmt: skip
+                        key="general.architecture", value=architecture, allowed=READABLE)  # fmt: skip
     if not fields.get("tokenizer.chat_template"):
         raise UserError("this model has no chat template, so nothing says how it is asked", file=file,
                         key="tokenizer.chat_template", allowed="an instruct model, which has one")  # fmt: skip
     refuse({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
-    named = {"gguf_file": file.name, **NO_CODE}
-    tokenizer = _tokenizer(transformers.AutoTokenizer.from_pretrained(file.parent, **named), fields, file)
-    model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **named)
+    tokenizer = _tokenizer(fields, file)
+    with _whole(file):
+        model, told = transformers.AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise UserError("the file lacks weights, which would be random numbers", file=file, key="tensors",
+                        value=", ".join(missing[:3]), allowed="all weights of the architecture")  # fmt: skip
     refuse_unsupported(model, 1)
     refuse_other_heads(model)
     return model, tokenizer
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[None]:
+    """Name a file that ends before its content does, or is no GGUF file at all."""
+    try:
+        yield
+    except (ValueError, IndexError, OSError) as error:
+        raise UserError(f"this is no whole GGUF file ({error})", file=file) from None
 
 
 def _content(file: Path) -> tuple[dict[str, Any], int]:
     """Metadata of a GGUF file by key, and its number of parameters."""
     from gguf import GGUFReader
 
-    try:
+    with _whole(file):
         whole = GGUFReader(file)
         parameters = sum(int(tensor.n_elements) for tensor in whole.tensors)
         return {name: field.contents() for name, field in whole.fields.items()}, parameters
-    except (ValueError, IndexError, OSError) as error:
-        raise UserError(f"this is no whole GGUF file ({error})", file=file) from None
 
 
-def _tokenizer(tokenizer: Any, fields: dict[str, Any], file: Path) -> Any:
+def _tokenizer(fields: dict[str, Any], file: Path) -> Any:
     """The tokenizer with the special tokens and the splitting that the file names."""
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
+    except KeyError as missing:  # in that table, of a Mistral's, which calls itself a Llama
+        raise UserError("transformers cannot read the tokenizer of this architecture", file=file,
+                        key="general.architecture", value=missing.args[0],
+                        hint="take the model in transformers' format: kind: pretrained") from None  # fmt: skip
     tokens = fields["tokenizer.ggml.tokens"]
     for name in SPECIAL:
         if (number := fields.get(f"tokenizer.ggml.{name}_token_id")) is not None:
