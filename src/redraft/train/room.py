@@ -23,9 +23,11 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 """Most memory that a container may take, where one is set."""
 TRAINED = {"weights": 4, "gradients": 4, "AdamW's moments": 8}
 """Bytes of a trained parameter, all in float32."""
-HIDDEN, INTERMEDIATE = 14, 5
+HIDDEN, INTERMEDIATE = 14, 4
 """Numbers that a layer keeps of a token for the backward pass, in widths of the residual stream and of the feed-forward
-layer: inputs and outputs of norms, projections, attention and activation."""
+layer: inputs and outputs of norms, projections, attention and activation. Llama keeps 9 and 4, Qwen3 12 and 4."""
+KEPT_BYTES = {4: 4, 2: 3}
+"""Bytes of such a number by those of the precision: norms and the residual stream stay in float32."""
 
 Bytes = Mapping[str, float]
 """Bytes by what takes them."""
@@ -73,11 +75,12 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     trained = 1 + isinstance(run.algorithm, PPO)
     needed = {name: parameters * each * trained for name, each in TRAINED.items()}
     needed["rollout copy"] = parameters * size if size != 4 else 0.0
+    needed["rounded weights of a pass"] = needed["rollout copy"]
     needed["reference policy"] = parameters * size if run.algorithm.kl_loss_coef else 0.0
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
     needed["key-value cache"] = _cached(config, length) * min(run.engine.max_rows, rollouts) * size
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
-    needed["activations"] = 4 * _kept(config) * rows * length
+    needed["activations"] = KEPT_BYTES[size] * _kept(config) * rows * length
     return {name: each for name, each in needed.items() if each}
 
 
