@@ -103,9 +103,8 @@ def _evaluation(preset: Preset, size: float) -> Request:
     runtime = "1h" if size < SMALL else "1d"
     if not preset.engine.gpus:
         processes = 6 if preset.evaluation.backend == "vllm" else 2
-        return Request(
-            cpus=preset.engine.threads, memory_gb=_on_cpu(size * 4 + _logits(preset, size), processes), runtime=runtime
-        )
+        memory = _on_cpu(size * 4 + _logits(preset, size), processes)
+        return Request(cpus=preset.evaluation_threads, memory_gb=memory, runtime=runtime)
     # One GPU. Weights in bfloat16 pass through the page cache; vLLM's engine and its worker are two processes. What was
     # sampled is kept when time runs out (docs/evaluation.md).
     return Request(cpus=GPU_CPUS, memory_gb=_on_gpus(size * 4, processes=2), runtime=runtime)
