@@ -9,7 +9,7 @@ the beginning, and how text is split before byte pairs are merged, which it take
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,8 +32,11 @@ from redraft.train.room import available, refuse
 
 READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTERS)
 """Architectures of which transformers reads weights and tokenizer."""
-SPECIAL = ("bos", "eos", "unknown", "padding")
-"""Special tokens by GGUF's names."""
+SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+"""transformers' names of special tokens by GGUF's."""
+BYTE_PAIRS = "gpt2"
+"""GGUF's name of byte-pair tokenizers, of whichever model."""
+OTHER_FORMAT = "take the model in transformers' format: kind: pretrained"
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 SPLITS: dict[str, Any] = {
     "gpt-2": _BYTES,
@@ -100,15 +103,9 @@ def _gguf(lock: Path, scratch: Path) -> Iterator[None]:
 def read(file: Path) -> tuple[Any, Any]:
     """Model in float32 and tokenizer of a GGUF file, where gguf can be imported."""
     fields, parameters = _content(file)
-    architecture = fields.get("general.architecture")
-    if architecture not in READABLE:
-        raise UserError("transformers cannot read GGUF files of this architecture", file=file,
-                        key="general.architecture", value=architecture, allowed=READABLE)  # fmt: skip
-    if not fields.get("tokenizer.chat_template"):
-        raise UserError("this model has no chat template, so nothing says how it is asked", file=file,
-                        key="tokenizer.chat_template", allowed="an instruct model, which has one")  # fmt: skip
+    check_fields(fields, file)
     refuse({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
-    tokenizer = _tokenizer(fields, file)
+    tokenizer = corrected(_tokenizer(file), fields)
     with _whole(file):
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
@@ -119,6 +116,46 @@ def read(file: Path) -> tuple[Any, Any]:
     refuse_unsupported(model, 1)
     refuse_other_heads(model)
     return model, tokenizer
+
+
+def check_fields(fields: Mapping[str, Any], file: Path) -> None:
+    """Refuse a file that would be read wrongly.
+
+    Args:
+        fields: its metadata by GGUF's keys.
+        file: for the message.
+
+    Raises:
+        UserError: for its architecture, its tokenizer's way to split text, or a chat template that is missing.
+    """
+    if (architecture := fields.get("general.architecture")) not in READABLE:
+        raise UserError("transformers cannot read GGUF files of this architecture", file=file,
+                        key="general.architecture", value=architecture, allowed=READABLE)  # fmt: skip
+    if not fields.get("tokenizer.chat_template"):
+        raise UserError("this model has no chat template, so nothing says how it is asked", file=file,
+                        key="tokenizer.chat_template", allowed="an instruct model, which has one")  # fmt: skip
+    split = fields.get("tokenizer.ggml.pre")
+    if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split not in SPLITS:
+        raise UserError("it is not known how this model's tokenizer splits text", file=file, key="tokenizer.ggml.pre",
+                        value=split, allowed=SPLITS, hint=OTHER_FORMAT)  # fmt: skip
+
+
+def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
+    """A tokenizer with the special tokens and the splitting that a file names, in place of those that it has.
+
+    Args:
+        tokenizer: as transformers reads it; it is changed.
+        fields: metadata of the file by GGUF's keys.
+    """
+    tokens = fields["tokenizer.ggml.tokens"]
+    for name, attribute in SPECIAL.items():
+        if (number := fields.get(f"tokenizer.ggml.{name}_token_id")) is not None:
+            setattr(tokenizer, attribute, tokens[number])
+    tokenizer.clean_up_tokenization_spaces = False
+    split = SPLITS.get(fields.get("tokenizer.ggml.pre", ""))
+    if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split is not None:
+        tokenizer.backend_tokenizer.pre_tokenizer = split
+    return tokenizer
 
 
 @contextmanager
@@ -140,26 +177,9 @@ def _content(file: Path) -> tuple[dict[str, Any], int]:
         return {name: field.contents() for name, field in whole.fields.items()}, parameters
 
 
-def _tokenizer(fields: dict[str, Any], file: Path) -> Any:
-    """The tokenizer with the special tokens and the splitting that the file names."""
+def _tokenizer(file: Path) -> Any:
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
-    except KeyError as missing:  # in that table, of a Mistral's, which calls itself a Llama
+        return transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
+    except KeyError as missing:  # in transformers' table, of a Mistral's, which calls itself a Llama
         raise UserError("transformers cannot read the tokenizer of this architecture", file=file,
-                        key="general.architecture", value=missing.args[0],
-                        hint="take the model in transformers' format: kind: pretrained") from None  # fmt: skip
-    tokens = fields["tokenizer.ggml.tokens"]
-    for name in SPECIAL:
-        if (number := fields.get(f"tokenizer.ggml.{name}_token_id")) is not None:
-            attribute = {"unknown": "unk", "padding": "pad"}.get(name, name)
-            setattr(tokenizer, f"{attribute}_token", tokens[number])
-    tokenizer.clean_up_tokenization_spaces = False
-    if fields["tokenizer.ggml.model"] == "gpt2":  # byte pairs
-        split = fields.get("tokenizer.ggml.pre")
-        if split not in SPLITS:
-            raise UserError("it is not known how this model's tokenizer splits text", file=file,
-                            key="tokenizer.ggml.pre", value=split, allowed=SPLITS,
-                            hint="take the model in transformers' format: kind: pretrained")  # fmt: skip
-        if SPLITS[split] is not None:
-            tokenizer.backend_tokenizer.pre_tokenizer = SPLITS[split]
-    return tokenizer
+                        key="general.architecture", value=missing.args[0], hint=OTHER_FORMAT) from None  # fmt: skip
