@@ -1,16 +1,20 @@
 """Training in bfloat16: float32 weights behind it, and a rounded copy that rolls out."""
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
 from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
+from redraft.rollout.types import Finish, Rollout
 from redraft.train import models
+from redraft.train.batch import Batch
+from redraft.train.learner import Learner
 from redraft.train.local import LocalTrainer
 from redraft.train.precision import RoundedPolicy, computing_in, rounded
 from tests.test_trainer import ROOT, make_run
 
-BF16 = torch.bfloat16
+BF16, CPU = torch.bfloat16, torch.device("cpu")
 EXPERIMENTS = Experiments(ROOT)
 
 
@@ -88,9 +92,21 @@ def test_rollouts_come_from_the_rounded_copy_of_the_trained_weights(runs):
     _, trainer = runs
     engine = trainer.engine.model
     assert (engine.dtype, trainer.learner.policy.dtype) == (BF16, torch.float32)
-    assert trainer.learner.reference.dtype == BF16
     for own, trained in zip(engine.parameters(), trainer.learner.policy.parameters(), strict=True):
         assert torch.equal(own, trained.to(BF16))
+
+
+def test_policy_and_reference_are_rounded_alike(tiny_model):
+    """Else the divergence would not start at 0, and the KL loss would pull to a rounding error."""
+    learner = Learner(make_run(dtype="bfloat16"), models.load(tiny_model)[0], tiny_model, CPU, pad=0)
+    tokens = Rollout(0, 0, np.arange(2, 8, dtype=np.int32), np.zeros(6, np.float32), np.zeros(6, np.int32), Finish.EOS)
+    batch = Batch.of([[1, 2]], [tokens], 0, CPU)
+    own, its = (learner.log_probs(model, batch)[0] for model in (learner.policy, learner.reference))
+    assert torch.equal(own, its)
+    plain = batch.log_probs(learner.policy)[0]
+    assert not torch.equal(own, plain)
+    assert torch.allclose(own, plain, atol=0.1)
+    assert learner.divergence([tokens], [[1, 2]]) == 0
 
 
 def test_kept_policies_are_those_that_roll_out(runs):

@@ -45,7 +45,8 @@ class Learner:
         self.parts: dict[str, Any] = {"model": self.policy, "optimizer": self._adamw(self.policy, 1.0)}
         self.reference = self.critic = None
         if run.algorithm.kl_loss_coef:
-            self.reference = models.load(model_folder, dtype=self.dtype)[0].to(device).eval().requires_grad_(False)
+            # In float32 like the policy's weights, so that both are rounded alike and the divergence starts at 0.
+            self.reference = models.load(model_folder)[0].to(device).eval().requires_grad_(False)
         if isinstance(run.algorithm, PPO):
             self.critic = models.load_critic(model_folder, run.seed).to(device)
             self.parts["critic"] = self.critic

@@ -76,7 +76,7 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     needed = {name: parameters * each * trained for name, each in TRAINED.items()}
     needed["rollout copy"] = parameters * size if size != 4 else 0.0
     needed["rounded weights of a pass"] = needed["rollout copy"]
-    needed["reference policy"] = parameters * size if run.algorithm.kl_loss_coef else 0.0
+    needed["reference policy"] = parameters * 4 if run.algorithm.kl_loss_coef else 0.0
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
     needed["key-value cache"] = _cached(config, length) * min(run.engine.max_rows, rollouts) * size
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
