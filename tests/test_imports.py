@@ -55,7 +55,7 @@ ALLOWED = {
         "redraft.files", "redraft.layout", "redraft.ops.devices", "redraft.ops.gpus", "redraft.ops.lease",
         "redraft.ops.provenance",
         "redraft.rollout.engine", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks",
-        "redraft.train.models",
+        "redraft.train.models", "redraft.train.precision",
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",

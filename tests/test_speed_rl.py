@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 FOLDER = ROOT / "experiments/speed_rl"
 CURVES = ROOT.parent / "shared/data/published"
-PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml")]
+PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if file.stem != "smol"]
+"""Those that have the models of all papers."""
 BENCHMARKS = ["dapo1k", "math500", "amc23", "aime"]
 SETTING = ["model", "dataset", "algorithm"]
 MEAN_OF_COLUMNS = {"dapo1k": "3.0", "math500": "3.5", "amc23": "3.2", "aime": "3.3", "all": "3.3"}

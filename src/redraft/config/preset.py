@@ -57,6 +57,11 @@ class Preset(Config):
         """Text for every table and figure that is not of the papers' models and data; empty at the papers' scale."""
         return "" if self.paper_scale else f"Stand-in for the paper's models and data (preset {self.name})"
 
+    @property
+    def evaluation_threads(self) -> int:
+        """CPU threads of a job that samples policies: the in-process engine's, whose precision it shares, else one."""
+        return self.engine.threads if self.engine.kind == "torch" else 1
+
     def protocol_of(self, paper: str) -> str:
         """Name of the protocol that a paper's policies are evaluated by; the preset's own if it lists benchmarks."""
         return self.protocols.get(paper, self.protocol) or self.name

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from redraft.config.base import Config
-from redraft.config.model import Model, TinyModel
+from redraft.config.model import GgufModel, Model, TinyModel
 from redraft.config.preset import Preset
 from redraft.config.trainer import VerlEngine
 
@@ -103,7 +103,8 @@ def _evaluation(preset: Preset, size: float) -> Request:
     runtime = "1h" if size < SMALL else "1d"
     if not preset.engine.gpus:
         processes = 6 if preset.evaluation.backend == "vllm" else 2
-        return Request(cpus=1, memory_gb=_on_cpu(size * 4 + _logits(preset, size), processes), runtime=runtime)
+        memory = _on_cpu(size * 4 + _logits(preset, size), processes)
+        return Request(cpus=preset.evaluation_threads, memory_gb=memory, runtime=runtime)
     # One GPU. Weights in bfloat16 pass through the page cache; vLLM's engine and its worker are two processes. What was
     # sampled is kept when time runs out (docs/evaluation.md).
     return Request(cpus=GPU_CPUS, memory_gb=_on_gpus(size * 4, processes=2), runtime=runtime)
@@ -124,9 +125,10 @@ def _on_gpus(size: float, processes: int) -> float:
 
 
 def parameters(model: Model) -> float:
-    """Number of parameters: a tiny model's without embeddings, a checkpoint's by its name (`Qwen3-1.7B-Base`)."""
+    """Number of parameters: a tiny model's without embeddings, any other's by its name (`Qwen3-1.7B-Base`)."""
     if isinstance(model, TinyModel):
         attention = 4 * model.hidden_size * model.heads * model.head_dim
         return model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
-    named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])", model.path.rsplit("/", 1)[-1])
-    return float(named[1]) * 1e9 if named else LARGEST
+    name = model.name if isinstance(model, GgufModel) else model.path.rsplit("/", 1)[-1]
+    named = re.search(r"(?<![0-9.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
+    return float(named[1]) * (1e9 if named[2] in "bB" else 1e6) if named else LARGEST

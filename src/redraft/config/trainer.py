@@ -115,15 +115,19 @@ class Trainer(Config):
 class EngineSettings(Config):
     """Execution of a run. These settings change results by no more than floating-point noise, with these exceptions.
 
-    The transformers backend of evaluation draws by batches, whose size is `max_rows`. Over several GPUs or nodes verl
-    distributes sequences by length, so mini-batches are composed differently. `draft_chunk` changes how many draft
-    tokens are verified, and no response.
+    `dtype` is part of a run's identity (docs/real-model.md). The transformers backend of evaluation draws by batches,
+    whose size is `max_rows`. Over several GPUs or nodes verl distributes sequences by length, so mini-batches are
+    composed differently. `draft_chunk` changes how many draft tokens are verified, and no response.
     """
 
     gpus: int = Field(default=0, ge=0)
     """GPUs of a training run on each of its nodes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; `auto` selects a GPU if there is one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision that models compute in: `auto` is float32 in process, under verl on a processor, and in vLLM on a
+    processor; on GPUs verl and vLLM take bfloat16. With `bfloat16` the in-process trainer keeps its weights, their
+    gradients and AdamW's moments in float32."""
     threads: int = Field(default=1, ge=1)
     """CPU threads; two processes of one thread are faster than one process of two."""
     max_rows: int = Field(default=256, ge=1)
@@ -181,6 +185,13 @@ class VerlEngine(EngineSettings):
     """Move weights and optimiser state to host memory while vLLM decodes."""
     verl: Annotated[dict[str, Any], AfterValidator(checked_site_keys)] = {}
     """Further dotted keys of verl's configuration and their values, except those that decide what is learned."""
+
+    @field_validator("dtype")
+    @classmethod
+    def _own_precision(cls, dtype: str) -> str:
+        if dtype != "auto":
+            raise ValueError("verl has its own: float32 on a processor, bfloat16 on GPUs; leave it auto")
+        return dtype
 
 
 Engine = Annotated[InProcessEngine | VerlEngine, Field(discriminator="kind")]

@@ -16,6 +16,7 @@ from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
+from redraft.train.precision import dtype_of
 
 _NOTHING = np.zeros(0, dtype=np.int32)
 
@@ -45,7 +46,7 @@ class TorchBackend:
 
         torch.set_num_threads(settings.threads)
         self.settings = settings
-        self.model, self.tokenizer = models.load(policy)
+        self.model, self.tokenizer = models.load(policy, dtype=dtype_of(settings))
         self.model.to(models.device_of(settings.device))
 
     def sample(

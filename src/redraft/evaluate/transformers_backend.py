@@ -12,6 +12,7 @@ from redraft.config.trainer import EngineSettings
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.streams import stream
 from redraft.train import models
+from redraft.train.precision import dtype_of
 
 
 class TransformersBackend:
@@ -20,7 +21,7 @@ class TransformersBackend:
     def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
         torch.set_num_threads(settings.threads)
         self.rows = settings.max_rows
-        self.model, self.tokenizer = models.load(policy)
+        self.model, self.tokenizer = models.load(policy, dtype=dtype_of(settings))
         self.model.to(models.device_of(settings.device)).eval()
         self.stops = models.stop_tokens(self.model, self.tokenizer)
         self.model.generation_config = GenerationConfig()  # drops the model's own penalties and top-k

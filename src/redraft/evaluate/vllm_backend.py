@@ -62,11 +62,12 @@ class VLLMBackend:
         return self._engine
 
     def _site(self) -> dict[str, Any]:
-        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` apply."""
+        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` apply, but for the precision."""
+        dtype = self.settings.dtype
         if self.device == "cpu":
-            return {}
+            return {} if dtype == "auto" else {"dtype": dtype}
         return {
-            "dtype": "auto", "kv_cache_memory_bytes": None, "block_size": None, "enable_chunked_prefill": True,
+            "dtype": dtype, "kv_cache_memory_bytes": None, "block_size": None, "enable_chunked_prefill": True,
             "gpu_memory_utilization": self.settings.gpu_memory_utilization, "enforce_eager": self.settings.eager,
             "max_num_batched_tokens": self.settings.max_batched_tokens,
         }  # fmt: skip

@@ -13,6 +13,7 @@ from redraft.selfspec.controller import Always, Control
 from redraft.selfspec.draft_length import Ladder
 from redraft.selfspec.toggle import Roofline, Rule, Threshold
 from redraft.train.models import stop_tokens
+from redraft.train.precision import RoundedPolicy, dtype_of
 
 Record = Mapping[str, Any]
 
@@ -47,18 +48,20 @@ class Decoding(Protocol):
 
 
 class PlainDecoding:
-    """An engine that computes with the policy's own weights.
+    """An engine that computes with the policy's weights.
 
     Args:
-        policy: a transformers causal language model.
+        policy: in the engine's precision.
         settings: of the engine.
     """
 
-    def __init__(self, policy: Any, settings: dict[str, Any]) -> None:
-        self.engine = TorchEngine(policy, **settings)
+    def __init__(self, policy: RoundedPolicy, settings: dict[str, Any]) -> None:
+        self._policy = policy
+        self.engine = TorchEngine(policy.model, **settings)
 
     def publish(self) -> None:
-        """Do nothing: there is no second copy of the weights."""
+        """Round the updated weights, where the engine has a copy of them."""
+        self._policy.refresh()
 
     def measured(self) -> Record:
         """The tail of the rollout; see docs/metrics.md."""
@@ -72,29 +75,34 @@ class PlainDecoding:
         return {}
 
     def restore(self, state: Record) -> None:
-        """Do nothing."""
+        """Round the restored weights."""
+        self.publish()
 
 
 class SelfSpeculativeDecoding:
     """An engine that speculates with a quantised copy of the policy.
 
     Args:
-        policy: a transformers causal language model.
+        policy: in the engine's precision.
         settings: of the engine.
         asked: the decoding's configuration.
         calibration: file of the model's roofline; only needed for `when: roofline`.
     """
 
-    def __init__(self, policy: Any, settings: dict[str, Any], asked: SelfSpeculation, calibration: Path | None) -> None:
+    def __init__(
+        self, policy: RoundedPolicy, settings: dict[str, Any], asked: SelfSpeculation, calibration: Path | None
+    ) -> None:
+        self._policy = policy
         ladder = Ladder(tuple(asked.draft_lengths), asked.raise_at, asked.lower_at, asked.patience)
         ramp = 0 if asked.when == "always" else asked.ramp
         self.control = Control(ladder, _rule_of(asked, calibration), ramp)
         self.engine = SelfSpeculativeEngine(
-            policy, self.control, max(asked.draft_lengths), bits=asked.bits, group=asked.group, **settings
+            policy.model, self.control, max(asked.draft_lengths), bits=asked.bits, group=asked.group, **settings
         )
 
     def publish(self) -> None:
-        """Quantise the updated weights."""
+        """Round and quantise the updated weights."""
+        self._policy.refresh()
         self.engine.drafter.refresh()
 
     def measured(self) -> Record:
@@ -167,8 +175,9 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
         "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,
         "chunk": run.engine.draft_chunk, "temperature": run.trainer.temperature,
     }  # fmt: skip
+    own = RoundedPolicy(policy, dtype_of(run.engine))
     match run.decoding:
         case Plain():
-            return PlainDecoding(policy, settings)
+            return PlainDecoding(own, settings)
         case SelfSpeculation() as asked:
-            return SelfSpeculativeDecoding(policy, settings, asked, run.calibration)
+            return SelfSpeculativeDecoding(own, settings, asked, run.calibration)

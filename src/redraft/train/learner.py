@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from redraft.rollout.types import Group, OldLogProbs, Rollout, Sample, Use
 from redraft.train import models
 from redraft.train.batch import Batch
 from redraft.train.losses import WEIGHTS, PolicyLoss, advantages, importance_weights, shaped, value_loss
+from redraft.train.precision import computing_in, dtype_of
 from redraft.train.stages import StageClock
 
 NO_UPDATE: dict[str, float | None] = dict.fromkeys(("entropy", "drift", "kl", "clip_fraction", "gradient_norm"))
@@ -39,10 +41,11 @@ class Learner:
 
     def __init__(self, run: Run, policy: Any, model_folder: Path, device: torch.device, pad: int) -> None:
         self.run, self.policy, self.device, self.pad = run, policy.to(device), device, pad
-        self.loss = PolicyLoss(run.algorithm)
+        self.loss, self.dtype = PolicyLoss(run.algorithm), dtype_of(run.engine)
         self.parts: dict[str, Any] = {"model": self.policy, "optimizer": self._adamw(self.policy, 1.0)}
         self.reference = self.critic = None
         if run.algorithm.kl_loss_coef:
+            # In float32 like the policy's weights, so that both are rounded alike and the divergence starts at 0.
             self.reference = models.load(model_folder)[0].to(device).eval().requires_grad_(False)
         if isinstance(run.algorithm, PPO):
             self.critic = models.load_critic(model_folder, run.seed).to(device)
@@ -54,6 +57,9 @@ class Learner:
         return torch.optim.AdamW(
             model.parameters(), lr=trainer.learning_rate * ratio, weight_decay=trainer.weight_decay
         )
+
+    def _computing(self) -> AbstractContextManager[None]:
+        return computing_in(self.dtype, self.device)
 
     def warm_up(self, batches: int) -> None:
         """Set the learning rates of the next update.
@@ -139,7 +145,8 @@ class Learner:
         model.eval()
         log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows, part in self._parts(batch):
-            log_probs[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
+            with self._computing():
+                log_probs[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
             if of_part is not None:
                 entropies[rows] = of_part
         return log_probs, entropies
@@ -160,7 +167,7 @@ class Learner:
             return None
         batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device)
         self.policy.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._computing():
             total = sum(
                 float(part.divergences(self.policy, self.reference, self.run.trainer.temperature).sum())
                 for _, part in self._parts(batch)
@@ -173,7 +180,8 @@ class Learner:
         self.critic.eval()
         values = torch.zeros_like(batch.mask)
         for rows, part in self._parts(batch):
-            values[rows] = part.values(self.critic)
+            with self._computing():
+                values[rows] = part.values(self.critic)
         return values
 
     def _parts(self, batch: Batch) -> Iterator[tuple[torch.Tensor, Batch]]:
@@ -206,7 +214,8 @@ class Learner:
             self.parts["critic_optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
-                values = part.values(self.critic)
+                with self._computing():
+                    values = part.values(self.critic)
                 loss = value_loss(self.run.algorithm, values, old[rows], returns[rows], part.trained, whole)
                 loss.backward()
                 total += float(loss.detach())
@@ -229,7 +238,8 @@ class Learner:
             self.parts["optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
-                log_probs, _ = part.log_probs(self.policy, temperature=self.run.trainer.temperature)
+                with self._computing():
+                    log_probs, _ = part.log_probs(self.policy, temperature=self.run.trainer.temperature)
                 reference = None if ref is None else ref[rows]
                 weight = None if weights is None else weights[rows]
                 result = self.loss(log_probs, old[rows], reference, advantage[rows], part.trained, whole, weight)

@@ -30,6 +30,8 @@ from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
 from redraft.train.decoding import open_decoding
 from redraft.train.grading import Graders
 from redraft.train.learner import Learner
+from redraft.train.precision import dtype_of, rounded
+from redraft.train.room import refuse_too_little
 from redraft.train.stages import StageClock
 from redraft.train.tensors import restore_parts, save_parts
 
@@ -52,18 +54,21 @@ class LocalTrainer:
         self.run, self.commit = run, commit
         self.problems = load_problems(run.data)
         self.device = models.device_of(run.engine.device)
-        model, self.tokenizer = models.load(model_folder)
+        self.tokenizer = models.load_tokenizer(model_folder)
+        self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
+        longest = max(map(len, self.prompts))
+        refuse_too_little(run, model_folder, longest, self.device)
+        model, _ = models.load(model_folder)
         self.inputs = inputs_of(model_folder, self.problems)
         if run.calibration:
             self.inputs["calibration"] = sha256(run.calibration)
         self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
-        self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
         self.memory = Memory(run.reuse.retention)
         self.strategy = strategy(run.reuse)
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.trainer.reward)
-        self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, max(map(len, self.prompts)))
+        self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, longest)
         self.engine = self.decoding.engine
 
     @property
@@ -194,5 +199,5 @@ class LocalTrainer:
         self.decoding.restore(read_json(folder / DECODING) if (folder / DECODING).exists() else {})
 
     def save_policy(self, checkpoint: Path, folder: Path) -> None:
-        """Write the policy in transformers' format."""
-        models.save(self.learner.policy, self.tokenizer, folder)
+        """Write the policy in transformers' format, in the precision that it rolls out with."""
+        models.save(rounded(self.learner.policy, dtype_of(self.run.engine)), self.tokenizer, folder)

@@ -67,15 +67,15 @@ def _naming(path: Path | str) -> Iterator[None]:
         raise
 
 
-def load(path: Path | str, revision: str | None = None) -> tuple[Any, Any]:
-    """Model in float32 and tokenizer from a local folder or the hub.
+def load(path: Path | str, revision: str | None = None, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Model, in float32 unless told otherwise, and tokenizer from a local folder or the hub.
 
     Raises:
         UserError: if there is nothing that can be loaded.
     """
     with _naming(path):
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            path, revision=revision, dtype=torch.float32, **NO_CODE, **NO_PICKLE
+            path, revision=revision, dtype=dtype, **NO_CODE, **NO_PICKLE
         )
         return model, transformers.AutoTokenizer.from_pretrained(path, revision=revision, **NO_CODE)
 

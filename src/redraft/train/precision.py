@@ -1,0 +1,63 @@
+"""Training in bfloat16 without losing small updates: float32 weights are trained, bfloat16 ones roll out.
+
+AdamW and its moments stay in float32, since a step of a usual learning rate is less than bfloat16 can add to a weight.
+Forward and backward passes compute in bfloat16 by PyTorch's autocast. Rollouts and their scores come from a copy of
+the weights, rounded after every update: the same as vLLM gets of a policy that verl trains.
+"""
+
+import copy
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from redraft.config.trainer import EngineSettings
+
+DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
+"""PyTorch's types by `EngineSettings.dtype`, in process."""
+
+
+def dtype_of(engine: EngineSettings) -> torch.dtype:
+    """Type that the in-process engine computes in."""
+    return DTYPES[engine.dtype]
+
+
+def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
+    """Let a model with float32 weights compute in that type within the block."""
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+
+
+def rounded(model: Any, dtype: torch.dtype) -> Any:
+    """The model if its weights have that type, else a copy without gradients whose weights have it.
+
+    Buffers keep theirs: rotary frequencies in bfloat16 would turn late positions by wrong angles.
+    """
+    if next(model.parameters()).dtype == dtype:
+        return model
+    other = copy.deepcopy(model).requires_grad_(False)
+    for parameter in other.parameters():
+        parameter.data, parameter.grad = parameter.data.to(dtype), None
+    return other
+
+
+class RoundedPolicy:
+    """A policy in the engine's precision.
+
+    Args:
+        policy: that is trained.
+        dtype: of the engine.
+
+    Attributes:
+        model: the policy itself if it has that type, else a copy.
+    """
+
+    def __init__(self, policy: Any, dtype: torch.dtype) -> None:
+        self._policy, self.model = policy, rounded(policy, dtype)
+
+    def refresh(self) -> None:
+        """Take over the policy's present weights."""
+        if self.model is self._policy:
+            return
+        with torch.no_grad():
+            for own, trained in zip(self.model.parameters(), self._policy.parameters(), strict=True):
+                own.copy_(trained)

@@ -1,0 +1,89 @@
+"""A small Llama as a GGUF file, written as llama.cpp's converter writes one."""
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["h e", "l l", "he ll", "Ġ 1", "1 2"]
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TOKENS = [*SPECIAL, *bytes_to_unicode().values(), *(merge.replace(" ", "") for merge in MERGES)]
+SHAPE = {
+    "vocab_size": len(TOKENS), "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "rope_theta": 1e5,
+}  # fmt: skip
+LAYER = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+
+
+def random_llama():
+    """A Llama with tied embeddings and three query heads for each key-value head."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(3)  # laws far from uniform
+    return model
+
+
+def write(file, model, architecture="llama", name="small", template=TEMPLATE, split="smollm", lacks=None):
+    """Write a model with its tokenizer; gguf must be importable."""
+    from gguf import GGUFWriter
+
+    config, writer = model.config, GGUFWriter(file, architecture)
+    writer.add_name(name)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(SHAPE["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(split)
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3 if token in SPECIAL else 1 for token in TOKENS])
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_pad_token_id(2)
+    if template:
+        writer.add_chat_template(template)
+    for tensor, values in _tensors(model):
+        if tensor != f"{lacks}.weight":
+            writer.add_tensor(tensor, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(model):
+    state = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    yield "token_embd.weight", state["model.embed_tokens.weight"]
+    yield "output_norm.weight", state["model.norm.weight"]
+    for layer in range(model.config.num_hidden_layers):
+        of_layer = f"model.layers.{layer}."
+        for name, theirs in LAYER.items():
+            yield f"blk.{layer}.{name}.weight", state[f"{of_layer}{theirs}.weight"]
+        heads = {"q": model.config.num_attention_heads, "k": model.config.num_key_value_heads}
+        for name, count in heads.items():
+            weight = state[f"{of_layer}self_attn.{name}_proj.weight"]
+            yield f"blk.{layer}.attn_{name}.weight", _interleaved(weight, count)
+
+
+def _interleaved(weight, heads):
+    """Rows of each head in llama.cpp's order, which rotates neighbours and not halves."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))

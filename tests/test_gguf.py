@@ -1,0 +1,228 @@
+"""GGUF files as models: what the configuration refuses, and what comes out of a file."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from pydantic import ValidationError
+
+from redraft import stages
+from redraft.config import Experiments, GgufModel
+from redraft.engines.torch_engine import TorchEngine
+from redraft.errors import UserError
+from redraft.files import sha256
+from redraft.rollout.engine import Inversion
+from redraft.tasks.prompts import encode
+from redraft.train import gguf, models, packages
+from tests import gguf_files
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / stages.GGUF
+HASH = "0" * 64
+PACKAGED = {"package": "a-model", "version": "1.0", "file": "a_model/model.gguf"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"path": "m.gguf", **PACKAGED}, {"package": "a-model", "version": "1.0"}, {"path": "m.gguf", "version": "1"}],
+)
+def test_a_file_is_named_in_one_way(given):
+    with pytest.raises(ValidationError, match="either path, or package, version and file"):
+        GgufModel(sha256=HASH, **given)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sha256": "abc"}, {"file": "../model.gguf"}, {"package": "a b"}, {"version": "--pre"}, {"package": "-r"}],
+    ids=str,
+)
+def test_no_part_of_it_leads_elsewhere(change):
+    assert GgufModel(sha256=HASH, **PACKAGED)
+    with pytest.raises(ValidationError):
+        GgufModel(**({"sha256": HASH} | PACKAGED | change))
+
+
+def test_the_hash_is_part_of_a_runs_identity():
+    run = Experiments(ROOT).run("spec_rl/grpo-vanilla", 0, "smol")
+    assert run.identity["model"]["sha256"] == run.model.sha256
+
+
+def test_a_file_that_is_not_there_or_another_is_refused_before_anything_is_loaded(tmp_path):
+    file = tmp_path / "model.gguf"
+    with pytest.raises(UserError, match="no such file") as refused:
+        gguf.load(GgufModel(path=str(file), sha256=HASH), LOCK)
+    assert (refused.value.key, refused.value.value) == ("model.path", str(file))
+    file.write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="another than the configuration means") as refused:
+        gguf.load(GgufModel(path=str(file), sha256=HASH), LOCK)
+    assert (refused.value.key, refused.value.value, refused.value.allowed) == ("model.sha256", HASH, sha256(file))
+
+
+# With the package gguf, which an index is asked for.
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory):
+    """The pinned gguf, importable."""
+    folder = tmp_path_factory.mktemp("gguf")
+    try:
+        packages.install(LOCK, folder)
+    except UserError as error:
+        if "no package index can be reached" not in error.message:
+            raise
+        pytest.skip(error.message)
+    sys.path.append(str(folder))
+    yield
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def file(reader, tmp_path):
+    file = tmp_path / "small.gguf"
+    gguf_files.write(file, gguf_files.random_llama())
+    return file
+
+
+def settings(file):
+    return GgufModel(path=str(file), sha256=sha256(file))
+
+
+@pytest.mark.servers
+def test_weights_tokenizer_and_template_are_those_that_were_written(file, tmp_path):
+    expected = gguf_files.random_llama()
+    model, tokenizer = gguf.load(settings(file), LOCK)
+    tokens = torch.arange(3, 60)[None]
+    assert torch.allclose(model(tokens).logits, expected(tokens).logits, atol=1e-4)
+    models.save(model, tokenizer, tmp_path / "model")
+    again, saved = models.load(tmp_path / "model")
+    assert torch.equal(again(tokens).logits, model(tokens).logits)
+    assert (saved.bos_token, saved.eos_token, saved.pad_token, saved.unk_token) == (
+        "<|im_start|>", "<|im_end|>", "<|im_end|>", "<|endoftext|>",
+    )  # fmt: skip
+    assert models.stop_tokens(again, saved) == {2}
+    [prompt] = encode(saved, ["hello 12 , it 's"])
+    assert saved.decode(prompt) == "<|im_start|>user\nhello 12 , it 's<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt.count(1) == 2
+    assert prompt.count(2) == 1
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(("split", "found"), [("smollm", ["Ġ", "1", "2"]), ("gpt-2", ["Ġ1", "2"])])
+def test_text_is_split_as_the_file_says(reader, tmp_path, split, found):
+    file = tmp_path / "small.gguf"
+    gguf_files.write(file, gguf_files.random_llama(), split=split)
+    _, tokenizer = gguf.load(settings(file), LOCK)
+    assert tokenizer.tokenize(" 12") == found
+    assert tokenizer.tokenize("hello") == ["hell", "o"]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        ({"template": ""}, "tokenizer.chat_template", None),
+        ({"split": "llama-bpe"}, "tokenizer.ggml.pre", "llama-bpe"),
+        ({"architecture": "mpt"}, "general.architecture", "mpt"),
+        ({"name": "mistral"}, "general.architecture", "mistral"),
+        ({"lacks": "blk.1.ffn_up"}, "tensors", "model.layers.1.mlp.up_proj.weight"),
+    ],
+    ids=["template", "split", "architecture", "tokenizer", "weights"],
+)
+def test_a_file_that_would_be_read_wrongly_is_refused(reader, tmp_path, change, key, value):
+    file = tmp_path / "small.gguf"
+    gguf_files.write(file, gguf_files.random_llama(), **change)
+    with pytest.raises(UserError) as refused:
+        gguf.load(settings(file), LOCK)
+    assert (refused.value.key, refused.value.value, refused.value.file) == (key, value, file)
+
+
+@pytest.mark.servers
+def test_a_model_that_the_engine_would_run_wrongly_is_refused(file, monkeypatch):
+    real = transformers.AutoModelForCausalLM.from_pretrained
+
+    def capped(*arguments, **named):
+        model, told = real(*arguments, **named)
+        model.config.attn_logit_softcapping = 50.0
+        return model, told
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", capped)
+    with pytest.raises(UserError, match="cannot run this llama model") as refused:
+        gguf.load(settings(file), LOCK)
+    assert refused.value.key == "attn_logit_softcapping"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("end", [3, 200, -5000])
+def test_a_file_that_is_cut_off_is_named(file, end):
+    file.write_bytes(file.read_bytes()[:end])
+    with pytest.raises(UserError, match="no whole GGUF file") as refused:
+        gguf.load(settings(file), LOCK)
+    assert refused.value.file == file
+
+
+@pytest.mark.servers
+def test_memory_is_asked_for_before_weights_are_read(file, monkeypatch):
+    monkeypatch.setattr(gguf, "available", lambda device: 1e5)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", None)
+    with pytest.raises(UserError, match="too little memory") as refused:
+        gguf.load(settings(file), LOCK)
+    assert refused.value.key == "memory"
+
+
+@pytest.fixture
+def made(file, tmp_path, folder, monkeypatch):
+    """Folder of the model that the stage makes of the preset's entry, which names the small file."""
+    preset = folder / "experiments/presets/smol.yaml"
+    lines = preset.read_text().splitlines()
+    entry = next(i for i, line in enumerate(lines) if line.startswith("  qwen3-1.7b-base:"))
+    lines[entry] = f"  qwen3-1.7b-base: {{kind: gguf, path: {file}, sha256: {sha256(file)}}}"
+    preset.write_text("\n".join(lines))
+    shutil.copytree(ROOT / "envs", folder / "envs")
+    monkeypatch.chdir(folder)
+    stages.make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.servers
+def test_the_stage_leaves_a_model_in_bfloat16_that_the_engine_runs_as_transformers_does(made):
+    """Three query heads for each key-value head, tied embeddings, the template's prompts and its stop."""
+    assert models.load_config(made).dtype == torch.bfloat16
+    model, tokenizer = models.load(made)
+    prompts = encode(tokenizer, ["hello", "hello 12", "1", "what is it"])
+    expected = [greedy(model, prompt) for prompt in prompts]
+    assert any(tokens[-1] != 2 for tokens in expected)
+    assert [found.tolist() for found in decoded(model, prompts)] == expected
+    for prompt, tokens, scores in zip(prompts, expected, scored(model, prompts, expected), strict=True):
+        law = model(torch.tensor([prompt + tokens])).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+        plain = law.gather(1, torch.tensor(tokens)[:, None])[:, 0].detach().numpy()
+        np.testing.assert_allclose(scores, plain, atol=1e-4)
+
+
+def greedy(model, prompt):
+    with torch.inference_mode():
+        out = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=20, eos_token_id=2, pad_token_id=0)
+    return out[0, len(prompt) :].tolist()
+
+
+def decoded(model, prompts):
+    engine = TorchEngine(model, stops={2}, max_length=max(map(len, prompts)) + 20, temperature=0.0)
+
+    async def one(prompt):
+        async with engine.session(prompt) as session:
+            return (await session.decode(np.zeros(0, np.int32), 20, Inversion(np.ones(20)))).tokens
+
+    return engine.run(*map(one, prompts))
+
+
+def scored(model, prompts, responses):
+    engine = TorchEngine(model, stops={2}, max_length=max(map(len, prompts)) + 20)
+
+    async def one(prompt, response):
+        async with engine.session(prompt) as session:
+            return (await session.score(np.array(response, np.int32))).log_probs
+
+    return engine.run(*(one(*pair) for pair in zip(prompts, responses, strict=True)))

@@ -1,0 +1,157 @@
+"""Training in bfloat16: float32 weights behind it, and a rounded copy that rolls out."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from redraft.config import Experiments, VerlEngine, run_fingerprint, sampling_fingerprint
+from redraft.rollout.types import Finish, Rollout
+from redraft.train import models
+from redraft.train.batch import Batch
+from redraft.train.learner import Learner
+from redraft.train.local import LocalTrainer
+from redraft.train.precision import RoundedPolicy, computing_in, rounded
+from tests.test_trainer import ROOT, make_run
+
+BF16, CPU = torch.bfloat16, torch.device("cpu")
+EXPERIMENTS = Experiments(ROOT)
+
+
+def tied_llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=20, tie_word_embeddings=True, **shape)).eval()
+
+
+def test_a_copy_has_rounded_weights_and_the_same_buffers_and_ties():
+    model = tied_llama()
+    copy = rounded(model, BF16)
+    for own, its in zip(copy.parameters(), model.parameters(), strict=True):
+        assert torch.equal(own, its.to(BF16))
+        assert own.dtype == BF16
+        assert its.dtype == torch.float32
+        assert not own.requires_grad
+        assert its.requires_grad
+    assert copy.get_output_embeddings().weight is copy.get_input_embeddings().weight
+    angles = [dict(each.named_buffers())["model.rotary_emb.inv_freq"] for each in (copy, model)]
+    assert torch.equal(*angles)
+    assert angles[0].dtype == torch.float32
+    assert rounded(copy, BF16) is copy
+    assert rounded(model, torch.float32) is model
+
+
+def test_a_copy_takes_over_weights_when_it_is_told_to():
+    model = tied_llama()
+    own = RoundedPolicy(model, BF16)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(3.0)
+    assert float(own.model.model.norm.weight[0]) == 1.0
+    own.refresh()
+    assert float(own.model.model.norm.weight[0]) == 3.0
+
+
+def test_steps_that_bfloat16_cannot_add_are_not_lost():
+    """1 + 1e-4 is 1 in bfloat16; a hundred of them are not."""
+    model = tied_llama()
+    own, start = RoundedPolicy(model, BF16), model.model.norm.weight.detach().clone()
+    for _ in range(100):
+        with torch.no_grad():
+            model.model.norm.weight.add_(1e-4)
+        own.refresh()
+    assert torch.allclose(own.model.model.norm.weight.float(), start + 0.01, atol=0.004)
+    alone = start.to(BF16)
+    assert torch.equal(alone + torch.tensor(1e-4, dtype=BF16), alone)
+
+
+def test_a_block_computes_in_bfloat16_and_leaves_gradients_in_float32():
+    model, tokens = tied_llama(), torch.arange(8)[None]
+    with computing_in(BF16, torch.device("cpu")):
+        logits = model(tokens).logits
+    assert logits.dtype == BF16
+    logits.float().logsumexp(-1).sum().backward()
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
+    with computing_in(torch.float32, torch.device("cpu")):
+        assert model(tokens).logits.dtype == torch.float32
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_model, tmp_path_factory):
+    """Folders of the same run in both precisions, and trainer of the second."""
+    base = tmp_path_factory.mktemp("precision")
+    for dtype in ("auto", "bfloat16"):
+        run = make_run(dtype=dtype)
+        trainer = LocalTrainer(run, tiny_model, base / dtype)
+        trainer.train()
+    return base, trainer
+
+
+def test_rollouts_come_from_the_rounded_copy_of_the_trained_weights(runs):
+    _, trainer = runs
+    engine = trainer.engine.model
+    assert (engine.dtype, trainer.learner.policy.dtype) == (BF16, torch.float32)
+    for own, trained in zip(engine.parameters(), trainer.learner.policy.parameters(), strict=True):
+        assert torch.equal(own, trained.to(BF16))
+
+
+def test_policy_and_reference_are_rounded_alike(tiny_model):
+    """Else the divergence would not start at 0, and the KL loss would pull to a rounding error."""
+    learner = Learner(make_run(dtype="bfloat16"), models.load(tiny_model)[0], tiny_model, CPU, pad=0)
+    tokens = Rollout(0, 0, np.arange(2, 8, dtype=np.int32), np.zeros(6, np.float32), np.zeros(6, np.int32), Finish.EOS)
+    batch = Batch.of([[1, 2]], [tokens], 0, CPU)
+    own, its = (learner.log_probs(model, batch)[0] for model in (learner.policy, learner.reference))
+    assert torch.equal(own, its)
+    plain = batch.log_probs(learner.policy)[0]
+    assert not torch.equal(own, plain)
+    assert torch.allclose(own, plain, atol=0.1)
+    assert learner.divergence([tokens], [[1, 2]]) == 0
+
+
+def test_kept_policies_are_those_that_roll_out(runs):
+    base, trainer = runs
+    last = max((base / "bfloat16/policies").iterdir())
+    assert models.load_config(last).dtype == BF16
+    saved, _ = models.load(last, dtype=BF16)
+    for own, kept in zip(trainer.engine.model.parameters(), saved.parameters(), strict=True):
+        assert torch.equal(own, kept)
+
+
+def test_training_goes_on_with_the_restored_weights_rounded(runs, tiny_model):
+    base, trainer = runs
+    again = LocalTrainer(trainer.run, tiny_model, base / "bfloat16")
+    before = [parameter.clone() for parameter in again.engine.model.parameters()]
+    again.campaign.prepare(None, None)
+    again.campaign.restore(again)
+    restored = list(again.engine.model.parameters())
+    assert any(not torch.equal(old, new) for old, new in zip(before, restored, strict=True))
+    for own, trained in zip(restored, again.learner.policy.parameters(), strict=True):
+        assert torch.equal(own, trained.to(BF16))
+
+
+def test_what_is_trained_hardly_differs(runs, tiny_model):
+    """Both have moved, and by far more than they lie apart."""
+    base, _ = runs
+    start = torch.nn.utils.parameters_to_vector(models.load(tiny_model)[0].parameters()).detach()
+    ends = [
+        torch.nn.utils.parameters_to_vector(models.load(max((base / dtype / "policies").iterdir()))[0].parameters())
+        for dtype in ("auto", "bfloat16")
+    ]
+    moved = [float((end.detach() - start).norm()) for end in ends]
+    assert min(moved) > 0
+    assert 0.5 < moved[0] / moved[1] < 2
+
+
+def test_precision_is_part_of_what_a_run_and_its_generations_are():
+    run, preset = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny"), EXPERIMENTS.preset("tiny")
+    half = run.engine.model_copy(update={"dtype": "bfloat16"})
+    assert run_fingerprint(run) != run_fingerprint(run.model_copy(update={"engine": half}))
+    assert sampling_fingerprint(preset) != sampling_fingerprint(preset.model_copy(update={"engine": half}))
+    assert "dtype" not in run.identity
+
+
+def test_under_verl_precision_is_verl_s():
+    assert VerlEngine(dtype="auto")
+    with pytest.raises(ValidationError, match="leave it auto"):
+        VerlEngine(dtype="bfloat16")
