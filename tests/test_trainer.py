@@ -171,10 +171,24 @@ def test_each_step_leaves_a_record_and_its_rollouts(undisturbed):
         assert frame["reward"].mean() == pytest.approx(record["reward"])
         assert (frame["finish"] == "length").mean() == pytest.approx(record["truncated"])
         assert (record["updated"], record["training_step"]) == (True, record["step"] + 1)
+        assert 0 <= record["tail_share"] <= 1
         groups = frame["reward"].to_numpy().reshape(-1, GROUP)
         assert (groups.max(1) > groups.min(1)).mean() == pytest.approx(record["informative"])
         ages = record["step"] - np.concatenate(frame["sampled_at"].to_list())
         assert ages.mean() / STEPS_PER_EPOCH == pytest.approx(record["token_age_epochs"])
+
+
+def test_a_run_is_the_same_with_drafts_in_chunks_and_verifies_fewer_tokens(undisturbed, tiny_model, tmp_path):
+    records = first_steps(LocalTrainer(make_run(draft_chunk=2), tiny_model, tmp_path), 2 * STEPS_PER_EPOCH)
+    whole = read_json_lines(undisturbed / "steps.jsonl")[: len(records)]
+    for step, (ours, theirs) in enumerate(zip(records, whole, strict=True)):
+        name = f"rollouts/step-{step:04d}.parquet"
+        assert rolled_out(tmp_path / name) == rolled_out(undisturbed / name)
+        same = ("tokens_decoded", "tokens_reused", "tokens_cached", "prefix_length", "reward")
+        assert [ours[key] for key in same] == [theirs[key] for key in same]
+        assert ours["tokens_reused"] <= ours["tokens_verified"] <= theirs["tokens_verified"]
+    verified, before = (sum(record["tokens_verified"] for record in of) for of in (records, whole))
+    assert 0 < verified < before
 
 
 def test_policies_are_kept_at_the_steps_that_are_evaluated(undisturbed):

@@ -131,7 +131,8 @@ def worker(monkeypatch):
     from redraft.train.verl import worker as module
 
     class Engine:
-        def __init__(self, *_, temperature):
+        def __init__(self, *_, chunk, temperature):
+            assert chunk is None, "drafts are scored whole by default"
             self.temperature = temperature
             self.usage = SimpleNamespace(verification_seconds=1.0, decoding_seconds=2.0)
 
