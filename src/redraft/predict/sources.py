@@ -1,5 +1,6 @@
 """What is to be judged by what: drafts and two policies, of a run's folder or of a file of rollouts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def source(
     return Source(read_file(path), policy, drafter, "drafts of the last epoch but one", temperature or 1.0)
 
 
-def _refuse(options: dict[str, object], why: str) -> None:
+def _refuse(options: Mapping[str, object], why: str) -> None:
     for key, value in options.items():
         if value is not None:
             raise UserError(f"this option does not fit: {why}", key=key, value=str(value))
