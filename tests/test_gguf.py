@@ -1,6 +1,7 @@
 """GGUF files as models: what the configuration refuses, and what comes out of a file."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import yaml
 from pydantic import ValidationError
 
 from redraft import stages
 from redraft.config import Experiments, GgufModel
 from redraft.engines.torch_engine import TorchEngine
 from redraft.errors import UserError
-from redraft.files import sha256
+from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout.engine import Inversion
 from redraft.tasks.prompts import encode
 from redraft.train import gguf, models, packages
 from tests import gguf_files
+from tests.checkout import copy_to
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / stages.GGUF
@@ -226,3 +229,49 @@ def scored(model, prompts, responses):
             return (await session.score(np.array(response, np.int32))).log_probs
 
     return engine.run(*(one(*pair) for pair in zip(prompts, responses, strict=True)))
+
+
+# Through Snakemake.
+
+
+@pytest.fixture
+def checkout(file, tmp_path):
+    """A checkout whose preset smol trains the small model for two steps of 8 tokens."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    copy_to(folder)
+    preset = folder / "experiments/presets/smol.yaml"
+    content = yaml.safe_load(preset.read_text())
+    content["models"] = {"qwen3-1.7b-base": {"kind": "gguf", "path": str(file), "sha256": sha256(file)}}
+    content["data"] = {"deepmath-6k": content["data"]["deepmath-6k"] | {"size": 16}}
+    content["trainer"] |= {"epochs": 2, "max_response_tokens": 8, "evaluate_every": 1}
+    for benchmark in content["benchmarks"].values():
+        benchmark["data"]["size"], benchmark["max_new_tokens"] = 2, 8
+    preset.write_text(yaml.safe_dump(content))
+    return folder
+
+
+@pytest.mark.servers
+def test_a_file_becomes_a_model_a_run_and_scores(checkout):
+    command = ["redraft", "run", "spec_rl/grpo-spec-l0.5", "--preset", "smol", "--cores", "2"]
+    result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=900, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    results = checkout / "results/smol"
+    assert models.load_tokenizer(results / "models/qwen3-1.7b-base").chat_template == gguf_files.TEMPLATE
+    run = results / "runs/spec_rl/grpo-spec-l0.5/seed0"
+    first, second = read_json_lines(run / "steps.jsonl")
+    assert first["tokens_reused"] == 0 < second["tokens_reused"]
+    assert read_json(run / "manifest.json")["configuration"]["engine"]["dtype"] == "bfloat16"
+    assert (run / "scores.json").exists()
+
+
+@pytest.mark.servers
+def test_another_file_in_its_place_is_refused_by_one_message_that_has_its_hash(checkout, file):
+    file.write_bytes(file.read_bytes() + b" ")
+    command = ["redraft", "stage", "model", "smol", "qwen3-1.7b-base", "model"]
+    result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 2
+    assert "model.sha256" in result.stderr
+    assert sha256(file) in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (checkout / "model").exists()

@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.train import local, models, room
 from redraft.train.learner import Learner
 from redraft.train.precision import computing_in
-from tests.test_trainer import make_run, train
+from tests.test_trainer import LIMIT, make_run, train
 
 CPU = torch.device("cpu")
 LONGEST = 9
@@ -91,6 +91,18 @@ def test_activations_are_no_less_than_what_a_backward_pass_keeps(name, dtype):
     rounded = 0 if dtype == torch.float32 else 2 * sum(parameter.numel() for parameter in model.parameters())
     told = room.KEPT_BYTES[dtype.itemsize] * room._kept(config) * rows * length
     assert 0.6 * told <= found - rounded <= told
+
+
+def test_an_update_or_a_checkpoint_is_told_whichever_is_larger(tiny_model):
+    """AdamW's moments stand in memory three times while they are written; a small micro-batch takes less."""
+    name, found = "an update, or a checkpoint as it is written", {}
+    for rows in (1, 1000):
+        told = room.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
+        found[rows] = told[name]
+        assert told[name] >= 2 * told["AdamW's moments"]
+    assert found[1] == 2 * told["AdamW's moments"]
+    config, length = models.load_config(tiny_model), LONGEST + LIMIT
+    assert found[1000] == 4 * room._kept(config) * 1000 * length
 
 
 def test_too_little_is_refused_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Memory that a run takes, told before anything of that size is loaded.
 
-The numbers are worked out of the model's shape; activations are an upper bound. Libraries take about 1 GiB besides.
+The numbers are worked out of the model's shape; activations are an upper bound. Libraries take about 1 GiB besides, and
+have most of it already when this is asked.
 """
 
 import math
@@ -23,6 +24,8 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 """Most memory that a container may take, where one is set."""
 TRAINED = {"weights": 4, "gradients": 4, "AdamW's moments": 8}
 """Bytes of a trained parameter, all in float32."""
+COPIES = 2
+"""Copies of AdamW's moments while a checkpoint is written, as bytes of its tensors and of its file."""
 HIDDEN, INTERMEDIATE = 14, 4
 """Numbers that a layer keeps of a token for the backward pass, in widths of the residual stream and of the feed-forward
 layer: inputs and outputs of norms, projections, attention and activation. Llama keeps 9 and 4, Qwen3 12 and 4."""
@@ -75,12 +78,12 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     trained = 1 + isinstance(run.algorithm, PPO)
     needed = {name: parameters * each * trained for name, each in TRAINED.items()}
     needed["rollout copy"] = parameters * size if size != 4 else 0.0
-    needed["rounded weights of a pass"] = needed["rollout copy"]
     needed["reference policy"] = parameters * 4 if run.algorithm.kl_loss_coef else 0.0
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
     needed["key-value cache"] = _cached(config, length) * min(run.engine.max_rows, rollouts) * size
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
-    needed["activations"] = KEPT_BYTES[size] * _kept(config) * rows * length
+    update = KEPT_BYTES[size] * _kept(config) * rows * length + needed["rollout copy"]  # a pass rounds all weights
+    needed["an update, or a checkpoint as it is written"] = max(update, COPIES * needed["AdamW's moments"])
     return {name: each for name, each in needed.items() if each}
 
 
