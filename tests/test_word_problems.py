@@ -13,12 +13,17 @@ from redraft.config.data import ProblemSet
 from redraft.config.generated import Question, WordProblems
 from redraft.errors import UserError
 from redraft.tasks.answers import Outcome
-from redraft.tasks.drawing import split_of
+from redraft.tasks.drawing import ENOUGH, distinct, split_of
 from redraft.tasks.grading import compare, grade
 from redraft.tasks.problems import load_problems
 from redraft.tasks.word_problems import NAMES, QUESTIONS, THINGS, WordProblem, draw, draw_one, prompts
 
 EVERY = list(QUESTIONS)
+GOLDEN = [
+    ("Sam has 8 hats, Jack has 9 hats and Oscar has 3 hats. Who has the most hats?", "Jack"),
+    ("Jack has 5 hats. Jack finds 2 more hats and then gives 4 hats to Ella. How many hats does Jack have now?", "3"),
+]
+SPLITS = ["held-out", "train", "train"]
 PEOPLE = ("Ben", "Cora", "Mia")
 
 
@@ -106,6 +111,17 @@ def test_no_question_is_asked_about_the_same_numbers_in_both_splits():
 def test_a_draw_follows_from_its_seed():
     first, again, other = (draw(30, EVERY, 10, "train", seed) for seed in (0, 0, 1))
     assert first == again != other
+
+
+def test_problems_and_splits_stay_what_they_are():
+    """Another draw would be another experiment under the same fingerprint."""
+    assert [(p.text, p.answer) for p in draw(2, EVERY, 10, "held-out", 0)] == GOLDEN
+    assert [split_of(content) for content in ("sum 3 4", "sum 3 5", "sum 4 9")] == SPLITS
+
+
+def test_only_misses_in_a_row_end_a_draw():
+    numbers = iter(range(10**6))
+    assert len(distinct(lambda: next(numbers), str, "train", ENOUGH + 2000)) == ENOUGH + 2000
 
 
 def test_more_problems_than_there_are_is_one_clear_error():

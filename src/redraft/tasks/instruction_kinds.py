@@ -4,7 +4,7 @@ Each kind has the name that IFEval's checkers know it by. A kind draws the text 
 arguments that its checker gets. The texts are not IFEval's, so that training on them shows none of its prompts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ Draw = Callable[[np.random.Generator, str], tuple[str, dict[str, Any]]]
 """From random numbers and the request before the instruction, the instruction's text and arguments."""
 
 
-def one_of(rng: np.random.Generator, options: tuple[Any, ...] | list[Any]) -> Any:
+def one_of(rng: np.random.Generator, options: Sequence[Any]) -> Any:
     """One of the options, each with the same chance."""
     return options[int(rng.integers(len(options)))]
 
@@ -51,9 +51,8 @@ def fixed(*texts: str) -> Draw:
 def _existence(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     words = some_of(rng, WORDS, number(rng, 1, 3))
     listed = " and ".join(f'"{word}"' for word in words)
-    return one_of(rng, (f"Use {listed} somewhere in the text.", f"The text has to mention {listed}.")), {
-        "keywords": words
-    }
+    text = one_of(rng, (f"Use {listed} somewhere in the text.", f"The text has to mention {listed}."))
+    return text, {"keywords": words}
 
 
 def _frequency(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
@@ -101,9 +100,8 @@ def _words(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]
 
 def _paragraphs(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 2, 3)
-    return f"Divide the text into {count} paragraphs with a line of three asterisks (***) between them.", {
-        "num_paragraphs": count
-    }
+    text = f"Divide the text into {count} paragraphs with a line of three asterisks (***) between them."
+    return text, {"num_paragraphs": count}
 
 
 def _first_word(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
@@ -116,21 +114,19 @@ def _first_word(rng: np.random.Generator, request: str) -> tuple[str, dict[str, 
 def _placeholders(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 1, 3)
     example = one_of(rng, ("[city]", "[price]", "[colour]", "[weekday]"))
-    return f"Leave {count} or more blanks in square brackets to be filled in later, like {example}.", {
-        "num_placeholders": count
-    }
+    text = f"Leave {count} or more blanks in square brackets to be filled in later, like {example}."
+    return text, {"num_placeholders": count}
 
 
 def _postscript(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     marker = one_of(rng, ("P.S.", "P.P.S"))
-    return f"Close with a postscript that begins with {marker}", {"postscript_marker": marker}
+    return f'Add a postscript that begins with "{marker}" at the end.', {"postscript_marker": marker}
 
 
 def _bullets(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 2, 5)
-    return f"Answer as a list of exactly {count} items, each on a line that begins with * and a space.", {
-        "num_bullets": count
-    }
+    text = f"Answer as a list of exactly {count} items, each on a line that begins with * and a space."
+    return text, {"num_bullets": count}
 
 
 def _highlights(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
@@ -151,14 +147,13 @@ def _repeat(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]
 
 def _ending(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     phrase = one_of(rng, ENDINGS)
-    return f'The very last words must be "{phrase}"', {"end_phrase": phrase}
+    return f'Let "{phrase}" be the last words and add nothing to them.', {"end_phrase": phrase}
 
 
 def _capital_words(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 2, 5)
-    return f"Write {count} or more of the words in CAPITALS.", {
-        "capital_frequency": count, "capital_relation": "at least",
-    }  # fmt: skip
+    text = f"Write {count} or more of the words in CAPITALS."
+    return text, {"capital_frequency": count, "capital_relation": "at least"}
 
 
 KINDS: dict[str, Draw] = {
