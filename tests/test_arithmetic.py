@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from redraft.errors import UserError
 from redraft.tasks.arithmetic import MODULUS, Sum, draw, draw_one, split_of
 
 PROBLEM = Sum(75, (6, -2, 8, 9, 9))
@@ -43,3 +44,9 @@ def test_a_draw_follows_from_its_seed():
     first, again, other = (draw(20, 2, 4, "both", "train", seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
+
+
+def test_more_problems_than_there_are_is_one_clear_error():
+    with pytest.raises(UserError, match="fewer different problems") as error:
+        draw(1800, 2, 2, "both", "train", 0)
+    assert error.value.key == "data.size"

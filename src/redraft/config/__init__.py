@@ -19,10 +19,11 @@ from redraft.config.claims import (
     Test,
     Trend,
 )
-from redraft.config.data import ArithmeticProblems, Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
+from redraft.config.data import Benchmark, BenchmarkFile, Data, HubProblems, ProblemFile
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
 from redraft.config.experiment import Run
 from redraft.config.figures import Figure, Panel, PublishedSweep
+from redraft.config.generated import ArithmeticProblems, InstructionPrompts, WordProblems
 from redraft.config.hyperparameters import HyperparameterFile, Stated
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
@@ -67,14 +68,14 @@ from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, T
 __all__ = [
     "DAPO", "GRPO", "PPO", "REINFORCE", "RLOO", "AdaptiveReuse", "Algorithm", "ArithmeticProblems", "Benchmark",
     "BenchmarkFile", "BlockReuse", "Bound", "BudgetTable", "Capability", "Cell", "CellTable", "Claim", "Clock",
-    "Column", "Compare", "Config", "Correlation", "CostRules", "CoupledReuse", "Data", "Decoding",
-    "DecompositionTable", "DelayedReuse", "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion",
-    "Experiments", "Extreme", "Figure", "Fluctuation", "GgufModel", "Grid", "Headline", "HubProblems",
-    "HyperparameterFile", "InProcessEngine", "KeyColumn", "Model", "Monotone", "OneHotReuse", "Overlong", "Pairs",
-    "Panel", "Peak", "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile", "PublishedSweep",
-    "PublishedTable", "RandomReuse", "Range", "ReleaseVariant", "Reported", "ReportedTimes", "ResidualReuse",
-    "Retention", "Reuse", "Row", "Run", "RunTable", "Schedule", "SelfSpeculation", "Speculative", "Speed",
-    "StageTable", "Staged", "Stated", "StepTable", "Table", "TableWithoutRuns", "TargetTable", "Test", "TinyModel",
-    "Trainer", "Trend", "Vanilla", "VerlEngine", "WarmStart", "WeightedReuse", "benchmarks_fingerprint",
-    "fingerprint", "format_lenience", "id_of", "parse_lenience", "run_fingerprint", "sampling_fingerprint",
+    "Column", "Compare", "Config", "Correlation", "CostRules", "CoupledReuse", "Data", "Decoding", "DecompositionTable",
+    "DelayedReuse", "DynamicSampling", "Engine", "Epochs", "Evaluation", "Exclusion", "Experiments", "Extreme",
+    "Figure", "Fluctuation", "GgufModel", "Grid", "Headline", "HubProblems", "HyperparameterFile", "InProcessEngine",
+    "InstructionPrompts", "KeyColumn", "Model", "Monotone", "OneHotReuse", "Overlong", "Pairs", "Panel", "Peak",
+    "Plain", "Preset", "PretrainedModel", "Printed", "ProblemFile", "PublishedSweep", "PublishedTable", "RandomReuse",
+    "Range", "ReleaseVariant", "Reported", "ReportedTimes", "ResidualReuse", "Retention", "Reuse", "Row", "Run",
+    "RunTable", "Schedule", "SelfSpeculation", "Speculative", "Speed", "StageTable", "Staged", "Stated", "StepTable",
+    "Table", "TableWithoutRuns", "TargetTable", "Test", "TinyModel", "Trainer", "Trend", "Vanilla", "VerlEngine",
+    "WarmStart", "WeightedReuse", "WordProblems", "benchmarks_fingerprint", "fingerprint", "format_lenience", "id_of",
+    "parse_lenience", "run_fingerprint", "sampling_fingerprint",
 ]  # fmt: skip

@@ -1,41 +1,11 @@
 """Training data and benchmarks."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from redraft.config.base import Config, HubId, InnerPath, Name, WordyName
-
-BETWEEN_BLOCKS = 1000
-"""Distance of the seeds of what is drawn for one block of seeds and for the next (`Preset.blocks`)."""
-
-
-class ArithmeticProblems(Config):
-    """Problems of the tiny arithmetic task, drawn from a seed (`redraft.tasks.arithmetic`)."""
-
-    kind: Literal["arithmetic"] = "arithmetic"
-    size: int = Field(default=256, ge=1)
-    """Number of distinct problems."""
-    min_terms: int = Field(default=4, ge=2)
-    """Minimum number of terms in a problem."""
-    max_terms: int = Field(default=7, ge=2)
-    """Maximum number of terms in a problem."""
-    signs: Literal["both", "minus"] = "both"
-    """Operators: `both` adds and subtracts terms, `minus` only subtracts."""
-    split: Literal["train", "held-out"] = "train"
-    """Split; the two have no problem in common."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the draw."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "ArithmeticProblems":
-        if self.min_terms > self.max_terms:
-            raise ValueError(f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})")
-        return self
-
-    def of_block(self, block: int) -> "ArithmeticProblems":
-        """Problems of the same kind, drawn for a block of seeds (`Preset.blocks`)."""
-        return self.model_copy(update={"seed": self.seed + block * BETWEEN_BLOCKS})
+from redraft.config.generated import ArithmeticProblems, Generated, Grading, InstructionPrompts, WordProblems
 
 
 class ProblemFile(Config):
@@ -102,7 +72,9 @@ class HubProblems(Config):
         return self.of or self.skip + self.size
 
 
-Data = Annotated[ArithmeticProblems | ProblemFile | HubProblems, Field(discriminator="kind")]
+Data = Annotated[
+    ArithmeticProblems | WordProblems | InstructionPrompts | ProblemFile | HubProblems, Field(discriminator="kind")
+]
 
 
 def known_sizes(data: Data) -> set[int]:
@@ -118,12 +90,18 @@ class ProblemSet(Config):
 
     data: Data
     """The problems."""
-    grading: Literal["math", "choice", "instructions"] = "math"
+    grading: Grading = "math"
     """Grader: the last box by math-verify, the letter in it, or checkers of instructions (IFEval)."""
     role: Role = "in-distribution"
     """Relation of the problems to the training data."""
     description: str = ""
     """One line for the report."""
+
+    @model_validator(mode="after")
+    def _graded_by_its_grader(self) -> Self:
+        if isinstance(self.data, Generated) and self.grading != self.data.grading:
+            raise ValueError(f"problems of kind {self.data.kind} need grading: {self.data.grading}")
+        return self
 
 
 class Sampling(Config):

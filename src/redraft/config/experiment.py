@@ -3,17 +3,18 @@
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from redraft.config.algorithm import Algorithm
 from redraft.config.base import Config, defining
 from redraft.config.data import Data
 from redraft.config.decoding import Decoding, Plain, SelfSpeculation
+from redraft.config.generated import InstructionPrompts
 from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
-from redraft.config.trainer import Engine, InProcessEngine, Trainer
+from redraft.config.trainer import Engine, InProcessEngine, Reward, Trainer
 from redraft.errors import UserError
 from redraft.layout import Layout
 
@@ -56,6 +57,11 @@ class Run(Config):
     """Batch, length and duration of training, as the paper, the preset and the cell have them."""
     engine: Engine
     """Execution; not part of the identity."""
+
+    @property
+    def reward(self) -> Reward | Literal["instructions"]:
+        """Rule that rewards a response (`redraft.tasks.rewards`): the trainer's, unless the data need another."""
+        return "instructions" if isinstance(self.data, InstructionPrompts) else self.trainer.reward
 
     @property
     def steps(self) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from redraft.config.base import Config, InnerPath, Name
-from redraft.config.data import BETWEEN_BLOCKS, ArithmeticProblems
+from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 
 
 class WarmStart(Config):

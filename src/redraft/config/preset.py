@@ -4,7 +4,8 @@ from pydantic import Field, field_validator, model_validator
 
 from redraft.config.base import Config, Name, PaperName, WordyName, refuse_twice
 from redraft.config.cell import Factor
-from redraft.config.data import ArithmeticProblems, Benchmark, Data
+from redraft.config.data import Benchmark, Data
+from redraft.config.generated import Generated
 from redraft.config.hyperparameters import TrainerFields
 from redraft.config.model import Model, TinyModel
 from redraft.config.trainer import Engine, Evaluation, InProcessEngine
@@ -23,7 +24,7 @@ class Preset(Config):
     """Seeds; each cell is run once with each."""
     blocks: int = Field(default=1, ge=1)
     """Number of blocks that seeds are dealt to in turn: seed s is in block s mod `blocks`. Seeds of a block share the
-    models and arithmetic problems that are made here; each block has its own, and intervals are over blocks. With one
+    models and problems that are made here; each block has its own, and intervals are over blocks. With one
     block they are over seeds, given the one initial policy and the one draw of problems."""
     models: dict[Name, Model]
     """Models that stand for the papers', by the papers' names."""
@@ -142,7 +143,7 @@ class Preset(Config):
 
 
 def _of_block(data: Data, block: int) -> Data:
-    return data.of_block(block) if isinstance(data, ArithmeticProblems) else data
+    return data.of_block(block) if isinstance(data, Generated) else data
 
 
 def parted(name: str) -> tuple[str, int]:

@@ -52,7 +52,8 @@ class Trainer(Config):
     drafts are verified, and in the log-probabilities of policy and reference policy. Evaluation has its own."""
     reward: Reward = "last_box"
     """`last_box` reads the last box alone; `boxed_or_numeric`, as SPEC-RL's paper, without a box the last number;
-    `release`, as its release, all LaTeX of the response. Evaluation always grades the last box."""
+    `release`, as its release, all LaTeX of the response. Evaluation always grades the last box. Data of kind
+    `instructions` have a rule of their own (`Run.reward`)."""
     fresh_samples: int = Field(default=1, ge=0)
     """New samples for each prompt of a step, logged as `fresh_reward` (docs/metrics.md) and not trained on."""
     evaluate_every: int = Field(ge=1)

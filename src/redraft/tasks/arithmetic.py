@@ -5,12 +5,12 @@ solution is `75;a+6=81;b-2=79;c+8=87;\\boxed{87}`. A model of a quarter-million 
 and its responses are long enough for the reuse of prefixes to pay.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from redraft.rollout.streams import stream
+from redraft.tasks import drawing
 
 MODULUS = 100
 TAGS = "abcdefghijklmnop"
@@ -54,14 +54,13 @@ def box(value: int) -> str:
 
 
 def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
-    """Draw `size` different problems of one split. Numbers of terms include the first value."""
+    """Draw `size` different problems of one split. Numbers of terms include the first value.
+
+    Raises:
+        UserError: if there are fewer different problems.
+    """
     rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
-    drawn: dict[Sum, None] = {}
-    while len(drawn) < size:
-        problem = draw_one(rng, min_terms, max_terms, signs)
-        if split_of(problem) == split:
-            drawn[problem] = None
-    return list(drawn)
+    return drawing.distinct(lambda: draw_one(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
 
 
 def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
@@ -72,5 +71,5 @@ def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: st
 
 
 def split_of(problem: Sum) -> str:
-    """The split of a problem, `train` or `held-out`, by a hash of its text, so that the splits never overlap."""
-    return ("train", "held-out")[hashlib.blake2b(problem.prompt.encode(), digest_size=1).digest()[0] % 2]
+    """The split of a problem, `train` or `held-out`, by its text."""
+    return drawing.split_of(problem.prompt)

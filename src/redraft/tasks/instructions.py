@@ -10,7 +10,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -119,6 +119,34 @@ def instructions_of(answer: str) -> dict[str, Any]:
     if unknown := set(record["instruction_id_list"]) - set(known):
         raise UserError("unknown instructions", key="instruction_id_list", value=sorted(unknown), allowed=known)
     return record
+
+
+def conflicts() -> dict[str, set[str]]:
+    """Kinds of instructions that exclude each kind, and each itself, as IFEval's authors list them."""
+    registry = _checkers().instructions_registry
+    listed: dict[str, set[str]] = registry.conflict_make(
+        {name: set(others) for name, others in registry.INSTRUCTION_CONFLICTS.items()}
+    )
+    return listed
+
+
+def follows(text: str, answer: str) -> bool:
+    """The reward's rule: True if a response follows all instructions as it is, IFEval's strict verdict on a prompt.
+
+    A part of the instructions earns nothing, so that training is rewarded for what evaluation counts. Nor does a
+    response on which a checker fails. No checker reads the prompt.
+
+    Raises:
+        UserError: if the answer is no object with IFEval's columns.
+    """
+    record = instructions_of(answer)
+    utils = _checkers()
+    example = utils.InputExample(prompt="", **record)
+    try:
+        with _letters_counted_as_asked(utils) if _counts_another_character(record) else nullcontext():
+            return all(_verdicts(utils.test_instruction_following_strict, example, text))
+    except CheckerError:
+        return False
 
 
 def _verdicts(check: Callable[[Any, str], Any], example: Any, text: str) -> list[bool]:

@@ -14,10 +14,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from redraft.config.data import ArithmeticProblems, Data, HubProblems, ProblemFile
+from redraft.config.data import Data, HubProblems, ProblemFile
+from redraft.config.generated import ArithmeticProblems, Generated, InstructionPrompts, WordProblems
 from redraft.errors import UserError
 from redraft.files import read_parquet, sha256
-from redraft.tasks import arithmetic
+from redraft.tasks import arithmetic, word_problems
 from redraft.tasks.answers import boxed
 
 DATA_ROOT = "REDRAFT_DATA"
@@ -36,12 +37,22 @@ def load_problems(data: Data) -> list[Problem]:
     """Read the problems of a configured data set, in a fixed order.
 
     Raises:
-        UserError: if a file is missing or damaged, the number of problems is wrong, or a problem has no answer.
+        UserError: if a file is missing or damaged, the number of problems is wrong, a problem has no answer, or fewer
+            problems can be drawn.
     """
     match data:
         case ArithmeticProblems():
             drawn = arithmetic.draw(data.size, data.min_terms, data.max_terms, data.signs, data.split, data.seed)
             return [Problem(problem.prompt, str(problem.answer)) for problem in drawn]
+        case WordProblems():
+            stories = word_problems.draw(data.size, data.questions, data.largest, data.split, data.seed)
+            prompts = word_problems.prompts(stories, data.examples, data.options, data.largest, data.seed)
+            return [Problem(text, story.answer) for text, story in zip(prompts, stories, strict=True)]
+        case InstructionPrompts():
+            from redraft.tasks import instruction_prompts  # IFEval's checkers take seconds to load
+
+            asked = instruction_prompts.draw(data.size, data.instructions, data.max_instructions, data.split, data.seed)
+            return [Problem(each.prompt, each.answer) for each in asked]
         case ProblemFile():
             return _from_file(data)
         case HubProblems():
@@ -55,7 +66,7 @@ def checksums(data: Data) -> dict[str, str]:
         UserError: if a file is missing.
     """
     match data:
-        case ArithmeticProblems():
+        case Generated():
             return {}
         case ProblemFile():
             return {data.path: sha256(_existing(data))}

@@ -1,4 +1,4 @@
-"""Rules that turn a training response into a reward: 1 if its answer is right, else 0.
+"""Rules that turn a training response into a reward: 1 if its answer is right or its instructions are followed, else 0.
 
 SPEC-RL's paper and its release describe different rules, and this project's default is a third one; docs/grading.md
 compares them. Evaluation grades by the last box whatever rewards training.
@@ -48,8 +48,18 @@ REWARDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 """Rules by their names in `trainer.reward`. Their time limits need the main thread of a process."""
 
 
+def rule_of(name: str) -> Callable[[str, str], bool]:
+    """The rule of a name: one of `REWARDS`, or `instructions`, of which each must be followed (`Run.reward`)."""
+    if name == "instructions":
+        from redraft.tasks.instructions import follows  # with NLTK, which no other rule needs
+
+        return follows
+    return REWARDS[name]
+
+
 def rewards_of(texts: Sequence[str], answer: str, rule: str) -> tuple[list[float], float]:
-    """1.0 for each text that is right by a rule of `REWARDS`, else 0.0; and the processor seconds that this took."""
+    """1.0 for each text that is right by a rule (`rule_of`), else 0.0; and the processor seconds that this took."""
+    right = rule_of(rule)
     began = time.process_time()
-    rewards = [float(REWARDS[rule](text, answer)) for text in texts]
+    rewards = [float(right(text, answer)) for text in texts]
     return rewards, time.process_time() - began

@@ -24,7 +24,7 @@ class Graders:
         answers: of every prompt, by its index.
         tokenizer: turns responses into text.
         processes: how many grade at once.
-        rule: which of `redraft.tasks.rewards.REWARDS` rewards.
+        rule: which rule of `redraft.tasks.rewards` rewards (`Run.reward`).
 
     Attributes:
         seconds: processor seconds that the processes have graded for.
@@ -37,7 +37,7 @@ class Graders:
 
     def __enter__(self) -> "Graders":
         self.pool = pool(self.processes)
-        ready = [self._scheduled([""], "0") for _ in range(self.processes)]
+        ready = [self._scheduled([""], self.answers[0]) for _ in range(self.processes)]
         for each in ready:
             each.result()  # what a process takes to load the grader is no step's reward
         return self

@@ -67,7 +67,7 @@ class LocalTrainer:
         self.memory = Memory(run.reuse.retention)
         self.strategy = strategy(run.reuse)
         answers = [problem.answer for problem in self.problems]
-        self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.trainer.reward)
+        self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
         self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, longest)
         self.engine = self.decoding.engine
 

@@ -111,7 +111,7 @@ class RolloutWorker:
         async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
             texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
             began = time.perf_counter()
-            rewards, seconds = await self.grader.grade.remote(texts, self.answers[prompt], self.run.trainer.reward)
+            rewards, seconds = await self.grader.grade.remote(texts, self.answers[prompt], self.run.reward)
             waited.seconds += time.perf_counter() - began
             waited.grading_seconds += seconds
             return np.array(rewards, dtype=np.float32)

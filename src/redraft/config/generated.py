@@ -1,0 +1,110 @@
+"""Problems that are made here: the tiny arithmetic task, and two tasks in words for pretrained models."""
+
+from typing import ClassVar, Literal, Self, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from redraft.config.base import Config, refuse_twice
+
+BETWEEN_BLOCKS = 1000
+"""Distance of the seeds of what is drawn for one block of seeds and for the next (`Preset.blocks`)."""
+
+
+Grading = Literal["math", "choice", "instructions"]
+"""Grader: the last box by math-verify, the letter in it, or checkers of instructions (IFEval)."""
+
+
+class Generated(Config):
+    """Problems that are made here, drawn from a seed; those of the two splits differ in their content."""
+
+    grading: ClassVar[Grading] = "math"
+    kind: str
+    size: int = Field(default=256, ge=1)
+    """Number of distinct problems."""
+    split: Literal["train", "held-out"] = "train"
+    """Split; the two have no problem in common."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the draw."""
+
+    def of_block(self, block: int) -> Self:
+        """Problems of the same kind, drawn for a block of seeds (`Preset.blocks`)."""
+        return self.model_copy(update={"seed": self.seed + block * BETWEEN_BLOCKS})
+
+
+class ArithmeticProblems(Generated):
+    """Problems of the tiny arithmetic task, drawn from a seed (`redraft.tasks.arithmetic`)."""
+
+    kind: Literal["arithmetic"] = "arithmetic"
+    min_terms: int = Field(default=4, ge=2)
+    """Minimum number of terms in a problem."""
+    max_terms: int = Field(default=7, ge=2)
+    """Maximum number of terms in a problem."""
+    signs: Literal["both", "minus"] = "both"
+    """Operators: `both` adds and subtracts terms, `minus` only subtracts."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_terms > self.max_terms:
+            raise ValueError(f"min_terms ({self.min_terms}) must not exceed max_terms ({self.max_terms})")
+        return self
+
+
+Question = Literal["sum", "total", "difference", "sum_and_difference", "how_many_more", "who_has_more", "who_has_most"]
+"""Kind of question of a word problem."""
+
+
+class WordProblems(Generated):
+    """Sums and comparisons in words with the answer in a box (`redraft.tasks.word_problems`).
+
+    No kind of question is asked about the same numbers in both splits.
+    """
+
+    kind: Literal["word_problems"] = "word_problems"
+    questions: list[Question] = Field(default=list(get_args(Question)), min_length=1)
+    """Kinds of questions, each as probable as the others."""
+    largest: int = Field(default=10, ge=6, le=1000)
+    """Largest number in a problem; the smallest is 2."""
+    examples: int = Field(default=4, ge=0, le=8)
+    """Number of solved problems in front of each, which ask the same question about other numbers."""
+    options: bool = True
+    """The right answer and a wrong one stand behind each question."""
+
+    @field_validator("questions")
+    @classmethod
+    def _once(cls, questions: list[Question]) -> list[Question]:
+        refuse_twice("question", questions)
+        return questions
+
+
+InstructionName = Literal[
+    "keywords:existence", "keywords:frequency", "keywords:forbidden_words", "keywords:letter_frequency",
+    "language:response_language", "length_constraints:number_sentences", "length_constraints:number_paragraphs",
+    "length_constraints:number_words", "length_constraints:nth_paragraph_first_word",
+    "detectable_content:number_placeholders", "detectable_content:postscript", "detectable_format:number_bullet_lists",
+    "detectable_format:constrained_response", "detectable_format:number_highlighted_sections",
+    "detectable_format:multiple_sections", "detectable_format:json_format", "detectable_format:title",
+    "combination:two_responses", "combination:repeat_prompt", "startend:end_checker", "startend:quotation",
+    "change_case:capital_word_frequency", "change_case:english_capital", "change_case:english_lowercase",
+    "punctuation:no_comma",
+]  # fmt: skip
+"""Kind of instruction, by IFEval's name."""
+
+
+class InstructionPrompts(Generated):
+    """Requests with instructions of IFEval's kinds, in words of this project (`redraft.tasks.instruction_prompts`).
+
+    A response is right if it follows all of them, as it is. No topic is in both splits.
+    """
+
+    grading: ClassVar[Grading] = "instructions"
+    kind: Literal["instructions"] = "instructions"
+    instructions: list[InstructionName] = Field(default=list(get_args(InstructionName)), min_length=1)
+    """Kinds of instructions, each as probable as the others to be the first of a prompt."""
+    max_instructions: int = Field(default=1, ge=1, le=3)
+    """Largest number of instructions in a prompt; those that exclude each other never stand together."""
+
+    @field_validator("instructions")
+    @classmethod
+    def _once(cls, instructions: list[InstructionName]) -> list[InstructionName]:
+        refuse_twice("instruction", instructions)
+        return instructions

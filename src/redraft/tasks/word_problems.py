@@ -1,0 +1,181 @@
+"""Sums and comparisons in words with the answer in a box, for small language models.
+
+A problem tells of people who have, get and give away things, and asks for a number or a name. Solved problems stand
+before it in the prompt, and two answers in boxes to choose from: without them the smallest models hardly ever write a
+box (docs/real-model-tasks.md).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from redraft.rollout.streams import stream
+from redraft.tasks.drawing import distinct
+
+NAMES = ("Ben", "Cora", "David", "Ella", "Finn", "Grace", "Hugo", "Lily", "Jack", "Kate", "Leo", "Mia", "Nora", "Oscar",
+         "Paul", "Rosa", "Sam", "Tina", "Victor", "Wendy")  # fmt: skip
+THINGS = ("apples", "balls", "books", "buttons", "cards", "coins", "cookies", "cups", "eggs", "flowers", "hats", "keys",
+          "marbles", "oranges", "pencils", "shells", "spoons", "stamps", "stickers", "toys")  # fmt: skip
+
+Solve = Callable[[tuple[int, ...], tuple[str, ...]], str]
+"""From the numbers and the people of a story, in its order, to the answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A kind of question: its story, with {x}, {y}, {z} for numbers and {a}, {b}, {c} for people, and its solution."""
+
+    story: str
+    solve: Solve
+
+    def count(self, fields: str) -> int:
+        """The number of these fields, such as `xyz`, in the story."""
+        return sum(f"{{{field}}}" in self.story for field in fields)
+
+
+def _reckoned(*signs: int) -> Solve:
+    """The sum of the numbers with these signs."""
+    return lambda numbers, people: str(sum(sign * n for sign, n in zip(signs, numbers, strict=True)))
+
+
+def _gap(numbers: tuple[int, ...], people: tuple[str, ...]) -> str:
+    return str(max(numbers) - min(numbers))
+
+
+def _most(numbers: tuple[int, ...], people: tuple[str, ...]) -> str:
+    return people[numbers.index(max(numbers))]
+
+
+QUESTIONS: Final[dict[str, Question]] = {
+    "sum": Question(
+        "{a} has {x} {things}. {b} gives {a} {y} more {things}. How many {things} does {a} have now?", _reckoned(1, 1)
+    ),
+    "total": Question(
+        "{a} has {x} {things}, {b} has {y} {things} and {c} has {z} {things}. How many {things} do they have together?",
+        _reckoned(1, 1, 1),
+    ),
+    "difference": Question(
+        "{a} has {x} {things}. {a} gives {y} {things} to {b}. How many {things} does {a} have left?", _reckoned(1, -1)
+    ),
+    "sum_and_difference": Question(
+        "{a} has {x} {things}. {a} finds {y} more {things} and then gives {z} {things} to {b}. How many {things} does "
+        "{a} have now?",
+        _reckoned(1, 1, -1),
+    ),
+    "how_many_more": Question(
+        "{a} has {x} {things} and {b} has {y} {things}. How many more {things} does one of them have than the other?",
+        _gap,
+    ),
+    "who_has_more": Question("{a} has {x} {things} and {b} has {y} {things}. Who has more {things}?", _most),
+    "who_has_most": Question(
+        "{a} has {x} {things}, {b} has {y} {things} and {c} has {z} {things}. Who has the most {things}?", _most
+    ),
+}
+"""Kinds of questions by their names in the configuration."""
+
+
+@dataclass(frozen=True)
+class WordProblem:
+    """A story with a question about its numbers.
+
+    Attributes:
+        question: a name in `QUESTIONS`.
+        numbers: in the order of the story.
+        people: different names, likewise.
+        things: what is counted.
+    """
+
+    question: str
+    numbers: tuple[int, ...]
+    people: tuple[str, ...]
+    things: str
+
+    @property
+    def text(self) -> str:
+        """The story and its question."""
+        people, numbers = zip("abc", self.people, strict=False), zip("xyz", self.numbers, strict=False)
+        return QUESTIONS[self.question].story.format(things=self.things, **dict(people), **dict(numbers))
+
+    @property
+    def answer(self) -> str:
+        """The number or the name that is asked for."""
+        return QUESTIONS[self.question].solve(self.numbers, self.people)
+
+    def wrong(self, rng: np.random.Generator) -> str:
+        """A wrong answer that resembles the right one: another name of the story, or a positive number 1 or 2 away."""
+        if self.answer.isalpha():
+            return str(rng.choice([name for name in self.people if name != self.answer]))
+        near = [int(self.answer) + step for step in (-2, -1, 1, 2)]
+        return str(rng.choice([number for number in near if number > 0]))
+
+    @property
+    def content(self) -> str:
+        """The kind of question and its numbers in any order, with which names and things make no other problem."""
+        return f"{self.question} {' '.join(map(str, sorted(self.numbers)))}"
+
+
+def draw(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
+    """Draw `size` different problems of one split.
+
+    Args:
+        size: number of problems.
+        questions: names in `QUESTIONS`, each as probable as the others.
+        largest: the largest number in a story.
+        split: `train` or `held-out`.
+        seed: seed of the draw.
+
+    Raises:
+        UserError: if there are fewer different problems.
+    """
+    rng = stream(seed, f"word_problems/{'+'.join(questions)}/{split}", largest)
+    return distinct(lambda: draw_one(rng, questions, largest), lambda problem: problem.content, split, size)
+
+
+def draw_one(rng: np.random.Generator, questions: Sequence[str], largest: int) -> WordProblem:
+    """Draw one problem, of either split: its numbers are 2 or more and differ, and its answer is a name or positive."""
+    name = questions[int(rng.integers(len(questions)))]
+    question = QUESTIONS[name]
+    while True:
+        numbers = tuple(map(int, rng.choice(np.arange(2, largest + 1), question.count("xyz"), replace=False)))
+        people = tuple(map(str, rng.choice(NAMES, question.count("abc"), replace=False)))
+        problem = WordProblem(name, numbers, people, THINGS[int(rng.integers(len(THINGS)))])
+        if problem.answer.isalpha() or int(problem.answer) > 0:
+            return problem
+
+
+def prompts(problems: Sequence[WordProblem], examples: int, options: bool, largest: int, seed: int) -> list[str]:
+    """The problems as prompts: each behind so many solved ones, or with a request for a box if there are none.
+
+    The examples ask the same question about other numbers, and are of the split `train` whatever the problem's is. With
+    `options`, the right answer and a wrong one follow the question, in boxes and in any order.
+
+    Raises:
+        UserError: if there are fewer different examples.
+    """
+    rng = stream(seed, "word_problems/prompts", largest, examples)
+    texts = []
+    for problem in problems:
+        solved = [
+            f"{_asked(each, rng, options)} {_box(each.answer)}" for each in _examples(rng, problem, examples, largest)
+        ]
+        request = [] if examples else ["Put your final answer within \\boxed{}."]
+        texts.append("\n\n".join([*request, *solved, _asked(problem, rng, options)]))
+    return texts
+
+
+def _asked(problem: WordProblem, rng: np.random.Generator, options: bool) -> str:
+    pair = rng.permutation([problem.answer, problem.wrong(rng)])
+    offered = f" {_box(pair[0])} or {_box(pair[1])}?" if options else ""
+    return f"Question: {problem.text}{offered}\nAnswer:"
+
+
+def _box(answer: str) -> str:
+    return f"\\boxed{{{answer}}}"
+
+
+def _examples(rng: np.random.Generator, problem: WordProblem, count: int, largest: int) -> list[WordProblem]:
+    others = (each for each in iter(lambda: draw_one(rng, [problem.question], largest), None))
+    other = (each for each in others if each.content != problem.content)
+    return distinct(lambda: next(other), lambda each: each.content, "train", count)
