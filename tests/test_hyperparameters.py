@@ -55,8 +55,10 @@ def test_at_the_paper_s_scale_a_run_has_what_the_paper_states_and_what_is_ours()
     stated = Experiments(ROOT).hyperparameters("spec_rl").trainer
     values = trainer(ROOT, "paper").model_dump()
     assert {name: values[name] for name in stated} == {name: s.value for name, s in stated.items()}
-    others = {"prompts_per_batch", "updates_per_batch", "warmup_steps", "fresh_samples", "evaluation_clock", "reward"}
-    assert values.keys() - stated.keys() == others
+    assert values.keys() - stated.keys() == {
+        "prompts_per_batch", "updates_per_batch", "warmup_steps", "fresh_samples", "evaluation_clock", "reward",
+        "temperature",
+    }  # fmt: skip
     assert Experiments(ROOT).preset("paper").trainer.keys() == {"fresh_samples"}
 
 
