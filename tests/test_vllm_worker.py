@@ -137,8 +137,8 @@ def at(laws, temperature):
     return torch.from_numpy(laws / temperature).log_softmax(-1).numpy()
 
 
-@served("in chunks")
 def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm):
+    """All are computed in one step."""
     temperatures = (0.6, 1.0, 1.5)
     pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 60)) for n in (20, 25, 30, 35, 40, 45)]
     found, _ = scored(vllm, pairs, 3, temperatures)
