@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.config.data import ArithmeticProblems, Benchmark, HubProblems
+from redraft.config.data import Benchmark, HubProblems, ProblemFile
 from redraft.errors import UserError
 from redraft.evaluate import grade as stage
 from redraft.evaluate.grade import GRADES, grade
@@ -20,7 +20,7 @@ IFEVAL = json.dumps({
 
 
 def benchmark(problems, samples, grading="math", **changed):
-    return Benchmark(data=ArithmeticProblems(size=problems), samples=samples, grading=grading, **changed)
+    return Benchmark(data=ProblemFile(path="p.jsonl", size=problems), samples=samples, grading=grading, **changed)
 
 
 def generation(name, problem, sample, text, answer, step=0, length=3, finish="stop"):

@@ -49,8 +49,10 @@ def obeying(prompt):
             return f"So {letter * count}."
         case "keywords:forbidden_words", _:
             return "Birds sing."
-        case "length_constraints:number_words", {"relation": "less than"}:
+        case "length_constraints:number_words" | "length_constraints:number_sentences", {"relation": "less than"}:
             return "Birds sing."
+        case "length_constraints:number_sentences", {"num_sentences": count}:
+            return "A bird sang. " * count
         case "change_case:capital_word_frequency", {"capital_frequency": count}:
             return "NOW! " * count
     return following(json.loads(prompt.answer), 1)

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from redraft.config import ArithmeticProblems
+from redraft.config import ArithmeticProblems, ProblemFile
 from redraft.config.data import Benchmark
 from redraft.evaluate.score import score
 from redraft.tasks.answers import Outcome
@@ -23,7 +23,7 @@ def test_instructions_are_counted_strictly_and_loosely_and_a_prompt_needs_all_of
     strict = [[True, False], [False], [False, False, True]]
     loose = [[True, True], [False], [True, True, True]]
     graded = frame([Outcome.WRONG] * 3, strict=strict, loose=loose)
-    benchmark = Benchmark(data=ArithmeticProblems(size=3), grading="instructions")
+    benchmark = Benchmark(data=ProblemFile(path="p.jsonl", size=3), grading="instructions")
     found = score(graded, benchmark)
     names = ("instructions", "instructions_strict", "instructions_loose", "prompt_strict", "prompt_loose")
     assert [found[name] for name in names] == [6, 2, 5, 0, 2]
