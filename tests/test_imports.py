@@ -25,6 +25,7 @@ ALLOWED = {
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
     "redraft.loading": set(),
+    "redraft.ending": set(),
     "redraft.lazy": {"redraft.loading"},
     "redraft.terminal": {"redraft.errors"},
     "redraft.config": {"redraft.errors", "redraft.files", "redraft.layout"},

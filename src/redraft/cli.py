@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from redraft.ending import Ending
 from redraft.errors import UserError
 from redraft.files import NO_SPACE
 from redraft.lazy import LazyGroup
@@ -72,9 +73,17 @@ def options(
 
 
 def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) -> None:
-    """Entry point: a user's mistake or a full disk ends in one message and exit code 2, all else in a traceback."""
+    """Entry point: a user's mistake or a full disk ends in one message and exit code 2, all else in a traceback.
+
+    Without arguments they are those of the process, which ends with the command.
+    """
+    ending = Ending() if arguments is None else None
     try:
         command(args=arguments)
+    except SystemExit as end:
+        if ending and not end.code:
+            ending.well = True
+        raise
     except UserError as error:
         typer.echo(error_text(error), err=True)
         sys.exit(2)
