@@ -28,7 +28,7 @@ test: $(READY)
 	@$(MAKE) --no-print-directory --jobs 2 check fast
 
 fast: $(READY)
-	$(PYTEST) -n 3 -m "not servers"
+	$(PYTEST) -n 3 -m "not servers" --fork-commands
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
 # lighteval's environment exists.

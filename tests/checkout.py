@@ -1,5 +1,6 @@
 """Copies of the repository's workflow, and a finished campaign in one of them."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ from tempfile import TemporaryDirectory
 import yaml
 from filelock import FileLock
 
-from tests.forked_jobs import forked_jobs
+from tests.forked_commands import environment, forked_commands
 from tests.made_up_papers import DEFAULT, FIRST, WITH_THEM, write_papers
 
 ROOT = Path(__file__).parents[1]
@@ -30,9 +31,15 @@ def copy_to(folder):
     return folder
 
 
-def snakemake(folder, *arguments, preset="smoke", limit=600, **options):
-    command = ["snakemake", "--config", f"preset={preset}", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False, **options)
+def called(folder, *command, limit=600, real=False):
+    """End of a command in a folder, in a process of its own, or in a fork of one that has loaded the libraries."""
+    variables = os.environ if real else environment()
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False,
+                          env=variables)  # fmt: skip
+
+
+def snakemake(folder, *arguments, preset="smoke", **options):
+    return called(folder, "snakemake", "--config", f"preset={preset}", *arguments, **options)
 
 
 def finished_campaign(folder):
@@ -45,8 +52,8 @@ def finished_campaign(folder):
             write_papers(folder / "experiments")
             preset = folder / "experiments/presets/smoke.yaml"
             preset.write_text(preset.read_text().replace(FIRST, WITH_THEM) + DEFAULT)
-            with TemporaryDirectory() as commands, forked_jobs(Path(commands)) as environment:
-                result = snakemake(folder, limit=1800, env=environment)
+            with TemporaryDirectory() as commands, forked_commands(Path(commands)):
+                result = snakemake(folder, limit=1800)
             assert result.returncode == 0, result.stderr[-3000:]
             (folder / "terminal").write_text(result.stderr + result.stdout)
     return folder

@@ -4,6 +4,9 @@ import gc
 import os
 import shutil
 import sys
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; subprocesses inherit it
 os.environ.pop("COLUMNS", None)  # of whoever calls; a test that is about a width sets its own
@@ -14,6 +17,7 @@ from hypothesis import settings
 
 from redraft.cli import main
 from tests.checkout import ROOT, finished_campaign
+from tests.forked_commands import forked_commands
 from tests.tiers import check_marks, tier_of
 
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
@@ -23,6 +27,19 @@ gc.disable()  # until all tests are collected, as in redraft.loading
 # Compiled files are kept, also where the environment says not to: else each process compiles what it imports again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fork-commands", action="store_true",
+                     help="run commands in tests as forks of one process that has loaded the libraries")  # fmt: skip
+
+
+def pytest_configure(config):
+    """Start the process before the workers, which inherit its address and which it loads beside."""
+    if config.getoption("fork_commands") and not hasattr(config, "workerinput"):
+        served = ExitStack()
+        config.add_cleanup(served.close)
+        served.enter_context(forked_commands(Path(served.enter_context(TemporaryDirectory()))))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The command: what it prints, and that a mistake is one message with exit code 2 and no traceback."""
 
-import os
 import re
 import subprocess
 import sys
@@ -16,16 +15,14 @@ import yaml
 from redraft.config import Experiments
 from redraft.layout import Layout
 from redraft.stage_commands import STAGES, StageGroup
+from tests.checkout import called
 from tests.finished import CELLS, SECONDS, finish, grade
 
 ROOT = Path(__file__).parents[1]
 
 
 def redraft(folder, *arguments):
-    offline = os.environ | {"HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        ["redraft", *arguments], cwd=folder, env=offline, capture_output=True, text=True, timeout=120, check=False
-    )
+    return called(folder, "redraft", *arguments, limit=120)
 
 
 def test_list_names_every_cell(folder):

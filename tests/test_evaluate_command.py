@@ -21,6 +21,7 @@ from redraft.ops.gpus import VISIBLE
 from redraft.ops.locks import VARIABLE
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
+from tests.checkout import called
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("arithmetic", "arithmetic-minus", "arithmetic-longer")
@@ -56,8 +57,7 @@ QUICK = ("model", "--protocol", "tiny", "--limit", "4", "--rows", "16", "--threa
 @pytest.fixture(scope="module")
 def evaluated(folder):
     """Standard output of the command in a process of its own, and its folder of results."""
-    command = ["redraft", "evaluate", *QUICK]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    result = called(folder, "redraft", "evaluate", *QUICK, limit=300)
     assert result.returncode == 0, result.stderr
     return result.stdout, next((folder / "results/evaluations").glob("model-*/tiny-redraft-torch-seed0-first4"))
 

@@ -1,6 +1,7 @@
 """Data and drawings of figures, from runs made up here."""
 
 import math
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -207,10 +208,16 @@ def halves(figure):
 HALVES = [(number, part) for number in FIGURES for part in (0, 1) if halves(FIGURES[number])[part]]
 
 
+@cache
+def half_run(number, part):
+    """A figure, the cells that were run, and its data."""
+    figure, run = FIGURES[number], halves(FIGURES[number])[part]
+    return figure, run, figure_data(figure, made_up(dict.fromkeys(sorted(run), 2)), paper_scale=False)
+
+
 @pytest.mark.parametrize(("number", "part"), HALVES)
 def test_what_was_not_run_is_named_in_the_drawing_and_a_panel_without_any_run_is_left_out(number, part):
-    figure, run = FIGURES[number], halves(FIGURES[number])[part]
-    data = figure_data(figure, made_up(dict.fromkeys(run, 2)), paper_scale=False)
+    figure, run, data = half_run(number, part)
     drawn = [panel for panel in figure.panels if run & set(panel.cells)]
     axes = [axis for axis in plot(figure, data).axes if axis.get_visible()]
     assert [flat(axis.get_title()) for axis in axes] == [panel.title for panel in drawn]
@@ -285,8 +292,8 @@ def legend(drawing):
 
 @pytest.mark.parametrize(("number", "part"), HALVES)
 def test_no_text_of_a_drawing_lies_over_a_line_a_bar_or_another_text(number, part):
-    figure, run = FIGURES[number], halves(FIGURES[number])[part]
-    drawing = plot(figure, figure_data(figure, made_up(dict.fromkeys(sorted(run), 2)), paper_scale=False))
+    figure, _, data = half_run(number, part)
+    drawing = plot(figure, data)
     drawing.canvas.draw()
     written = [
         (text, axis)

@@ -98,7 +98,7 @@ class Words:
 
 @pytest.mark.parametrize("lost", ["hangs", "dies", "fills"])
 def test_a_response_that_costs_its_worker_earns_nothing_and_the_others_their_own(lost, fakes, monkeypatch):
-    monkeypatch.setattr(grading, "_grade", fakes.grade)
+    monkeypatch.setattr(grading, "reward", fakes.grade)
     monkeypatch.setattr(grading, "SECONDS", 3.0)
     texts = ("right 7", lost, "wrong", "7 again")
     rollouts = [Rollout(0, i, np.array([i], np.int32), np.zeros(1), np.zeros(1), Finish.EOS) for i in range(4)]
@@ -114,14 +114,14 @@ def test_a_response_that_costs_its_worker_earns_nothing_and_the_others_their_own
 
 def test_an_error_of_the_grader_itself_is_not_a_reward_of_nothing(fakes, monkeypatch):
     with Graders(["7"], TOKENIZER, 1, "last_box") as graders:
-        monkeypatch.setattr(grading, "_grade", fakes.failing)
+        monkeypatch.setattr(grading, "reward", fakes.failing)
         with pytest.raises(ZeroDivisionError):
             grade(graders, "")
 
 
 def test_the_engine_decodes_other_groups_while_one_is_graded(tiny_model, tmp_path, fakes, monkeypatch):
     """Two groups fill the cache; were the engine to wait for rewards, the next two would be decoded only after them."""
-    monkeypatch.setattr(grading, "_grade", fakes.slow)
+    monkeypatch.setattr(grading, "reward", fakes.slow)
     trainer, passes, waits = LocalTrainer(make_run(max_rows=4), tiny_model, tmp_path), [], []
     grade, work = trainer.graders.grade, trainer.engine._pass
 
@@ -148,7 +148,7 @@ def test_the_engine_decodes_other_groups_while_one_is_graded(tiny_model, tmp_pat
 
 def test_waiting_for_rewards_is_no_time_of_the_engine(tiny_model, tmp_path, fakes, monkeypatch):
     """All that is slept is unseen by a processor's clock; what graders worked bounds what counts as reward."""
-    monkeypatch.setattr(grading, "_grade", fakes.slow)
+    monkeypatch.setattr(grading, "reward", fakes.slow)
     trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
     with trainer.graders:
         began = time.process_time()

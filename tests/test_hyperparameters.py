@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from redraft import cli
 from redraft.config import Experiments, HyperparameterFile, Trainer, run_fingerprint
 from redraft.config.experiment import FIRST_DEFAULTS
 from redraft.errors import UserError
+from tests.checkout import snakemake
 from tests.trainers import make_trainer
 
 ROOT = Path(__file__).parents[1]
@@ -195,8 +195,7 @@ def test_snakemake_ends_in_that_message_before_anything_is_planned(tmp_path):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     change(tmp_path, lambda c: c.update(at={"smoke": at(prompts_per_update=5)}))
-    command = ["snakemake", "-n", "--config", "preset=smoke"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    result = snakemake(tmp_path, "-n")
     assert result.returncode == 2, result.stderr[-3000:]
     assert "at.smoke.prompts_per_update.value" in result.stderr
     assert "Traceback" not in result.stderr

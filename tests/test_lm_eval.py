@@ -148,6 +148,7 @@ def test_a_function_without_an_importable_name_is_never_written():
     assert to_yaml({"f": scoring.share}) == "f: !function 'redraft.evaluate.lm_eval.scoring.share'\n"
 
 
+@pytest.mark.servers  # its own program reads all of its task files first
 def test_stock_lm_eval_runs_a_protocol_from_its_task_files(policy, tmp_path):
     command = [
         sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", f"pretrained={policy},dtype=float32",

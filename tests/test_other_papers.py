@@ -14,7 +14,7 @@ from redraft.config import Experiments
 from redraft.files import read_json, read_json_lines
 from redraft.layout import Layout
 from tests.checkout import ROOT, copy_to, snakemake
-from tests.forked_jobs import forked_jobs
+from tests.forked_commands import forked_commands
 
 pytestmark = pytest.mark.servers  # for its time: it starts none
 
@@ -31,8 +31,8 @@ NOTHING_TO_MEASURE = {"difficult-prompts-get-most", "difficult-before-get-most",
 def campaign(tmp_path_factory):
     """The folder of a finished campaign of the three papers."""
     folder = copy_to(tmp_path_factory.mktemp("campaign"))
-    with forked_jobs(tmp_path_factory.mktemp("commands")) as environment:
-        result = snakemake(folder, f"papers={','.join(PLAIN)}", "seeds=1", limit=1800, env=environment)
+    with forked_commands(tmp_path_factory.mktemp("commands")):
+        result = snakemake(folder, f"papers={','.join(PLAIN)}", "seeds=1", limit=1800)
     assert result.returncode == 0, result.stderr[-3000:]
     return folder
 

@@ -3,7 +3,6 @@
 import csv
 import re
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from redraft.config import Experiments, run_fingerprint
+from tests.checkout import called
 
 ROOT = Path(__file__).parents[1]
 SIZES = {
@@ -26,8 +26,7 @@ def experiments():
 
 def snakemake(folder, *arguments, **config):
     pairs = [f"{key}={value}" for key, value in {"preset": "paper", **config}.items()]
-    command = ["snakemake", "-n", "reproduction", *arguments, "--config", *pairs]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return called(folder, "snakemake", "-n", "reproduction", *arguments, "--config", *pairs)
 
 
 def dry_run(folder, *arguments, **config):

@@ -19,7 +19,7 @@ from redraft.config import Experiments, Preset
 from redraft.config.read import parse
 from redraft.config.site import Site
 from tests.checkout import copy_to, snakemake
-from tests.forked_jobs import forked_jobs
+from tests.forked_commands import environment, forked_commands
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
@@ -97,8 +97,8 @@ def _called(line, folder, **options):
 @pytest.fixture
 def started(tmp_path, tmp_path_factory):
     """A copy of the workflow, and an environment in which its jobs start quickly."""
-    with forked_jobs(tmp_path_factory.mktemp("commands")) as environment:
-        yield copy_to(tmp_path), environment
+    with forked_commands(tmp_path_factory.mktemp("commands")):
+        yield copy_to(tmp_path), environment()
 
 
 @pytest.mark.servers

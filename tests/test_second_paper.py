@@ -6,11 +6,12 @@ nothing but a cell: no table, figure, claim or reported value (tests/made_up_pap
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from tests.checkout import called
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,8 +86,7 @@ def test_the_page_has_all_papers_and_no_heading_over_nothing(campaign):
 
 
 def test_a_paper_without_tables_costs_hours_only_once_it_has_run(campaign):
-    result = subprocess.run(["redraft", "cost", "bare", "second", "--preset", "smoke", "--wide"], cwd=campaign,
-                            capture_output=True, text=True, check=False)  # fmt: skip
+    result = called(campaign, "redraft", "cost", "bare", "second", "--preset", "smoke", "--wide")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("measured (2 of 2 runs)") == 3
 

@@ -23,6 +23,7 @@ from redraft.config.base import Label, Name, PaperName, WordyName
 from redraft.config.data import HubProblems
 from redraft.errors import UserError
 from redraft.layout import Layout
+from tests.checkout import snakemake
 
 ROOT = Path(__file__).parents[1]
 CODE = [file for part in ("src", "analysis", "workflows", "benchmarks") for file in sorted((ROOT / part).rglob("*.py"))]
@@ -108,8 +109,7 @@ def campaign(tmp_path):
 @pytest.mark.parametrize("preset", ['../$(touch x)\'; touch x; `touch x` "|touch x"', "[tiny]", "{tiny: x}", "1.5"])
 def test_a_hostile_preset_is_one_message_and_runs_nothing(campaign, preset):
     before = {path for path in campaign.rglob("*") if ".snakemake" not in path.parts}
-    command = ["snakemake", "--config", f"preset={preset}", "-n"]
-    result = subprocess.run(command, cwd=campaign, capture_output=True, text=True, timeout=120, check=False)
+    result = snakemake(campaign, "-n", preset=preset)
     assert result.returncode != 0
     assert "error:" in result.stderr
     assert "Traceback" not in result.stderr

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from redraft.config import Experiments
-from tests.checkout import copy_to, snakemake
+from tests.checkout import called, copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
@@ -33,13 +33,9 @@ def planned(folder, *arguments):
     return text, re.findall(r"^(?:local)?rule (\w+):", text, flags=re.M)
 
 
-def test_the_files_are_formatted_and_lint_clean():
-    lint = subprocess.run(["snakemake", "--lint"], cwd=ROOT, capture_output=True, text=True, check=False)
+def test_the_files_are_lint_clean():
+    lint = called(ROOT, "snakemake", "--lint")
     assert lint.returncode == 0, lint.stdout + lint.stderr
-    formatted = subprocess.run(
-        ["snakefmt", "--check", "Snakefile", "workflows"], cwd=ROOT, capture_output=True, check=False
-    )
-    assert formatted.returncode == 0, formatted.stderr
 
 
 def cells_of(experiments, grids):
@@ -317,8 +313,7 @@ def test_a_changed_problem_file_reruns_what_reads_it(campaign, tmp_path):
 
 
 def test_redraft_run_takes_what_is_finished_and_says_how_to_go_on(campaign):
-    command = ["redraft", "run", "spec_rl/grpo-spec-linf", "--seed", "1", "--preset", "smoke"]
-    result = subprocess.run(command, cwd=campaign, capture_output=True, text=True, check=False)
+    result = called(campaign, "redraft", "run", "spec_rl/grpo-spec-linf", "--seed", "1", "--preset", "smoke")
     assert result.returncode == 0, result.stderr
     assert re.search(r"^accuracy:arithmetic-longer +[\d.]+$", result.stdout, flags=re.M)
     assert "`snakemake --config preset=smoke --forcerun collect`" in result.stdout
@@ -348,7 +343,7 @@ def test_a_killed_campaign_goes_on_and_ends_as_an_undisturbed_one(campaign, tmp_
     assert not (folder / run / "manifest.json").exists()
     assert snakemake(folder, "--unlock").returncode == 0
     before = seconds_of_children()
-    again = snakemake(folder, "--", str(run / "manifest.json"))
+    again = snakemake(folder, "--", str(run / "manifest.json"), real=True)
     used = seconds_of_children() - before
     assert again.returncode == 0, again.stderr[-2000:]
     said = calls(folder)[-1]["processor_seconds"]
@@ -407,8 +402,7 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
 
 @pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"], ["seeds=0"], ["seeds=some"]])
 def test_a_wrong_call_is_one_message(tmp_path, arguments):
-    command = ["snakemake", "-n", "--config", *arguments]
-    result = subprocess.run(command, cwd=copy_to(tmp_path), capture_output=True, text=True, check=False)
+    result = called(copy_to(tmp_path), "snakemake", "-n", "--config", *arguments)
     assert result.returncode != 0
     assert "error:" in result.stderr
     assert "Traceback" not in result.stderr

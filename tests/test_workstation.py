@@ -1,7 +1,6 @@
 """A machine with GPUs, which are names in the environment: `snakemake --profile workstation` gives each to one job."""
 
 import json
-import os
 import subprocess
 from datetime import datetime
 from itertools import combinations
@@ -13,6 +12,7 @@ import yaml
 from redraft.ops.gpus import VISIBLE
 from redraft.ops.locks import VARIABLE
 from tests.checkout import copy_to
+from tests.forked_commands import environment
 from tests.test_workflow import CELLS
 
 SEEDS = (0, 1)
@@ -39,7 +39,7 @@ def start(checkout, tmp_path):
         preset["engine"]["gpus"] = gpus
         file.write_text(yaml.safe_dump(preset, sort_keys=False))
         command = ["snakemake", "--profile", "workstation", "--cores", "4", *options, "--config", "preset=smoke"]
-        env = os.environ | {VISIBLE: visible, VARIABLE: str(tmp_path)}
+        env = environment() | {VISIBLE: visible, VARIABLE: str(tmp_path)}
         command += ["--", *targets]
         return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
 

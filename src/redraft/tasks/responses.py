@@ -1,4 +1,4 @@
-"""What a worker does with one response of an evaluation.
+"""What a worker does with the responses of an evaluation or a step.
 
 The module is light: a worker is forked from a process that has loaded the grader, and would load anything else anew.
 """
@@ -14,6 +14,13 @@ def compare_answers(pair: tuple[str, str]) -> Outcome:
     from redraft.tasks.grading import compare  # in a worker; whoever asks for one needs no grader itself
 
     return compare(*pair)
+
+
+def reward(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
+    """`redraft.tasks.rewards.rewards_of`."""
+    from redraft.tasks.rewards import rewards_of
+
+    return rewards_of(texts, answer, rule)
 
 
 def check_instructions(item: tuple[str, str, str]) -> Instructed:

@@ -9,6 +9,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from redraft.ops.termination import unbroken
 from redraft.rollout.types import Rollout
+from redraft.tasks.responses import reward
 from redraft.tasks.workers import pool
 
 SECONDS = 30.0
@@ -69,11 +70,4 @@ class Graders:
 
     def _scheduled(self, texts: list[str], answer: str) -> ProcessFuture:
         assert self.pool is not None, "graders are used as a context"
-        return self.pool.schedule(_grade, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))
-
-
-def _grade(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
-    """`rewards_of` in a worker, which alone loads the grader."""
-    from redraft.tasks.rewards import rewards_of
-
-    return rewards_of(texts, answer, rule)
+        return self.pool.schedule(reward, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))

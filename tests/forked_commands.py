@@ -1,14 +1,16 @@
-"""Jobs of a campaign as forks of one process that has loaded the libraries, which take seconds to load in each.
+"""The commands `redraft` and `snakemake` as forks of one process that has loaded their libraries.
 
-A command `redraft`, first in the path, hands its arguments, folder, environment and open files to that process and
-ends with the exit code of the job. The job runs the same code as the real command, in a process of its own; its graders
-are forked from one server for all jobs. Only the campaign that many tests read, those that go on from it and that of
-the other papers are made so; jobs of all other workflows in tests are started as a user's are.
+Loading takes seconds of each process. Commands of these names, first in the path, hand their arguments, folder,
+environment and open files to that process and end with the exit code of the fork. It runs the same code as the real
+command, in a process of its own; graders are forked from one server for all jobs. `make test` starts one such process
+for all of its workers. Tests that signal a command, or measure its processor seconds, start the real one, and so do
+all tests without the option `--fork-commands`.
 
-This file is both programs: `python forked_jobs.py SOCKET` serves, `python forked_jobs.py SOCKET redraft …` asks.
+This file is both programs: `python forked_commands.py SOCKET` serves, with a command behind it, it asks.
 """
 
 import json
+import logging
 import os
 import select
 import shlex
@@ -19,44 +21,67 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redraft.ending import Ending
 
 LOADED = (
     "analysis.figure_files", "analysis.stages", "analysis.table_files", "mlflow.tracking", "redraft.cli",
     "redraft.evaluate.cases", "redraft.evaluate.diversity", "redraft.evaluate.generate", "redraft.evaluate.grade",
-    "redraft.ops.lease", "redraft.stages", "redraft.train.local", "redraft.train.warm_start",
-    "transformers.models.llama.modeling_llama", "transformers.models.qwen3.modeling_qwen3",
+    "redraft.ops.lease", "redraft.stages", "redraft.train.local", "redraft.train.warm_start", "smart_open",
+    "snakemake.cli", "snakemake_logger_plugin_redraft", "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3.modeling_qwen3",
 )  # fmt: skip
-"""What stages import."""
+"""What the stages and Snakemake import."""
 LIMIT = 2**17
 """Bytes of a message: a job's arguments, folder and environment."""
 
 
+COMMANDS = {"redraft": "redraft.cli", "snakemake": "snakemake.cli"}
+"""Modules whose `main` is a command."""
+FOLDER = "REDRAFT_FORKED_COMMANDS"
+"""Variable that names the folder of the commands while they are served."""
+
+
+def environment() -> dict[str, str]:
+    """Variables under which a process finds forked commands if they are served, else the real ones."""
+    folder = os.environ.get(FOLDER)
+    return os.environ | ({"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"} if folder else {})
+
+
 @contextmanager
-def forked_jobs(folder: Path) -> Iterator[dict[str, str]]:
-    """Serve jobs until the block ends; yields the environment in which `redraft` asks for one.
+def forked_commands(folder: Path) -> Iterator[None]:
+    """Serve commands until the block ends; those that are served already are enough.
 
     Args:
-        folder: an existing one for the command and the socket.
+        folder: an existing one for the commands and the socket.
     """
-    path, command = folder / "jobs", folder / "redraft"
+    if FOLDER in os.environ:
+        yield
+        return
+    path = folder / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen(64)
-        ask = shlex.join([sys.executable, "-IS", __file__, str(path), "redraft"])
-        command.write_text(f'#!/bin/sh\nexec {ask} "$@"\n')
-        command.chmod(0o755)
+        for name in COMMANDS:
+            ask = shlex.join([sys.executable, "-IS", __file__, str(path), name])
+            (folder / name).write_text(f'#!/bin/sh\nexec {ask} "$@"\n')
+            (folder / name).chmod(0o755)
         server = subprocess.Popen(
             [sys.executable, "-P", __file__, str(listener.fileno())], pass_fds=[listener.fileno()]
         )
+        os.environ[FOLDER] = str(folder)
         try:
-            yield os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+            yield
         finally:
+            del os.environ[FOLDER]
             server.terminate()
             server.wait()
 
 
 def ask(path: str, arguments: list[str]) -> int:
-    """Have a job done; returns its exit code."""
+    """Have a command run; returns its exit code."""
     message = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(path)
@@ -65,18 +90,21 @@ def ask(path: str, arguments: list[str]) -> int:
 
 
 def serve(descriptor: int) -> None:
-    """Fork a job for each connection and answer with its exit code; a job whose asker has gone is ended."""
+    """Fork a command for each connection and answer with its exit code; one whose asker has gone is ended."""
     from importlib import import_module
     from multiprocessing import forkserver
 
+    from redraft.ending import Ending
     from redraft.loading import loading
     from redraft.tasks.workers import context
 
+    ending = Ending()
     context()
     forkserver.ensure_running()  # one for all jobs; else each loads the grader anew
     with loading():
         for module in LOADED:
             import_module(module)
+        import_module("snakemake.cli").get_argument_parser()  # which loads its plugins
     listener = socket.socket(fileno=descriptor)
     jobs: dict[socket.socket, int] = {}
     while True:
@@ -88,7 +116,7 @@ def serve(descriptor: int) -> None:
             message, files, *_ = socket.recv_fds(connection, LIMIT, 3)
             jobs[connection] = os.fork()
             if not jobs[connection]:
-                return run(*json.loads(message), files)
+                return run(*json.loads(message), files, ending)
             for file in files:
                 os.close(file)
         for connection, job in list(jobs.items()):
@@ -100,14 +128,13 @@ def serve(descriptor: int) -> None:
                 del jobs[connection]
 
 
-def run(command: list[str], folder: str, environment: dict[str, str], files: list[int]) -> None:
-    """Run a job in this process, which ends with it."""
+def run(command: list[str], folder: str, environment: dict[str, str], files: list[int], ending: "Ending") -> None:
+    """Run a command in this process, which ends with it."""
+    from importlib import import_module
     from multiprocessing import forkserver
 
     import numpy as np
     import torch
-
-    from redraft.cli import main
 
     forkserver._forkserver.ensure_running = lambda: None  # it is this process's parent's, and runs
     torch.seed()  # random states of its own, as without forks, so that draws without a seed are noticed
@@ -119,7 +146,13 @@ def run(command: list[str], folder: str, environment: dict[str, str], files: lis
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = command
-    main()
+    if command[0] == "snakemake":
+        logging.getLogger().handlers.clear()  # a library of the jobs has added one, to which Snakemake would write
+    try:
+        import_module(COMMANDS[command[0]]).main()
+    except SystemExit as end:
+        ending.well = not end.code
+        raise
 
 
 if __name__ == "__main__":
