@@ -663,7 +663,7 @@ def test_rewards_are_awaited_beside_decoding(qwen3, monkeypatch):
     engine, outside, passes = make_engine(qwen3, stops=()), Outside(), threading.Semaphore(0)
     filled, graded_beside = count_prefilled(engine, monkeypatch), threading.Event()
     decode = engine._decode
-    monkeypatch.setattr(engine, "_decode", lambda: [passes.release(), decode()])
+    monkeypatch.setattr(engine, "_decode", lambda: [passes.release(), decode()][1])
 
     def grade():
         """Grade for as long as five passes take, then for a while without any, also on a busy machine."""
