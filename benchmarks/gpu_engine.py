@@ -2,7 +2,8 @@
 
 `python -m benchmarks.gpu_engine` takes models of Qwen3-1.7B's and 0.6B's shapes with random weights in bfloat16, or one
 of them (`--shape`). vLLM is measured where it is installed with its kernels for GPUs. The gap is that between the
-log-probabilities that a rollout comes with and those that the trainer computes again for the same tokens.
+log-probabilities that a rollout comes with and those that the trainer computes again for the same tokens. The engine
+captures its CUDA graphs in the round that warms up; it is also timed without them, and as it decodes on a processor.
 """
 
 import tempfile
@@ -58,8 +59,11 @@ def decode(name: str, shape: Shape, model: Any) -> None:
     """Print tokens a second of the engine, `generate` and vLLM, and the gap to the trainer's log-probabilities."""
     rows, length = shape.prompts * shape.group, shape.prompt_tokens
     work = engine.Work(model, rows, shape.tokens, (length, length), passes=32768)
+    without = partial(engine.Work, model, rows, shape.tokens, (length, length), passes=32768, static=False)
     alternatives: dict[str, Callable[[], object]] = {
         "engine, decoding": work.decode,
+        "engine, without CUDA graphs": without().decode,
+        "engine, and a look at each token": without(burst=1).decode,
         "generate, tokens and log-probs": lambda: work.generate(log_probs=True),
         "generate, tokens only": lambda: work.generate(log_probs=False),
     }

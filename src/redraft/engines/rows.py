@@ -234,7 +234,7 @@ class Rows:
         Args:
             tokens: int64 (rows, n).
             log_probs: float32 (rows, n, vocabulary), the policy's law of each.
-            kept: int64 (rows,), number of tokens that count, 0 to n; a row that keeps none stays as it is.
+            kept: int64 (rows,), number of tokens that count, 0 to n; a row that keeps none has ended.
             top: whether the top of each law is noted.
         """
         rows = slice(0, len(tokens))
@@ -245,8 +245,7 @@ class Rows:
             largest = log_probs.topk(self.top_tokens.shape[2])
             at = (torch.arange(len(tokens), device=self.device)[:, None], places)
             self.top_tokens[at], self.top_log_probs[at] = largest.indices.to(torch.int32), largest.values
-        last = tokens.gather(1, kept[:, None].clamp(min=1) - 1)[:, 0]
-        self.tokens[rows] = torch.where(kept > 0, last, self.tokens[rows])
+        self.tokens[rows] = tokens.gather(1, kept[:, None].clamp(min=1) - 1)[:, 0]
         self.positions[rows] += kept
         self.counts[rows] += kept
 

@@ -288,8 +288,11 @@ class TorchEngine:
         positions, before, limits = self.rows.look()
         requests = [row.decoding for row in self.rows.live]
         first = any(request.first is not None for request in requests)
-        count = 1 if first else min(self.burst, max(b - a for a, b in zip(before, limits, strict=True)))
-        longest, noisy = max(positions) + count, any(request.key is not None for request in requests)
+        left = [limit - had for had, limit in zip(before, limits, strict=True)]
+        count = 1 if first else min(self.burst, max(left))
+        # Who has no tokens left is computed all the same, and writes the slot behind its last one.
+        longest = max(at + min(count, tokens + 1) for at, tokens in zip(positions, left, strict=True))
+        noisy = any(request.key is not None for request in requests)
         top = self.rows.top_tokens.shape[2] if any(request.top for request in requests) else 0
         if first:
             self._step(Shape(len(requests), longest, noisy, top), first=True)
