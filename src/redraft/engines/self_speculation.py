@@ -174,11 +174,10 @@ class SelfSpeculativeEngine(TorchEngine):
             return super()._decode()
         began = now(self.device)
         draws = _Draws(self.rows.live, self.rows.positions[rows], self.rows.uniforms[rows, 0])
-        longest = int(self.rows.positions[rows].max()) + 1
-        proposals, drafted = self._propose(count, draws, longest)
+        proposals, drafted = self._propose(count, draws)
         proposed = now(self.device)
         block = torch.cat((self.rows.tokens[rows, None], proposals), 1)
-        laws = self._laws(block, self.rows.positions[rows], longest + count)
+        laws = self._laws(block, self.rows.positions[rows], draws.longest + count)
         kept, behind = draws.keep(laws, drafted, proposals)
         tokens = torch.cat((proposals, behind[:, None]), 1).scatter(1, kept[:, None], behind[:, None])
         self.speculated.add(kept.cpu(), draws.positions.cpu(), count)
@@ -188,13 +187,13 @@ class SelfSpeculativeEngine(TorchEngine):
         self._answer_ended()
         return [active]
 
-    def _propose(self, count: int, draws: "_Draws", longest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _propose(self, count: int, draws: "_Draws") -> tuple[torch.Tensor, torch.Tensor]:
         """Proposals, int64 (rows, n), and the drafter's laws, float32 (rows, n, vocabulary)."""
         rows = slice(0, self.rows.decoding)
         tokens, laws = [self.rows.tokens[rows]], []
         with self.drafter.drafting():
             for place in range(count):
-                law = self._laws(tokens[-1][:, None], self.rows.positions[rows] + place, longest + place)[:, 0]
+                law = self._laws(tokens[-1][:, None], self.rows.positions[rows] + place, draws.longest + place)[:, 0]
                 laws.append(law)
                 tokens.append(draws.propose(law, place))
         return torch.stack(tokens[1:], 1), torch.stack(laws, 1)
@@ -207,10 +206,14 @@ class _Draws:
         live: the sessions that decode.
         positions: int64 (rows,), absolute position of the last token of each.
         firsts: float64 (rows,), each session's first uniform, whose bits are the key of its further numbers.
+
+    Attributes:
+        longest: slots that are in use when the last token of each has been fed.
     """
 
     def __init__(self, live: list[Row], positions: torch.Tensor, firsts: torch.Tensor) -> None:
         self._live, device = live, positions.device
+        self.longest = int(positions.max()) + 1
         prompts = torch.tensor([len(row.prompt) for row in live], device=device)
         self._next = positions + 1 - prompts  # position in the response of the next token
         self._keys = firsts.clone().view(torch.int64)
