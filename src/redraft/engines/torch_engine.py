@@ -7,7 +7,6 @@ captured as a CUDA graph (`redraft.engines.graphs`), one on a processor.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from redraft.config.capability import Capability
+from redraft.engines.admission import Admission
 from redraft.engines.attention import slot_attention
 from redraft.engines.checks import checked
 from redraft.engines.clock import now
@@ -81,7 +81,7 @@ class TorchEngine:
         refuse_other_heads(model)
         self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
-        self.max_length, self.max_batched_tokens = max_length, max_batched_tokens
+        self.max_length = max_length
         self.temperature, self.top_p, self.truncates = temperature, top_p, top_p < 1 or temperature == 0
         if self.truncates:
             self.capabilities = frozenset()
@@ -96,9 +96,7 @@ class TorchEngine:
         self.cache = SlotCache(model.config, max_rows, slots, self.device, parameter.dtype, grows)
         self.rows = Rows(self.cache, max_rows, slots, self.device)
         self.usage, self.activity = Usage(), Activity()
-        self._waiting: list[Row] = []
-        self._ready: deque[Row] = deque()
-        self._further: list[Row] = []
+        self._admission = Admission(self.rows, max_rows, max_batched_tokens)
         self._stops = torch.tensor(sorted(self.stops), dtype=torch.long, device=self.device)
         self._columns = torch.arange(self.cache.most, device=self.device)
 
@@ -127,14 +125,12 @@ class TorchEngine:
         try:
             return await run_to_end(coroutines, self._pass, self._standstill, outside)
         finally:
-            self._waiting.clear()
-            self._ready.clear()
-            self._further.clear()
+            self._admission.clear()
             self.rows.clear()
 
     def _standstill(self) -> str:
-        if self._waiting:
-            return f"{len(self._waiting)} sessions wait for rows of the cache, held by sessions that ask for nothing"
+        if waiting := self._admission.waiting:
+            return f"{waiting} sessions wait for rows of the cache, held by sessions that ask for nothing"
         return "no session asks for anything: they wait for each other, or for something outside the engine"
 
     @asynccontextmanager
@@ -157,20 +153,13 @@ class TorchEngine:
         room = 0 if isinstance(row.asked, Scoring) else row.decoding.limit
         if row.length + room > self.max_length:
             raise ValueError(f"prompt and response exceed the engine's {self.max_length} tokens")
-        if not row.held:
-            self._waiting.append(row)
-        elif isinstance(row.asked, Scoring):
-            self._further.append(row)
-        else:
-            self._ready.append(row)
+        self._admission.add(row)
 
     def release(self, row: Row) -> None:
         """Give a session's row of the cache back, and forget what it asked for."""
         if row.asked is not None:
             row.asked = None
-            for queue in (self._waiting, self._ready, self._further):
-                if row in queue:
-                    queue.remove(row)
+            self._admission.forget(row)
         self.rows.release(row)
 
     def _pass(self) -> bool:
@@ -181,9 +170,8 @@ class TorchEngine:
         """
         self.rows.compact()
         began = now(self.device)
-        while self._ready:
-            self.rows.start(self._ready.popleft())
-        if batch := self._admit() or self._next_chunks():
+        self._admission.start_ready()
+        if batch := self._admission.next_batch():
             scoring = isinstance(batch[0].asked, Scoring)
             (self._extend if batch[0].held else self._prefill)(batch)
             if scoring:
@@ -196,45 +184,6 @@ class TorchEngine:
         for number in active:
             self.activity.add(number, seconds)
         return True
-
-    def _admit(self) -> list[Row]:
-        """Those waiting that go into one prefill pass; while others decode, only if an eighth of the rows is free."""
-        decoding = self.rows.decoding
-        if self._waiting and not decoding and not self.rows.free:
-            self.rows.give_up_idle()
-        free = self.rows.free
-        if decoding and len(free) < min(len(self._waiting), self.max_rows // 8):
-            return []
-        self._sort_waiting(len(free))
-        batch: list[Row] = []
-        width = 0
-        for slot, row in zip(free, self._waiting, strict=False):
-            width = max(width, row.length)
-            full = (len(batch) + 1) * width > self.max_batched_tokens
-            if batch and (full or type(row.asked) is not type(batch[0].asked)):
-                break
-            self.rows.take(row, slot)
-            batch.append(row)
-        del self._waiting[: len(batch)]
-        return batch
-
-    def _sort_waiting(self, free: int) -> None:
-        """Order those that wait by what they may decode, the longest first, if not all of them have room.
-
-        Else the longest to prefill come first, so that rows of a pass need little padding.
-        """
-        if len(self._waiting) > free:
-            self._waiting.sort(key=lambda row: (-row.expected, -row.length))
-        else:
-            self._waiting.sort(key=lambda row: (not isinstance(row.asked, Scoring), -row.length))
-
-    def _next_chunks(self) -> list[Row]:
-        """Those that go into one pass over further chunks."""
-        self._further.sort(key=lambda row: -len(row.scoring.chunk))
-        width = len(self._further[0].scoring.chunk) + 1 if self._further else 1
-        batch = self._further[: max(1, self.max_batched_tokens // width)]
-        del self._further[: len(batch)]
-        return batch
 
     def _prefill(self, batch: list[Row]) -> None:
         """Fill the cache with prompts and drafts; answer those who wanted a draft scored, let the others decode."""
