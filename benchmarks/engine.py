@@ -39,20 +39,18 @@ class Work:
         tokens: of each.
         prompts: tokens of the shortest and of the longest prompt.
         passes: tokens of a prefill pass at most.
-        settings: others of the engine.
     """
 
     def __init__(
-        self, model: Any, rows: int = ROWS, tokens: int = TOKENS, prompts: tuple[int, int] = PROMPTS,
-        passes: int = 2048, **settings: Any,
-    ) -> None:  # fmt: skip
+        self, model: Any, rows: int = ROWS, tokens: int = TOKENS, prompts: tuple[int, int] = PROMPTS, passes: int = 2048
+    ) -> None:
         numbers, vocabulary = np.random.default_rng(0), model.config.vocab_size
         self.model, self.rows, self.count = model, rows, tokens
         lengths = numbers.integers(prompts[0], prompts[1] + 1, rows)
         self.prompts = [numbers.integers(2, vocabulary, int(length)) for length in lengths]
         self.drafts = numbers.integers(2, vocabulary, (rows, tokens)).astype(np.int32)
         self.engine = TorchEngine(
-            model, stops=(), max_length=prompts[1] + tokens, max_rows=rows, max_batched_tokens=passes, **settings
+            model, stops=(), max_length=prompts[1] + tokens, max_rows=rows, max_batched_tokens=passes
         )
         width = max(map(len, self.prompts))
         padded = [([0] * (width - len(p)) + p.tolist(), [0] * (width - len(p)) + [1] * len(p)) for p in self.prompts]

@@ -59,11 +59,10 @@ def decode(name: str, shape: Shape, model: Any) -> None:
     """Print tokens a second of the engine, `generate` and vLLM, and the gap to the trainer's log-probabilities."""
     rows, length = shape.prompts * shape.group, shape.prompt_tokens
     work = engine.Work(model, rows, shape.tokens, (length, length), passes=32768)
-    without = partial(engine.Work, model, rows, shape.tokens, (length, length), passes=32768, static=False)
     alternatives: dict[str, Callable[[], object]] = {
         "engine, decoding": work.decode,
-        "engine, without CUDA graphs": without().decode,
-        "engine, and a look at each token": without(burst=1).decode,
+        "engine, without CUDA graphs": partial(without_graphs, work, work.engine.burst),
+        "engine, and a look at each token": partial(without_graphs, work, 1),
         "generate, tokens and log-probs": lambda: work.generate(log_probs=True),
         "generate, tokens only": lambda: work.generate(log_probs=False),
     }
@@ -77,6 +76,15 @@ def decode(name: str, shape: Shape, model: Any) -> None:
     for alternative, values in measured.items():
         print(line(alternative, [rows * shape.tokens / value for value in values], "tok/s"))
     print(f"  gap to the trainer's log-probs: mean {gap.mean():.2e}, most {gap.max():.2e} nats a token")
+
+
+def without_graphs(work: engine.Work, burst: int) -> None:
+    """Sample responses by the same engine, with another burst, in passes that Python starts kernel by kernel."""
+    before, work.engine.burst, work.engine.static = (work.engine.burst, work.engine.static), burst, False
+    try:
+        work.decode()
+    finally:
+        work.engine.burst, work.engine.static = before
 
 
 @torch.inference_mode()

@@ -63,6 +63,8 @@ class TorchEngine:
             scores nothing and has no capabilities.
         vocabulary: number of tokens.
         activity: decoding passes of the last run.
+        burst: as given; may be changed between runs.
+        static: as given or found; may be set to false between runs.
 
     Raises:
         UserError: for a model that it would run wrongly, or that is too short for `max_length`.
@@ -263,7 +265,7 @@ class TorchEngine:
         """So many tokens of every decoding session."""
         work = partial(self._step, shape)
         for _ in range(count):
-            if self._graphs:
+            if self._graphs and self.static:
                 self._graphs.run(shape, work)
             else:
                 work()
