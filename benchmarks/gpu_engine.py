@@ -2,7 +2,8 @@
 
 `python -m benchmarks.gpu_engine` takes models of Qwen3-1.7B's and 0.6B's shapes with random weights in bfloat16, or one
 of them (`--shape`). vLLM is measured where it is installed with its kernels for GPUs. The gap is that between the
-log-probabilities that a rollout comes with and those that the trainer computes again for the same tokens.
+log-probabilities that a rollout comes with and those that the trainer computes again for the same tokens. The engine
+captures its CUDA graphs in the round that warms up; it is also timed without them, and as it decodes on a processor.
 """
 
 import tempfile
@@ -60,6 +61,8 @@ def decode(name: str, shape: Shape, model: Any) -> None:
     work = engine.Work(model, rows, shape.tokens, (length, length), passes=32768)
     alternatives: dict[str, Callable[[], object]] = {
         "engine, decoding": work.decode,
+        "engine, without CUDA graphs": partial(without_graphs, work, work.engine.burst),
+        "engine, and a look at each token": partial(without_graphs, work, 1),
         "generate, tokens and log-probs": lambda: work.generate(log_probs=True),
         "generate, tokens only": lambda: work.generate(log_probs=False),
     }
@@ -73,6 +76,15 @@ def decode(name: str, shape: Shape, model: Any) -> None:
     for alternative, values in measured.items():
         print(line(alternative, [rows * shape.tokens / value for value in values], "tok/s"))
     print(f"  gap to the trainer's log-probs: mean {gap.mean():.2e}, most {gap.max():.2e} nats a token")
+
+
+def without_graphs(work: engine.Work, burst: int) -> None:
+    """Sample responses by the same engine, with another burst, in passes that Python starts kernel by kernel."""
+    before, work.engine.burst, work.engine.static = (work.engine.burst, work.engine.static), burst, False
+    try:
+        work.decode()
+    finally:
+        work.engine.burst, work.engine.static = before
 
 
 @torch.inference_mode()

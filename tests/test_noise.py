@@ -6,6 +6,7 @@ import torch
 from scipy import stats
 
 from redraft.engines.sampling import gumbel as gumbel_of_torch
+from redraft.engines.sampling import keys_of
 from redraft.rollout.noise import BITS, _mixed, gumbel, hashed, signed
 
 UNLIKELY = 1e-4
@@ -84,7 +85,9 @@ def test_noise_is_finite_at_both_ends(monkeypatch):
     low, high = gumbel(0, np.zeros(1), np.zeros(1))
     assert -4 < low < -3
     assert 36 < high < 37
-    np.testing.assert_allclose(gumbel_of_torch([0], torch.zeros(1, dtype=torch.long), 2), [low, high], rtol=1e-13)
+    np.testing.assert_allclose(
+        gumbel_of_torch(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long), 2), [low, high], rtol=1e-13
+    )
 
 
 def test_noise_is_gumbels():
@@ -108,7 +111,7 @@ def test_numpy_and_pytorch_make_the_same_numbers(device):
     theirs = hashed(*(torch.tensor(values, device=device) for values in inputs))
     assert (hashed(*inputs) == theirs.cpu().numpy()).all()
     positions = torch.arange(len(keys), device=device)
-    noise = gumbel_of_torch([int(key) % 2**64 for key in keys], positions, 70).cpu().numpy()
+    noise = gumbel_of_torch(keys_of([int(key) % 2**64 for key in keys], device), positions, 70).cpu().numpy()
     expected = np.stack([gumbel(int(key), place, np.arange(70)) for place, key in enumerate(keys)])
     np.testing.assert_allclose(noise, expected, rtol=1e-13, atol=1e-15)
 

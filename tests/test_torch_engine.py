@@ -552,6 +552,20 @@ def test_gumbel_draws_are_the_noise_added_to_the_plain_forwards_law(qwen3):
         assert drawn[job.keep :].tolist() == continuation.tokens.tolist()
 
 
+def test_a_first_token_by_noise_out_of_a_residual_has_the_noise_of_its_position_in_the_response(qwen3):
+    engine, jobs = make_engine(qwen3, stops=()), [job for job in make_jobs(40) if job.keep]
+    first = Residual(np.arange(2, 12), np.full(10, 0.01))
+
+    async def one(job):
+        async with engine.session(job.prompt) as session:
+            return await session.decode(job.prefix, 1, Gumbel(job.name), first)
+
+    for job, found in zip(jobs, engine.run(*map(one, jobs)), strict=True):
+        law = law_of(qwen3, job.prompt, [*job.prefix, 0])[-1].astype(np.float64)
+        law[first.tokens] += np.log(0.01)
+        assert found.tokens.tolist() == [(law + gumbel(job.name, job.keep, np.arange(VOCABULARY))).argmax()]
+
+
 def count_prefilled(engine, monkeypatch):
     filled, prefill = [], engine._prefill
     monkeypatch.setattr(engine, "_prefill", lambda batch: [filled.extend(r.length for r in batch), prefill(batch)])
@@ -663,7 +677,7 @@ def test_rewards_are_awaited_beside_decoding(qwen3, monkeypatch):
     engine, outside, passes = make_engine(qwen3, stops=()), Outside(), threading.Semaphore(0)
     filled, graded_beside = count_prefilled(engine, monkeypatch), threading.Event()
     decode = engine._decode
-    monkeypatch.setattr(engine, "_decode", lambda: [passes.release(), decode()])
+    monkeypatch.setattr(engine, "_decode", lambda: [passes.release(), decode()][1])
 
     def grade():
         """Grade for as long as five passes take, then for a while without any, also on a busy machine."""

@@ -11,14 +11,15 @@ import torch
 from transformers import Cache, PreTrainedConfig
 
 GROWTH = 16
-"""Slots by which a cache on a CPU grows."""
+"""Slots by which a cache grows."""
 
 
 class SlotCache(Cache):
     """Keys and values, (rows, heads, slots, head_dim) for each layer.
 
-    On a GPU all slots are allocated at once. On a CPU they grow with the longest sequence, a few at a time, and all are
-    attended to: gaps between rows defeat the processor's prefetching, and attention over them takes twice as long.
+    On a GPU, and wherever passes have static shapes, all slots are allocated at once. Else they grow with the longest
+    sequence, a few at a time, and all are attended to: gaps between rows defeat the processor's prefetching, and
+    attention over them takes twice as long.
 
     transformers' attention calls `update` with the new keys and values; `prefill`, `decode` and `extend` say beforehand
     which rows and positions these belong to.
@@ -27,29 +28,31 @@ class SlotCache(Cache):
         config: of a model with standard attention in every layer.
         rows: sequences at once.
         slots: longest sequence, tokens.
+        grows: whether slots are allocated as they are needed.
 
     Attributes:
         most: slots that a row can have.
     """
 
     def __init__(
-        self, config: PreTrainedConfig, rows: int, slots: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
+        self, config: PreTrainedConfig, rows: int, slots: int, device: torch.device, dtype: torch.dtype,
+        grows: bool = True,
+    ) -> None:  # fmt: skip
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.most = -(-slots // GROWTH) * GROWTH
-        self._growth = GROWTH if device.type == "cpu" else self.most
+        self._growth = GROWTH if grows else self.most
         self._shape = (2, config.num_hidden_layers, rows, heads)
         self._head_dim = head_dim
         size = math.prod(self._shape) * self.most * head_dim
         # Growing copies from one buffer to the other; allocating anew each time would fault in every page again. They
         # start as zeros, since what a mask hides must still be finite.
-        self._buffers = [torch.zeros(size, device=device, dtype=dtype) for _ in range(2 if device.type == "cpu" else 1)]
+        self._buffers = [torch.zeros(size, device=device, dtype=dtype) for _ in range(2 if grows else 1)]
         self.layers: list = []
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; on a CPU the slots grow anew."""
+        """Forget everything; slots that grow do so anew."""
         self._all = self._view(0 if self._growth < self.most else self.most)
         self._rows = self._index = torch.empty(0, dtype=torch.long, device=self._all.device)
         self._seen: slice | torch.Tensor | None = None

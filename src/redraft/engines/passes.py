@@ -76,7 +76,7 @@ def timed_passes(
 def _timed(engine: SelfSpeculativeEngine, batch: int, length: int, width: int, times: int) -> tuple[float, ...]:
     tokens = torch.zeros((batch, width), dtype=torch.long, device=engine.device)
     positions = torch.full((batch,), length, dtype=torch.long, device=engine.device)
-    return _seconds(lambda: engine._laws(tokens, positions), engine.device, times)
+    return _seconds(lambda: engine._laws(tokens, positions, length + width), engine.device, times)
 
 
 def _seconds(work: Callable[[], object], device: torch.device, times: int) -> tuple[float, ...]:

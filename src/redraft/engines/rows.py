@@ -14,6 +14,7 @@ import torch
 
 from redraft.engines.kv_cache import SlotCache
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
+from redraft.rollout.noise import signed
 
 
 @dataclass(eq=False)
@@ -50,9 +51,9 @@ class Decoding:
     """Tokens before the continuation that were in the cache when it was asked for."""
 
     @property
-    def special(self) -> bool:
-        """True if the next token is not drawn from the policy's law by inversion."""
-        return self.first is not None or isinstance(self.draws, Gumbel)
+    def key(self) -> int | None:
+        """Key of Gumbel noise; None if it draws by inversion."""
+        return self.draws.key if isinstance(self.draws, Gumbel) else None
 
 
 @dataclass(eq=False)
@@ -112,7 +113,10 @@ class Rows:
         tokens: int64 (count,), the token that a row feeds in the next pass.
         positions: int64 (count,), its absolute position.
         counts: int64 (count,), tokens decoded so far.
-        limits: int64 (count,), tokens that may be decoded.
+        limits: int64 (count,), tokens that may be decoded; those that were, when a row has ended.
+        prompts: int64 (count,), tokens of the prompt.
+        keys: int64 (count,), key of Gumbel noise, for rows that are `noisy`.
+        noisy: bool (count,), true where tokens are drawn by Gumbel noise.
         uniforms: float64 (count, length).
         out_tokens: int32 (count, length).
         out_log_probs: float32 (count, length).
@@ -125,7 +129,9 @@ class Rows:
         self._rows: list[Row | None] = [None] * count
         self._done: set[int] = set()
         self.decoding = 0
-        self.tokens, self.positions, self.counts, self.limits = torch.zeros(4, count, dtype=torch.long, device=device)
+        self._numbers = torch.zeros(6, count, dtype=torch.long, device=device)
+        self.positions, self.counts, self.limits, self.tokens, self.prompts, self.keys = self._numbers
+        self.noisy = torch.zeros(count, dtype=torch.bool, device=device)
         self.uniforms = torch.zeros((count, length), dtype=torch.float64, device=device)
         self.out_tokens = torch.zeros((count, length), dtype=torch.int32, device=device)
         self.out_log_probs = torch.zeros((count, length), dtype=torch.float32, device=device)
@@ -148,6 +154,22 @@ class Rows:
     def live(self) -> list[Row]:
         """Sessions that decode, in the order of their slots."""
         return [row for row in self._rows[: self.decoding] if row is not None]
+
+    def look(self) -> tuple[list[int], list[int], list[int]]:
+        """Positions, counts and limits of the decoding rows; the host waits for the device."""
+        positions, counts, limits = self._numbers[:3, : self.decoding].tolist()
+        return positions, counts, limits
+
+    def pad(self, count: int, position: int) -> None:
+        """Let rows behind the decoding ones, up to `count`, be computed without taking a token.
+
+        Args:
+            count: rows of a pass.
+            position: the slot that they write, which must be one that no session will read.
+        """
+        behind = slice(self.decoding, count)
+        self.positions[behind] = position
+        self.limits[behind] = self.counts[behind]
 
     def take(self, row: Row, slot: int) -> None:
         """Give a free slot to a session."""
@@ -176,6 +198,9 @@ class Rows:
         slot = row.slot
         self.tokens[slot], self.positions[slot] = known[-1], len(known) - 1
         self.counts[slot], self.limits[slot] = 0, request.limit
+        self.prompts[slot], self.noisy[slot] = len(row.prompt), request.key is not None
+        if request.key is not None:
+            self.keys[slot] = signed(request.key)
         if isinstance(request.draws, Inversion):
             self.uniforms[slot, : request.limit] = torch.from_numpy(request.draws.uniforms[: request.limit])
         self._reserve_top(request.top)
@@ -201,23 +226,26 @@ class Rows:
             self.top_tokens = torch.nn.functional.pad(self.top_tokens, pad)
             self.top_log_probs = torch.nn.functional.pad(self.top_log_probs, pad)
 
-    def advance(self, tokens: torch.Tensor, log_probs: torch.Tensor, kept: torch.Tensor) -> None:
-        """Note the first tokens of every decoding row; those behind `kept` are overwritten by the next ones.
+    def advance(self, tokens: torch.Tensor, log_probs: torch.Tensor, kept: torch.Tensor, top: bool = False) -> None:
+        """Note tokens of the first rows; those behind `kept` are overwritten by the next ones.
+
+        Nothing here waits for the device, and nothing depends on what is not in the arguments or on the device.
 
         Args:
-            tokens: int64 (decoding, n).
-            log_probs: float32 (decoding, n, vocabulary), the policy's law of each.
-            kept: int64 (decoding,), number of tokens that count, 1 to n.
+            tokens: int64 (rows, n).
+            log_probs: float32 (rows, n, vocabulary), the policy's law of each.
+            kept: int64 (rows,), number of tokens that count, 0 to n; a row that keeps none has ended.
+            top: whether the top of each law is noted.
         """
-        rows = slice(0, self.decoding)
+        rows = slice(0, len(tokens))
         places = self.counts[rows, None] + torch.arange(tokens.shape[1], device=self.device)
         self.out_tokens[rows].scatter_(1, places, tokens.to(torch.int32))
         self.out_log_probs[rows].scatter_(1, places, log_probs.gather(2, tokens[..., None])[..., 0])
-        if any(row.decoding.top for row in self.live):
-            top = log_probs.topk(self.top_tokens.shape[2])
-            at = (torch.arange(self.decoding, device=self.device)[:, None], places)
-            self.top_tokens[at], self.top_log_probs[at] = top.indices.to(torch.int32), top.values
-        self.tokens[rows] = tokens.gather(1, kept[:, None] - 1)[:, 0]
+        if top:
+            largest = log_probs.topk(self.top_tokens.shape[2])
+            at = (torch.arange(len(tokens), device=self.device)[:, None], places)
+            self.top_tokens[at], self.top_log_probs[at] = largest.indices.to(torch.int32), largest.values
+        self.tokens[rows] = tokens.gather(1, kept[:, None].clamp(min=1) - 1)[:, 0]
         self.positions[rows] += kept
         self.counts[rows] += kept
 
@@ -249,9 +277,9 @@ class Rows:
         else:
             self.cache.swap(last, gap, max(length, len(leaving.held)))
             leaving.slot = last
-        one_number = (self.tokens, self.positions, self.counts, self.limits)
+        self._numbers[:, gap] = self._numbers[:, last]
         outputs = (self.out_tokens, self.out_log_probs, self.top_tokens, self.top_log_probs)
-        for state in (*one_number, self.uniforms, *outputs):
+        for state in (self.noisy, self.uniforms, *outputs):
             state[gap] = state[last]
         self._rows[gap], self._rows[last] = moving, leaving
         moving.slot = gap

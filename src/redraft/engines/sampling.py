@@ -67,16 +67,20 @@ def sample_specially(
     if inverted:
         tokens[inverted] = invert(law[inverted].exp(), uniforms[inverted])
     if noisy:
-        noise = gumbel([key for key in keys if key is not None], positions[noisy], law.shape[1])
+        own = keys_of([key for key in keys if key is not None], law.device)
+        noise = gumbel(own, positions[noisy], law.shape[1])
         tokens[noisy] = (law[noisy] + noise).argmax(dim=-1)
     return tokens
 
 
-def gumbel(keys: Sequence[int], positions: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Noise, float64 (rows, vocabulary), on the device of the positions; see `redraft.rollout.noise.gumbel`."""
-    device = positions.device
-    key = torch.tensor([signed(key) for key in keys], device=device)[:, None]
-    numbers = hashed(key, positions[:, None], torch.arange(vocabulary, device=device)[None])
+def keys_of(keys: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Keys of 64 bits on a device, int64 (rows,)."""
+    return torch.tensor([signed(key) for key in keys], dtype=torch.long, device=device)
+
+
+def gumbel(keys: torch.Tensor, positions: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Noise, float64 (rows, vocabulary), of keys and positions, int64 (rows,); see `redraft.rollout.noise.gumbel`."""
+    numbers = hashed(keys[:, None], positions[:, None], torch.arange(vocabulary, device=keys.device)[None])
     return -(-((numbers.double() + 0.5) * 2.0**-BITS).log()).log()
 
 

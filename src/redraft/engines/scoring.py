@@ -8,7 +8,7 @@ import torch
 from redraft.engines.checks import checked
 from redraft.engines.head import Head
 from redraft.engines.rows import Row, Scoring
-from redraft.engines.sampling import gumbel
+from redraft.engines.sampling import gumbel, keys_of
 from redraft.rollout.engine import Scores
 from redraft.rollout.types import TopLaw
 
@@ -49,7 +49,8 @@ class _Asked:
             if session.at is not None:
                 part[:, : _width(session)] = torch.tensor(session.at)
         keys = [session.draws.key if session.draws else 0 for session in sessions]
-        self._keys = [key for key, length in zip(keys, self._lengths, strict=True) for _ in range(length)]
+        each = [key for key, length in zip(keys, self._lengths, strict=True) for _ in range(length)]
+        self._keys = keys_of(each, device)
         self._draws = any(session.draws for session in sessions)
         self._positions = torch.cat([torch.arange(s.places.start, s.places.stop, device=device) for s in sessions])
 

@@ -22,7 +22,7 @@ from redraft.engines.clock import now
 from redraft.engines.drafter import QuantisedDrafter
 from redraft.engines.loop import Outside
 from redraft.engines.rows import Row
-from redraft.engines.sampling import gumbel, invert, sample_specially
+from redraft.engines.sampling import gumbel, invert, keys_of, sample_specially
 from redraft.engines.speculation import agree, keep
 from redraft.engines.torch_engine import TorchEngine
 from redraft.rollout.engine import Gumbel
@@ -134,7 +134,8 @@ class SelfSpeculativeEngine(TorchEngine):
         longest: most of them.
         bits: of a drafter's weight.
         group: weights that share a scale.
-        options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios.
+        options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios, and bursts: the controller
+            is asked before each pass.
 
     Attributes:
         drafter: the quantised copy.
@@ -149,7 +150,7 @@ class SelfSpeculativeEngine(TorchEngine):
         self, model: PreTrainedModel, controller: Controller, longest: int, *, bits: int = 4, group: int = 128,
         **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(model, lookahead=longest, **options)
+        super().__init__(model, lookahead=longest, burst=1, **options)
         if self.truncates:
             raise ValueError("self-speculation needs the policy's whole law: a temperature above 0 and top-p 1")
         self.controller, self._longest = controller, longest
@@ -162,26 +163,29 @@ class SelfSpeculativeEngine(TorchEngine):
         self.speculated = Speculated()
         return super().run(*coroutines, outside=outside)
 
-    def _decode(self) -> None:
-        """One token of every decoding session, or a block of them."""
-        rows = slice(0, self.rows.decoding)
+    def _decode(self) -> list[int]:
+        """One token of every decoding session, or a block of them; see `TorchEngine._decode`."""
+        active = self.rows.decoding
+        rows = slice(0, active)
         mean_length = float(self.rows.positions[rows].double().mean()) + 1
-        count = min(self.controller.draft_length(self.rows.decoding, mean_length), self._longest)
+        count = min(self.controller.draft_length(active, mean_length), self._longest)
         if count < 1:
             self.speculated.plain_passes += 1
-            super()._decode()
-            return
+            return super()._decode()
         began = now(self.device)
         draws = _Draws(self.rows.live, self.rows.positions[rows], self.rows.uniforms[rows, 0])
         proposals, drafted = self._propose(count, draws)
         proposed = now(self.device)
-        laws = self._laws(torch.cat((self.rows.tokens[rows, None], proposals), 1), self.rows.positions[rows])
+        block = torch.cat((self.rows.tokens[rows, None], proposals), 1)
+        laws = self._laws(block, self.rows.positions[rows], draws.longest + count)
         kept, behind = draws.keep(laws, drafted, proposals)
         tokens = torch.cat((proposals, behind[:, None]), 1).scatter(1, kept[:, None], behind[:, None])
         self.speculated.add(kept.cpu(), draws.positions.cpu(), count)
         self.speculated.drafting_seconds += proposed - began
         self.speculated.verification_seconds += now(self.device) - proposed
-        self._take(tokens, laws, kept + 1)
+        self._take(tokens, laws, kept + 1, any(row.decoding.top for row in self.rows.live))
+        self._answer_ended()
+        return [active]
 
     def _propose(self, count: int, draws: "_Draws") -> tuple[torch.Tensor, torch.Tensor]:
         """Proposals, int64 (rows, n), and the drafter's laws, float32 (rows, n, vocabulary)."""
@@ -189,7 +193,7 @@ class SelfSpeculativeEngine(TorchEngine):
         tokens, laws = [self.rows.tokens[rows]], []
         with self.drafter.drafting():
             for place in range(count):
-                law = self._laws(tokens[-1][:, None], self.rows.positions[rows] + place)[:, 0]
+                law = self._laws(tokens[-1][:, None], self.rows.positions[rows] + place, draws.longest + place)[:, 0]
                 laws.append(law)
                 tokens.append(draws.propose(law, place))
         return torch.stack(tokens[1:], 1), torch.stack(laws, 1)
@@ -202,16 +206,20 @@ class _Draws:
         live: the sessions that decode.
         positions: int64 (rows,), absolute position of the last token of each.
         firsts: float64 (rows,), each session's first uniform, whose bits are the key of its further numbers.
+
+    Attributes:
+        longest: slots that are in use when the last token of each has been fed.
     """
 
     def __init__(self, live: list[Row], positions: torch.Tensor, firsts: torch.Tensor) -> None:
         self._live, device = live, positions.device
+        self.longest = int(positions.max()) + 1
         prompts = torch.tensor([len(row.prompt) for row in live], device=device)
         self._next = positions + 1 - prompts  # position in the response of the next token
         self._keys = firsts.clone().view(torch.int64)
         noisy = [(i, d.key) for i, row in enumerate(live) if isinstance(d := row.decoding.draws, Gumbel)]
         self._noisy = torch.tensor([i for i, _ in noisy], dtype=torch.long, device=device)
-        self._noise = [key for _, key in noisy]
+        self._noise = keys_of([key for _, key in noisy], device)
         self._special = [i for i, row in enumerate(live) if row.decoding.first is not None]
 
     @property
@@ -222,7 +230,7 @@ class _Draws:
     def propose(self, law: torch.Tensor, place: int) -> torch.Tensor:
         """Proposals, int64 (rows,), for one place, from the drafter's log-probabilities (rows, vocabulary)."""
         tokens = invert(law.exp(), self._uniforms(self._next[:, None] + place, PROPOSE)[:, 0])
-        if self._noise:
+        if len(self._noise):
             tokens[self._noisy] = self._by_noise(law[self._noisy, None], place)[:, 0]
         return tokens
 
@@ -233,7 +241,7 @@ class _Draws:
         places = self._next[:, None] + torch.arange(laws.shape[1], device=laws.device)
         chances, draws = self._uniforms(places[:, :-1], KEEP), self._uniforms(places, BEHIND)
         kept, behind = keep(laws, drafted, proposals, chances, draws)
-        if self._noise:
+        if len(self._noise):
             drawn = self._by_noise(laws[self._noisy], 0)
             agreed = agree(drawn, proposals[self._noisy])
             kept[self._noisy], behind[self._noisy] = agreed, drawn.gather(1, agreed[:, None])[:, 0]
