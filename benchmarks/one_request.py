@@ -181,7 +181,7 @@ def check(work: Work, stop: int = 5) -> str:
     Raises:
         AssertionError: if a response differs in its tokens, its cut or its end.
     """
-    memory = work.drafts((stop,), noise=0.1)
+    memory = work.drafts((stop,), noise=0.3)
     two = work.groups(reuse_drafts(verified(LENIENCE)), memory, stops=(stop,))
     one = work.groups(in_one(of_rule), memory, one=True, stops=(stop,))
     pairs = [(a, b) for x, y in zip(two, one, strict=True) for a, b in zip(x.rollouts, y.rollouts, strict=True)]
