@@ -160,11 +160,11 @@ class Work:
     def alternatives(self) -> dict[str, Callable[[], None]]:
         """Vanilla, and each share by two requests and by one."""
         memory = self.drafts()
-        steps = {"vanilla": self._step("vanilla", vanilla, memory, False)}
+        strategies = {"vanilla": (vanilla, False)}
         for share in SHARES:
-            steps[name := f"{share:.0%} kept, two requests"] = self._step(name, accepted(share), memory, False)
-            steps[name := f"{share:.0%} kept, one"] = self._step(name, in_one(of_share(share)), memory, True)
-        return steps
+            strategies |= {f"{share:.0%} kept, two requests": (accepted(share), False),
+                           f"{share:.0%} kept, one": (in_one(of_share(share)), True)}  # fmt: skip
+        return {name: self._step(name, strategy, memory, one) for name, (strategy, one) in strategies.items()}
 
     def _step(self, name: str, strategy: Strategy, memory: Memory, one: bool) -> Callable[[], None]:
         def run() -> None:
