@@ -3,8 +3,8 @@
 A prototype. vLLM's settings `scheduler_cls` and `worker_cls` install it; requests of other kinds are served as before.
 
 The request is prompt and draft, with log-probabilities of the draft asked for. Beside `scored_from` its `extra_args`
-have `least`: for each token of the draft the least log-probability at which it is kept. So the rule stays with the
-client: equation (3) of SPEC-RL keeps a token from log u - log l + log p_old on. `max_tokens` is for the whole response.
+have `least`: for each token of the draft the least log-probability at which it is kept, as bytes of float64, since vLLM
+copies each number of a list apart. So the rule stays with the client: equation (3) of SPEC-RL keeps a token from log u - log l + log p_old on. `max_tokens` is for the whole response.
 
 When the worker's scores arrive, the scheduler hides the token that was sampled behind the whole draft and makes the
 request shorter in the way in which vLLM makes that of a streaming session longer. The worker takes it as such a
@@ -77,7 +77,7 @@ class CuttingScheduler(Scheduler):
             if request is None or least is None or scores is None:
                 continue
             log_probs = scores.logprobs[:, 0].numpy()
-            kept = kept_of(log_probs, np.array(least))
+            kept = kept_of(log_probs, least)
             if np.isnan(log_probs).any() or is_whole(request, kept, len(least)):
                 request.max_tokens = 1
                 continue
@@ -87,8 +87,9 @@ class CuttingScheduler(Scheduler):
 
     def _cut(self, request: Request, kept: int) -> None:
         """Make a request that runs one that waits, of prompt and kept tokens, and hold the blocks of these."""
-        assert request.sampling_params is not None and request.prompt_token_ids is not None
-        length = request.num_prompt_tokens - len(least_of(request) or ()) + kept
+        least = least_of(request)
+        assert least is not None and request.sampling_params is not None and request.prompt_token_ids is not None
+        length = request.num_prompt_tokens - len(least) + kept
         self.running.remove(request)
         blocks = self.kv_cache_manager.pop_blocks_for_free(request)
         count = cdiv(length - 1, self.block_size)
@@ -123,10 +124,11 @@ class CuttingScheduler(Scheduler):
         self.kv_cache_manager.block_pool.free_blocks(reversed(self._held.pop(name)))
 
 
-def least_of(request: Request) -> list[float] | None:
+def least_of(request: Request) -> np.ndarray | None:
     """What a request asks of its draft's tokens; None if it goes on from none."""
     params = request.sampling_params
-    return (params.extra_args or {}).get("least") if params else None
+    least = (params.extra_args or {}).get("least") if params else None
+    return None if least is None else np.frombuffer(least)
 
 
 def is_whole(request: Request, kept: int, draft: int) -> bool:

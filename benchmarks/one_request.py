@@ -70,7 +70,7 @@ class OneRequestSession(VLLMSession):
             **SAMPLING, "max_tokens": limit, "logprobs": True, "prompt_logprobs": 0, "flat_logprobs": True,
             "seed": seed_of(uniform), "ignore_eos": True, "stop_token_ids": sorted(self._engine.stops),
             "skip_reading_prefix_cache": len(self._prompt) == 1,
-            "extra_args": {"scored_from": len(self._prompt) - 1, "least": least.tolist()},
+            "extra_args": {"scored_from": len(self._prompt) - 1, "least": least.astype(np.float64).tobytes()},
         }  # fmt: skip
         with self._engine.verification.running():
             output = await self._ask(draft, 1, settings)
