@@ -23,24 +23,27 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks.controlled import accepted, one_visit, tools_of
+from benchmarks.controlled import one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
-from benchmarks.vllm_scoring import LARGER, TINY_VOCABULARY, Case, save
+from benchmarks.vllm_scoring import LARGER, TINY_VOCABULARY, Case
 from redraft.config import TinyModel
-from redraft.engines import vllm_engine, vllm_local
+from redraft.engines import vllm_local
 from redraft.engines.vllm_engine import SAMPLING, VLLMEngine, VLLMSession, continuation_of, rows_of, seed_of
 from redraft.rollout.engine import Continuation, Draws, Residual, Session
 from redraft.rollout.memory import Memory
 from redraft.rollout.strategies import vanilla
-from redraft.rollout.strategies.response import Cut, Kept
+from redraft.rollout.strategies.response import Kept
 from redraft.rollout.strategies.reuse import reuse_drafts, verified
 from redraft.rollout.strategies.tools import Strategy, Tools
+from redraft.rollout.strategies.verification import verify
 from redraft.rollout.types import Group, Rollout, Task
+from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train import models
 
 from benchmarks.cutting import CuttingScheduler, kept_of  # isort: skip  # after the environment variables of vllm_local
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
-TOKENS, LONGEST_PROMPT = 256, 21
+TOKENS, LONGEST_PROMPT, CHUNK = 256, 21, 64
 LENIENCE = float(np.exp(0.3))
 CASES = {
     "tiny preset's model": (Case(TinyModel(), TINY_VOCABULARY, 64, 5), 4),
@@ -49,12 +52,24 @@ CASES = {
 """Models and numbers of rollouts and rounds; samples of a prompt."""
 
 
+def save(case: Case, folder: Path) -> Path:
+    """Save a model with random weights, large enough for laws that depend on what is before."""
+    model = models.initialise(case.shape, make_tokenizer())
+    if case.vocabulary != TINY_VOCABULARY:
+        model.resize_token_embeddings(case.vocabulary, mean_resizing=False)
+    for parameter in model.parameters():
+        parameter.data *= 4 if parameter.ndim == 2 else 1
+    model.config.max_position_embeddings = 2048
+    model.save_pretrained(folder)
+    return folder
+
+
 class OneRequestSession(VLLMSession):
     """A session that can verify a draft by a rule's thresholds, and has the continuation then."""
 
     _made: Continuation | None = None
 
-    async def verify(self, draft: np.ndarray, least: np.ndarray, limit: int, uniform: float) -> int:
+    async def verify(self, draft: np.ndarray, least: np.ndarray, limit: int, uniform: float) -> tuple[int, int]:
         """Keep the draft up to the first token whose log-probability is less than asked, and go on in the same request.
 
         Args:
@@ -64,23 +79,27 @@ class OneRequestSession(VLLMSession):
             uniform: decides what is sampled behind.
 
         Returns:
-            Tokens kept.
+            Tokens kept, and tokens scored.
         """
         settings = {
             **SAMPLING, "max_tokens": limit, "logprobs": True, "prompt_logprobs": 0, "flat_logprobs": True,
             "seed": seed_of(uniform), "ignore_eos": True, "stop_token_ids": sorted(self._engine.stops),
             "skip_reading_prefix_cache": len(self._prompt) == 1,
-            "extra_args": {"scored_from": len(self._prompt) - 1, "least": least.astype(np.float64).tobytes()},
+            "extra_args": {"scored_from": len(self._prompt) - 1, "least": least.astype(np.float64).tobytes(),
+                           "draft_chunk": self._engine.chunk},
         }  # fmt: skip
         with self._engine.verification.running():
             output = await self._ask(draft, 1, settings)
-        log_probs = rows_of(output, len(draft), 0).log_probs[:, 0]
+        scored = len(output.extra_fields["prompt_logprobs"]) - 1
+        log_probs = rows_of(output, scored, 0).log_probs[:, 0]
         if np.isnan(log_probs).any():  # the draft begins as another one in the cache; nothing was sampled behind
-            return kept_of((await self.score(draft)).log_probs, least)
-        kept = kept_of(log_probs, least)
-        if kept < limit and not (kept == len(draft) and int(draft[-1]) in self._engine.stops):
-            self._made = continuation_of(output, self._engine.stops, limit - kept)
-        return kept
+            scored, log_probs = len(draft), (await self.score(draft)).log_probs
+        elif not self._is_whole(draft[: kept_of(log_probs, least[:scored])], limit):
+            self._made = continuation_of(output, self._engine.stops, limit - kept_of(log_probs, least[:scored]))
+        return kept_of(log_probs, least[:scored]), scored
+
+    def _is_whole(self, kept: np.ndarray, limit: int) -> bool:
+        return len(kept) >= limit or (len(kept) > 0 and int(kept[-1]) in self._engine.stops)
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
@@ -106,8 +125,21 @@ def in_one(least: Callable[[Rollout, Tools], np.ndarray]) -> Strategy:
     async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
         assert isinstance(session, OneRequestSession)
         uniform = tools.streams.uniforms("sampling", draft.prompt, draft.sample, 1)[0]
-        prefix = await session.verify(draft.tokens, least(draft, tools), tools.limit, uniform)
-        return Kept(prefix, draft.log_probs[:prefix], verified=draft.length)
+        prefix, scored = await session.verify(draft.tokens, least(draft, tools), tools.limit, uniform)
+        return Kept(prefix, draft.log_probs[:prefix], verified=scored)
+
+    return reuse_drafts(cut)
+
+
+def in_two(share: float) -> Strategy:
+    """SPEC-RL that keeps a share of each draft, by a request for each chunk and one for what follows."""
+
+    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+        kept = int(share * draft.length)
+        prefix, scores = await verify(
+            draft.tokens, session, tools, lambda _, places: max(0, min(kept, places.stop) - places.start)
+        )
+        return Kept(prefix, draft.log_probs[:prefix], verified=len(scores.log_probs))
 
     return reuse_drafts(cut)
 
@@ -121,6 +153,15 @@ def of_rule(draft: Rollout, tools: Tools) -> np.ndarray:
     """Thresholds of the published rule."""
     u = tools.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)
     return np.log(u) - np.log(LENIENCE) + draft.log_probs.astype(np.float64)
+
+
+WAYS: dict[str, tuple[type[VLLMEngine], int | None]] = {
+    "two requests": (VLLMEngine, None),
+    "one": (OneRequestEngine, None),
+    f"requests for chunks of {CHUNK}": (VLLMEngine, CHUNK),
+    f"one, in chunks of {CHUNK}": (OneRequestEngine, CHUNK),
+}
+"""Engines, and tokens of a chunk."""
 
 
 class Work:
@@ -138,12 +179,13 @@ class Work:
         self.wall: dict[str, list[float]] = {}
 
     def groups(
-        self, strategy: Strategy, memory: Memory, one: bool = False, visit: int = 1, stops: tuple[int, ...] = ()
-    ) -> list[Group]:
+        self, strategy: Strategy, memory: Memory, engine: type[VLLMEngine] = VLLMEngine, chunk: int | None = None,
+        visit: int = 1, stops: tuple[int, ...] = (),
+    ) -> list[Group]:  # fmt: skip
         """Groups of a step."""
         self.vllm.engine.reset_prefix_cache()
-        engine = (OneRequestEngine if one else VLLMEngine)(self.vllm, stops, self.longest, process_time)
-        tools = tools_of(engine, memory, self.prompts, TOKENS, visit)
+        of_step = engine(self.vllm, stops, self.longest, process_time, chunk)
+        tools = tools_of(of_step, memory, self.prompts, TOKENS, visit)
         return self.vllm.run(*(strategy(Task(i, visit, self.group), tools) for i in range(len(self.prompts))))
 
     def drafts(self, stops: tuple[int, ...] = (), noise: float = 0.0) -> Memory:
@@ -157,54 +199,60 @@ class Work:
             memory.put(replace(group, samples=tuple(disturbed)))
         return memory
 
-    def alternatives(self) -> dict[str, Callable[[], None]]:
-        """Vanilla, and each share by two requests and by one."""
+    def alternatives(self) -> dict[str, Callable[[], object]]:
+        """Vanilla, and each share by each way."""
         memory = self.drafts()
-        strategies = {"vanilla": (vanilla, False)}
+        steps: dict[str, Callable[[], object]] = {"vanilla": self._step("vanilla", vanilla, memory)}
         for share in SHARES:
-            strategies |= {f"{share:.0%} kept, two requests": (accepted(share), False),
-                           f"{share:.0%} kept, one": (in_one(of_share(share)), True)}  # fmt: skip
-        return {name: self._step(name, strategy, memory, one) for name, (strategy, one) in strategies.items()}
+            for way, (engine, chunk) in WAYS.items():
+                strategy = in_two(share) if engine is VLLMEngine else in_one(of_share(share))
+                name = f"{share:.0%} kept, {way}"
+                steps[name] = self._step(name, strategy, memory, engine, chunk)
+        return steps
 
-    def _step(self, name: str, strategy: Strategy, memory: Memory, one: bool) -> Callable[[], None]:
+    def _step(self, name: str, strategy: Strategy, memory: Memory, *how: Any) -> Callable[[], None]:
         def run() -> None:
             began = time.perf_counter()
-            self.groups(strategy, memory, one)
+            self.groups(strategy, memory, *how)
             self.wall.setdefault(name, []).append(time.perf_counter() - began)
 
         return run
 
 
-def check(work: Work, stop: int = 5) -> str:
-    """Cut disturbed drafts by the published rule, with two requests and with one.
+def check(work: Work, stops: tuple[int, ...]) -> str:
+    """Cut disturbed drafts by the published rule, in each way; tokens of `stops` end a response.
 
     Raises:
         AssertionError: if a response differs in its tokens, its cut or its end.
     """
-    memory = work.drafts((stop,), noise=0.3)
-    two = work.groups(reuse_drafts(verified(LENIENCE)), memory, stops=(stop,))
-    one = work.groups(in_one(of_rule), memory, one=True, stops=(stop,))
-    pairs = [(a, b) for x, y in zip(two, one, strict=True) for a, b in zip(x.rollouts, y.rollouts, strict=True)]
-    for a, b in pairs:
-        assert a.prefix_length == b.prefix_length and a.finish == b.finish, "the cuts differ"
+    memory = work.drafts(stops, noise=0.3)
+    made = {
+        way: work.groups(
+            reuse_drafts(verified(LENIENCE)) if engine is VLLMEngine else in_one(of_rule), memory, engine, chunk,
+            stops=stops,
+        )
+        for way, (engine, chunk) in WAYS.items()
+    }  # fmt: skip
+    first, *others = ([r for group in groups for r in group.rollouts] for groups in made.values())
+    for a, b in ((a, b) for other in others for a, b in zip(first, other, strict=True)):
+        assert (a.prefix_length, a.finish) == (b.prefix_length, b.finish), "the cuts differ"
         assert a.tokens.tolist() == b.tokens.tolist(), "the continuations differ"
         np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-4)
-    cuts, whole = {a.prefix_length for a, _ in pairs}, sum(a.fully_reused for a, _ in pairs)
-    assert len(cuts) > len(pairs) // 4, "the drafts are cut at too few places to tell"
-    return f"{len(pairs)} responses with cuts at {len(cuts)} places, {whole} drafts kept whole: the same of both"
+    cuts, whole = {a.prefix_length for a in first}, sum(a.fully_reused for a in first)
+    assert len(cuts) > len(first) // 4, "the drafts are cut at too few places to tell"
+    return f"{len(first)} responses with cuts at {len(cuts)} places, {whole} drafts kept whole: the same of all ways"
 
 
 def report(measured: dict[str, list[float]], wall: dict[str, list[float]]) -> None:
-    """Print seconds of each alternative, and what one request takes of two."""
+    """Print seconds of each alternative, and what each way takes of two requests."""
     print(line("vanilla", measured["vanilla"]))
     for share in SHARES:
-        names = [f"{share:.0%} kept, {which}" for which in ("two requests", "one")]
+        first, *_ = names = [f"{share:.0%} kept, {way}" for way in WAYS]
         for name in names:
-            print(f"{line(name, measured[name])}  {ratio(measured[name], measured['vanilla']):.3f} of vanilla's seconds")
-        two, one = names
-        shares = [a / b for a, b in zip(measured[one], measured[two], strict=True)]
-        print(f"    one / two: processor {statistics.median(shares):.3f} [{min(shares):.3f}, {max(shares):.3f}], "
-              f"wall {ratio(wall[one][1:], wall[two][1:]):.3f}")  # fmt: skip
+            shares = [a / b for a, b in zip(measured[name], measured[first], strict=True)]
+            print(f"{line(name, measured[name])}  {ratio(measured[name], measured['vanilla']):.3f} of vanilla, "
+                  f"{statistics.median(shares):.3f} [{min(shares):.3f}, {max(shares):.3f}] of two requests, "
+                  f"wall {ratio(wall[name][1:], wall[first][1:]):.3f}")  # fmt: skip
 
 
 def main() -> None:
@@ -212,11 +260,11 @@ def main() -> None:
     for title, (case, group) in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
             work = Work(save(case, Path(folder)), case, group)
-            found = check(work)
+            found = [check(work, stops) for stops in ((), (5,))]
             measured = seconds(f"one vLLM request, {title}", work.alternatives(), case.rounds, process_time)
             work.vllm.close()
         print(f"vLLM, {title}: a step of {case.count} rollouts x {TOKENS} tokens, CPU seconds")
-        print(f"  {found}")
+        print("  " + "\n  ".join(found))
         report(measured, work.wall)
 
 
