@@ -29,7 +29,7 @@ from benchmarks.vllm_scoring import LARGER, TINY_VOCABULARY, Case
 from redraft.config import TinyModel
 from redraft.engines import vllm_local
 from redraft.engines.vllm_engine import SAMPLING, VLLMEngine, VLLMSession, continuation_of, rows_of, seed_of
-from redraft.rollout.engine import Continuation, Draws, Residual, Session
+from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
 from redraft.rollout.memory import Memory
 from redraft.rollout.strategies import vanilla
 from redraft.rollout.strategies.response import Kept
@@ -223,17 +223,16 @@ def check(work: Work, stops: tuple[int, ...]) -> str:
     """Cut disturbed drafts by the published rule, in each way; tokens of `stops` end a response.
 
     Raises:
-        AssertionError: if a response differs in its tokens, its cut or its end.
+        AssertionError: if a response differs in its tokens, its cut or its end, or the prefix cache is left with keys
+            and values of other tokens.
     """
     memory = work.drafts(stops, noise=0.3)
-    made = {
-        way: work.groups(
-            reuse_drafts(verified(LENIENCE)) if engine is VLLMEngine else in_one(of_rule), memory, engine, chunk,
-            stops=stops,
-        )
-        for way, (engine, chunk) in WAYS.items()
-    }  # fmt: skip
-    first, *others = ([r for group in groups for r in group.rollouts] for groups in made.values())
+    made = {}
+    for way, (engine, chunk) in WAYS.items():
+        strategy = reuse_drafts(verified(LENIENCE)) if engine is VLLMEngine else in_one(of_rule)
+        made[way] = [r for group in work.groups(strategy, memory, engine, chunk, stops=stops) for r in group.rollouts]
+        check_cache(work, made[way])
+    first, *others = made.values()
     for a, b in ((a, b) for other in others for a, b in zip(first, other, strict=True)):
         assert (a.prefix_length, a.finish) == (b.prefix_length, b.finish), "the cuts differ"
         assert a.tokens.tolist() == b.tokens.tolist(), "the continuations differ"
@@ -241,6 +240,22 @@ def check(work: Work, stops: tuple[int, ...]) -> str:
     cuts, whole = {a.prefix_length for a in first}, sum(a.fully_reused for a in first)
     assert len(cuts) > len(first) // 4, "the drafts are cut at too few places to tell"
     return f"{len(first)} responses with cuts at {len(cuts)} places, {whole} drafts kept whole: the same of all ways"
+
+
+def check_cache(work: Work, responses: list[Rollout]) -> None:
+    """Compare laws behind responses, of what the prefix cache holds of them and of an empty one."""
+    engine = VLLMEngine(work.vllm, (), work.longest)
+
+    async def behind(response: Rollout) -> Continuation:
+        async with engine.session(work.prompts[response.prompt]) as session:
+            return await session.decode(response.tokens[:-1], 1, Inversion(np.full(1, 0.5)))
+
+    left = work.vllm.run(*(behind(r) for r in responses))
+    assert np.mean([c.cached for c in left]) > np.mean([r.length for r in responses]) / 3, "little of it is cached"
+    work.vllm.engine.reset_prefix_cache()
+    for a, b in zip(left, work.vllm.run(*(behind(r) for r in responses)), strict=True):
+        assert a.tokens[0] == b.tokens[0], "the prefix cache holds other tokens"
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-4)
 
 
 def report(measured: dict[str, list[float]], wall: dict[str, list[float]]) -> None:
