@@ -7,9 +7,8 @@ READY := $(VENV)/.ready
 # lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
 LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny
-# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores a third worker
-# computes while another waits for a process, and a fourth gains nothing; tests that start servers use both cores
-# themselves.
+# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores a third and a
+# fourth worker compute while others wait for a disk or a process; tests that start servers use both cores themselves.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
@@ -28,7 +27,7 @@ test: $(READY)
 	@$(MAKE) --no-print-directory --jobs 2 check fast
 
 fast: $(READY)
-	$(PYTEST) -n 3 -m "not servers" --fork-commands
+	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
 # lighteval's environment exists.

@@ -3,6 +3,7 @@
 Kills at every place of a step are in test_trainer.py; here a process also holds its folder.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -327,25 +328,52 @@ def test_a_full_disk_does_not_take_a_folder(disk):
 # Signals to a process that holds its folder
 
 SIGNALLED = """
-import os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
-from redraft.config import Run, run_fingerprint
-from redraft.train import local
-from redraft.ops.lease import lease
-run, folder = Run.model_validate_json(sys.argv[3]), Path(sys.argv[2])
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in the background
-def signalled(step, *_):
-    if step == 3:
-        os.kill(os.getpid(), getattr(signal, sys.argv[4]))
-with lease(folder, run_fingerprint(run)) as held:
-    local.LocalTrainer(run, Path(sys.argv[1]), folder).train(signalled, held)
+from redraft.loading import loading
+
+with loading():
+    from redraft.config import Run, run_fingerprint
+    from redraft.ops.lease import lease
+    from redraft.train import local
+    from transformers.models.qwen3 import modeling_qwen3
+
+def train(model, folder, run, name):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in the background
+    def signalled(step, *_):
+        if step == 3:
+            os.kill(os.getpid(), getattr(signal, name))
+    with lease(folder, run_fingerprint(run)) as held:
+        local.LocalTrainer(run, model, folder).train(signalled, held)
+
+for line in sys.stdin:
+    model, folder, run, name = json.loads(line)
+    if not (child := os.fork()):
+        os.dup2(os.open(folder + ".errors", os.O_WRONLY | os.O_CREAT), 2)
+        sys.exit(train(Path(model), Path(folder), Run.model_validate_json(run), name))
+    status = 0x7F  # stopped
+    while os.WIFSTOPPED(status):
+        status = os.waitpid(child, os.WUNTRACED)[1]
+        print(child, "stopped" if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status), flush=True)
 """
 
 
-def begin(tiny_model, folder, name):
-    """A process that trains and sends itself a signal after its third step."""
-    command = [sys.executable, "-c", SIGNALLED, str(tiny_model), str(folder), RUN.model_dump_json(), name]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+@pytest.fixture(scope="module")
+def signalled(tiny_model):
+    """Starts a process that trains in a folder and sends itself a signal after its third step; what ends is printed.
+
+    Processes are forked from one that has loaded the libraries.
+    """
+    command = [sys.executable, "-c", SIGNALLED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+
+        def begin(folder, name):
+            print(
+                json.dumps([str(tiny_model), str(folder), RUN.model_dump_json(), name]), file=parent.stdin, flush=True
+            )
+            return parent.stdout
+
+        yield begin
 
 
 def finish(tiny_model, folder):
@@ -358,29 +386,30 @@ def finish(tiny_model, folder):
     ("name", "codes", "end"),
     [("SIGKILL", {-9}, None), ("SIGTERM", {143}, "SystemExit"), ("SIGINT", {-2, 1, 130}, "KeyboardInterrupt")],
 )
-def test_a_signalled_run_goes_on_in_another_process(name, codes, end, undisturbed, tiny_model, tmp_path):
-    process = begin(tiny_model, tmp_path / "run", name)
-    _, error = process.communicate()
-    assert process.returncode in codes, error
+def test_a_signalled_run_goes_on_in_another_process(name, codes, end, undisturbed, tiny_model, tmp_path, signalled):
+    _, code = signalled(tmp_path / "run", name).readline().split()
+    assert int(code) in codes, (tmp_path / "run.errors").read_text()
     finish(tiny_model, tmp_path / "run")
     assert results(tmp_path / "run") == results(undisturbed)
     parts = took_part(tmp_path / "run", FINGERPRINT, STEPS)
     assert [(part["resumed_from"], part["end"]) for part in parts] == [(0, end), (2, "finished")]
 
 
-def test_a_stopped_process_whose_folder_was_taken_writes_nothing_when_it_goes_on(undisturbed, tiny_model, tmp_path):
+def test_a_stopped_process_whose_folder_was_taken_writes_nothing_when_it_goes_on(
+    undisturbed, tiny_model, tmp_path, signalled
+):
     folder = tmp_path / "run"
-    process = begin(tiny_model, folder, "SIGSTOP")
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    ends = signalled(folder, "SIGSTOP")
+    process, state = ends.readline().split()
+    assert state == "stopped"
     with pytest.raises(UserError, match="another process works in this folder"):
         finish(tiny_model, folder)
     rewrite(entry := latest(folder), machine="another machine")
     age(entry, 1000)
     finish(tiny_model, folder)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path != entry.file}
-    process.send_signal(signal.SIGCONT)
-    _, error = process.communicate()
-    assert process.returncode == 1
-    assert "another process has taken this folder" in error
+    os.kill(int(process), signal.SIGCONT)
+    assert ends.readline().split() == [process, "1"]
+    assert "another process has taken this folder" in (tmp_path / "run.errors").read_text()
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path != entry.file} == before
     assert results(folder) == results(undisturbed)

@@ -89,6 +89,7 @@ def _gold(answer: str) -> list[Any]:
         return []
 
 
+@lru_cache(maxsize=1 << 14)
 def _read(content: str) -> list[Any]:
     """The sympy expression, if there is one, and the text, as math-verify parses LaTeX in a box.
 
