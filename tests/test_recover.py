@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -145,7 +146,8 @@ def test_a_living_workflow_is_refused_and_a_killed_ones_lock_removed(campaign, r
     process.kill()
     process.wait()
     for child in children:
-        child.kill()
+        with suppress(psutil.NoSuchProcess):  # it ended with its parent
+            child.kill()
     psutil.wait_procs(children)
     said = recover(results, campaign)
     assert said[-1] == f"unlocked {campaign}"
