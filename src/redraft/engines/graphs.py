@@ -16,7 +16,8 @@ import torch
 from transformers import PreTrainedModel
 
 ROWS, SPAN = 8, 128
-"""Smallest steps between shapes; larger ones are half a power of two, so that a third of a pass at most is padding."""
+"""Smallest steps between shapes; larger ones are half a power of two. Beyond the smallest, a third of the rows, and of
+the slots, is padding at most."""
 WARM_UP = 2
 """Steps of a shape before it is captured, in which libraries choose kernels and allocate their workspace."""
 
@@ -104,7 +105,7 @@ class Graphs:
         capture: makes what captures.
 
     Attributes:
-        captured: shapes that were captured so far.
+        captured: captures so far, those of dropped graphs included.
     """
 
     def __init__(self, model: PreTrainedModel, capture: Callable[[], Capture]) -> None:

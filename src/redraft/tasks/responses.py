@@ -17,7 +17,7 @@ def compare_answers(pair: tuple[str, str]) -> Outcome:
 
 
 def reward(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
-    """`redraft.tasks.rewards.rewards_of`."""
+    """`redraft.tasks.rewards.rewards_of` in a worker, which alone loads the grader."""
     from redraft.tasks.rewards import rewards_of
 
     return rewards_of(texts, answer, rule)
