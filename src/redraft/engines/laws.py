@@ -29,18 +29,24 @@ def laws(
     """
     device = hidden.device.type
     for chunk in chunks(len(hidden), LOGITS_AT_ONCE[device], vocabulary):
-        logits = head(hidden[chunk])
-        for piece in chunks(len(logits), NORMALISED_AT_ONCE[device], vocabulary):
-            part = logits[piece].float()
+        first = chunk.start
+        # A slice's gradient is a tensor of zeros as large as the chunk, one for each piece; that of `split` is made once.
+        for piece in head(hidden[chunk]).split(positions_of(NORMALISED_AT_ONCE[device], vocabulary)):
+            part = piece.float()
             law = (part if temperature == 1 else part / temperature).log_softmax(-1)
-            first = chunk.start + piece.start
             yield slice(first, first + len(law)), law
+            first += len(law)
 
 
 def chunks(count: int, logits: int, vocabulary: int) -> Iterator[slice]:
     """Positions, of `count`, that have so many logits together; at least one, and one chunk at least."""
-    at_once = max(1, logits // vocabulary)
+    at_once = positions_of(logits, vocabulary)
     return (slice(first, first + at_once) for first in range(0, max(count, 1), at_once))
+
+
+def positions_of(logits: int, vocabulary: int) -> int:
+    """Number of positions that have so many logits together; at least one."""
+    return max(1, logits // vocabulary)
 
 
 def given_log_probs(
