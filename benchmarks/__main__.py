@@ -10,7 +10,7 @@ from benchmarks.side_by_side import MEASURED
 NAMES = (
     "chunks", "diversity", "engine", "exact_rules", "gpu_engine", "gpu_rollout", "gradient_snr", "grading", "memory",
     "one_request", "reuse_simulation", "rewards", "scheduling", "scoring", "self_speculation", "smol",
-    "speculating_engine", "vllm_exact", "vllm_rollout", "vllm_scoring", "workflow",
+    "speculating_engine", "updates", "vllm_exact", "vllm_rollout", "vllm_scoring", "workflow",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")

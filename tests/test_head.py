@@ -120,6 +120,19 @@ def test_no_more_logits_are_made_at_once_than_a_chunk(qwen3, tokens, monkeypatch
     assert all(VOCABULARY not in shape[-1:] for shape in saved), "logits wait for no gradient"
 
 
+def test_the_gradient_of_a_piece_of_the_logits_is_no_larger_than_the_piece(qwen3, tokens, monkeypatch):
+    monkeypatch.setitem(laws.NORMALISED_AT_ONCE, "cpu", 2 * VOCABULARY)
+    hidden = hidden_states(qwen3, input_ids=tokens)[:, :-1].flatten(0, 1).detach()
+    log_probs, entropies = Head(qwen3).log_probs(hidden, tokens[:, 1:].flatten(), entropy=True)
+    names, waiting = set(), [log_probs.grad_fn, entropies.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        names.add(node.name())
+        waiting += [before for before, _ in node.next_functions if before is not None]
+    assert "SplitBackward0" in names
+    assert "SliceBackward0" not in names, "each piece has a gradient as large as the chunk"
+
+
 @torch.no_grad()
 def test_divergences_of_chunks_are_those_of_whole_laws(qwen3, tokens, monkeypatch):
     monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from redraft.config import Experiments, Run, run_fingerprint
+from redraft.config import Experiments, GgufModel, PretrainedModel, Run, TinyModel, run_fingerprint
 from redraft.config.preset import Preset, parted
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
@@ -35,9 +35,8 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
     with loading():
         import torch
 
-        from redraft.config import GgufModel, TinyModel
         from redraft.tasks.tokenizer import make_tokenizer
-        from redraft.train import gguf, models
+        from redraft.train import models
         from redraft.train.warm_start import warm_start
 
     torch.set_num_threads(MODEL_THREADS)
@@ -56,12 +55,21 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
             settings.warm_start.data,
             lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
         )
-    elif isinstance(settings, GgufModel):
-        model, tokenizer = gguf.load(settings, code_root() / GGUF)
-        model.bfloat16()
     else:
-        model, tokenizer = models.load(settings.path, settings.revision)
+        model, tokenizer = _found(settings)
+        if settings.untie:
+            models.untie(model)
     models.save(model, tokenizer, folder)
+
+
+def _found(settings: GgufModel | PretrainedModel) -> tuple[Any, Any]:
+    """A model that somebody trained, and its tokenizer."""
+    from redraft.train import gguf, models
+
+    if isinstance(settings, PretrainedModel):
+        return models.load(settings.path, settings.revision)
+    model, tokenizer = gguf.load(settings, code_root() / GGUF)
+    return model.bfloat16(), tokenizer
 
 
 def _of_name(preset_name: str, name: str) -> tuple[Preset, str]:

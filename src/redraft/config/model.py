@@ -60,7 +60,15 @@ class TinyModel(Config):
         return self.model_copy(update={"warm_start": self.warm_start.model_copy(update={"seed": seed})})
 
 
-class PretrainedModel(Config):
+class FoundModel(Config):
+    """Model that somebody trained, which the workflow takes over once."""
+
+    untie: bool = False
+    """Give the head weights of its own where it shares those of the embeddings, which they are at first. It is then
+    trained apart from them. vLLM's CPU build does not follow an update of shared ones."""
+
+
+class PretrainedModel(FoundModel):
     """Checkpoint in transformers' format."""
 
     kind: Literal["pretrained"] = "pretrained"
@@ -70,7 +78,7 @@ class PretrainedModel(Config):
     """Commit of the hub repository."""
 
 
-class GgufModel(Config):
+class GgufModel(FoundModel):
     """GGUF file, of a package or of one's own; the workflow converts it once to transformers' format.
 
     The file may be quantised. It is read at full precision, and trained weights are never quantised again.

@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from redraft.engines.laws import LOGITS_AT_ONCE, chunks, laws
+from redraft.engines.laws import LOGITS_AT_ONCE, laws, positions_of
 from redraft.errors import UserError
 
 NEAR = 1e-2
@@ -60,9 +60,10 @@ class Head:
             tokens: int64 (n,).
             entropy: whether it is asked for.
         """
-        parts = list(chunks(len(hidden), LOGITS_AT_ONCE[hidden.device.type], self.vocabulary))
-        anew = len(parts) > 1 and torch.is_grad_enabled()
-        found = [self._chunk(hidden[part], tokens[part], entropy, anew) for part in parts]
+        at_once = positions_of(LOGITS_AT_ONCE[hidden.device.type], self.vocabulary)
+        anew = len(hidden) > at_once and torch.is_grad_enabled()
+        parts = zip(hidden.split(at_once), tokens.split(at_once), strict=True)
+        found = [self._chunk(*part, entropy, anew) for part in parts]
         log_probs, entropies = (torch.cat(part) for part in zip(*found, strict=True))
         return log_probs, entropies if entropy else None
 

@@ -30,7 +30,7 @@ def laws(
     device = hidden.device.type
     for chunk in chunks(len(hidden), LOGITS_AT_ONCE[device], vocabulary):
         first = chunk.start
-        # A slice's gradient is a tensor of zeros as large as the chunk, one for each piece; that of `split` is made once.
+        # The gradient of a slice is zeros as large as the chunk, for each piece anew; that of `split` is made once.
         for piece in head(hidden[chunk]).split(positions_of(NORMALISED_AT_ONCE[device], vocabulary)):
             part = piece.float()
             law = (part if temperature == 1 else part / temperature).log_softmax(-1)

@@ -93,8 +93,8 @@ def _gold(answer: str) -> list[Any]:
 def _read(content: str) -> list[Any]:
     """The sympy expression, if there is one, and the text, as math-verify parses LaTeX in a box.
 
-    The list is cached: whoever changes it has to copy it. LaTeX takes 4.5e33 for 4.5 times Euler's number times 33. 58 of
-    Minerva Math's 272 answers are written so.
+    The list is cached: whoever changes it has to copy it. LaTeX takes 4.5e33 for 4.5 times Euler's number times 33.
+    58 of Minerva Math's 272 answers are written so.
     """
     scientific = _SCIENTIFIC.fullmatch(content.strip())
     if scientific and int(scientific[2]) in EXPONENTS:

@@ -132,6 +132,14 @@ def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in (tokenizer.eos_token_id, *several) if token is not None)
 
 
+def untie(model: Any) -> None:
+    """Give the head weights of its own, equal to the embeddings', if it shares theirs; laws stay as they are."""
+    if model.config.tie_word_embeddings:
+        head = model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
+
+
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write both in transformers' format, whole or not at all.
 
