@@ -16,7 +16,7 @@ from tests.ar3po_runs import records
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared/papers/ar3po.txt"
 EXPERIMENTS = Experiments(ROOT)
-PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if file.stem != "smol"]
+PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if not file.stem.endswith("smol")]
 """Those that have the models of all papers."""
 CLAIMS = EXPERIMENTS.claims("ar3po").claims
 REPORTED = ReportedTables(ROOT / "experiments/ar3po", EXPERIMENTS.reported("ar3po"), EXPERIMENTS)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments/efficient_rollout"
 PAPER = ROOT.parent / "shared/papers/efficient-rollout.txt"
 EXPERIMENTS = Experiments(ROOT)
-PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if file.stem != "smol"]
+PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if not file.stem.endswith("smol")]
 """Those that have the models of all papers."""
 CELLS = EXPERIMENTS.cells("efficient_rollout")
 CLAIMS = EXPERIMENTS.claims("efficient_rollout").claims

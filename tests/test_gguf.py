@@ -236,15 +236,16 @@ def scored(model, prompts, responses):
 
 @pytest.fixture
 def checkout(file, tmp_path):
-    """A checkout whose preset smol trains the small model for two steps of 8 tokens."""
+    """A checkout whose preset smol trains the small model for two steps of 8 tokens, in bfloat16."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     copy_to(folder)
     preset = folder / "experiments/presets/smol.yaml"
     content = yaml.safe_load(preset.read_text())
     content["models"] = {"qwen3-1.7b-base": {"kind": "gguf", "path": str(file), "sha256": sha256(file)}}
-    content["data"] = {"deepmath-6k": content["data"]["deepmath-6k"] | {"size": 16}}
+    content["data"] = {"deepmath-6k": content["data"]["deepmath-6k"] | {"size": 8}}
     content["trainer"] |= {"epochs": 2, "max_response_tokens": 8, "evaluate_every": 1}
+    content["engine"]["dtype"] = "bfloat16"
     made = content["data"]["deepmath-6k"] | {"size": 2, "split": "held-out"}
     content["benchmarks"] = {"made": {"data": made, "grading": "instructions", "max_new_tokens": 8}}
     del content["protocol"]

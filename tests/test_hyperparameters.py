@@ -235,7 +235,7 @@ def test_show_says_of_every_value_where_it_comes_from_and_stays_yaml(preset, cap
     assert yaml.safe_load(text) == {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
     shown = {line.split(":")[0].strip(): line.partition("  # ")[2] for line in text.splitlines() if "  # " in line}
     assert shown.keys() == Trainer.model_fields.keys()
-    rate = {"paper": "5e-07", "smol": "1e-05"}.get(preset, "0.0001")
+    rate = {"paper": "5e-07", "smol": "3e-05", "verl-smol": "3e-05"}.get(preset, "0.0001")
     assert shown["learning_rate"] == f"cell: 4 × {rate}"
     assert shown["weight_decay"] == "paper: Appendix A.1"
     assert shown["prompts_per_step"].startswith('paper: "a global' if preset == "paper" else f"preset {preset}: 1/")

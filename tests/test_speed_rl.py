@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 FOLDER = ROOT / "experiments/speed_rl"
 CURVES = ROOT.parent / "shared/data/published"
-PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if file.stem != "smol"]
+PRESETS = [file.stem for file in (ROOT / "experiments/presets").glob("*.yaml") if not file.stem.endswith("smol")]
 """Those that have the models of all papers."""
 BENCHMARKS = ["dapo1k", "math500", "amc23", "aime"]
 SETTING = ["model", "dataset", "algorithm"]
