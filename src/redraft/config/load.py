@@ -399,16 +399,25 @@ class Experiments(PaperFiles):
         return run
 
     def misfit(self, cell_id: str, preset_name: str) -> str:
-        """Reason why a variant has no run at a preset, if it was made for another; empty for all other cells.
+        """Reason why a cell has no run at a preset; empty where it has one.
 
-        The presets share one file of variants. A mistake in any other file is an error.
+        A variant may have been made for another preset, since all share one file of variants. A preset may be too small
+        for a part of its numbers that a cell asks for. Any other mistake in a cell is an error.
         """
         if cell_id.partition("/")[0] != own.OWN:
-            return ""
+            return self._too_small(self.cell(cell_id), self.preset(preset_name))
         try:
             self.run(cell_id, 0, preset_name)
         except UserError as error:
             return error.message
+        return ""
+
+    def _too_small(self, cell: Cell, preset: Preset) -> str:
+        settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
+        for name in cell.trainer_factors:
+            value = settings[name].value
+            if Trainer.model_fields[name].annotation is int and 0 < value < 1:
+                return f"{name} would be {value:g} at the preset {preset.name}"
         return ""
 
     def _check_sizes(self, cell: Cell, run: Run) -> None:
