@@ -56,7 +56,7 @@ ALLOWED = {
         "redraft.files", "redraft.layout", "redraft.ops.devices", "redraft.ops.gpus", "redraft.ops.lease",
         "redraft.ops.provenance",
         "redraft.rollout.engine", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks",
-        "redraft.train.models", "redraft.train.precision",
+        "redraft.train.models", "redraft.train.precision", "redraft.train.room",
     },
     "analysis": {
         "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops.provenance",

@@ -4,6 +4,7 @@ import pytest
 
 from redraft.config import InProcessEngine
 from redraft.config.data import Sampling
+from redraft.errors import UserError
 from redraft.evaluate import torch_backend
 from redraft.evaluate.backend import Request
 from redraft.evaluate.torch_backend import TorchBackend
@@ -32,3 +33,22 @@ def test_temperature_top_p_and_limits_are_those_of_the_benchmark_and_the_machine
     assert [{name: settings[name] for name in expected} for settings in engines] == [expected]
     assert sorted(answer.sample for answer in answers) == [0, 1, 2, 3]
     assert all(len(answer.tokens) <= 5 for answer in answers)
+
+
+def test_a_cache_that_does_not_fit_is_refused_before_it_is_made_and_the_rows_that_do_are_named(
+    tiny_model, engines, monkeypatch
+):
+    """Of 4 rows of 7 tokens, 16 slots each, that memory has room for 3."""
+    backend = TorchBackend(tiny_model, InProcessEngine(device="cpu", max_rows=4))
+    requests, sampling = [Request(0, s, [4, 5]) for s in range(4)], Sampling(max_new_tokens=5)
+    config = backend.model.config
+    row = 2 * 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 16
+    monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row - 1)
+    with pytest.raises(UserError, match="does not fit into memory") as refused:
+        backend.sample("b", requests, sampling, 0, lambda *_: None)
+    assert (refused.value.key, refused.value.allowed) == ("max_rows", "at most 3 rows")
+    assert "4 rows of 7 tokens" in refused.value.value
+    assert not engines
+    monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row)
+    backend.sample("b", requests, sampling, 0, lambda *_: None)
+    assert len(engines) == 1

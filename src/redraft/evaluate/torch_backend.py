@@ -1,9 +1,9 @@
 """The in-process engine as an evaluation backend; draws depend only on seed, benchmark, problem and sample."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,25 +17,27 @@ from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
 from redraft.train.precision import dtype_of
+from redraft.train.room import available, cache_row, gib
 
 _NOTHING = np.zeros(0, dtype=np.int32)
 
 
-@contextmanager
-def _enough_memory(rows: int, length: int) -> Iterator[None]:
-    """Turn a failed allocation of the engine's cache, which has room for all rows at full length, into a clear error.
+def refuse_too_little(model: Any, rows: int, length: int) -> None:
+    """Refuse a cache that does not fit into memory; Linux would give it, and end a process once it is filled.
+
+    Args:
+        model: whose keys and values it holds.
+        rows: of the cache.
+        length: tokens of the longest.
 
     Raises:
-        UserError: if the cache does not fit into memory.
+        UserError: with the number of rows that fit.
     """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
-            raise
+    row, there = cache_row(model.config, length, model.dtype.itemsize), available(model.device)
+    if rows * row > there:
         raise UserError("the in-process engine's cache does not fit into memory", key="max_rows",
-                        value=f"{rows} rows of {length:,} tokens",
-                        hint="take fewer rows, or vllm") from None  # fmt: skip
+                        value=f"{rows} rows of {length:,} tokens, {gib(rows * row)} of {gib(there)}",
+                        allowed=f"at most {int(there // row)} rows", hint="take fewer rows, or vllm")  # fmt: skip
 
 
 class TorchBackend:
@@ -56,12 +58,12 @@ class TorchBackend:
         limit = sampling.max_new_tokens
         rows = min(self.settings.max_rows, len(requests))
         length = max(len(request.prompt) for request in requests) + limit
-        with _enough_memory(rows, length):
-            engine = TorchEngine(
-                self.model, stops=models.stop_tokens(self.model, self.tokenizer), max_length=length, max_rows=rows,
-                max_batched_tokens=self.settings.max_batched_tokens, temperature=sampling.temperature,
-                top_p=sampling.top_p,
-            )  # fmt: skip
+        refuse_too_little(self.model, rows, length)
+        engine = TorchEngine(
+            self.model, stops=models.stop_tokens(self.model, self.tokenizer), max_length=length, max_rows=rows,
+            max_batched_tokens=self.settings.max_batched_tokens, temperature=sampling.temperature,
+            top_p=sampling.top_p,
+        )  # fmt: skip
 
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             async with turn, engine.session(request.prompt) as session:

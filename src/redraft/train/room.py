@@ -58,9 +58,9 @@ def refuse(needed: Bytes, there: float, file: Path) -> None:
         UserError: with both, in GiB.
     """
     if (total := sum(needed.values())) > there:
-        parts = ", ".join(f"{name} {_gib(size)}" for name, size in needed.items())
-        raise UserError("there is too little memory for this model", file=file, key="memory", value=_gib(there),
-                        allowed=f"at least {_gib(total)} ({parts})",
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())
+        raise UserError("there is too little memory for this model", file=file, key="memory", value=gib(there),
+                        allowed=f"at least {gib(total)} ({parts})",
                         hint="a smaller engine.rows_per_micro_batch or engine.max_rows needs less")  # fmt: skip
 
 
@@ -80,18 +80,24 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     needed["rollout copy"] = parameters * size if size != 4 else 0.0
     needed["reference policy"] = parameters * 4 if run.algorithm.kl_loss_coef else 0.0
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
-    needed["key-value cache"] = _cached(config, length) * min(run.engine.max_rows, rollouts) * size
+    needed["key-value cache"] = cache_row(config, length, size) * min(run.engine.max_rows, rollouts)
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
     update = KEPT_BYTES[size] * _kept(config) * rows * length + needed["rollout copy"]  # a pass rounds all weights
     needed["an update, or a checkpoint as it is written"] = max(update, COPIES * needed["AdamW's moments"])
     return {name: each for name, each in needed.items() if each}
 
 
-def _cached(config: Any, length: int) -> float:
-    """Numbers that the cache holds of a row: keys and values in two buffers, of which one grows into the other."""
+def cache_row(config: Any, length: int, size: int) -> float:
+    """Bytes that the cache of the in-process engine takes for a row, in two buffers, of which one grows into the other.
+
+    Args:
+        config: of the model.
+        length: tokens of a row.
+        size: bytes of a number.
+    """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 2 * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
+    return 2 * 2 * size * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
 
 
 def _kept(config: Any) -> float:
@@ -108,5 +114,6 @@ def available(device: torch.device) -> float:
     return min(float(psutil.virtual_memory().available), math.inf if limit == "max" else float(limit))
 
 
-def _gib(size: float) -> str:
+def gib(size: float) -> str:
+    """A number of bytes in GiB, as text."""
     return f"{size / 2**30:.1f} GiB"
