@@ -1,6 +1,9 @@
 """The in-process engine as a backend of evaluation: the sampling that a benchmark asks for reaches the engine."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from redraft.config import InProcessEngine
 from redraft.config.data import Sampling
@@ -8,6 +11,7 @@ from redraft.errors import UserError
 from redraft.evaluate import torch_backend
 from redraft.evaluate.backend import Request
 from redraft.evaluate.torch_backend import TorchBackend
+from redraft.train import models
 
 
 @pytest.fixture
@@ -52,3 +56,14 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_made_and_the_rows_tha
     monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row)
     backend.sample("b", requests, sampling, 0, lambda *_: None)
     assert len(engines) == 1
+
+
+def test_a_cache_on_a_gpu_does_not_grow_and_takes_half(tiny_model, monkeypatch):
+    config = models.load_config(tiny_model)
+    row = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 16
+    monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row)
+    gpu, cpu = (SimpleNamespace(config=config, dtype=torch.float32, device=torch.device(d)) for d in ("cuda", "cpu"))
+    torch_backend.refuse_too_little(gpu, 4, 16)
+    with pytest.raises(UserError, match="does not fit") as refused:
+        torch_backend.refuse_too_little(cpu, 4, 16)
+    assert refused.value.allowed == "at most 2 rows"

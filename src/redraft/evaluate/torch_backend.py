@@ -33,7 +33,8 @@ def refuse_too_little(model: Any, rows: int, length: int) -> None:
     Raises:
         UserError: with the number of rows that fit.
     """
-    row, there = cache_row(model.config, length, model.dtype.itemsize), available(model.device)
+    buffers = 2 if model.device.type == "cpu" else 1
+    row, there = cache_row(model.config, length, model.dtype.itemsize, buffers), available(model.device)
     if rows * row > there:
         raise UserError("the in-process engine's cache does not fit into memory", key="max_rows",
                         value=f"{rows} rows of {length:,} tokens, {gib(rows * row)} of {gib(there)}",

@@ -87,17 +87,18 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     return {name: each for name, each in needed.items() if each}
 
 
-def cache_row(config: Any, length: int, size: int) -> float:
-    """Bytes that the cache of the in-process engine takes for a row, in two buffers, of which one grows into the other.
+def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
+    """Bytes that the cache of the in-process engine takes for a row.
 
     Args:
         config: of the model.
         length: tokens of a row.
         size: bytes of a number.
+        buffers: 2 on a processor, where one grows into the other; 1 on a GPU.
     """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 2 * size * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
+    return 2 * buffers * size * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
 
 
 def _kept(config: Any) -> float:
