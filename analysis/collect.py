@@ -1,7 +1,7 @@
 """Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a score."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.repeats import with_repeats
 from analysis.speculation import with_measurements
 from analysis.statistics import NO_BLOCKS, Blocks
-from redraft.config import Benchmark, Experiments, id_of, run_fingerprint, sampling_fingerprint
+from redraft.config import Benchmark, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
@@ -137,7 +137,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         scores += [key | score for score in _scores({**first, **scored})]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
-    _warn_of_missing_seeds(pd.DataFrame(runs), asked.seeds)
+    _warn_of_missing_seeds(pd.DataFrame(runs), paper, asked, experiments)
     manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
     timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
     return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
@@ -258,8 +258,9 @@ def _same(made_from: dict[str, str], found: dict[str, str], record: Path) -> Non
                         allowed=", ".join(f"{name} {digest[:12]}" for name, digest in found.items()))  # fmt: skip
 
 
-def _warn_of_missing_seeds(runs: pd.DataFrame, wanted: Sequence[int]) -> None:
+def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, experiments: Experiments) -> None:
     for cell, part in runs.groupby("cell", sort=False):
+        wanted = experiments.seeds(experiments.cell(id_of(paper, str(cell))), preset)
         if missing := sorted(set(wanted) - set(part["seed"])):
             print(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", file=sys.stderr)
 

@@ -17,7 +17,7 @@ from redraft.layout import Layout
 
 CHECKPOINTS = 2
 """Checkpoints that a run keeps."""
-ELSEWHERE = "mean of the preset's runs on another machine (workflows/seconds.yaml)"
+ELSEWHERE = "mean of the preset's runs on another machine, at this one's pace (workflows/seconds.yaml)"
 """Source of hours where nothing is known of the cell itself."""
 
 
@@ -137,7 +137,7 @@ def costs_of(
 def _cell_cost(
     cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates, timed: float | None
 ) -> CellCost:
-    runs = [experiments.run_of(cell, seed, preset.name) for seed in preset.seeds]
+    runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
     if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:

@@ -1,7 +1,7 @@
 """A regenerated table: every cell with its reproduced and reported value, interval, seeds and verdict."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -22,7 +22,7 @@ COLUMNS = [
 
 `step` is the steps that the row's policy has done, empty for the last one. `p` is that of "no effect", `p_corrected`
 the same over the family of the paper's report. `noise` is the standard error that sampling alone causes.
-`missing_seeds` are the preset's without a finished run.
+`missing_seeds` are those that the preset asks for and that have no finished run.
 """
 
 
@@ -104,7 +104,7 @@ def _mean_of(cells: list[Measured]) -> Measured:
 def _record(cell: Measured, family: Family, source: Source) -> dict:
     """A cell as a line of the CSV file."""
     line, found = cell.line, cell.estimate
-    wanted = source.experiments.preset(source.preset).seeds
+    name = id_of(source.paper, line.row.cell) if line.row.cell else ""
     return {
         "group": line.group,
         "row": line.label,
@@ -123,11 +123,18 @@ def _record(cell: Measured, family: Family, source: Source) -> dict:
         "p_corrected": family.corrected(cell.values, cell.neutral) if cell.compared else math.nan,
         "iqm": found.iqm,
         "noise": cell.noise,
-        "cell": id_of(source.paper, line.row.cell) if line.row.cell else "",
+        "cell": name,
         "seeds": " ".join(map(str, found.seeds)),
-        "missing_seeds": " ".join(str(seed) for seed in wanted if found.seeds and seed not in found.seeds),
+        "missing_seeds": " ".join(map(str, _missing(name, found.seeds, source))),
         "manifests": " ".join(path for name in cell.cells for path in _made_from(name, cell, source)),
     }
+
+
+def _missing(name: str, seeds: Sequence[int], source: Source) -> list[int]:
+    """Seeds that a row's cell has no finished run of; none where nothing of the row is finished."""
+    preset = source.experiments.preset(source.preset)
+    wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
+    return [seed for seed in wanted if seeds and seed not in seeds]
 
 
 def _made_from(name: str, cell: Measured, source: Source) -> list[str]:

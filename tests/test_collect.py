@@ -150,6 +150,16 @@ def test_seeds_without_a_finished_run_are_named(layout, capsys):
     assert f"without seed {missing}: grpo-vanilla has 1 finished runs" in capsys.readouterr().err
 
 
+def test_more_seeds_of_a_grid_are_missed_for_its_cells_alone(layout, capsys, monkeypatch):
+    preset = Experiments(ROOT).preset("smoke")
+    for grids, missing in (({"pair": [8, 9]}, "8, 9"), ({"rloo": [8]}, "")):
+        more = preset.model_copy(update={"seeds": [0, 1], "more_seeds": {"spec_rl": grids}})
+        monkeypatch.setattr(Experiments, "preset", lambda self, name, protocol="", more=more: more)
+        collected(layout)
+        said = capsys.readouterr().err
+        assert said == f"without seed {missing}: grpo-vanilla has 2 finished runs\n" * bool(missing)
+
+
 def test_a_run_that_is_not_finished_is_left_out(layout):
     (layout.run(CELL, 0) / "scores.json").unlink()
     assert list(collected(layout).runs["seed"]) == [1]

@@ -438,6 +438,14 @@ WRONG_PRESET = {
     "a scale that its models are not of": (lambda p: p.update(paper_scale=True), ["paper_scale", "qwen3-1.7b-base"]),
     "a seed twice": (lambda p: p.update(seeds=[0, 1, 0]), ["seeds", "twice"]),
     "a negative seed": (lambda p: p.update(seeds=[-1]), ["seeds", ">= 0"]),
+    "more seeds of a paper that it does not run": (
+        lambda p: p.update(more_seeds={"spec": {"pair": [3]}}),
+        ["more_seeds", "spec", "spec_rl"],
+    ),
+    "a seed twice for a grid": (
+        lambda p: p.update(more_seeds={"spec_rl": {"pair": [3, 1]}}),
+        ["more_seeds of spec_rl, pair", "twice", "1"],
+    ),
     "an unknown key": (lambda p: p["trainer"].update(epoch=3), ["trainer.epoch", "epochs"]),
     "no temperature": (lambda p: p["trainer"].update(temperature=0), ["trainer.temperature", "greater than 0"]),
     "an infinite temperature": (

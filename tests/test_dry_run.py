@@ -100,4 +100,11 @@ def test_a_dry_run_ends_with_the_summary_and_costs_stand_in_for_times_that_nobod
 def test_known_times_need_no_costs(handler, capsys, monkeypatch):
     monkeypatch.setattr("redraft.ops.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
-    assert "time: about 70 s; 1 core\n" in capsys.readouterr().err
+    assert "time: about 70 s; 1 core, by another machine's times at this one's pace\n" in capsys.readouterr().err
+
+
+def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, monkeypatch):
+    monkeypatch.setattr("redraft.ops.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
+    monkeypatch.setattr("redraft.ops.campaign.taken", lambda workflow, jobs: [("train", 60.0)])
+    a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
+    assert "time: about 2 min; 1 core\n" in capsys.readouterr().err

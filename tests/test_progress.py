@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_redraft as plugin
 from redraft.config import Experiments
-from redraft.ops import usage
-from redraft.ops.campaign import plan, priors, taken
+from redraft.ops import pace, usage
+from redraft.ops.campaign import SECONDS, plan, priors, taken
 from redraft.ops.time_left import Durations, Job, Left, Plan, left, makespan
 
 ROOT = Path(__file__).parents[1]
@@ -99,8 +100,26 @@ def test_the_shipped_priors_name_every_rule_of_the_presets_that_they_are_of():
     for preset in ("smoke", "tiny"):
         Experiments(ROOT).preset(preset)
         assert rules | {"generate_initial"} == priors(preset).keys() | of_gpus_or_verl
-        assert all(0 < seconds < 600 for seconds in priors(preset).values())
+        shipped = yaml.safe_load((ROOT / SECONDS).read_text())["presets"][preset]
+        assert all(0 < seconds < 600 for seconds in shipped.values())
     assert priors("paper") == {}
+
+
+def test_priors_are_scaled_to_the_pace_of_this_machine(monkeypatch):
+    monkeypatch.setattr(pace, "seconds_of_work", lambda: 0.12)
+    assert pace.scaled({"train": 30.0, "grade": 2.0}, 0.04) == pytest.approx({"train": 90.0, "grade": 6.0})
+    slow = priors("tiny")
+    monkeypatch.setattr(pace, "seconds_of_work", lambda: 0.06)
+    assert slow == pytest.approx({rule: 2 * seconds for rule, seconds in priors("tiny").items()})
+
+
+def test_the_pace_is_measured_once_and_follows_the_work(monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(pace.time, "perf_counter", lambda: float(next(ticks) ** 2))
+    measured = pace.seconds_of_work.__wrapped__()
+    assert measured == 1.0, "the shortest of 1, 5, 9, …"
+    monkeypatch.undo()
+    assert 0 < pace.seconds_of_work() == pace.seconds_of_work() < 60
 
 
 def test_the_tiny_preset_is_expected_to_take_about_nine_minutes_on_two_cores():

@@ -130,6 +130,11 @@ def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):
     assert preset.first == ["spec_rl"] != list(preset.default)
     cells = experiments.cells("spec_rl", preset.default["spec_rl"])
     assert [(run.cell, run.seed) for run in default] == [(cell.id, seed) for cell in cells for seed in preset.seeds]
+    real = status(Layout("smol"), experiments)
+    pair = {cell.id for cell in experiments.cells("spec_rl", ["pair"])}
+    assert {run.cell: [r.seed for r in real if r.cell == run.cell] for run in real} == {
+        cell.id: [0, 1, 2] if cell.id in pair else [0] for cell in experiments.cells("spec_rl", ["pretrained"])
+    }
     grid = experiments.grids("spec_rl", beyond_paper=False)[0]
     some = status(layout, experiments, ["spec_rl"], [grid])
     assert {run.cell for run in some} == {cell.id for cell in experiments.cells("spec_rl", [grid])}

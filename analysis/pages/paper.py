@@ -150,9 +150,12 @@ class Paper:
         """
         cells = self.experiments.cells(self.name, self.experiments.grids(self.name, beyond_paper=False))
         done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
-        wanted = [cell.name for cell in cells if self._can_run(cell)]
-        left = sum((name, seed) not in done for name in wanted for seed in self.preset.seeds)
+        wanted = [(cell.name, seed) for cell in cells if self._can_run(cell) for seed in self._seeds(cell)]
+        left = sum(run not in done for run in wanted)
         return left, left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
+
+    def _seeds(self, cell: Cell) -> list[int]:
+        return self.experiments.seeds(cell, self.preset)
 
     def _can_run(self, cell: Cell) -> bool:
         """True if the preset has the cell's model and data, and an engine that trains it exactly."""

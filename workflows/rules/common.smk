@@ -75,7 +75,9 @@ if workflow.is_main_process:
 EXPERIMENTS = checked(Experiments)
 PRESET = checked(lambda: EXPERIMENTS.preset(config["preset"]))
 if "seeds" in config:
-    PRESET = PRESET.model_copy(update={"seeds": list(range(config["seeds"]))})
+    PRESET = PRESET.model_copy(
+        update={"seeds": list(range(config["seeds"])), "more_seeds": {}}
+    )
 LAYOUT = Layout(PRESET.name)
 SITE = checked(load_site)
 SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
@@ -262,7 +264,11 @@ def wanted(paper):
     they are finished or another paper wants them.
     """
     if not is_taken_in(paper):
-        return [(cell, seed) for cell in wanted_cells(paper) for seed in PRESET.seeds]
+        return [
+            (cell, seed)
+            for cell in wanted_cells(paper)
+            for seed in EXPERIMENTS.seeds(cell, PRESET)
+        ]
     done = finished_runs(paper)
     bases = {(cell.base, seed) for cell, seed in done}
     others = [

@@ -74,7 +74,7 @@ def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", l
     done = [seed for seed in begun if found[seed] == "done"]
     counts = Counter(found[seed] for seed in begun if seed not in done)
     others = [f"{counts[state]} {state}" for state in STATES if counts[state] and state != "waiting"]
-    state = ", ".join([f"{len(done)}/{len({*preset.seeds, *done})} done", *others])
+    state = ", ".join([f"{len(done)}/{len({*experiments.seeds(cell, preset), *done})} done", *others])
     return {
         "paper": cell.paper, "cell": cell.id, "model": cell.model, "data": cell.data, "reuse": cell.reuse.kind,
         "schedule": cell.schedule.kind if cell.schedule else "-", "decoding": getattr(cell.decoding, "when", "-"),

@@ -264,6 +264,16 @@ class Experiments(PaperFiles):
                 raise UserError("no such grid", file=self.cells_of(paper), value=grid, allowed=by_grid)
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
 
+    def seeds(self, cell: Cell, preset: Preset) -> list[int]:
+        """Seeds that a cell is run with at a preset: the preset's, and more where one of its grids has more.
+
+        Raises:
+            UserError: if the preset names a grid that there is not.
+        """
+        grids = preset.more_seeds.get(cell.paper, {})
+        more = {seed for grid, seeds in grids.items() if cell in self.cells(cell.paper, [grid]) for seed in seeds}
+        return [*preset.seeds, *sorted(more.difference(preset.seeds))]
+
     def readable(self, papers: Iterable[str]) -> tuple[list[Cell], list[UserError]]:
         """Cells of papers, and a mistake for each paper whose file has one, which takes nothing from the others."""
         cells, mistakes = [], []

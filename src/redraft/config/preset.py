@@ -22,6 +22,8 @@ class Preset(Config):
     """Models and benchmarks are the papers' own, so that absolute values compare with reported ones."""
     seeds: list[int] = Field(min_length=1)
     """Seeds; each cell is run once with each."""
+    more_seeds: dict[PaperName, dict[str, list[int]]] = {}
+    """Paper to grids, to seeds with which their cells are run beside `seeds`, such as those of the main comparison."""
     blocks: int = Field(default=1, ge=1)
     """Number of blocks that seeds are dealt to in turn: seed s is in block s mod `blocks`. Seeds of a block share the
     models and problems that are made here; each block has its own, and intervals are over blocks. With one
@@ -102,6 +104,17 @@ class Preset(Config):
         if min(seeds) < 0:
             raise ValueError("seeds must be >= 0")
         return seeds
+
+    @model_validator(mode="after")
+    def _more_seeds_are_others(self) -> "Preset":
+        for paper, grids in self.more_seeds.items():
+            self.papers([paper])
+            for grid, seeds in grids.items():
+                try:
+                    self._distinct([*self.seeds, *seeds])
+                except ValueError as error:
+                    raise ValueError(f"more_seeds of {paper}, {grid}: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _known_papers(self) -> "Preset":

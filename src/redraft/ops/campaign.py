@@ -8,10 +8,11 @@ from typing import Any
 import yaml
 
 from redraft.layout import code_root
+from redraft.ops import pace
 from redraft.ops.time_left import Durations, Job, Plan
 
 SECONDS = "workflows/seconds.yaml"
-"""Mean seconds of a job by preset and rule, measured on one machine."""
+"""Mean seconds of a job by preset and rule, measured on one machine, and what `pace` says of that machine."""
 
 
 def expect(workflow: Any, preset: str) -> None:
@@ -35,10 +36,11 @@ def durations(workflow: Any, preset: str) -> Durations:
 
 
 def priors(preset: str) -> dict[str, float]:
-    """Mean wall seconds of a job by rule, from `SECONDS`; empty for a preset that was not measured."""
+    """Mean wall seconds of a job by rule at this machine's pace, from `SECONDS`; empty for a preset not measured."""
     file = code_root() / SECONDS
-    measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return dict(measured.get(preset, {}))
+    measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {"presets": {}}
+    seconds = measured["presets"].get(preset)
+    return pace.scaled(seconds, measured["work"]) if seconds else {}
 
 
 def plan(workflow: Any, jobs: Iterable[Any] | None = None) -> Plan:

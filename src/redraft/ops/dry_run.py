@@ -12,6 +12,7 @@ from redraft.terminal import filled
 
 DRY = ("-n", "--dry-run", "--dryrun")
 """Options of Snakemake that make a call a dry run."""
+PACED = "by another machine's times at this one's pace"
 Runs = Iterable[tuple[str, int]]
 """Cells, as `paper/cell`, and seeds."""
 
@@ -30,7 +31,9 @@ def announce(workflow: Any, preset: str, arguments: Sequence[str], cost: Callabl
     def summarise(time_text: Callable[[Left], str]) -> str:
         jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))  # a dry run has "finished" them
         expected, known, runs = plan(workflow, jobs), durations(workflow, preset), trained(jobs)
-        times = [f"{time_text(left(expected, (), {}, known))}; {_count(expected.capacity['cores'], 'core')}"]
+        source = f", {PACED}" if known.guessed else ""
+        cores = _count(expected.capacity["cores"], "core")
+        times = [f"{time_text(left(expected, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
         return summary(Counter(job.rule for job in expected.jobs.values() if job.rule), runs, times, arguments)

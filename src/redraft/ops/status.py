@@ -86,7 +86,7 @@ def look(layout: Layout, experiments: Experiments, asked: Target) -> list[RunSta
         for paper, grids in asked.items()
         for cell in experiments.cells(paper, grids)
         if not experiments.misfit(cell.id, preset.name)
-        for seed in sorted({*preset.seeds, *layout.seeds(cell.id)})
+        for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
     ]
     return [run_status(layout, run) for run in runs if not run.unsupported]
 

@@ -1,7 +1,7 @@
 """Time that a campaign will still take: its jobs are played through, each as long as its kind has taken so far.
 
 A kind of job is a rule. What it takes is known from jobs of this campaign, from those of earlier ones of the same
-results, and before that from `workflows/seconds.yaml`, which was measured on another machine.
+results, and before that from `workflows/seconds.yaml`, which was measured on another machine and is scaled to this one.
 """
 
 import heapq
@@ -59,6 +59,11 @@ class Durations:
         if rule in self._priors:
             found.append(self._priors[rule] * self._pace)
         return sum(found) / len(found) if found else None
+
+    @property
+    def guessed(self) -> bool:
+        """Whether no job has ended here, so that all follows from the priors."""
+        return bool(self._priors) and not self._seconds
 
     @property
     def _pace(self) -> float:
