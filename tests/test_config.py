@@ -444,7 +444,7 @@ WRONG_PRESET = {
     ),
     "a seed twice for a grid": (
         lambda p: p.update(more_seeds={"spec_rl": {"pair": [3, 1]}}),
-        ["more_seeds of spec_rl, pair", "twice", "1"],
+        ["more_seeds of spec_rl", "twice", "1"],
     ),
     "an unknown key": (lambda p: p["trainer"].update(epoch=3), ["trainer.epoch", "epochs"]),
     "no temperature": (lambda p: p["trainer"].update(temperature=0), ["trainer.temperature", "greater than 0"]),
@@ -493,6 +493,15 @@ WRONG_PRESET = {
     "another name": (lambda p: p.update(name="huge"), ["name", "huge", "tiny"]),
     "an unknown engine": (lambda p: p["engine"].update(kind="steam"), ["engine.kind", "steam", "torch"]),
 }
+
+
+def test_more_seeds_of_an_unknown_grid_are_refused_with_the_file_and_what_is_there(experiments):
+    path = change(experiments, "presets/tiny.yaml", lambda p: p.update(more_seeds={"spec_rl": {"pairs": [5]}}))
+    mine = Experiments(experiments)
+    with pytest.raises(UserError) as error:
+        mine.seeds(mine.cell("spec_rl/grpo-vanilla"), mine.preset("tiny"))
+    said = str(error.value)
+    assert all(word in said for word in (str(path), "more_seeds.spec_rl", "'pairs'", "pair")), said
 
 
 @pytest.mark.parametrize("name", WRONG_PRESET)

@@ -339,6 +339,7 @@ def check_paper(paper):
     for cell in EXPERIMENTS.cells(paper, PRESET.default.get(paper)):
         if not EXPERIMENTS.misfit(cell.id, PRESET.name):
             EXPERIMENTS.run(cell.id, PRESET.seeds[0], PRESET.name)
+            EXPERIMENTS.seeds(cell, PRESET)
     EXPERIMENTS.tables(paper)
     EXPERIMENTS.figures(paper)
     EXPERIMENTS.claims(paper)

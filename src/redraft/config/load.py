@@ -270,8 +270,12 @@ class Experiments(PaperFiles):
         Raises:
             UserError: if the preset names a grid that there is not.
         """
-        grids = preset.more_seeds.get(cell.paper, {})
-        more = {seed for grid, seeds in grids.items() if cell in self.cells(cell.paper, [grid]) for seed in seeds}
+        grids, (_, _, known) = preset.more_seeds.get(cell.paper, {}), self._expanded(cell.paper)
+        for grid in grids:
+            if grid not in known:
+                raise UserError("no such grid", file=self._preset(preset.name), key=f"more_seeds.{cell.paper}",
+                                value=grid, allowed=known)  # fmt: skip
+        more = {seed for grid, seeds in grids.items() if cell.name in known[grid] for seed in seeds}
         return [*preset.seeds, *sorted(more.difference(preset.seeds))]
 
     def readable(self, papers: Iterable[str]) -> tuple[list[Cell], list[UserError]]:

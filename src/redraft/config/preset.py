@@ -108,12 +108,12 @@ class Preset(Config):
     @model_validator(mode="after")
     def _more_seeds_are_others(self) -> "Preset":
         for paper, grids in self.more_seeds.items():
-            self.papers([paper])
-            for grid, seeds in grids.items():
-                try:
+            try:
+                self.papers([paper])
+                for seeds in grids.values():
                     self._distinct([*self.seeds, *seeds])
-                except ValueError as error:
-                    raise ValueError(f"more_seeds of {paper}, {grid}: {error}") from None
+            except ValueError as error:
+                raise ValueError(f"more_seeds of {paper}: {error}") from None
         return self
 
     @model_validator(mode="after")
