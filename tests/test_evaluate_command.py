@@ -92,6 +92,18 @@ def test_it_prints_counts_and_says_where_everything_is(evaluated):
     assert set(record["data"]) == set(NAMES)
 
 
+def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_refused(folder, evaluated):
+    _, where = evaluated
+    printed, _ = evaluate(folder, *QUICK, "--dtype", "bfloat16")
+    other = where.with_name(where.name.replace("seed0-", "seed0-bfloat16-"))
+    assert printed.splitlines()[-1] == str(other.relative_to(other.parents[3]))
+    assert json.loads((other / "evaluation.json").read_text())["asked"]["dtype"] == "bfloat16"
+    assert json.loads((where / "evaluation.json").read_text())["asked"]["dtype"] == "auto"
+    result = called(folder, "redraft", "evaluate", *QUICK, "--dtype", "float16", limit=300)
+    assert result.returncode != 0
+    assert all(word in result.stderr for word in ("dtype", "float16", "bfloat16")), result.stderr
+
+
 def test_it_says_first_what_it_does_fits_80_columns_and_prints_the_same_as_json(folder, evaluated):
     printed, said = evaluate(folder, *QUICK)
     assert "by the protocol tiny (as asked): arithmetic (4)," in " ".join(said.split())

@@ -20,12 +20,14 @@ def identity(tmp_path, monkeypatch):
     policy = tmp_path / "policy"
     policy.mkdir()
 
-    def of(content="weights", written=1_000, seed=0, problems=PROBLEMS, step=0, evaluation=None, **sampling):
+    def of(
+        content="weights", written=1_000, seed=0, problems=PROBLEMS, step=0, evaluation=None, dtype="auto", **sampling
+    ):
         (policy / "model.safetensors").write_text(content)
         os.utime(policy / "model.safetensors", ns=(written, written))
         benchmarks = {"sums": BENCHMARK.model_copy(update=sampling)}
         how = evaluation or Evaluation()
-        return generate.identity({step: policy}, benchmarks, {"sums": problems}, seed, how)
+        return generate.identity({step: policy}, benchmarks, {"sums": problems}, seed, how, dtype)
 
     return of
 
@@ -40,6 +42,7 @@ OTHERS = {
     "a problem less": {"problems": PROBLEMS[:1]},
     "another backend": {"evaluation": Evaluation(backend="vllm")},
     "another harness": {"evaluation": Evaluation(harness="lm-eval")},
+    "another precision": {"dtype": "bfloat16"},
     "another temperature": {"temperature": 0.5},
     "another top-p": {"top_p": 0.5},
     "more samples": {"samples": 4},

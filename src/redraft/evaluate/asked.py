@@ -26,7 +26,7 @@ class Asked:
             that the model is of, or else `DEFAULT_PROTOCOL`.
         names: benchmarks of that protocol, in order; all of them if empty.
         evaluation: backend and harness that sample, and whether lighteval grades too.
-        engine: device, threads and batch sizes.
+        engine: device, precision, threads and batch sizes.
         seed: seed of the sampling streams.
         samples: samples per problem; the protocol's number if None.
         limit: number of problems per benchmark, the first ones; all of them if None.
@@ -183,6 +183,7 @@ def _name(asked: Asked, protocol: str, policy: Path | str) -> Path:
     else:
         model = policy.replace("/", "-")
     how = [protocol, asked.evaluation.harness, asked.evaluation.backend, f"seed{asked.seed}"]
+    how += [asked.engine.dtype] * (asked.engine.dtype != "auto")
     how += [f"samples{asked.samples}"] * (asked.samples is not None)
     how += [f"first{asked.limit}"] * (asked.limit is not None)
     return Path(model) / "-".join([*how, *asked.names])

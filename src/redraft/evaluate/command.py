@@ -48,7 +48,7 @@ def _sampled(planned: Planned, check: Callable[[], None]) -> None:
     asked, benchmarks, policy, folder = planned.asked, planned.benchmarks, planned.policy, planned.folder
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
     problems = {name: load_problems(benchmark.data)[: asked.limit] for name, benchmark in benchmarks.items()}
-    made_from = identity({0: policy}, benchmarks, problems, asked.seed, asked.evaluation)
+    made_from = identity({0: policy}, benchmarks, problems, asked.seed, asked.evaluation, asked.engine.dtype)
     if generations.exists() and record.exists() and read_json(record).get("fingerprint") == made_from:
         return
     generations.unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def _described(planned: Planned) -> dict[str, Any]:
     asked = planned.asked
     return {
         "model": asked.model, "policy": str(planned.policy), "protocol": planned.protocol, "seed": asked.seed,
-        "limit": asked.limit, "evaluation": asked.evaluation.model_dump(),
+        "limit": asked.limit, "evaluation": asked.evaluation.model_dump(), "dtype": asked.engine.dtype,
         "benchmarks": {
             name: benchmark.model_dump(mode="json") | {"metric": benchmark.metric}
             for name, benchmark in planned.benchmarks.items()

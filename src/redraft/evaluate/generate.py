@@ -44,7 +44,7 @@ def generate(
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
     problems = {name: _problems(name, benchmark, limit) for name, benchmark in benchmarks.items()}
-    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation), check=check)
+    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check=check)
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [(i, s) for i in range(len(problems[name])) for s in range(benchmark.samples)
@@ -77,16 +77,18 @@ def _problems(name: str, benchmark: Benchmark, limit: int | None) -> list[Proble
 
 def identity(
     policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], problems: dict[str, list[Problem]],
-    seed: int, evaluation: Evaluation,
+    seed: int, evaluation: Evaluation, dtype: str,
 ) -> str:  # fmt: skip
-    """Fingerprint of all that decides generations: policies, problems, sampling settings, seed, backend and harness."""
+    """Fingerprint of all that decides generations: policies, problems, sampling settings, seed, backend, harness and
+    precision."""
     how = set(Sampling.model_fields)
     asked = {
         name: [benchmark.model_dump(mode="json", include=how), [[p.prompt, p.answer] for p in problems[name]]]
         for name, benchmark in benchmarks.items()
     }
     files = [[step, _files(policy)] for step, policy in sorted(policies.items())]
-    return fingerprint([files, asked, seed, evaluation.backend, evaluation.harness])
+    precision = [] if dtype == "auto" else [dtype]
+    return fingerprint([files, asked, seed, evaluation.backend, evaluation.harness, *precision])
 
 
 def _files(policy: Path | str) -> list[Any]:
