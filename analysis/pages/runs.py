@@ -9,10 +9,12 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from analysis.acceptance import by_position
 from analysis.collect import Runs
 from analysis.pages.parts import link
 from analysis.quantities import by_seed
 from analysis.render import number
+from analysis.rollouts import read_rollouts
 from analysis.words import words
 from redraft.config import id_of
 from redraft.files import read_json
@@ -94,16 +96,24 @@ def _scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
 
 
 def page_content(layout: Layout, run: RunView, steps: pd.DataFrame) -> dict[str, Any]:
-    """What a run's page shows: configuration, courses of a few numbers, files with their hashes, and the machine."""
+    """What a run's page shows: courses of a few numbers, what became of drafts, and what it was made of."""
     files = [run.folder / name for name in DATA if (run.folder / name).exists()]
     blocks = {name: run.manifest[key] for key, name in BLOCKS.items() if key in run.manifest}
     return {
         "run": run,
         "courses": list(_courses(steps)),
+        "drafts": drafts_of(run.folder),
         "files": [(file.name, "../../" + link(layout, file)) for file in files],
         "blocks": {name: yaml.safe_dump(value, sort_keys=False, allow_unicode=True) for name, value in blocks.items()},
         "hashes": list(run.manifest.get("sha256", {}).items()),
     }
+
+
+def drafts_of(folder: Path) -> list[dict[str, Any]]:
+    """What became of a run's drafts by position; empty without drafts, or if its rollouts were removed."""
+    if not (folder / "rollouts").is_dir():
+        return []
+    return by_position(read_rollouts(folder, ["prefix_length", "draft_length"])).to_dict("records")
 
 
 def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
