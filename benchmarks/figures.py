@@ -54,19 +54,26 @@ def _named(alternatives: dict[str, Any]) -> str:
 
 
 def compare(now: Multiples, file: Path = FILE) -> str:
-    """What the committed figures say of these."""
+    """What the committed figures say of these, with when and where those were measured."""
     if not file.exists():
         return f"no figures to compare with in {file.name}; `python -m benchmarks --write` makes them"
     committed = json.loads(file.read_text())
-    known = sum(name in committed["multiples"].get(title, {}) for title, of in now.items() for name in of)
-    found = list(changes(now, committed["multiples"]))
-    head = f"{known} figures beside those of {committed['date']} ({committed['machine']['processor']}): "
+    then = {title: record["multiples"] for title, record in committed.items()}
+    known = sum(name in then.get(title, {}) for title, of in now.items() for name in of)
+    found = list(changes(now, then))
+    origins = dict.fromkeys(_origin(committed[title]) for title in now if title in committed)
+    head = f"{known} figures beside those of {', '.join(origins) or 'no machine'}: "
     return head + ("\n  ".join(["", *found]) if found else "none has changed by more than the noise of both runs")
 
 
+def _origin(record: dict[str, Any]) -> str:
+    return f"{record['date']} ({record['machine']['processor']})"
+
+
 def write(now: Multiples, file: Path = FILE) -> None:
-    """Put these in the place of the committed figures; those of benchmarks that were not run stay."""
-    before = json.loads(file.read_text())["multiples"] if file.exists() else {}
+    """Put these in the place of the committed figures; others stay, with their origin."""
+    before = json.loads(file.read_text()) if file.exists() else {}
     known = {key: value for key, value in machine().items() if key != "system"}
-    figures = {"date": datetime.date.today().isoformat(), "machine": known, "multiples": before | now}
-    file.write_text(json.dumps(figures, indent=1) + "\n")
+    origin = {"date": datetime.date.today().isoformat(), "machine": known}
+    records = {title: {**origin, "multiples": of} for title, of in now.items()}
+    file.write_text(json.dumps(before | records, indent=1) + "\n")

@@ -39,11 +39,28 @@ def test_written_figures_are_compared_with_and_others_stay(tmp_path):
     assert "--write" in figures.compare(THEN, file)
     figures.write(THEN, file)
     figures.write({"new": {"one": [1.0, 1.0, 1.0]}}, file)
-    assert json.loads(file.read_text())["multiples"] == THEN | {"new": {"one": [1, 1, 1]}}
+    committed = json.loads(file.read_text())
+    assert {title: record["multiples"] for title, record in committed.items()} == THEN | {"new": {"one": [1, 1, 1]}}
     assert figures.compare(THEN, file).startswith("3 figures beside those of")
     assert figures.compare(THEN, file).endswith("more than the noise of both runs")
     slower = {"engine": THEN["engine"] | {"decoding": [0.7, 0.65, 0.9]}}
     assert "\n  slower: engine, decoding: 0.70 [0.65, 0.90]" in figures.compare(slower, file)
+
+
+def test_figures_that_stay_keep_when_and_where_they_were_measured(tmp_path, monkeypatch):
+    file = tmp_path / "figures.json"
+    monkeypatch.setattr(figures, "machine", lambda: {"system": "s", "processor": "old"})
+    figures.write(THEN | {"head": {"one": [1.0, 1.0, 1.0]}}, file)
+    monkeypatch.setattr(figures, "machine", lambda: {"system": "s", "processor": "new"})
+    figures.write({"head": {"one": [1.0, 1.0, 1.0]}}, file)
+    committed = json.loads(file.read_text())
+    assert {title: record["machine"] for title, record in committed.items()} == {
+        "engine": {"processor": "old"}, "head": {"processor": "new"},
+    }  # fmt: skip
+    assert "(old): " in figures.compare(THEN, file)
+    both = figures.compare(THEN | {"head": {"one": [1.0, 1.0, 1.0]}}, file)
+    assert "(old), " in both
+    assert "(new): " in both
 
 
 def test_alternatives_take_turns_and_are_remembered_by_title():

@@ -37,7 +37,7 @@ def test_there_is_no_table_without_drafts():
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)).map(lambda p: (min(p), p[1])), min_size=1))
-def test_parts_add_up_to_all_tokens_and_a_constant_chance_is_that_of_each_part(pairs):
+def test_parts_add_up_to_all_tokens(pairs):
     frame = rollouts(*pairs)
     found = by_position(frame)
     cut = (frame["prefix_length"] < frame["draft_length"]).sum()

@@ -28,9 +28,7 @@ def evaluate(
     samples: Annotated[int | None, typer.Option(help="Samples a problem, not the protocol's.", min=1)] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first problems.", min=1)] = None,
     rows: Annotated[int, typer.Option(help="Sequences at once.", min=1)] = 256,
-    dtype: Annotated[
-        str, typer.Option(help="Precision: auto (float32, bfloat16 on GPUs by vllm), float32 or bfloat16.")
-    ] = "auto",
+    dtype: Annotated[str, typer.Option(help="Precision: auto (of the backend), float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(help="Processor threads.", min=1)] = os.cpu_count() or 1,
     lighteval: Annotated[bool, typer.Option("--lighteval", help="Grade IFEval by lighteval too.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where results go.")] = None,
