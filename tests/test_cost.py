@@ -196,13 +196,20 @@ def test_runs_of_another_machine_stand_in_where_nothing_else_is_known(experiment
     measured, elsewhere = cost.costs_of(cells, experiments, preset, layout, timed=36.0)
     assert (measured.hours, measured.source) == (2.0, "measured (1 of 3 runs)")
     assert (elsewhere.hours, elsewhere.device_hours) == (0.01, pytest.approx(0.03))
-    assert "another machine (workflows/seconds.yaml)" in elsewhere.source
+    assert "another machine, at this one's pace (workflows/seconds.yaml)" in elsewhere.source
     text = cost_text.text([elsewhere], [], preset, 1)
     assert "3 runs, 0.03 core-hours" in text
     assert "at least 0.03 wall hours on 1 core, 1 a run" in text
     paper = experiments.preset("paper")
     (printed,) = cost.costs_of(cells[:1], experiments, paper, Layout("paper", tmp_path), timed=36.0)
     assert printed.source == "Table 4", "the paper's hours go first"
+
+
+def test_a_cell_is_costed_for_all_seeds_that_it_is_run_with(experiments, tmp_path):
+    cells, layout = experiments.cells("spec_rl", ["pretrained"]), Layout("smol", tmp_path)
+    found = {c.cell: c.runs for c in cost.costs_of(cells, experiments, experiments.preset("smol"), layout, timed=36.0)}
+    pair = {cell.name for cell in experiments.cells("spec_rl", ["pair"])}
+    assert found == {cell.name: 3 if cell.name in pair else 1 for cell in cells}
 
 
 def test_wall_hours_follow_from_how_many_runs_fit_but_not_below_the_longest(experiments):

@@ -212,6 +212,20 @@ def test_a_value_of_fewer_seeds_than_the_preset_has_says_so_in_every_form(experi
     assert "The verdict at “Tokens / baseline” is that of “after epoch 1”, since it begins there." in page
 
 
+def test_a_row_misses_the_further_seeds_of_its_cell_alone(experiments, monkeypatch):
+    row, grids = experiments.cell(f"spec_rl/{REUSE}"), experiments.grids("spec_rl", beyond_paper=False)
+    its = {name: [7] for name in grids if row in experiments.cells("spec_rl", [name])}
+    others = {name: [7] for name in grids if name not in its}
+    assert its
+    assert others
+    before, missing = experiments.preset("tiny"), {}
+    for name, more in (("none", {}), ("its own", its), ("others'", others)):
+        preset = before.model_copy(update={"more_seeds": {"spec_rl": more}})
+        monkeypatch.setattr(Experiments, "preset", lambda self, *_, preset=preset: preset)
+        missing[name] = cell(make_table(table(), source(experiments)), "tokens")["missing_seeds"]
+    assert missing == {"none": "1", "its own": "1 7", "others'": "1"}
+
+
 def test_a_table_that_was_written_is_read_as_it_was(experiments, tmp_path):
     """Empty texts stay empty, and a single seed stays a text."""
     runs = uneven.runs()

@@ -42,6 +42,34 @@ def cells_of(experiments, grids):
     return {cell.name for cell in experiments.cells("spec_rl", grids)}
 
 
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_grids_of_more_seeds_are_trained_with_them_unless_the_call_gives_a_number(tmp_path, seeds):
+    folder = copy_to(tmp_path)
+    experiments = Experiments(folder)
+    preset, cells = experiments.preset("smol"), experiments.cells("spec_rl", ["pretrained"])
+    pair = {cell.id for cell in experiments.cells("spec_rl", ["pair"])}
+    assert preset.more_seeds == {"spec_rl": {"pair": [1, 2]}}
+    result = snakemake(folder, *([f"seeds={seeds}"] if seeds else []), "-n", preset="smol")
+    assert result.returncode == 0, result.stderr
+    text = result.stdout + result.stderr
+    trained = re.findall(r"output: results/smol/runs/(\S+)/seed(\d+)/manifest.json", text)
+    of = {cell.id: range(seeds or (3 if cell.id in pair else 1)) for cell in cells}
+    assert sorted(trained) == sorted((cell, str(seed)) for cell, its in of.items() for seed in its)
+    initial = re.search(r"^generate_initial +(\d+)$", text, flags=re.M)
+    assert initial
+    assert int(initial[1]) == (seeds or 3)
+
+
+def test_a_grid_of_more_seeds_that_there_is_not_is_refused_before_anything_starts(tmp_path):
+    folder = copy_to(tmp_path)
+    preset = folder / "experiments/presets/smol.yaml"
+    preset.write_text(preset.read_text().replace("{pair: [1, 2]}", "{pairs: [1, 2]}"))
+    result = snakemake(folder, "-n", preset="smol")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert all(word in result.stderr for word in ("smol.yaml", "more_seeds.spec_rl", "'pairs'")), result.stderr
+
+
 PROBED = {"speed_rl/dapo17k-rloo", "speed_rl/7b-dapo17k-rloo"}
 """Cells of SPEED-RL's Figure 2, which shows pass rates under their initial policies."""
 
