@@ -270,7 +270,9 @@ class Experiments(PaperFiles):
         Raises:
             UserError: if the preset names a grid that there is not.
         """
-        grids, (_, _, known) = preset.more_seeds.get(cell.paper, {}), self._expanded(cell.paper)
+        if not (grids := preset.more_seeds.get(cell.paper)):
+            return preset.seeds  # also of a variant, whose paper may have no file yet
+        _, _, known = self._expanded(cell.paper)
         for grid in grids:
             if grid not in known:
                 raise UserError("no such grid", file=self._preset(preset.name), key=f"more_seeds.{cell.paper}",
