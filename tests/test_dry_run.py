@@ -60,7 +60,7 @@ class Jobs(dict):
         return []
 
 
-def a_dry_run(handler, cost, preset="none"):
+def a_dry_run(handler, cost, dtype="auto"):
     """What an announced dry run of two trainings, a table and a target prints behind Snakemake's last line."""
     jobs = [a_job("train", paper="p", cell="c", seed="1"), a_job("train", paper="p", cell="c", seed="0"),
             a_job("tables"), a_job("all")]  # fmt: skip
@@ -73,6 +73,7 @@ def a_dry_run(handler, cost, preset="none"):
         resource_settings=SimpleNamespace(cores=1, local_cores=None), scheduler=SimpleNamespace(global_resources={}),
         logger_manager=SimpleNamespace(get_log_handlers=lambda: [handler, object()]),
     )  # fmt: skip
+    preset = SimpleNamespace(name="none", engine=SimpleNamespace(dtype=dtype))
     announce(workflow, preset, ["snakemake", "-n"], cost)
     for text in ("Building DAG of jobs...", "This was a dry-run (flag -n). The order of jobs does not"):
         handler.emit(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
@@ -108,3 +109,13 @@ def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, 
     monkeypatch.setattr("redraft.ops.campaign.taken", lambda workflow, jobs: [("train", 60.0)])
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
     assert "time: about 2 min; 1 core\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("times", "said"), [(8.26, True), (1.1, False), (0.4, False)])
+def test_a_precision_that_is_slow_on_this_processor_is_said_before_anything_starts(
+    handler, capsys, monkeypatch, times, said
+):
+    monkeypatch.setattr("redraft.ops.pace.times_float32", lambda dtype: {"bfloat16": times}[dtype])
+    a_dry_run(handler, lambda runs: "", dtype="bfloat16")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert ("bfloat16 takes 8.3 times as long as float32 on this processor; engine.dtype" in printed) == said

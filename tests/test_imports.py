@@ -79,6 +79,7 @@ ONLY_IN = {
     "torch": {
         "redraft.audit",
         "redraft.engines",
+        "redraft.ops.pace",
         "redraft.predict",
         "redraft.train",
         *SAMPLERS,

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from snakemake_interface_logger_plugins.common import LogEvent
 
@@ -98,19 +99,35 @@ def test_the_shipped_priors_name_every_rule_of_the_presets_that_they_are_of():
     }
     of_gpus_or_verl = {"prepare_data", "lighteval", "lighteval_environment"}
     for preset in ("smoke", "tiny"):
-        Experiments(ROOT).preset(preset)
-        assert rules | {"generate_initial"} == priors(preset).keys() | of_gpus_or_verl
+        found = priors(Experiments(ROOT).preset(preset))
+        assert rules | {"generate_initial"} == found.keys() | of_gpus_or_verl
         shipped = yaml.safe_load((ROOT / SECONDS).read_text())["presets"][preset]
         assert all(0 < seconds < 600 for seconds in shipped.values())
-    assert priors("paper") == {}
+    assert priors(Experiments(ROOT).preset("paper")) == {}
 
 
 def test_priors_are_scaled_to_the_pace_of_this_machine(monkeypatch):
     monkeypatch.setattr(pace, "seconds_of_work", lambda: 0.12)
     assert pace.scaled({"train": 30.0, "grade": 2.0}, 0.04) == pytest.approx({"train": 90.0, "grade": 6.0})
-    slow = priors("tiny")
+    tiny = Experiments(ROOT).preset("tiny")
+    slow = priors(tiny)
     monkeypatch.setattr(pace, "seconds_of_work", lambda: 0.06)
-    assert slow == pytest.approx({rule: 2 * seconds for rule, seconds in priors("tiny").items()})
+    fast = priors(tiny)
+    assert slow == pytest.approx({rule: 2 * seconds for rule, seconds in fast.items()})
+    monkeypatch.setattr(pace, "times_float32", lambda dtype: {"auto": 1.0, "bfloat16": 8.0}[dtype])
+    rounded = tiny.model_copy(update={"engine": tiny.engine.model_copy(update={"dtype": "bfloat16"})})
+    assert priors(tiny) == fast
+    assert priors(rounded) == pytest.approx({rule: 8 * seconds for rule, seconds in fast.items()})
+
+
+def test_a_precision_is_timed_beside_float32_where_no_gpu_computes(monkeypatch):
+    assert pace.times_float32("auto") == pace.times_float32("float32") == 1
+    assert 0.05 < pace.times_float32("bfloat16") < 50
+    seconds = {torch.bfloat16: 0.6, torch.float32: 0.2}
+    monkeypatch.setattr(pace, "_product_seconds", lambda tokens, layer: seconds[layer.dtype])
+    assert pace.times_float32.__wrapped__("bfloat16") == pytest.approx(3)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert pace.times_float32.__wrapped__("bfloat16") == 1
 
 
 def test_the_pace_is_measured_once_and_follows_the_work(monkeypatch):

@@ -375,7 +375,7 @@ def cost_of_training(runs):
 
 
 if workflow.is_main_process:
-    dry_run.announce(workflow, PRESET.name, sys.argv, cost_of_training)
+    dry_run.announce(workflow, PRESET, sys.argv, cost_of_training)
 
 
 def run_of(wildcards):
@@ -571,7 +571,7 @@ onstart:
     checked(lambda: freeze.start(workflow, PRESET.name, READ))
     know_all_ends(workflow)
     watch_queue(workflow, STAGES, SITE_FILE)
-    campaign.expect(workflow, PRESET.name)
+    campaign.expect(workflow, PRESET)
 
 
 onsuccess:

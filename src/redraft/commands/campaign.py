@@ -66,8 +66,9 @@ def cost(
     from redraft.layout import Layout
     from redraft.ops.campaign import priors
 
-    experiments, layout, timed = Experiments(), Layout(preset), priors(preset).get("train")
+    experiments, layout = Experiments(), Layout(preset)
     settings, frames, texts, notes = experiments.preset(preset), [], [], [_scale(preset)]
+    timed = priors(settings).get("train")
     asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
     for name, wanted in costs.wanted(experiments, settings, asked).items():
         tried = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted

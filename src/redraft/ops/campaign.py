@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from redraft.config import Preset
 from redraft.layout import code_root
 from redraft.ops import pace
 from redraft.ops.time_left import Durations, Job, Plan
@@ -15,7 +16,7 @@ SECONDS = "workflows/seconds.yaml"
 """Mean seconds of a job by preset and rule, measured on one machine, and what `pace` says of that machine."""
 
 
-def expect(workflow: Any, preset: str) -> None:
+def expect(workflow: Any, preset: Preset) -> None:
     """Tell Snakemake's logger plugin what is to come; call it in `onstart`.
 
     Args:
@@ -27,7 +28,7 @@ def expect(workflow: Any, preset: str) -> None:
             handler.expect(plan(workflow), durations(workflow, preset))
 
 
-def durations(workflow: Any, preset: str) -> Durations:
+def durations(workflow: Any, preset: Preset) -> Durations:
     """What kinds of jobs take, from the priors and from jobs of the same results that have ended."""
     found = Durations(priors(preset))
     for rule, seconds in taken(workflow, workflow.dag.jobs):
@@ -35,12 +36,12 @@ def durations(workflow: Any, preset: str) -> Durations:
     return found
 
 
-def priors(preset: str) -> dict[str, float]:
+def priors(preset: Preset) -> dict[str, float]:
     """Mean wall seconds of a job by rule at this machine's pace, from `SECONDS`; empty for a preset not measured."""
     file = code_root() / SECONDS
     measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {"presets": {}}
-    seconds = measured["presets"].get(preset)
-    return pace.scaled(seconds, measured["work"]) if seconds else {}
+    seconds = measured["presets"].get(preset.name)
+    return pace.scaled(seconds, measured["work"], preset.engine.dtype) if seconds else {}
 
 
 def plan(workflow: Any, jobs: Iterable[Any] | None = None) -> Plan:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from redraft.config import Preset
+from redraft.ops import pace
 from redraft.ops.campaign import durations, plan
 from redraft.ops.time_left import Left, left
 from redraft.terminal import filled
@@ -13,11 +15,13 @@ from redraft.terminal import filled
 DRY = ("-n", "--dry-run", "--dryrun")
 """Options of Snakemake that make a call a dry run."""
 PACED = "by another machine's times at this one's pace"
+SLOW = 1.2
+"""Times as long as in float32 from which on a precision is said to be slow."""
 Runs = Iterable[tuple[str, int]]
 """Cells, as `paper/cell`, and seeds."""
 
 
-def announce(workflow: Any, preset: str, arguments: Sequence[str], cost: Callable[[Runs], str]) -> None:
+def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Callable[[Runs], str]) -> None:
     """Have Snakemake's logger plugin end a dry run with its summary; call it when rules are read.
 
     Args:
@@ -36,6 +40,9 @@ def announce(workflow: Any, preset: str, arguments: Sequence[str], cost: Callabl
         times = [f"{time_text(left(expected, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
+        if runs and (times_longer := pace.times_float32(preset.engine.dtype)) > SLOW:
+            times.append(f"{preset.engine.dtype} takes {times_longer:.1f} times as long as float32 on this processor; "
+                         "engine.dtype of the preset is the choice (docs/real-model.md)")  # fmt: skip
         return summary(Counter(job.rule for job in expected.jobs.values() if job.rule), runs, times, arguments)
 
     for handler in workflow.logger_manager.get_log_handlers():
