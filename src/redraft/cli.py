@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": "redraft.commands.runs:compare",
     "prompts": "redraft.commands.runs:prompts",
     "evaluate": "redraft.commands.evaluate:evaluate",
+    "agreement": "redraft.commands.evaluate:agreement",
     "cost": "redraft.commands.campaign:cost",
     "results": "redraft.commands.report:results",
     "claims": "redraft.commands.report:claims",

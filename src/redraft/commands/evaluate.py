@@ -1,4 +1,4 @@
-"""`redraft evaluate`: the scores of any model on benchmarks."""
+"""`redraft evaluate`: the scores of any model on benchmarks; `redraft agreement`: how two such evaluations agree."""
 
 import os
 from pathlib import Path
@@ -67,3 +67,21 @@ def _evaluate(planned: "Planned", wide: bool, as_json: bool) -> None:
     shown = None if wide else command.FIRST
     typer.echo(table(command.COLUMNS[:shown], [row[:shown] for row in command.table(scores)], wide=wide))
     typer.echo("\n".join(["", *map(filled, notes), "" if wide else "more columns: --wide", str(planned.folder)]))
+
+
+def agreement(
+    first: Annotated[Path, typer.Argument(help="Folder of an evaluation, as `redraft evaluate` prints it.")],
+    second: Annotated[Path, typer.Argument(help="Folder of another one of the same problems.")],
+    wide: Wide = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two evaluations response by response: paired difference of scores, equal verdicts, equal tokens."""
+    from redraft.evaluate.agreement import COLUMNS, agreements
+
+    rows = agreements(first, second)
+    if as_json:
+        asked = {"first": first, "second": second}
+        typer.echo(document("agreement", asked, [row.record() for row in rows]))
+        return
+    typer.echo(f"first:  {first}\nsecond: {second}\nsecond - first with its paired 95 % interval\n")
+    typer.echo(table(COLUMNS, [row.texts() for row in rows], wraps=COLUMNS[4:], wide=wide))

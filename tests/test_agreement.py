@@ -1,0 +1,116 @@
+"""Two evaluations, response by response."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redraft.cli import main
+from redraft.errors import UserError
+from redraft.evaluate.agreement import agreements, common_tokens, paired_interval
+
+
+def an_evaluation(folder, responses, benchmark="sums", prompt="1 + 1"):
+    """A folder of an evaluation.
+
+    Args:
+        folder: to make.
+        responses: (problem, sample, tokens, right) each.
+        benchmark: name.
+        prompt: of all problems.
+    """
+    folder.mkdir()
+    keys = [{"step": 0, "benchmark": benchmark, "problem": problem, "sample": n} for problem, n, _, _ in responses]
+    pd.DataFrame(
+        [k | {"prompt": prompt, "answer": "2", "tokens": r[2]} for k, r in zip(keys, responses, strict=True)]
+    ).to_parquet(folder / "generations.parquet")
+    outcomes = ["correct" if right else "wrong" for *_, right in responses]
+    graded = [k | {"outcome": outcome} for k, outcome in zip(keys, outcomes, strict=True)]
+    pd.DataFrame(graded[::-1]).to_parquet(folder / "grades.parquet")
+    return folder
+
+
+FIRST = [(0, 0, [5, 6, 7], True), (0, 1, [5, 6], False), (1, 0, [8], True), (1, 1, [9, 9], False)]
+SECOND = [(0, 0, [5, 6, 7], True), (0, 1, [5, 6, 7], True), (1, 0, [9, 8], True), (1, 1, [9, 8], False)]
+
+
+@pytest.fixture
+def two(tmp_path):
+    return an_evaluation(tmp_path / "a", FIRST), an_evaluation(tmp_path / "b", SECOND)
+
+
+def test_scores_verdicts_and_tokens_are_compared_response_by_response(two):
+    (found,) = agreements(*two)
+    assert (found.benchmark, found.responses, found.first, found.second) == ("sums", 4, 0.5, 0.75)
+    assert (found.same_verdict, found.same_tokens) == (0.75, 0.25)
+    # 3 tokens are equal in the first, 2 before a longer response, 0 and 1 in the last two; three responses differ.
+    assert found.tokens_a_difference == pytest.approx((3 + 2 + 0 + 1 + 3) / 3)
+    assert (found.low, found.high) == paired_interval(np.array([0.5, 0.0])), "a problem is one pair"
+
+
+def test_what_one_of_them_lacks_is_left_out(two, tmp_path):
+    (found,) = agreements(two[0], an_evaluation(tmp_path / "short", SECOND[:2]))
+    assert (found.responses, found.first, found.second, found.same_tokens) == (2, 0.5, 1.0, 0.5)
+
+
+def test_equal_evaluations_have_no_first_difference(two):
+    (found,) = agreements(two[0], two[0])
+    assert (found.same_verdict, found.same_tokens, found.tokens_a_difference) == (1, 1, None)
+    assert found.low == -found.high < 0
+
+
+def test_the_command_prints_a_row_a_benchmark(two, capsys):
+    for extra in ([], ["--json"]):
+        with pytest.raises(SystemExit) as end:
+            main(["agreement", *map(str, two), *extra])
+        assert end.value.code == 0
+    printed = capsys.readouterr().out
+    text, document = printed.split("{", 1)
+    assert "+25.0" in text
+    assert "3 tokens" in text.replace("\n", " ")
+    assert json.loads("{" + document)["rows"][0]["second"] == 0.75
+
+
+def test_folders_without_evaluations_and_other_problems_are_refused(two, tmp_path):
+    def refused(second):
+        with pytest.raises(UserError) as error:
+            agreements(two[0], second)
+        return str(error.value)
+
+    assert "no folder of a finished evaluation" in refused(tmp_path / "none")
+    assert "no response of the same problem" in refused(an_evaluation(tmp_path / "c", SECOND, benchmark="words"))
+    text = refused(an_evaluation(tmp_path / "d", SECOND, prompt="1 + 2"))
+    assert "another prompt" in text
+    assert "sums, problem 0" in text
+    assert "'1 + 2'" in text
+    broken = an_evaluation(tmp_path / "e", SECOND)
+    pd.read_parquet(broken / "grades.parquet")[:3].to_parquet(broken / "grades.parquet")
+    assert "not those of the generations" in refused(broken)
+
+
+TOKENS = st.lists(st.integers(0, 2), max_size=5)
+
+
+@given(TOKENS, TOKENS)
+def test_common_tokens_are_the_longest_common_prefix(first, second):
+    count = common_tokens(np.array(first), np.array(second))
+    assert first[:count] == second[:count]
+    assert count == min(len(first), len(second)) or first[count] != second[count]
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=30))
+def test_the_interval_turns_with_the_sides_and_is_never_a_point(changes):
+    low, high = paired_interval(np.array(changes))
+    assert -1 <= low < high <= 1
+    assert paired_interval(-np.array(changes)) == pytest.approx((-high, -low))
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    truth, tries = 0.12 - 0.05, 2000
+    drawn = rng.choice([1.0, -1.0, 0.0], size=(tries, 60), p=[0.12, 0.05, 0.83])
+    held = sum(low <= truth <= high for low, high in map(paired_interval, drawn))
+    assert 0.93 < held / tries < 0.98
