@@ -34,7 +34,7 @@ fast: $(READY)
 test-all: test lighteval
 	$(PYTEST) -n 2 -m servers
 
-# Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take half an hour.
+# Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take more than an hour.
 mutants: $(READY)
 	python -m mutants --jobs 2 $(ONLY)
 
