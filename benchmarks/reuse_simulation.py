@@ -140,7 +140,8 @@ def shortened(lengths: np.ndarray, share: float) -> np.ndarray:
 
 def taken_whole(lengths: np.ndarray, share: float) -> np.ndarray:
     """What is decoded if some responses of every length are reused whole and the others not at all."""
-    ranks = np.argsort(np.argsort(lengths, kind="stable"), kind="stable")  # ties in one order on every processor
+    order = np.argsort(lengths, kind="stable")  # the default orders ties otherwise on another processor
+    ranks = np.argsort(order)
     return lengths * (np.floor((ranks + 1) * share) > np.floor(ranks * share))
 
 

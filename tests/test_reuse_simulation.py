@@ -63,6 +63,16 @@ def test_lengths_have_the_printed_mean_and_the_limit(assumed):
     assert lengths.max() == (LONGEST if assumed.tail else 752)
 
 
+def test_equal_lengths_are_taken_in_one_order_on_every_processor():
+    """Few lengths and many ties, beside Python's own sorting, which is stable."""
+    lengths = np.tile([3.0, 1.0, 2.0], 700)
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    expected = np.zeros(len(lengths))
+    for rank, i in enumerate(order):
+        expected[i] = lengths[i] * (rank % 2)
+    np.testing.assert_array_equal(taken_whole(lengths, 0.5), expected)
+
+
 @pytest.mark.parametrize("share", [0.2, 0.37])
 def test_both_ways_of_reuse_leave_the_same_tokens(share):
     lengths = Assumed().lengths(900)
