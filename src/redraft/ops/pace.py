@@ -38,8 +38,8 @@ def _once(tokens: np.ndarray, layer: np.ndarray, head: np.ndarray) -> float:
 def times_float32(dtype: str) -> float:
     """Time of a layer's matrix product in a precision over its time in float32, on this processor; 0.3 s to find out.
 
-    About 0.5 to 8 for bfloat16 where it was measured, by whether the processor has instructions for it (docs/real-model.md). 1 for other
-    precisions, and where a GPU computes.
+    About 0.5 to 8 for bfloat16 where it was measured, by whether the processor has instructions for it
+    (docs/real-model.md). 1 for other precisions, and where a GPU computes.
 
     Args:
         dtype: of `EngineSettings`.
