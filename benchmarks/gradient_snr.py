@@ -44,7 +44,7 @@ LIMIT = 64
 SMALLER = TinyModel(
     hidden_size=64, heads=2, intermediate_size=192,
     warm_start=WarmStart(
-        steps=1200, guess_share=0.05, error_share=0.02, final_steps=0,
+        steps=550, guess_share=0.05, error_share=0.02, final_steps=0,
         data=ArithmeticProblems(min_terms=2, max_terms=4),
     ),
 )  # fmt: skip

@@ -31,3 +31,29 @@ def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypat
     model.zero_grad(set_to_none=True)
     assert warm_start._backward(model, tokens, targets) == pytest.approx(float(loss.detach()), rel=1e-5)
     torch.testing.assert_close([p.grad for p in model.parameters()], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_falls(monkeypatch):
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=8, intermediate_size=24, max_position_embeddings=128, tie_word_embeddings=False,
+    ))  # fmt: skip
+    settings = WarmStart(steps=60, final_steps=2, batch_size=8)
+    data = ArithmeticProblems(size=8, split="train", min_terms=2)
+    optimizers = warm_start._optimizers(model, settings)
+    monkeypatch.setattr(warm_start, "_optimizers", lambda *_: optimizers)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    rates, losses = [], []
+
+    def report(step, steps, loss):
+        losses.append(loss)
+        rates.append([group["lr"] for optimizer in optimizers for group in optimizer.param_groups])
+
+    warm_start.warm_start(model, tokenizer, settings, data, report)
+    assert rates == [[warm_start._rate(step, settings)] * 2 for step in range(62)]
+    assert rates[0][0] == pytest.approx(settings.learning_rate / 50)
+    assert rates[-1][0] == settings.final_learning_rate
+    assert sum(losses[50:60]) < 0.85 * sum(losses[:10])
+    assert not any(map(torch.equal, before, model.parameters()))

@@ -11,17 +11,17 @@ from redraft.config.generated import BETWEEN_BLOCKS, ArithmeticProblems
 class WarmStart(Config):
     """Supervised training on the task's solutions, so that reinforcement learning has something to reinforce."""
 
-    steps: int = Field(default=900, ge=0)
+    steps: int = Field(default=400, ge=0)
     """Optimiser steps on solutions most of which are worked."""
-    learning_rate: float = Field(default=3e-3, gt=0)
-    """Peak learning rate of those steps."""
+    learning_rate: float = Field(default=5e-3, gt=0)
+    """Peak learning rate of those steps, of Muon and of AdamW."""
     guess_share: float = Field(default=0.2, ge=0, le=1)
     """Share of solutions that box a guess without any working."""
     error_share: float = Field(default=0.05, ge=0, le=1)
     """Share of worked steps that are wrong; the working continues from the wrong value."""
-    final_steps: int = Field(default=150, ge=0)
+    final_steps: int = Field(default=75, ge=0)
     """Further steps that teach the model to guess, so that its initial accuracy is low."""
-    final_learning_rate: float = Field(default=1e-3, gt=0)
+    final_learning_rate: float = Field(default=1.5e-3, gt=0)
     """Learning rate of the further steps, constant."""
     final_guess_share: float = Field(default=0.65, ge=0, le=1)
     """Share of guesses in the further steps."""

@@ -2,6 +2,9 @@
 
 Solutions are worked step by step with a few slips; some box a guess without working. The last steps raise the share of
 guesses, which reinforcement learning then has to unlearn: accuracy starts low although the skill is there.
+
+Matrices between the embeddings and the head are trained by Muon (Jordan et al., 2024, "Muon: An optimizer for hidden
+layers in neural networks"), which needs half the steps of AdamW here (docs/choices.md). All else is trained by AdamW.
 """
 
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from redraft.config.data import ArithmeticProblems
 from redraft.config.model import WarmStart
 from redraft.rollout.streams import stream
 from redraft.tasks.arithmetic import MODULUS, Sum, box, draw_one, split_of
+from redraft.train.muon import Muon
 
 ROWS = 16
 """Solutions of a micro-batch; they are of about equal length, so that little of it is padding."""
@@ -37,20 +41,29 @@ def warm_start(
 ) -> None:
     """Train `model` in place. Held-out problems never occur."""
     rng = stream(settings.seed, "warm start")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    optimizers = _optimizers(model, settings)
     total = settings.steps + settings.final_steps
     model.train()
     for step in range(total):
         last = step >= settings.steps
-        rate = _rate(step, settings)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
         share = settings.final_guess_share if last else settings.guess_share
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss = _backward(model, *_batch(tokenizer, rng, settings, share, data))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = _rate(step, settings)
+            optimizer.step()
         report(step + 1, total, loss)
+
+
+def _optimizers(model: Any, settings: WarmStart) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings, norms and head."""
+    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+    theirs = {id(matrix) for matrix in matrices}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in theirs]
+    adam = torch.optim.AdamW(others, lr=settings.learning_rate, weight_decay=0.01)
+    return Muon(matrices, lr=settings.learning_rate), adam
 
 
 def _rate(step: int, settings: WarmStart) -> float:
