@@ -34,7 +34,7 @@ def text(found: dict[str, Any], layout: Layout) -> str:
             lines.append(_wrapped(f"{sum(paper['claims'].values())} claims: {counted}"))
     missing = found["missing"]
     if missing["runs"]:
-        minutes = f", about {missing['minutes']:.0f} minutes of one core" if missing["minutes"] else ""
+        minutes = f", about {missing['minutes']:.0f} minutes of training on one core" if missing["minutes"] else ""
         lines.append(f"\n{missing['runs']} runs of the papers are missing{minutes}:\n  {missing['command']}")
     return "\n".join([*lines, f"\nopen {layout.report}"]).strip()
 
