@@ -66,7 +66,7 @@ def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
     write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing})
     text = outcome.text(outcome.outcome(layout), layout)
     assert text.startswith(f"SPEC-RL\n  {sentence}\n  5 claims: 3 reproduced, 2 not run\n")
-    assert "4 runs of the papers are missing, about 12 minutes of training on one core:\n  snakemake reproduction\n" in text
+    assert "\n4 runs of the papers are missing, about 12 minutes of training on one core:\n  snakemake rep" in text
     assert text.endswith(f"open {layout.report}")
     write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
     assert "missing" not in outcome.text(outcome.outcome(layout), layout)

@@ -1,4 +1,4 @@
-"""Supervised training of the tiny model: micro-batches have the gradient of the whole batch."""
+"""Supervised training of the tiny model: gradients of micro-batches, and what each optimizer trains."""
 
 import pytest
 import torch
@@ -57,3 +57,17 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
     assert rates[-1][0] == settings.final_learning_rate
     assert sum(losses[50:60]) < 0.85 * sum(losses[:10])
     assert not any(map(torch.equal, before, model.parameters()))
+
+
+def test_every_parameter_has_one_optimizer_and_matrices_of_layers_have_muon():
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=44, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=24, tie_word_embeddings=False,
+    ))  # fmt: skip
+    muon, adam = warm_start._optimizers(model, WarmStart())
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    of_muon, of_adam = ([names[id(p)] for g in o.param_groups for p in g["params"]] for o in (muon, adam))
+    assert sorted(of_muon + of_adam) == sorted(names.values())
+    assert len(of_muon) == 2 * 7
+    assert all(name.endswith("proj.weight") for name in of_muon)
+    assert {"lm_head.weight", "model.embed_tokens.weight"} < set(of_adam)
