@@ -45,7 +45,9 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
     optimizers = warm_start._optimizers(model, settings)
     monkeypatch.setattr(warm_start, "_optimizers", lambda *_: optimizers)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    rates, losses = [], []
+    rates, losses, shares = [], [], []
+    batch = warm_start._batch
+    monkeypatch.setattr(warm_start, "_batch", lambda *given: (shares.append(given[3]), batch(*given))[1])
 
     def report(step, steps, loss):
         losses.append(loss)
@@ -54,7 +56,9 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
     warm_start.warm_start(model, tokenizer, settings, data, report)
     assert rates == [[warm_start._rate(step, settings)] * 2 for step in range(62)]
     assert rates[0][0] == pytest.approx(settings.learning_rate / 50)
-    assert rates[-1][0] == settings.final_learning_rate
+    assert [rate == settings.final_learning_rate for rate, _ in rates] == [False] * 60 + [True] * 2
+    assert shares == [settings.guess_share] * 60 + [settings.final_guess_share] * 2
+    assert [group["weight_decay"] for optimizer in optimizers for group in optimizer.param_groups] == [0.01] * 2
     assert sum(losses[50:60]) < 0.85 * sum(losses[:10])
     assert not any(map(torch.equal, before, model.parameters()))
 
