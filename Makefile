@@ -12,7 +12,7 @@ PRESET ?= tiny
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce share test fast test-all mutants check bench bench-gpu mlflow docs lock clean lighteval
+.PHONY: reproduce share test fast test-all check bench bench-gpu mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -33,10 +33,6 @@ fast: $(READY)
 # lighteval's environment exists.
 test-all: test lighteval
 	$(PYTEST) -n 2 -m servers
-
-# Whether tests find deliberate faults (docs/tests.md): `make mutants ONLY=analysis`, or files; all take more than an hour.
-mutants: $(READY)
-	python -m mutants --jobs 2 $(ONLY)
 
 check: $(READY)
 	ruff check
