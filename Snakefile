@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 # The packages beside this file: of the checkout, or in a job of a campaign of the frozen copy that it runs from.
-sys.path[:0] = [f"{workflow.basedir}/src", workflow.basedir]
-from redraft.ops import freeze
+sys.path.insert(0, f"{workflow.basedir}/src")
+from redraft.ops.workflow import freeze
 from redraft.config import Experiments, run_fingerprint
 from redraft.layout import Layout
 

@@ -3,7 +3,7 @@
 What only one stage needs is imported in it.
 """
 
-from analysis.collect import Runs, collect
+from redraft.analysis.data.collect import Runs, collect
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import read_json, write_atomically, write_json
@@ -18,11 +18,11 @@ def collect_runs(preset: str, paper: str) -> None:
 
 def judge_claims(preset: str, paper: str) -> None:
     """Judge every claim of a paper on its runs, and beside that on the paper's own tables, if they are transcribed."""
-    from analysis.claims import judge
-    from analysis.family import family_of
-    from analysis.lines import Source
-    from analysis.reported import no_reported
-    from analysis.reported_claims import ReportedTables
+    from redraft.analysis.claims.family import family_of
+    from redraft.analysis.claims.reported_claims import ReportedTables
+    from redraft.analysis.claims.verdicts import judge
+    from redraft.analysis.data.reported import no_reported
+    from redraft.analysis.tables.lines import Source
 
     layout, experiments = Layout(preset), Experiments()
     runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
@@ -34,7 +34,7 @@ def judge_claims(preset: str, paper: str) -> None:
 
 def cases(preset: str, paper: str) -> None:
     """Render the case studies that were chosen from a run, as HTML and Markdown."""
-    from analysis import case_studies
+    from redraft.analysis.pages import case_studies
 
     stem, numbers = Layout(preset).cases(paper), _case_numbers(paper)
     content = read_json(stem.with_suffix(".json"))
@@ -51,6 +51,6 @@ def _case_numbers(paper: str) -> list[int]:
 
 def report(preset: str, papers: list[str]) -> None:
     """Write the pages that a person opens."""
-    from analysis.pages.site import write_report
+    from redraft.analysis.pages.site import write_report
 
     write_report(Layout(preset), papers, Experiments())

@@ -15,7 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.engine import tiny_model
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
 
 ROUNDS, PROMPT = 3, 24
 SHARES: dict[str, tuple[float, ...]] = {

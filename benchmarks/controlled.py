@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from redraft.config.reuse import Retention
+from redraft.methods.strategies.response import Kept
+from redraft.methods.strategies.reuse import reuse_drafts
+from redraft.methods.strategies.tools import Meter, Strategy, Streams, Tools
 from redraft.rollout.engine import Engine, Session
 from redraft.rollout.memory import Memory
-from redraft.rollout.strategies.response import Kept
-from redraft.rollout.strategies.reuse import reuse_drafts
-from redraft.rollout.strategies.tools import Meter, Strategy, Streams, Tools
 from redraft.rollout.types import Rollout, Task
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

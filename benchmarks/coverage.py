@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 from scipy import stats
 
-from analysis.statistics import estimate
+from redraft.analysis.data.statistics import estimate
 
 BLOCKS = 5
 CAMPAIGNS = 1000

@@ -36,7 +36,7 @@ from vllm.v1.request import Request, StreamingUpdate
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from redraft.engines.chunks import chunk_end
-from redraft.engines.vllm_worker import ScoringRunner, ScoringWorker
+from redraft.engines.vllm.worker import ScoringRunner, ScoringWorker
 
 
 def kept_of(log_probs: np.ndarray, least: np.ndarray) -> int:

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
 from redraft.rollout.engine import Continuation, Inversion
 from redraft.rollout.streams import uniforms
 from redraft.tasks.tokenizer import make_tokenizer

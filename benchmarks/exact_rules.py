@@ -14,11 +14,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config.reuse import Retention
-from redraft.engines.torch_engine import TorchEngine
-from redraft.rollout.acceptance.block import BlockRule
-from redraft.rollout.acceptance.laws import Laws
-from redraft.rollout.acceptance.ratio import first_rejection
-from redraft.rollout.acceptance.residual import ResidualRule
+from redraft.engines.torch.engine import TorchEngine
+from redraft.methods.acceptance.block import BlockRule
+from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.ratio import first_rejection
+from redraft.methods.acceptance.residual import ResidualRule
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLaw

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from redraft.ops.provenance import machine
+from redraft.provenance import machine
 
 FILE = Path(__file__).with_name("figures.json")
 

@@ -18,10 +18,10 @@ import torch
 from benchmarks import engine, scoring, shapes
 from benchmarks.shapes import Shape
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.engines.clock import now
+from redraft.engines.torch.clock import now
 from redraft.rollout.engine import Continuation
 from redraft.rollout.types import Rollout
-from redraft.train.batch import Batch
+from redraft.train.local.batch import Batch
 
 SCORED = 16
 """Drafts of the comparison with the limit; logits of all their positions at 152k tokens are 10 GB."""
@@ -107,7 +107,7 @@ class Served:
     """vLLM in this process, with its own CUDA graphs, on the same prompts."""
 
     def __init__(self, folder: str, work: engine.Work) -> None:
-        from redraft.engines.vllm_local import LocalVLLM
+        from redraft.engines.vllm.local import LocalVLLM
 
         self.prompts = [prompt.tolist() for prompt in work.prompts]
         settings = {"dtype": "bfloat16", "enforce_eager": False}

@@ -17,17 +17,17 @@ import torch
 
 from redraft.config.data import ArithmeticProblems
 from redraft.config.model import TinyModel, WarmStart
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
+from redraft.lab.theory.snr import estimated_snr, leave_one_out_advantages, snr_bound
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Rollout
 from redraft.tasks.arithmetic import Sum, draw
 from redraft.tasks.rewards import rewards_of
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.theory.snr import estimated_snr, leave_one_out_advantages, snr_bound
 from redraft.train import models
-from redraft.train.batch import Batch
-from redraft.train.warm_start import warm_start
+from redraft.train.initial.warm_start import warm_start
+from redraft.train.local.batch import Batch
 
 SIZE = 8
 """Responses in a group."""

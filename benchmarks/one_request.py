@@ -27,15 +27,15 @@ from benchmarks.controlled import one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from benchmarks.vllm_scoring import LARGER, TINY_VOCABULARY, Case
 from redraft.config import TinyModel
-from redraft.engines import vllm_local
-from redraft.engines.vllm_engine import SAMPLING, VLLMEngine, VLLMSession, continuation_of, rows_of, seed_of
+from redraft.engines.vllm import local as vllm_local
+from redraft.engines.vllm.engine import SAMPLING, VLLMEngine, VLLMSession, continuation_of, rows_of, seed_of
+from redraft.methods.strategies import vanilla
+from redraft.methods.strategies.response import Kept
+from redraft.methods.strategies.reuse import reuse_drafts, verified
+from redraft.methods.strategies.tools import Strategy, Tools
+from redraft.methods.strategies.verification import verify
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
 from redraft.rollout.memory import Memory
-from redraft.rollout.strategies import vanilla
-from redraft.rollout.strategies.response import Kept
-from redraft.rollout.strategies.reuse import reuse_drafts, verified
-from redraft.rollout.strategies.tools import Strategy, Tools
-from redraft.rollout.strategies.verification import verify
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models

@@ -15,10 +15,10 @@ import pandas as pd
 from scipy.optimize import brentq
 
 from benchmarks.self_speculation import PROMPT, calibration, lengths_of_curve
+from redraft.cli.terminal import table
+from redraft.lab.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
-from redraft.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
-from redraft.terminal import table
 
 REPORTED = Path(__file__).parents[1] / "experiments/spec_rl/reported"
 ROLLOUTS, LONGEST, FIRST_EPOCH = 8192, 4096, 6

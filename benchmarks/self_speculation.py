@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.roofline_points import published_fit
+from redraft.analysis.figures.roofline_points import published_fit
+from redraft.cli.terminal import table
 from redraft.config import Experiments
+from redraft.lab.selfspec.lengths import Quantiles
+from redraft.lab.selfspec.report import parameters
+from redraft.lab.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
 from redraft.layout import published_data
 from redraft.selfspec.calibration import Calibration, read_calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
-from redraft.selfspec.lengths import Quantiles
-from redraft.selfspec.report import parameters
 from redraft.selfspec.roofline import target_seconds
-from redraft.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
-from redraft.terminal import table
 
 EXPERIMENTS, PAPER = Experiments(Path(__file__).parents[1]), "efficient_rollout"
 SOURCE = next(p.roofline for f in EXPERIMENTS.figures(PAPER).figures for p in f.panels if p.roofline)

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 
 from benchmarks.side_by_side import line, seconds
-from redraft import stages
-from redraft.engines.torch_engine import TorchEngine
+from redraft.cli import stages
+from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.layout import Layout
 from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.streams import uniforms
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.precision import DTYPES
+from redraft.train.pretrained.precision import DTYPES
 
 PRESET, ROLE = "smol", "qwen3-1.7b-base"
 ROWS, PROMPT, TOKENS, ROUNDS = 32, 64, 32, 2

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine
-from redraft.engines.torch_engine import TorchEngine
+from redraft.cli.terminal import table
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import stream, uniforms
-from redraft.terminal import table
 
 VOCABULARY, PROMPT, LIMIT, ROUNDS = 512, 16, 64, 5
 BATCHES = (1, 4, 16, 64)

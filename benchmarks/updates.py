@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.engines.head import Head, hidden_states
+from redraft.engines.torch.head import Head, hidden_states
 
 ROWS, PROMPT, RESPONSE, ROUNDS = 8, 45, 110, 5
 

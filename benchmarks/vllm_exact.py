@@ -24,14 +24,14 @@ from benchmarks.controlled import tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from benchmarks.vllm_rollout import GROUP, LONGEST_PROMPT, PROMPTS, SHAPES, TOKENS, save
 from redraft.config.reuse import Retention
-from redraft.engines.vllm_engine import VLLMEngine, VLLMSession, bias_of
-from redraft.engines.vllm_local import LocalOutput, LocalVLLM
+from redraft.engines.vllm.engine import VLLMEngine, VLLMSession, bias_of
+from redraft.engines.vllm.local import LocalOutput, LocalVLLM
+from redraft.methods.strategies import vanilla
+from redraft.methods.strategies.response import Kept
+from redraft.methods.strategies.reuse import reuse_drafts
+from redraft.methods.strategies.tools import Strategy, Tools
 from redraft.rollout.engine import Continuation, Inversion, Residual, Session
 from redraft.rollout.memory import Memory
-from redraft.rollout.strategies import vanilla
-from redraft.rollout.strategies.response import Kept
-from redraft.rollout.strategies.reuse import reuse_drafts
-from redraft.rollout.strategies.tools import Strategy, Tools
 from redraft.rollout.types import Group, Rollout, Task
 
 # isort: split

@@ -22,10 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
-from redraft.engines import vllm_engine, vllm_local
+from redraft.engines.vllm import engine as vllm_engine
+from redraft.engines.vllm import local as vllm_local
+from redraft.methods.strategies import vanilla
+from redraft.methods.strategies.tools import Strategy
 from redraft.rollout.engine import Inversion
-from redraft.rollout.strategies import vanilla
-from redraft.rollout.strategies.tools import Strategy
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.tokenizer import make_tokenizer

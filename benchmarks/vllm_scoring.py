@@ -5,7 +5,7 @@ Each draft is one request. The alternatives differ in the request and in the wor
 - bare: one new token only, so the forward pass and vLLM's scheduling alone;
 - head: the product of the head with as many hidden states as the drafts have tokens, without requests; bare and head
   together are the limit;
-- worker: `prompt_logprobs=0`, served by `redraft.engines.vllm_worker` and read as the engine in this process does;
+- worker: `prompt_logprobs=0`, served by `redraft.engines.vllm.worker` and read as the engine in this process does;
 - worker, read by rows: the same, read as a sequence of dictionaries, like verl's servers do;
 - worker, top 32: the law's top as well, for exact rules;
 - stock, and with the top 32: the same requests, served by the method of vLLM's runner that the worker replaces.
@@ -32,9 +32,9 @@ import torch
 
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
-from redraft.engines import vllm_local
 from redraft.engines.laws import LOGITS_AT_ONCE
-from redraft.rollout.acceptance.ratio import first_rejection
+from redraft.engines.vllm import local as vllm_local
+from redraft.methods.acceptance.ratio import first_rejection
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 

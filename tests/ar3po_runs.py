@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.quantities import STAGES
+from redraft.analysis.data.quantities import STAGES
 
 MEASURED = [
     "tokens_decoded", "tokens_reused", "rollouts", "rollouts_per_prompt", "without_correct", "replayed", "informative",

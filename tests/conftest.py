@@ -15,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # likewise before huggingface_hub
 import pytest
 from hypothesis import settings
 
-from redraft.cli import main
+from redraft.cli.app import main
 from tests.checkout import ROOT, finished_campaign
 from tests.forked_commands import forked_commands
 from tests.tiers import check_marks, tier_of
@@ -23,7 +23,7 @@ from tests.tiers import check_marks, tier_of
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
 settings.load_profile("redraft")
 
-gc.disable()  # until all tests are collected, as in redraft.loading
+gc.disable()  # until all tests are collected, as in redraft.cli.loading
 # Compiled files are kept, also where the environment says not to: else each process compiles what it imports again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -24,12 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redraft.ending import Ending
+    from redraft.cli.ending import Ending
 
 LOADED = (
-    "analysis.figure_files", "analysis.stages", "analysis.table_files", "mlflow.tracking", "redraft.cli",
+    "redraft.analysis.figures.files", "redraft.analysis.stages", "redraft.analysis.tables.files", "mlflow.tracking",
+    "redraft.cli.app",
     "redraft.evaluate.cases", "redraft.evaluate.diversity", "redraft.evaluate.generate", "redraft.evaluate.grade",
-    "redraft.ops.lease", "redraft.stages", "redraft.train.local", "redraft.train.warm_start", "smart_open",
+    "redraft.ops.locking.lease", "redraft.cli.stages", "redraft.train.local.trainer",
+    "redraft.train.initial.warm_start", "smart_open",
     "snakemake.cli", "snakemake_logger_plugin_redraft", "transformers.models.llama.modeling_llama",
     "transformers.models.qwen3.modeling_qwen3",
 )  # fmt: skip
@@ -38,7 +40,7 @@ LIMIT = 2**17
 """Bytes of a message: a job's arguments, folder and environment."""
 
 
-COMMANDS = {"redraft": "redraft.cli", "snakemake": "snakemake.cli"}
+COMMANDS = {"redraft": "redraft.cli.app", "snakemake": "snakemake.cli"}
 """Modules whose `main` is a command."""
 FOLDER = "REDRAFT_FORKED_COMMANDS"
 """Variable that names the folder of the commands while they are served."""
@@ -94,8 +96,8 @@ def serve(descriptor: int) -> None:
     from importlib import import_module
     from multiprocessing import forkserver
 
-    from redraft.ending import Ending
-    from redraft.loading import loading
+    from redraft.cli.ending import Ending
+    from redraft.cli.loading import loading
     from redraft.tasks.workers import context
 
     ending = Ending()

@@ -9,11 +9,11 @@ import numpy as np
 from redraft.config.capability import Capability
 from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
 from redraft.engines.chunks import chunk_end
+from redraft.methods.strategies import strategy
+from redraft.methods.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.memory import Memory
 from redraft.rollout.noise import gumbel
-from redraft.rollout.strategies import strategy
-from redraft.rollout.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLaw
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from benchmarks.self_speculation import FITTED, FOLDER, calibration
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, Measurement
 from redraft.layout import PUBLISHED
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.constants import Costs
 from redraft.selfspec.roofline import draft_seconds, target_seconds, verify_seconds
-from redraft.selfspec.sweep import DRAFT, TARGET, VERIFY, Measurement
 
 CALIBRATIONS = {name: calibration(name) for name in FITTED}
 QWEN = CALIBRATIONS["Qwen2.5-7B"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.rollout.acceptance.random_cut import random_rejection
-from redraft.rollout.acceptance.ratio import first_rejection
+from redraft.methods.acceptance.random_cut import random_rejection
+from redraft.methods.acceptance.ratio import first_rejection
 
 LENIENCES = [0.0, 0.3, 1.0, math.exp(0.5), 4.0, math.inf]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.cli import main
+from redraft.cli.app import main
 from redraft.errors import UserError
 from redraft.evaluate.agreement import agreements, common_tokens, paired_interval
 

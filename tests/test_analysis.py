@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import render
-from analysis.collect import Runs
-from analysis.columns import expand
-from analysis.lines import Source
-from analysis.quantities import STAGES, by_seed
-from analysis.reported import read_reported as read
-from analysis.statistics import NONE, Estimate, Interval, estimate, paired
-from analysis.tables import COLUMNS, make_table
-from analysis.verdicts import verdict
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import STAGES, by_seed
+from redraft.analysis.data.reported import read_reported as read
+from redraft.analysis.data.statistics import NONE, Estimate, Interval, estimate, paired
+from redraft.analysis.tables import render
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.comparison import COLUMNS, make_table
+from redraft.analysis.tables.lines import Source
+from redraft.analysis.tables.verdicts import verdict
 from redraft.config import Experiments
 from redraft.errors import UserError
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.claim_tests import cells_of
-from analysis.collect import Runs
-from analysis.quantities import ACCURACY, by_seed
-from analysis.reported_claims import NOT_IN_TABLES, SUPPORTED, ReportedTables, check
-from analysis.rollouts import PROMPT_QUANTITIES, SHARE
+from redraft.analysis.claims.reported_claims import NOT_IN_TABLES, SUPPORTED, ReportedTables, check
+from redraft.analysis.claims.tests import cells_of
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import ACCURACY, by_seed
+from redraft.analysis.data.rollouts import PROMPT_QUANTITIES, SHARE
 from redraft.config import Experiments
 from tests.ar3po_runs import records
 

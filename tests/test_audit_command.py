@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from redraft.audit import rules, samplers, vllm_speculation
-from redraft.cli import main
-from redraft.engines.torch_engine import TorchEngine
-from redraft.rollout.acceptance.residual import ResidualRule
+from redraft.cli.app import main
+from redraft.engines.torch.engine import TorchEngine
+from redraft.lab.audit import rules, samplers, vllm_speculation
+from redraft.methods.acceptance.residual import ResidualRule
 
 ROOT = Path(__file__).parents[1]
 

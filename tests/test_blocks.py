@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.claims import judge
-from analysis.collect import Runs
-from analysis.statistics import Family, estimate
-from analysis.tables import make_table
+from redraft.analysis.claims.verdicts import judge
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.statistics import Family, estimate
+from redraft.analysis.tables.comparison import make_table
 from redraft.config import Experiments
 from redraft.config.claims import ClaimFile
 from redraft.config.preset import Preset, parted
 from redraft.layout import Layout
-from redraft.ops.status import status
+from redraft.ops.workflow.status import status
 from tests import uneven
 from tests.test_one_verdict import source, table
 from tests.uneven import PLAIN, REUSE

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from redraft.engines import graphs
-from redraft.engines.graphs import WARM_UP, Graphs, Shape, capturable
-from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch import graphs
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.graphs import WARM_UP, Graphs, Shape, capturable
+from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import stream, uniforms
 from tests.test_torch_engine import (
@@ -292,7 +292,7 @@ def test_the_tail_of_bursts_is_counted_token_by_token(qwen3, monkeypatch):
     """Of 9 responses 8 end after 3 tokens and one after 10; a pass takes a second."""
     engine, readings = make_engine(qwen3, burst=5, stops=()), [0.0]
     forward = engine._forward
-    monkeypatch.setattr("redraft.engines.torch_engine.now", lambda device: readings[0])
+    monkeypatch.setattr("redraft.engines.torch.engine.now", lambda device: readings[0])
 
     def timed(*arguments):
         readings[0] += 1.0

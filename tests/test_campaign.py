@@ -23,10 +23,9 @@ from redraft.config import (
 from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.rollout.types import Finish, Group, Rollout, Sample
-from redraft.train import campaign as loop
-from redraft.train import checkpoint, contract
-from redraft.train.campaign import Campaign
+from redraft.train import checkpoint, contract, loop
 from redraft.train.contract import Fresh, RolledOut, Updated
+from redraft.train.loop import Campaign
 from redraft.train.stages import STAGES
 from tests.trainers import make_trainer
 
@@ -460,7 +459,7 @@ MEMBERS = [name for name in vars(contract.Trainer) if not name.startswith("_")]
 
 
 def trainers():
-    from redraft.train.local import LocalTrainer
+    from redraft.train.local.trainer import LocalTrainer
     from redraft.train.verl.trainer import VerlSteps
 
     return [LocalTrainer, VerlSteps, Scripted]

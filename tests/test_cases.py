@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.evaluate.cases import KINDS, cases
 from redraft.files import read_json
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
 from tests.trainers import make_trainer
 
 TOKENIZER = make_tokenizer()

@@ -20,13 +20,13 @@ from redraft.config.reuse import (
     WeightedReuse,
 )
 from redraft.engines.chunks import chunk_end
-from redraft.engines.torch_engine import TorchEngine
-from redraft.engines.vllm_engine import BLOCK, VLLMEngine
-from redraft.rollout.acceptance.block import BlockRule
-from redraft.rollout.acceptance.laws import Laws
-from redraft.rollout.acceptance.random_cut import RandomCut
-from redraft.rollout.acceptance.residual import PublishedRule, ResidualRule
-from redraft.rollout.acceptance.weighted import WeightedRule
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.vllm.engine import BLOCK, VLLMEngine
+from redraft.methods.acceptance.block import BlockRule
+from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.random_cut import RandomCut
+from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
+from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.rollout.engine import Gumbel, Inversion
 from redraft.rollout.streams import stream, uniforms
 from tests.groups import (

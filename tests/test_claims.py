@@ -8,11 +8,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from analysis.claim_tests import FEWEST, cells_of, question
-from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
-from analysis.collect import Runs
-from analysis.quantities import ACCURACY, RUN_QUANTITIES, STAGES
-from analysis.reported_claims import (
+from redraft.analysis.claims.reported_claims import (
     NOT_IN_TABLES,
     NOT_SUPPORTED,
     SUPPORTED,
@@ -21,6 +17,10 @@ from analysis.reported_claims import (
     check,
     columns_of,
 )
+from redraft.analysis.claims.tests import FEWEST, cells_of, question
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES, STAGES
 from redraft.config import (
     Bound,
     Claim,

@@ -12,9 +12,9 @@ import click
 import pytest
 import yaml
 
+from redraft.cli.stage_commands import STAGES, StageGroup
 from redraft.config import Experiments
 from redraft.layout import Layout
-from redraft.stage_commands import STAGES, StageGroup
 from tests.checkout import called
 from tests.finished import CELLS, SECONDS, finish, grade
 
@@ -76,7 +76,8 @@ def test_every_stage_that_the_workflow_calls_is_a_command():
 
 
 def test_a_stage_is_imported_when_it_is_called():
-    code = "import sys, redraft.cli; print(*{'analysis', 'redraft.stages', 'pandas', 'torch'} & set(sys.modules))"
+    late = {"redraft.analysis", "redraft.cli.stages", "pandas", "torch"}
+    code = f"import sys, redraft.cli.app; print(*{late} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split() == []
 
 
@@ -169,7 +170,7 @@ def tracked(layout):
     """Runs in the database after an import: (name, step count, accuracy), by name."""
     from mlflow.tracking import MlflowClient
 
-    from redraft.ops.tracking import import_runs
+    from redraft.ops.workflow.tracking import import_runs
 
     import_runs(layout, "spec_rl")
     client = MlflowClient(f"sqlite:///{layout.tracking}")
@@ -192,7 +193,7 @@ def test_mlflow_holds_each_run_once_and_as_it_was_graded_last(folder):
 
 
 def test_papers_are_imported_one_after_the_other(folder, monkeypatch):
-    from redraft.ops import tracking
+    from redraft.ops.workflow import tracking
 
     inside, most = [], []
 
@@ -238,7 +239,7 @@ def test_mlflow_has_the_times_of_training_and_counts_steps_and_epochs_from_1(fol
 
 
 def test_what_an_earlier_version_imported_is_imported_anew(folder, monkeypatch):
-    from redraft.ops import tracking
+    from redraft.ops.workflow import tracking
 
     layout = Layout("tiny", folder / "results")
     finish(folder, CELLS[0])

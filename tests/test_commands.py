@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 import redraft
-from redraft.cli import COMMANDS, main
-from redraft.commands.arguments import DEFAULT_PRESET
-from redraft.commands.cells import _fields
+from redraft.cli.app import COMMANDS, main
+from redraft.cli.arguments import DEFAULT_PRESET
+from redraft.cli.cells import _fields
 from redraft.config import Experiments
 from tests.finished import CELLS, SECONDS, finish
 
@@ -193,7 +193,7 @@ def test_a_run_as_json_has_its_quantities_by_seed_and_its_jobs_write_to_standard
             finish(folder, CELLS[0], seed=seed, correct=3 - seed)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr("redraft.commands.runs.subprocess.run", finished)
+    monkeypatch.setattr("redraft.cli.runs.subprocess.run", finished)
     found = document(folder, "run", CELLS[0], "--seed", "0", "--seed", "2")
     ((command, stdout),) = calls
     assert stdout is sys.stderr
@@ -210,7 +210,7 @@ def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantitie
         calls.append(command)
         return subprocess.CompletedProcess(command, 3)
 
-    monkeypatch.setattr("redraft.commands.runs.subprocess.run", failed)
+    monkeypatch.setattr("redraft.cli.runs.subprocess.run", failed)
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as end:
         main(["run", CELLS[0], "--preset", "smoke"])
@@ -223,7 +223,7 @@ def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantitie
 
 
 def test_the_call_that_makes_the_tables_names_another_preset_than_the_usual_one():
-    from redraft.commands.runs import _into_tables
+    from redraft.cli.runs import _into_tables
 
     assert _into_tables(CELLS[0], Experiments(ROOT), "smoke").startswith("`snakemake --config preset=smoke --forcerun")
     assert _into_tables(CELLS[0], Experiments(ROOT), DEFAULT_PRESET).startswith("`snakemake --forcerun")
@@ -250,7 +250,7 @@ def test_an_error_of_the_system_keeps_its_traceback():
 def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
     log, asked = pd.DataFrame({"uid": ["0-1"], "step": [3], "reused": [True], "share": [float("nan")]}), []
     monkeypatch.setattr(
-        "analysis.prompt_log.prompt_log", lambda run, place: asked.append((run.seed, place.name)) or log
+        "redraft.analysis.data.prompt_log.prompt_log", lambda run, place: asked.append((run.seed, place.name)) or log
     )
     assert printed(folder, "prompts", CELLS[0]) == log.to_csv(index=False)
     rows = document(folder, "prompts", CELLS[0], "--seed", "1")["rows"]
@@ -266,7 +266,7 @@ def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
 HEAVY = ("torch", "transformers", "pandas", "numpy", "yaml", "analysis", "redraft.config", "snakemake")
 PROBE = """
 import sys
-from redraft.cli import main
+from redraft.cli.app import main
 try:
     main(sys.argv[2:])
 except SystemExit as end:
@@ -305,7 +305,7 @@ def test_evaluate_refuses_a_question_before_it_imports_what_samples_and_grades(a
 
 
 def test_the_version_names_the_commit_if_it_is_known(folder, monkeypatch):
-    from redraft.ops import provenance
+    from redraft import provenance
 
     for state, text in [
         ({"commit": "abc", "modified": True}, " (commit abc, with changes)"),

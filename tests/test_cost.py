@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import cost, cost_text
-from redraft.cli import main
+from redraft.analysis.cost import campaign as cost
+from redraft.analysis.cost import text as cost_text
+from redraft.cli.app import main
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import write_json

@@ -8,10 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.audit.enumeration import Space
-from redraft.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.audit.rules import RULES, kept_of
-from redraft.audit.sampling import counts, last_visit
 from redraft.config.reuse import (
     BlockReuse,
     CoupledReuse,
@@ -20,16 +16,20 @@ from redraft.config.reuse import (
     ResidualReuse,
     Speculative,
 )
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
-from redraft.predict import positions
-from redraft.predict.drafts import Draft
-from redraft.predict.estimates import by_prompt, estimate, ratio
-from redraft.predict.positions import _same, read_positions
-from redraft.predict.rules import candidates, chosen, kept
-from redraft.rollout.acceptance.random_cut import law_of_random_cut, random_rejection
+from redraft.lab.audit.enumeration import Space
+from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
+from redraft.lab.audit.rules import RULES, kept_of
+from redraft.lab.audit.sampling import counts, last_visit
+from redraft.lab.predict import positions
+from redraft.lab.predict.drafts import Draft
+from redraft.lab.predict.estimates import by_prompt, estimate, ratio
+from redraft.lab.predict.positions import _same, read_positions
+from redraft.lab.predict.rules import candidates, chosen, kept
+from redraft.methods.acceptance.random_cut import law_of_random_cut, random_rejection
+from redraft.methods.strategies import strategy
 from redraft.rollout.noise import gumbel
-from redraft.rollout.strategies import strategy
 
 SPACE = Space(vocabulary=4, longest=3)
 NAMES = {rule.name for rule in candidates(top=2)}

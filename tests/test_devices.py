@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.errors import UserError
-from redraft.ops import devices as module
-from redraft.ops import gpus, locks
-from redraft.ops.devices import devices, held
-from redraft.ops.gpus import VISIBLE, Device, available, check_devices, parse
+from redraft.ops.locking import devices as module
+from redraft.ops.locking import gpus, locks
+from redraft.ops.locking.devices import devices, held
+from redraft.ops.locking.gpus import VISIBLE, Device, available, check_devices, parse
 
 ROOT = Path(__file__).parents[1]
 HOLD = """
 import json, sys
-from redraft.ops.devices import devices
+from redraft.ops.locking.devices import devices
 with devices(int(sys.argv[1]), sys.argv[2]) as names:
     print(json.dumps(names), flush=True)
     sys.stdin.readline()
@@ -31,7 +31,7 @@ with devices(int(sys.argv[1]), sys.argv[2]) as names:
 # Takes devices, notes when it had them, by the clock that all processes share, and does a little in between.
 BRIEFLY = """
 import json, sys, time
-from redraft.ops.devices import devices
+from redraft.ops.locking.devices import devices
 with devices(int(sys.argv[1]), "brief") as names:
     began, sum_ = time.monotonic_ns(), sum(range(200_000))
     ended = time.monotonic_ns()
@@ -116,7 +116,7 @@ def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has
     machine.setenv(VISIBLE, "0")
     code = HOLD.replace("    print(", (
         "    import subprocess\n"
-        "    from redraft.ops.devices import held\n"
+        "    from redraft.ops.locking.devices import held\n"
         "    streams = {'stdin': open(sys.argv[2]), 'stdout': subprocess.DEVNULL}\n"
         "    child = subprocess.Popen(['cat'], pass_fds=held(), start_new_session=True, **streams)\n"
         "    names = [*names, child.pid]\n"
@@ -222,7 +222,7 @@ def test_a_split_gpu_is_its_parts():
 def test_nvidia_smi_is_asked(tmp_path, machine):
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '%s' '{LISTING}'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    command = [sys.executable, "-c", "from redraft.ops.gpus import available; print(len(available()))"]
+    command = [sys.executable, "-c", "from redraft.ops.locking.gpus import available; print(len(available()))"]
     for path, count in ((f"{tmp_path}:{os.environ['PATH']}", "2"), (f"{tmp_path}/none", "0")):
         result = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)
         assert result.stdout.strip() == count

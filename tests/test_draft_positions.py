@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.acceptance import PARTS, by_position
-from analysis.pages.runs import drafts_of
+from redraft.analysis.data.acceptance import PARTS, by_position
+from redraft.analysis.pages.runs import drafts_of
 
 
 def rollouts(*pairs):

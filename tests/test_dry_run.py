@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import snakemake_logger_plugin_redraft as plugin
-from redraft.ops.dry_run import announce, real, summary
-from redraft.ops.time_left import Left
+from redraft.ops.workflow.dry_run import announce, real, summary
+from redraft.ops.workflow.time_left import Left
 
 JOBS = {"train": 4, "grade": 6, "generate": 4}
 RUNS = [("ar3po/ar3po", 0), ("spec_rl/a", 0), ("spec_rl/a", 1), ("spec_rl/b", 0)]
@@ -99,14 +99,14 @@ def test_a_dry_run_ends_with_the_summary_and_costs_stand_in_for_times_that_nobod
 
 
 def test_known_times_need_no_costs(handler, capsys, monkeypatch):
-    monkeypatch.setattr("redraft.ops.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
+    monkeypatch.setattr("redraft.ops.workflow.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
     assert "time: about 70 s; 1 core, by another machine's times at this one's pace\n" in capsys.readouterr().err
 
 
 def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, monkeypatch):
-    monkeypatch.setattr("redraft.ops.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
-    monkeypatch.setattr("redraft.ops.campaign.taken", lambda workflow, jobs: [("train", 60.0)])
+    monkeypatch.setattr("redraft.ops.workflow.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
+    monkeypatch.setattr("redraft.ops.workflow.campaign.taken", lambda workflow, jobs: [("train", 60.0)])
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
     assert "time: about 2 min; 1 core\n" in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, 
 def test_a_precision_that_is_slow_on_this_processor_is_said_before_anything_starts(
     handler, capsys, monkeypatch, times, said
 ):
-    monkeypatch.setattr("redraft.ops.pace.times_float32", lambda dtype: {"bfloat16": times}[dtype])
+    monkeypatch.setattr("redraft.ops.workflow.pace.times_float32", lambda dtype: {"bfloat16": times}[dtype])
     a_dry_run(handler, lambda runs: "", dtype="bfloat16")
     printed = " ".join(capsys.readouterr().err.split())
     assert ("bfloat16 takes 8.3 times as long as float32 on this processor; engine.dtype" in printed) == said

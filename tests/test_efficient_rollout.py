@@ -6,20 +6,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.claim_tests import cells_of
-from analysis.collect import Runs
-from analysis.decomposition import make_decomposition
-from analysis.quantities import ACCURACY, by_seed
-from analysis.reported import read_reported
-from analysis.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
-from redraft import stages
+from redraft.analysis.claims.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from redraft.analysis.claims.tests import cells_of
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import ACCURACY, by_seed
+from redraft.analysis.data.reported import read_reported
+from redraft.analysis.tables.decomposition import make_decomposition
+from redraft.cli import stages
 from redraft.config import Experiments, TableWithoutRuns
 from redraft.config.tables import DecodedModel
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
+from redraft.lab.selfspec import machine as sweep
 from redraft.selfspec.calibration import Calibration, read_calibration
 from redraft.selfspec.constants import read_model
-from redraft.train import sweep
 from tests.ar3po_runs import records
 from tests.selfspec import measurements
 

@@ -7,7 +7,7 @@ import pytest
 
 HANDLERS = """
 import atexit, logging, sys, threading, time
-from redraft.cli import main
+from redraft.cli.app import main
 def late():
     time.sleep(0.2)
     print("a thread")
@@ -53,5 +53,5 @@ def test_a_process_that_fails_ends_as_any_does(end, code, tmp_path):
 
 
 def test_a_call_within_a_process_leaves_it_its_end():
-    program = "from redraft.cli import main\ntry: main(['--version'])\nexcept SystemExit: pass\nraise SystemExit(4)"
+    program = "from redraft.cli.app import main\ntry: main(['--version'])\nexcept SystemExit: pass\nraise SystemExit(4)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 4

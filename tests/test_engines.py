@@ -11,12 +11,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from redraft.config.capability import Capability
 from redraft.config.reuse import RandomReuse, Speculative, Vanilla
 from redraft.config.trainer import InProcessEngine, VerlEngine
-from redraft.engines.torch_engine import TorchEngine
-from redraft.engines.vllm_engine import VLLMEngine
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.vllm.engine import VLLMEngine
 from redraft.errors import UserError
+from redraft.methods.strategies import strategy
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.noise import gumbel
-from redraft.rollout.strategies import strategy
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 from tests.groups import (
@@ -86,7 +86,7 @@ class VLLMWorld(TorchWorld):
     """One vLLM in this process, which takes over the policy of an epoch."""
 
     def __init__(self, policies, folder):
-        from redraft.engines.vllm_local import LocalVLLM
+        from redraft.engines.vllm.local import LocalVLLM
 
         super().__init__(policies)
         policies[0].save_pretrained(folder)

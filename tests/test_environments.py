@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from redraft.ops import provenance
+from redraft import provenance
 
 ROOT = Path(__file__).parents[1]
 ENVS = ROOT / "envs"

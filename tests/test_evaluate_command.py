@@ -12,13 +12,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from redraft.cli import main
+from redraft.cli.app import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
 from redraft.evaluate.asked import Asked, find_policy, plan, usual_backend
-from redraft.ops.gpus import VISIBLE
-from redraft.ops.locks import VARIABLE
+from redraft.ops.locking.gpus import VISIBLE
+from redraft.ops.locking.locks import VARIABLE
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from tests.checkout import called

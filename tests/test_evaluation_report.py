@@ -4,8 +4,8 @@ import math
 
 import pandas as pd
 
-from analysis.collect import Runs
-from analysis.evaluation import graders, summary
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.evaluation import graders, summary
 from redraft.files import write_json
 
 NOTHING = pd.DataFrame()

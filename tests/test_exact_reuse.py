@@ -4,11 +4,6 @@ import numpy as np
 import pytest
 import yaml
 
-from redraft.audit import samplers
-from redraft.audit.enumeration import Space
-from redraft.audit.goodness import LEVEL, POWER, draws_for, g_test, power
-from redraft.audit.models import ModelPolicy, drifting
-from redraft.audit.sampling import counts, last_visit
 from redraft.config import Experiments
 from redraft.config.capability import Capability
 from redraft.config.model import TinyModel
@@ -21,10 +16,15 @@ from redraft.config.reuse import (
     Vanilla,
     WeightedReuse,
 )
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
+from redraft.lab.audit import samplers
+from redraft.lab.audit.enumeration import Space
+from redraft.lab.audit.goodness import LEVEL, POWER, draws_for, g_test, power
+from redraft.lab.audit.models import ModelPolicy, drifting
+from redraft.lab.audit.sampling import counts, last_visit
+from redraft.methods.strategies.exact import is_renewed
 from redraft.rollout.engine import Gumbel
-from redraft.rollout.strategies.exact import is_renewed
 from redraft.rollout.types import Finish, Task
 from redraft.tasks.tokenizer import make_tokenizer
 from tests.groups import (

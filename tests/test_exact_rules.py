@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_laws
-from redraft.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
-from redraft.rollout.acceptance.block import BlockRule
-from redraft.rollout.acceptance.coupling import first_difference
-from redraft.rollout.acceptance.laws import Laws
-from redraft.rollout.acceptance.ratio import first_rejection
-from redraft.rollout.acceptance.residual import PublishedRule, ResidualRule
-from redraft.rollout.acceptance.rule import FromTheLeft, LongestPrefix
+from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_laws
+from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
+from redraft.methods.acceptance.block import BlockRule
+from redraft.methods.acceptance.coupling import first_difference
+from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.ratio import first_rejection
+from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
+from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
 from redraft.rollout.noise import gumbel
 
 SMALL = Space(vocabulary=3, longest=3)

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from redraft import cli
+from redraft.cli import app as cli
 from redraft.config import run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
-from redraft.ops.entries import latest
-from redraft.ops.lease import lease, take, took_part
-from redraft.rollout.schedule import ScheduleState
+from redraft.methods.schedule import ScheduleState
+from redraft.ops.locking.entries import latest
+from redraft.ops.locking.lease import lease, take, took_part
 from redraft.train import integrity
 from redraft.train.checkpoint import Checkpoints, State
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
 from redraft.train.verl.pickles import refuse_code
 from tests.test_lease import age, never, rewrite
 from tests.test_trainer import FILES, make_run, results, train
@@ -330,12 +330,12 @@ def test_a_full_disk_does_not_take_a_folder(disk):
 SIGNALLED = """
 import json, os, signal, sys
 from pathlib import Path
-from redraft.loading import loading
+from redraft.cli.loading import loading
 
 with loading():
     from redraft.config import Run, run_fingerprint
-    from redraft.ops.lease import lease
-    from redraft.train import local
+    from redraft.ops.locking.lease import lease
+    from redraft.train.local import trainer as local
     from transformers.models.qwen3 import modeling_qwen3
 
 def train(model, folder, run, name):

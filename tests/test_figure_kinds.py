@@ -9,12 +9,12 @@ import pytest
 from matplotlib import pyplot as plt
 from pydantic import ValidationError
 
-from analysis.collect import Runs
-from analysis.figure_data import coordinate, figure_data
-from analysis.figure_parts import absent
-from analysis.figures import plot
-from analysis.quantities import by_seed
-from analysis.rollouts import PROMPT_QUANTITIES, of_prompts
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import by_seed
+from redraft.analysis.data.rollouts import PROMPT_QUANTITIES, of_prompts
+from redraft.analysis.figures.drawing import plot
+from redraft.analysis.figures.parts import absent
+from redraft.analysis.figures.points import coordinate, figure_data
 from redraft.config import Cell, Figure
 from redraft.errors import UserError
 from redraft.layout import PUBLISHED

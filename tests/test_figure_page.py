@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.collect import Runs
-from analysis.figure_data import COLUMNS, FURTHER
-from analysis.figure_files import write_figures
-from analysis.figure_page import LIBRARY, figure_assets, figure_fragment, read_points
-from analysis.figure_parts import still_drawing
-from analysis.figures import draw
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.figures.drawing import draw
+from redraft.analysis.figures.files import write_figures
+from redraft.analysis.figures.page import LIBRARY, figure_assets, figure_fragment, read_points
+from redraft.analysis.figures.parts import still_drawing
+from redraft.analysis.figures.points import COLUMNS, FURTHER
 from redraft.config import Figure
 from redraft.layout import Layout
 

@@ -11,11 +11,11 @@ from matplotlib import pyplot as plt
 from matplotlib.path import Path as Outline
 from pydantic import ValidationError
 
-from analysis.collect import Runs
-from analysis.figure_data import figure_data, reported_bars
-from analysis.figure_parts import absent, whole_ticks, with_data
-from analysis.figures import draw, plot
-from analysis.quantities import by_seed, of_steps
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import by_seed, of_steps
+from redraft.analysis.figures.drawing import draw, plot
+from redraft.analysis.figures.parts import absent, whole_ticks, with_data
+from redraft.analysis.figures.points import figure_data, reported_bars
 from redraft.config import Experiments, Figure
 from redraft.config.figures import FigureFile
 

@@ -14,7 +14,7 @@ from redraft.config import site
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import CODE, FROZEN
-from redraft.ops import freeze
+from redraft.ops.workflow import freeze
 
 ROOT = Path(__file__).parents[1]
 # As the repository's Snakefile does it. `gate` holds the campaign where the test edits what the other two rules use:
@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 SNAKEFILE = """
 import os, sys
 from pathlib import Path
-sys.path[:0] = [f"{workflow.basedir}/src", workflow.basedir]
-from redraft.ops import freeze
+sys.path.insert(0, f"{workflow.basedir}/src")
+from redraft.ops.workflow import freeze
 if freeze.frozen(Path(workflow.basedir)):
     os.environ.update(freeze.environment(Path(workflow.basedir)))
 if workflow.is_main_process:
@@ -47,9 +47,9 @@ rule by_run:
 """
 JOB = """
 import json
-from analysis import MARK as analysis
+from redraft.analysis import MARK as analysis
 from redraft.errors import MARK as package
-from redraft.ops.freeze import frozen
+from redraft.ops.workflow.freeze import frozen
 from redraft.layout import code_root
 mark = (code_root() / "experiments/mark").read_text()
 print(json.dumps({"package": package, "analysis": analysis, "mark": mark, "code": frozen()["code"]}))
@@ -61,7 +61,7 @@ MARKED = ("src/redraft/errors.py", "analysis/__init__.py", "experiments/mark")
 def checkout(tmp_path):
     """A small repository with this one's packages."""
     for name in ("src", "analysis"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "experiments").mkdir()
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "jobs").mkdir()
@@ -144,7 +144,7 @@ def frozen(root):
 def test_a_copy_is_named_by_what_is_in_it(root):
     copy = frozen(root)
     assert copy.name == freeze.checkout_hash(root) == freeze.content_hash(copy) == freeze.frozen(copy)["code"]
-    assert (copy / "src/redraft/ops/freeze.py").read_bytes() == Path(freeze.__file__).read_bytes()
+    assert (copy / "src/redraft/ops/workflow/freeze.py").read_bytes() == Path(freeze.__file__).read_bytes()
     assert (copy / "experiments/presets/smoke.yaml").read_text() == "name: smoke\n"
     assert not list(copy.rglob("__pycache__"))
     assert frozen(root) == copy
@@ -201,10 +201,13 @@ def test_packages_come_from_the_copy_and_not_from_the_installed_checkout(root, m
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     copy = frozen(root)
     variables = freeze.environment(copy)
-    code = "import redraft.cli, analysis.cost; print(redraft.cli.__file__, analysis.cost.__file__)"
+    code = "import redraft.cli.app as app, redraft.analysis.cost as cost; print(app.__file__, cost.__file__)"
     result = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, cwd="/", capture_output=True,
                             text=True, check=True)  # fmt: skip
-    assert result.stdout.split() == [str(copy / "src/redraft/cli.py"), str(copy / "analysis/cost.py")]
+    assert result.stdout.split() == [
+        str(copy / "src/redraft/cli/app.py"),
+        str(copy / "src/redraft/analysis/cost/__init__.py"),
+    ]
     monkeypatch.setenv("PYTHONPATH", variables["PYTHONPATH"])
     assert freeze.environment(copy) == variables
 

@@ -7,7 +7,7 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from redraft import stages
+from redraft.cli import stages
 from redraft.config import ArithmeticProblems, Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
@@ -16,7 +16,7 @@ from redraft.evaluate.asked import Asked, plan
 from redraft.evaluate.command import evaluate
 from redraft.evaluate.generate import generate
 from redraft.evaluate.parts import SCHEMA, WHOLE, Parts
-from redraft.ops.lease import EVALUATION, LeaseLost, lease
+from redraft.ops.locking.lease import EVALUATION, LeaseLost, lease
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models

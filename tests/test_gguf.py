@@ -12,14 +12,15 @@ import transformers
 import yaml
 from pydantic import ValidationError
 
-from redraft import stages
+from redraft.cli import stages
 from redraft.config import Experiments, GgufModel
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout.engine import Inversion
 from redraft.tasks.prompts import encode
-from redraft.train import gguf, models, packages
+from redraft.train import models
+from redraft.train.pretrained import gguf, packages
 from tests import gguf_files
 from tests.checkout import copy_to
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from redraft.errors import UserError
-from redraft.train.gguf import check_fields, corrected
+from redraft.train.pretrained.gguf import check_fields, corrected
 from tests.gguf_files import MERGES, TEMPLATE, TOKENS
 
 FILE = Path("small.gguf")

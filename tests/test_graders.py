@@ -14,9 +14,9 @@ import pytest
 
 from redraft.rollout.types import Finish, Rollout
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train import grading
-from redraft.train.grading import Graders
-from redraft.train.local import LocalTrainer
+from redraft.train.local import grading
+from redraft.train.local.grading import Graders
+from redraft.train.local.trainer import LocalTrainer
 from tests.test_trainer import make_run
 
 TOKENIZER = make_tokenizer()
@@ -221,7 +221,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from redraft.config import Run
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
 
 def kill(done, *_):
     print("stepped", flush=True)
@@ -259,8 +259,8 @@ def test_no_process_is_left_behind_by_a_trainer_that_was_killed(name, tiny_model
 
 TERMINATED = """
 import asyncio, collections, os, signal, sys, time
-from redraft.ops.termination import exit_on_sigterm
-from redraft.train.grading import Graders
+from redraft.ops.locking.termination import exit_on_sigterm
+from redraft.train.local.grading import Graders
 
 class Waiters(collections.deque):
     def remove(self, waiter):

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from redraft.engines import laws
-from redraft.engines.head import Head, hidden_states, refuse_other_heads
+from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 
 VOCABULARY = 19

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from redraft import cli
+from redraft.cli import app as cli
 from redraft.config import Experiments, HyperparameterFile, Trainer, run_fingerprint
 from redraft.config.experiment import FIRST_DEFAULTS
 from redraft.errors import UserError

@@ -8,18 +8,18 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from redraft.audit import laboratory
-from redraft.audit.bandit import Bandit, Coupled, Softmax, Verified, trained
-from redraft.audit.enumeration import Policy, Space, distance, over_visits
-from redraft.audit.laboratory import RULES, STALE, WHOLE, sources
-from redraft.audit.numbers import Fresh, Shared
-from redraft.audit.rules import EXACT
-from redraft.audit.visits import Chain, shared_numbers
-from redraft.rollout.acceptance.block import BlockRule
-from redraft.rollout.acceptance.laws import Laws
-from redraft.rollout.acceptance.random_cut import RandomCut, random_rejection
-from redraft.rollout.acceptance.residual import PublishedRule, ResidualRule
-from redraft.rollout.acceptance.rule import FromTheLeft, LongestPrefix
+from redraft.lab.audit import laboratory
+from redraft.lab.audit.bandit import Bandit, Coupled, Softmax, Verified, trained
+from redraft.lab.audit.enumeration import Policy, Space, distance, over_visits
+from redraft.lab.audit.laboratory import RULES, STALE, WHOLE, sources
+from redraft.lab.audit.numbers import Fresh, Shared
+from redraft.lab.audit.rules import EXACT
+from redraft.lab.audit.visits import Chain, shared_numbers
+from redraft.methods.acceptance.block import BlockRule
+from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.random_cut import RandomCut, random_rejection
+from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
+from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
 
 SPACE = Space(vocabulary=3, longest=2)
 POLICIES = [Policy(SPACE, 0, number, 0.6) for number in range(1, 5)]

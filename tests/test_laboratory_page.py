@@ -11,18 +11,18 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.collect import Runs
-from analysis.pages import laboratory, multiples
-from analysis.pages.by_rule import rule_of
-from analysis.pages.multiples import Panel, style, ticks
-from analysis.pages.part import listed, marked
-from analysis.pages.site import write_report
-from redraft.audit import laboratory as laws
-from redraft.audit.enumeration import Space
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.pages import laboratory, multiples
+from redraft.analysis.pages.by_rule import rule_of
+from redraft.analysis.pages.multiples import Panel, style, ticks
+from redraft.analysis.pages.part import listed, marked
+from redraft.analysis.pages.site import write_report
 from redraft.config import Experiments
 from redraft.config.reuse import BlockReuse, OneHotReuse, ReleaseVariant, ResidualReuse, Speculative, Vanilla
 from redraft.errors import UserError
 from redraft.files import write_json
+from redraft.lab.audit import laboratory as laws
+from redraft.lab.audit.enumeration import Space
 from redraft.layout import Layout
 from tests.browser import dom
 from tests.checkout import copy_to, snakemake

@@ -13,11 +13,11 @@ import torch
 from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Vanilla
 from redraft.config.reuse import WeightedReuse
 from redraft.errors import UserError
-from redraft.rollout.strategies.staged import REPLAYS
+from redraft.methods.strategies.staged import REPLAYS
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.learner import Learner
+from redraft.train.local.learner import Learner
 from redraft.train.stages import StageClock
 from tests.trainers import make_trainer
 

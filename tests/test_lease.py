@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redraft.errors import UserError
-from redraft.ops import entries
-from redraft.ops import lease as leases
-from redraft.ops import owner as owners
-from redraft.ops import slurm as slurm_queue
-from redraft.ops.entries import history, latest
-from redraft.ops.lease import LeaseLost, check_held, lease, take, took_part
+from redraft.ops.locking import entries
+from redraft.ops.locking import lease as leases
+from redraft.ops.locking import owner as owners
+from redraft.ops.locking.entries import history, latest
+from redraft.ops.locking.lease import LeaseLost, check_held, lease, take, took_part
+from redraft.ops.slurm import jobs as slurm_queue
 
 HOLDER = """
 import sys
 from pathlib import Path
-from redraft.ops.lease import lease
+from redraft.ops.locking.lease import lease
 with lease(Path(sys.argv[1]), "run", Path("log.txt")):
     print("held", flush=True)
     sys.stdin.read()

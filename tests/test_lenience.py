@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from redraft.config.reuse import AdaptiveReuse, WeightedReuse
 from redraft.files import read_json_lines
-from redraft.rollout.lenience import lenient, next_lenience
+from redraft.methods.lenience_controller import lenient, next_lenience
 from redraft.rollout.types import Task
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
 from tests.test_trainer import first_steps, make_run, train
 
 HELD = AdaptiveReuse(budget=0.02, gain=0.25)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from redraft.loading import loading
+from redraft.cli.loading import loading
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from redraft.engines.loop import IDLE_TURNS, Outside, run_to_end
+from redraft.engines.torch.loop import IDLE_TURNS, Outside, run_to_end
 
 
 class Engine:

@@ -10,7 +10,7 @@ from verl.trainer.ppo import core_algos
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, RLOO, Overlong
 from redraft.rollout.types import Finish, Rollout
-from redraft.train.batch import Batch
+from redraft.train.local.batch import Batch
 from redraft.train.losses import PolicyLoss, advantages, shaped, value_loss
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]

@@ -7,7 +7,7 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from redraft import stages
+from redraft.cli import stages
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from redraft.train.models import stop_tokens

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from redraft.engines.sampling import gumbel as gumbel_of_torch
-from redraft.engines.sampling import keys_of
+from redraft.engines.torch.sampling import gumbel as gumbel_of_torch
+from redraft.engines.torch.sampling import keys_of
 from redraft.rollout.noise import BITS, _mixed, gumbel, hashed, signed
 
 UNLIKELY = 1e-4
@@ -81,7 +81,7 @@ def test_noise_is_finite_at_both_ends(monkeypatch):
     """Uniforms of 0 and 1 would give infinite noise."""
     ends = np.array([0, 2**BITS - 1])
     monkeypatch.setattr("redraft.rollout.noise.hashed", lambda *_: ends)
-    monkeypatch.setattr("redraft.engines.sampling.hashed", lambda *_: torch.tensor(ends))
+    monkeypatch.setattr("redraft.engines.torch.sampling.hashed", lambda *_: torch.tensor(ends))
     low, high = gumbel(0, np.zeros(1), np.zeros(1))
     assert -4 < low < -3
     assert 36 < high < 37

@@ -10,22 +10,22 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis import render
-from analysis.claims import judge
-from analysis.collect import Runs
-from analysis.columns import expand
-from analysis.family import family_of
-from analysis.figures import draw, plot
-from analysis.lines import Line, Source
-from analysis.main_result import read_table
-from analysis.measure import _without_first_epoch
-from analysis.pages.claims import counts
-from analysis.panels import plt
-from analysis.reported import no_reported, read_reported
-from analysis.statistics import Family, corrected, estimate
-from analysis.table_files import _write_table
-from analysis.tables import cells_of, comparisons, make_table
-from analysis.verdicts import INCONCLUSIVE, MISSING, UNEVEN
+from redraft.analysis.claims.family import family_of
+from redraft.analysis.claims.verdicts import judge
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.reported import no_reported, read_reported
+from redraft.analysis.data.statistics import Family, corrected, estimate
+from redraft.analysis.figures.drawing import draw, plot
+from redraft.analysis.figures.panels import plt
+from redraft.analysis.pages.claims import counts
+from redraft.analysis.tables import render
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.comparison import cells_of, comparisons, make_table
+from redraft.analysis.tables.files import _write_table
+from redraft.analysis.tables.lines import Line, Source
+from redraft.analysis.tables.main_result import read_table
+from redraft.analysis.tables.measure import _without_first_epoch
+from redraft.analysis.tables.verdicts import INCONCLUSIVE, MISSING, UNEVEN
 from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
 from redraft.config.tables import TableFile, TargetTable

@@ -9,7 +9,7 @@ import re
 import pandas as pd
 import pytest
 
-from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED
 from redraft.config import Experiments
 from redraft.files import read_json, read_json_lines
 from redraft.layout import Layout

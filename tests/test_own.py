@@ -6,17 +6,17 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.collect import Runs
-from analysis.lines import Source
-from analysis.reported import no_reported
-from analysis.tables import make_table
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.reported import no_reported
+from redraft.analysis.tables.comparison import make_table
+from redraft.analysis.tables.lines import Source
 from redraft.config import Experiments, id_of, own, run_fingerprint, variants
 from redraft.config.cell import CellFile
 from redraft.config.schema import _reference
 from redraft.errors import UserError
 from redraft.layout import Layout
-from redraft.ops import freeze
-from redraft.ops.status import status
+from redraft.ops.workflow import freeze
+from redraft.ops.workflow.status import status
 
 ROOT = Path(__file__).parents[1]
 BASE = "spec_rl/grpo-spec-l0.5"
@@ -354,7 +354,7 @@ def test_tables_stand_in_one_place(folder):
 
 
 def test_commands_take_a_file(folder, monkeypatch, capsys):
-    from redraft.cli import main
+    from redraft.cli.app import main
 
     cells_file(folder)
     monkeypatch.chdir(folder)
@@ -450,7 +450,7 @@ def test_no_fingerprint_changes_by_a_file_of_ones_own(folder):
 
 
 def test_status_and_cost_know_it(folder):
-    from analysis.cost import wanted
+    from redraft.analysis.cost.campaign import wanted
 
     keep(folder, *SETTINGS)
     experiments = Experiments(folder)
@@ -508,7 +508,7 @@ def test_one_papers_mistake_leaves_the_others_alone(folder):
 
 
 def test_list_names_the_rest_and_ends_with_the_mistake(folder, monkeypatch, capsys):
-    from redraft.cli import main
+    from redraft.cli.app import main
 
     break_paper(folder)
     monkeypatch.chdir(folder)

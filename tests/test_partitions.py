@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from redraft.errors import UserError
-from redraft.ops import slurm_waiting
-from redraft.ops.partitions import KEYS, Ask, Nodes, Partition, in_words, parse_gpus, parse_partitions
-from redraft.ops.slurm_requests import ask_of, check_requests, largest, refusal
-from redraft.ops.slurm_waiting import NEVER, SET_BY, Queue
-from redraft.ops.supply import LOCAL, lift_rate_limit, limit_local_jobs
+from redraft.ops.slurm import waiting as slurm_waiting
+from redraft.ops.slurm.partitions import KEYS, Ask, Nodes, Partition, in_words, parse_gpus, parse_partitions
+from redraft.ops.slurm.requests import ask_of, check_requests, largest, refusal
+from redraft.ops.slurm.waiting import NEVER, SET_BY, Queue
+from redraft.ops.workflow.supply import LOCAL, lift_rate_limit, limit_local_jobs
 
 DATA = Path(__file__).parent / "data/slurm"
 SITE = Path("profiles/slurm/site.yaml")
@@ -152,7 +152,7 @@ def test_what_a_job_asks_for_are_its_resources():
 
 def test_only_jobs_that_are_submitted_to_slurm_are_checked(monkeypatch):
     asked = []
-    monkeypatch.setattr("redraft.ops.slurm_requests.partitions", lambda: asked.append(1) or TEST)
+    monkeypatch.setattr("redraft.ops.slurm.requests.partitions", lambda: asked.append(1) or TEST)
     wide = a_job("train", runtime=90)
     check_requests(a_workflow(wide), {"train": "train"}, SITE)
     assert not asked, "no Slurm"

@@ -5,11 +5,11 @@ import itertools
 import pytest
 import torch
 
-from redraft.engines.passes import throughput, timed_passes
-from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.engines.torch.passes import throughput, timed_passes
+from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.errors import UserError
-from redraft.selfspec.sweep import DRAFT, TARGET, VERIFY, read_sweep, write_sweep
-from redraft.train.sweep import measure
+from redraft.lab.selfspec.machine import measure
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, read_sweep, write_sweep
 from tests.test_torch_engine import make_model
 
 
@@ -57,6 +57,6 @@ def test_a_model_without_room_for_two_lengths_is_refused(tiny_model):
 
 def test_throughput_is_of_products_of_matrices(monkeypatch):
     readings = iter(range(100))
-    monkeypatch.setattr("redraft.engines.passes.now", lambda device: float(next(readings)))
-    monkeypatch.setattr("redraft.engines.passes.PRODUCT", {"cpu": 8})
+    monkeypatch.setattr("redraft.engines.torch.passes.now", lambda device: float(next(readings)))
+    monkeypatch.setattr("redraft.engines.torch.passes.PRODUCT", {"cpu": 8})
     assert throughput(torch.device("cpu"), torch.float32) == 2 * 8**3, "8 x 8 matrices in a second"

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from redraft.cli import main
+from redraft.cli.app import main
 from redraft.config import Run, TinyModel
 from redraft.config.algorithm import GRPO
 from redraft.config.data import ProblemFile
@@ -21,14 +21,14 @@ from redraft.config.schedule import Epochs
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.files import sha256
-from redraft.ops.provenance import write_manifest
-from redraft.predict import laboratory
-from redraft.predict.drafts import read_file
-from redraft.predict.laboratory import measured
-from redraft.predict.runs import SavedRun, open_run
+from redraft.lab.predict import laboratory
+from redraft.lab.predict.drafts import read_file
+from redraft.lab.predict.laboratory import measured
+from redraft.lab.predict.runs import SavedRun, open_run
+from redraft.provenance import write_manifest
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
 from tests.trainers import make_trainer
 
 VOCABULARY = len(make_tokenizer())

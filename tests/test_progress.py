@@ -16,9 +16,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_redraft as plugin
 from redraft.config import Experiments
-from redraft.ops import pace, usage
-from redraft.ops.campaign import SECONDS, plan, priors, taken
-from redraft.ops.time_left import Durations, Job, Left, Plan, left, makespan
+from redraft.ops.workflow import pace, usage
+from redraft.ops.workflow.campaign import SECONDS, plan, priors, taken
+from redraft.ops.workflow.time_left import Durations, Job, Left, Plan, left, makespan
 
 ROOT = Path(__file__).parents[1]
 CORE = (("cores", 1),)
@@ -349,7 +349,7 @@ def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch
 BUSY = "import time\nwhile time.process_time() < {}: pass"
 CALL = f"""
 import subprocess, sys
-from redraft.ops.usage import processor_seconds, wall_seconds
+from redraft.ops.workflow.usage import processor_seconds, wall_seconds
 before = processor_seconds()
 inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 subprocess.run([sys.executable, "-c", inner, {BUSY.format(0.6)!r}])

@@ -14,7 +14,7 @@ import pytest
 import typer
 import yaml
 
-from redraft.cli import app
+from redraft.cli.app import app
 from redraft.config import Experiments, Preset
 from redraft.config.read import parse
 from redraft.config.site import Site

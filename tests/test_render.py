@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from analysis import render
-from analysis.columns import expand
-from analysis.sparklines import HEIGHT, MARGIN, WIDTH, trajectories
-from analysis.speedups import KINDS
-from analysis.tables import COLUMNS
+from redraft.analysis.data.speedups import KINDS
+from redraft.analysis.tables import render
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.comparison import COLUMNS
+from redraft.analysis.tables.sparklines import HEIGHT, MARGIN, WIDTH, trajectories
 from redraft.config import CellTable, Column, Experiments, Row, StepTable, TableWithoutRuns
 
 ROOT = Path(__file__).parents[1]

@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis import case_studies, stages
-from analysis.claims import quantities_of
-from analysis.collect import Runs
-from analysis.figure_files import write_figures
-from analysis.pages.paper import Paper
-from analysis.table_files import write_tables
-from analysis.words import in_words
+from redraft.analysis import stages
+from redraft.analysis.claims.verdicts import quantities_of
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.words import in_words
+from redraft.analysis.figures.files import write_figures
+from redraft.analysis.pages import case_studies
+from redraft.analysis.pages.paper import Paper
+from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
 from redraft.files import read_json, write_json
 from redraft.layout import Layout

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.pages.forest import _axis, claim_plot, headline_plot
-from analysis.pages.headline import Point, interval, number, points, said
-from analysis.timing import Agreement
+from redraft.analysis.data.timing import Agreement
+from redraft.analysis.pages.forest import _axis, claim_plot, headline_plot
+from redraft.analysis.pages.headline import Point, interval, number, points, said
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
@@ -160,7 +160,7 @@ def test_a_headline_of_a_table_that_is_not_there_is_refused():
 
 def test_every_paper_has_headlines_that_its_tables_can_show():
     """Cell and column are those of the named table at the tiny scale, so that a typo does not read as not run."""
-    from analysis.columns import expand
+    from redraft.analysis.tables.columns import expand
 
     experiments = Experiments()
     for paper in experiments.papers:

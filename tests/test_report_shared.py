@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.pages import outcome
-from analysis.pages.share import share
+from redraft.analysis.pages import outcome
+from redraft.analysis.pages.share import share
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
@@ -73,7 +73,7 @@ def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
 
 
 def test_claims_against_the_papers_own_tables_need_no_run(capsys, tmp_path, monkeypatch):
-    from redraft.cli import main
+    from redraft.cli.app import main
 
     monkeypatch.setenv("REDRAFT_CODE", str(ROOT))
     monkeypatch.chdir(tmp_path)

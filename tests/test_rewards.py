@@ -12,7 +12,7 @@ from redraft.config.trainer import Reward
 from redraft.rollout.types import Finish, Rollout
 from redraft.tasks import rewards
 from redraft.tasks.rewards import REWARDS, rewards_of
-from redraft.train.grading import Graders
+from redraft.train.local.grading import Graders
 
 LAST_BOX, BOXED_OR_NUMERIC, RELEASE = "last_box", "boxed_or_numeric", "release"
 

@@ -7,12 +7,12 @@ import pytest
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.colors import to_rgba
 
-from analysis.panels import plt
-from analysis.roofline import draw_roofline, plot_roofline
-from analysis.roofline_panel import SWITCH
-from analysis.roofline_points import BORDER
+from redraft.analysis.figures.panels import plt
+from redraft.analysis.figures.roofline import draw_roofline, plot_roofline
+from redraft.analysis.figures.roofline_panel import SWITCH
+from redraft.analysis.figures.roofline_points import BORDER
+from redraft.lab.selfspec.sweep import read_sweep, write_sweep
 from redraft.selfspec.roofline import block_seconds, boundary, speedup, target_seconds
-from redraft.selfspec.sweep import read_sweep, write_sweep
 from tests.selfspec import BATCHES, LENGTHS, QWEN, measurements
 
 SLOWER = replace(QWEN, verify_overhead=3 * QWEN.verify_overhead)

@@ -9,22 +9,22 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis import roofline_points
-from analysis.collect import Runs
-from analysis.figure_data import AUTHORS_SWEEP, figure_data, published_rooflines
-from analysis.figure_files import write_figures
-from analysis.figure_page import figure_fragment
-from analysis.figure_parts import absent
-from analysis.figures import plot
-from analysis.panels import plt
-from analysis.roofline_points import BOUNDARY, MEASURED, PREDICTED, agreement_note
 from benchmarks.self_speculation import FOLDER, SOURCE, SWEEP
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.figures import roofline_points
+from redraft.analysis.figures.drawing import plot
+from redraft.analysis.figures.files import write_figures
+from redraft.analysis.figures.page import figure_fragment
+from redraft.analysis.figures.panels import plt
+from redraft.analysis.figures.parts import absent
+from redraft.analysis.figures.points import AUTHORS_SWEEP, figure_data, published_rooflines
+from redraft.analysis.figures.roofline_points import BOUNDARY, MEASURED, PREDICTED, agreement_note
 from redraft.config import Experiments, Figure
 from redraft.errors import UserError
+from redraft.lab.selfspec.sweep import write_sweep
 from redraft.layout import PUBLISHED, Layout
 from redraft.published import check_published
 from redraft.selfspec.roofline import block_seconds, boundary, speedup, target_seconds
-from redraft.selfspec.sweep import write_sweep
 from tests.selfspec import BATCHES, DATA, LENGTHS, QWEN, measurements, needs_data
 
 ROOT = Path(__file__).parents[1]

@@ -8,11 +8,13 @@ import torch
 import transformers
 
 from redraft.config import GRPO, PPO
-from redraft.engines.kv_cache import SlotCache
+from redraft.engines.torch.kv_cache import SlotCache
 from redraft.errors import UserError
-from redraft.train import local, models, room
-from redraft.train.learner import Learner
-from redraft.train.precision import computing_in
+from redraft.train import models
+from redraft.train.local import trainer as local
+from redraft.train.local.learner import Learner
+from redraft.train.pretrained import memory as room
+from redraft.train.pretrained.precision import computing_in
 from tests.test_trainer import LIMIT, make_run, train
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.engines.rows import Decoding, Row, Rows
+from redraft.engines.torch.rows import Decoding, Row, Rows
 from redraft.rollout.engine import Inversion
 
 COUNT, LENGTH, WIDTH = 8, 40, 6

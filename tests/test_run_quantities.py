@@ -6,8 +6,8 @@ import statistics
 import pandas as pd
 import pytest
 
-from analysis.collect import Runs
-from analysis.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.errors import UserError
 from redraft.train.stages import StageClock

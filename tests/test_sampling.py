@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.engines import sampling
-from redraft.engines.sampling import log_probs_of
+from redraft.engines.torch import sampling
+from redraft.engines.torch.sampling import log_probs_of
 
 PROBABILITIES = [0.05, 0.5, 0.0, 0.15, 0.3]
 GRID = 20_000

@@ -19,7 +19,7 @@ from redraft.config import (
     Vanilla,
 )
 from redraft.errors import UserError
-from redraft.rollout.schedule import ScheduleState, schedule
+from redraft.methods.schedule import ScheduleState, schedule
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from snakemake.utils import format as shell_text
 
-from redraft.cli import main
+from redraft.cli.app import main
 from redraft.config import Experiments
 from redraft.config.base import Label, Name, PaperName, WordyName
 from redraft.config.data import HubProblems
@@ -322,10 +322,10 @@ def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_has
     import torch
 
     from redraft.config.reuse import Retention
+    from redraft.methods.schedule import ScheduleState
     from redraft.rollout.memory import Memory
-    from redraft.rollout.schedule import ScheduleState
     from redraft.train.checkpoint import Checkpoints, State
-    from redraft.train.tensors import save_parts
+    from redraft.train.local.tensors import save_parts
 
     content, harm = bomb
     parts, checkpoints = {"actor": torch.nn.Linear(2, 2)}, Checkpoints(tmp_path / "run", "run", {})
@@ -343,7 +343,7 @@ def read(checkpoints, parts):
     """All that a trainer and its schedule read of a checkpoint."""
     from redraft.config.reuse import Retention
     from redraft.rollout.memory import Memory
-    from redraft.train.tensors import restore_parts
+    from redraft.train.local.tensors import restore_parts
 
     folder, _ = checkpoints.latest(hashes=True)
     restore_parts(folder, parts)

@@ -13,9 +13,9 @@ from scipy import stats
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from redraft.config.decoding import BLOCK_STARTS
-from redraft.engines.drafter import QuantisedDrafter
-from redraft.engines.self_speculation import Fixed, SelfSpeculativeEngine, Speculated
-from redraft.engines.speculation import agree, keep
+from redraft.engines.torch.drafter import QuantisedDrafter
+from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine, Speculated
+from redraft.engines.torch.speculation import agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.noise import hashed, uniform
@@ -234,7 +234,7 @@ def test_the_test_sees_tokens_that_are_kept_too_often(monkeypatch):
     def lenient(policy, drafter, proposals, chances, draws):
         return keep(policy, drafter, proposals, chances * 0.5, draws)
 
-    monkeypatch.setattr("redraft.engines.self_speculation.keep", lenient)
+    monkeypatch.setattr("redraft.engines.torch.self_speculation.keep", lenient)
     model = small_model()
     assert goodness(model, speculating(model, 2, bits=2, max_rows=64)) < 1e-6
 
@@ -340,7 +340,7 @@ def test_the_policy_computes_with_its_own_weights_before_and_after(qwen3):
 
 def test_quantisation_is_timed_by_the_clock_of_all_stages(qwen3, monkeypatch):
     drafter, times = QuantisedDrafter(qwen3), iter([10.0, 12.5])
-    monkeypatch.setattr("redraft.engines.drafter.now", lambda device: next(times))
+    monkeypatch.setattr("redraft.engines.torch.drafter.now", lambda device: next(times))
     drafter.refresh()
     assert drafter.seconds == 2.5
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from benchmarks.self_speculation import CONFIGURATIONS
-from redraft.cli import main
+from redraft.cli.app import main
+from redraft.lab.selfspec.measured import measured_acceptance
+from redraft.lab.selfspec.sweep import write_sweep
 from redraft.selfspec.calibration import read_calibration, write_calibration
-from redraft.selfspec.measured import measured_acceptance
 from redraft.selfspec.roofline import block_efficiency
-from redraft.selfspec.sweep import write_sweep
 from tests.selfspec import QWEN, measurements
 
 LENGTHS = "0:100,50:600,99:2500,100:6000"

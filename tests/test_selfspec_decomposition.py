@@ -2,10 +2,10 @@
 
 import pytest
 
-from analysis.decomposition import PARTS
 from benchmarks.self_speculation import MODELS
+from redraft.analysis.tables.decomposition import PARTS
+from redraft.lab.selfspec.decomposition import decode_shares
 from redraft.selfspec.constants import ModelConstants
-from redraft.selfspec.decomposition import decode_shares
 
 SMALL = ModelConstants(
     hidden=4, layers=2, heads=3, kv_heads=1, head_dim=2, intermediate=5, vocabulary=10, tied=True

@@ -10,13 +10,13 @@ from scipy.optimize import OptimizeResult
 from benchmarks.self_speculation import CONFIGURATIONS, PEAK_BANDWIDTH, RELEASED, SWEEP, TFLOPS
 from redraft.errors import UserError
 from redraft.files import read_json
-from redraft.selfspec import fit as fits
+from redraft.lab.selfspec import fit as fits
+from redraft.lab.selfspec.fit import agreement, fit, ranges_of_device, ranges_of_sweep
+from redraft.lab.selfspec.report import parameters
+from redraft.lab.selfspec.sweep import VERIFY, make_sweep, read_sweep
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.constants import model_constants
-from redraft.selfspec.fit import agreement, fit, ranges_of_device, ranges_of_sweep
-from redraft.selfspec.report import parameters
 from redraft.selfspec.roofline import block_seconds, target_seconds
-from redraft.selfspec.sweep import VERIFY, make_sweep, read_sweep
 from tests.selfspec import BATCHES, CALIBRATIONS, DATA, GAMMAS, LENGTHS, QWEN, measurements, needs_data
 
 FITTED = ("bandwidth", "kv_bytes", "draft_factor", "target_overhead", "draft_overhead", "verify_overhead")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.cli import main
-from redraft.engines.self_speculation import SelfSpeculativeEngine
+from redraft.cli.app import main
+from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 from redraft.errors import UserError
+from redraft.lab.selfspec.replay import Rollout, read_rollouts, replay
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.selfspec.calibration import write_calibration
 from redraft.selfspec.controller import Control
 from redraft.selfspec.draft_length import Ladder
-from redraft.selfspec.replay import Rollout, read_rollouts, replay
 from redraft.selfspec.roofline import block_efficiency
 from redraft.selfspec.toggle import Roofline, Threshold
 from redraft.selfspec.trace import Stretch, extend, passes_of

@@ -18,10 +18,8 @@ from benchmarks.self_speculation import (
     table_2,
 )
 from redraft.errors import UserError
-from redraft.selfspec.draft_length import Ladder
-from redraft.selfspec.lengths import Quantiles, parse_quantiles, read_lengths
-from redraft.selfspec.roofline import block_efficiency, block_seconds, boundary, target_seconds
-from redraft.selfspec.simulate import (
+from redraft.lab.selfspec.lengths import Quantiles, parse_quantiles, read_lengths
+from redraft.lab.selfspec.simulate import (
     MODES,
     Acceptance,
     Engine,
@@ -29,6 +27,8 @@ from redraft.selfspec.simulate import (
     simulate_rollout,
     simulate_training,
 )
+from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.roofline import block_efficiency, block_seconds, boundary, target_seconds
 from redraft.selfspec.toggle import OFF, Roofline, Threshold, Toggle
 from tests.selfspec import QWEN
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.self_speculation import SWEEP
 from redraft.errors import UserError
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, make_sweep, read_sweep, write_sweep
 from redraft.selfspec.roofline import draft_seconds, target_seconds, verify_seconds
-from redraft.selfspec.sweep import DRAFT, TARGET, VERIFY, make_sweep, read_sweep, write_sweep
 from tests.selfspec import BATCHES, DATA, GAMMAS, LENGTHS, QWEN, measurements, needs_data
 
 

@@ -7,16 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.collect import Runs
-from analysis.repeats import SPREAD, with_repeats
-from analysis.timing import first_epoch_agreement
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.repeats import SPREAD, with_repeats
+from redraft.analysis.data.timing import first_epoch_agreement
 from redraft.config import Speculative, Vanilla
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
-from redraft.ops.provenance import hashes
-from redraft.train.local import LocalTrainer
-from redraft.train.side_by_side import REPEATED, check_work, train_side_by_side
+from redraft.provenance import hashes
+from redraft.train.local.side_by_side import REPEATED, check_work, train_side_by_side
+from redraft.train.local.trainer import LocalTrainer
 from redraft.train.stages import STAGES
 from tests.test_trainer import STEPS, make_run, train
 

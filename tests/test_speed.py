@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from redraft.config import GRPO, InProcessEngine, ProblemFile, Run, Speed, TinyModel, Vanilla
 from redraft.errors import UserError
-from redraft.rollout.schedule import ScheduleState, schedule
+from redraft.methods.schedule import ScheduleState, schedule
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample
 from tests.trainers import make_trainer

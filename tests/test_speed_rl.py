@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.columns import expand
-from analysis.published import make_published
-from analysis.reported import read_reported
-from analysis.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from redraft.analysis.data.reported import read_reported
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.published import make_published
 from redraft.config import Experiments
 from redraft.layout import PUBLISHED
 from redraft.published import check_published, read_curve

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redraft import stages
+from redraft.cli import stages
 
 
 @pytest.mark.parametrize(

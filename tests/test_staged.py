@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.prompt_log import prompt_log
+from redraft.analysis.data.prompt_log import prompt_log
 from redraft.config import GRPO, Epochs, Speed, Staged, Vanilla
 from redraft.errors import UserError
+from redraft.methods.strategies import strategy
 from redraft.rollout.memory import Memory
-from redraft.rollout.strategies import strategy
 from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train.losses import advantages
 from redraft.train.records import save_groups_of_step

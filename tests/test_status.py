@@ -12,9 +12,9 @@ from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
-from redraft.ops.entries import latest
-from redraft.ops.lease import EVALUATION, lease, take
-from redraft.ops.status import STATES, RunStatus, run_status, status, text
+from redraft.ops.locking.entries import latest
+from redraft.ops.locking.lease import EVALUATION, lease, take
+from redraft.ops.workflow.status import STATES, RunStatus, run_status, status, text
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -40,7 +40,7 @@ def records(folder, count):
 
 def killed(folder, run=FINGERPRINT):
     """Have a process take the folder and die."""
-    code = "import os, sys; from pathlib import Path; from redraft.ops.lease import take; " \
+    code = "import os, sys; from pathlib import Path; from redraft.ops.locking.lease import take; " \
            "take(Path(sys.argv[1]), sys.argv[2]); os.kill(os.getpid(), 9)"  # fmt: skip
     subprocess.run([sys.executable, "-c", code, str(folder), run], check=False)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from redraft.config.reuse import DelayedReuse, RandomReuse, Speculative
-from redraft.rollout.strategies import reuse, strategy, tools
+from redraft.methods.strategies import reuse, strategy, tools
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Sample
 from tests.groups import (

@@ -11,17 +11,17 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from analysis import render
-from analysis.budgets import verdicts
-from analysis.collect import Runs
-from analysis.columns import expand
-from analysis.lines import Source
-from analysis.published import columns_of, make_published
-from analysis.quantities import by_seed, over_time
-from analysis.reported import ReportedTable, match_of, no_reported
-from analysis.statistics import estimate
-from analysis.tables import make_table
-from analysis.verdicts import verdict
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import by_seed, over_time
+from redraft.analysis.data.reported import ReportedTable, match_of, no_reported
+from redraft.analysis.data.statistics import estimate
+from redraft.analysis.tables import render
+from redraft.analysis.tables.budgets import verdicts
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.comparison import make_table
+from redraft.analysis.tables.lines import Source
+from redraft.analysis.tables.published import columns_of, make_published
+from redraft.analysis.tables.verdicts import verdict
 from redraft.config import BudgetTable, CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
 from redraft.config.figures import FigureFile
 from redraft.config.tables import Row, TableFile

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import render, render_reported
-from analysis.collect import Runs
-from analysis.columns import expand
-from analysis.counterparts import NO_ROW, without_counterpart
-from analysis.lines import Source, lines_of
-from analysis.quantities import STAGES, by_seed, noise_by_seed
-from analysis.reported import no_reported
-from analysis.reported import read_reported as read
-from analysis.speedups import KINDS, Times, of_reported, reported_speedups
-from analysis.statistics import corrected, estimate, noise_floor
-from analysis.tables import make_table
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import STAGES, by_seed, noise_by_seed
+from redraft.analysis.data.reported import no_reported
+from redraft.analysis.data.reported import read_reported as read
+from redraft.analysis.data.speedups import KINDS, Times, of_reported, reported_speedups
+from redraft.analysis.data.statistics import corrected, estimate, noise_floor
+from redraft.analysis.tables import render, render_reported
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.comparison import make_table
+from redraft.analysis.tables.counterparts import NO_ROW, without_counterpart
+from redraft.analysis.tables.lines import Source, lines_of
 from redraft.config import CellTable, Column, Experiments, Row
 from redraft.errors import UserError
 
@@ -516,7 +516,7 @@ def test_a_preset_without_the_model_is_the_reason(runs):
 
 
 def test_the_list_of_rows_without_a_counterpart_is_readable(runs):
-    from analysis.counterparts import summary
+    from redraft.analysis.tables.counterparts import summary
 
     reported = {16: read_reported(REPORTED, 16)}
     missing = without_counterpart({16: TABLES[16]}, source(runs), reported, SPEC)

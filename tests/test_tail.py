@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.engines.tail import Activity
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.tail import Activity
 from redraft.rollout.engine import Inversion
 
 NOTHING = np.zeros(0, dtype=np.int32)
@@ -45,7 +45,7 @@ async def decoding(engine, tokens):
 def clocked(engine, monkeypatch):
     """Let each pass over the model take a second by the engine's clock."""
     readings, forward = [0.0], engine._forward
-    monkeypatch.setattr("redraft.engines.torch_engine.now", lambda device: readings[0])
+    monkeypatch.setattr("redraft.engines.torch.engine.now", lambda device: readings[0])
 
     def timed(*arguments):
         readings[0] += 1.0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from redraft.train.tensors import restore_parts, save_parts
+from redraft.train.local.tensors import restore_parts, save_parts
 
 
 def parts_of(seed):

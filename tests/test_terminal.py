@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
+from redraft.cli.terminal import document, error_text, records, table
 from redraft.errors import UserError
-from redraft.terminal import document, error_text, records, table
 
 HEADER = ["cell", "owner", "steps"]
 ROWS = [["spec_rl/grpo", "a process on a node with a long name, and its Slurm job", "1/30"], ["b", "[8, 9]", "2,000"]]

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from redraft.ops.termination import exit_on_sigterm, unbroken
+from redraft.ops.locking.termination import exit_on_sigterm, unbroken
 
 
 def terminate():
@@ -71,8 +71,8 @@ def test_an_error_in_an_unbroken_block_is_the_cause_that_is_shown():
 
 IN_A_LOOP = """
 import asyncio, os, signal, sys
-from redraft.engines.loop import Outside, run_to_end
-from redraft.ops.termination import exit_on_sigterm, unbroken
+from redraft.engines.torch.loop import Outside, run_to_end
+from redraft.ops.locking.termination import exit_on_sigterm, unbroken
 
 turns, original = [0], asyncio.Handle._run
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from analysis.collect import Runs
-from analysis.timing import first_epoch_agreement
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.timing import first_epoch_agreement
 
 
 def runs(*lines):

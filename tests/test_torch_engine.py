@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from redraft.engines import laws
-from redraft.engines.loop import Outside
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.noise import gumbel
@@ -211,7 +211,7 @@ def test_only_scoring_takes_time_of_verification(qwen3, monkeypatch):
     """A pass over the model takes a second by this clock, whatever it is for."""
     readings, engine = [0.0], make_engine(qwen3)
     forward = engine._forward
-    monkeypatch.setattr("redraft.engines.torch_engine.now", lambda device: readings[0])
+    monkeypatch.setattr("redraft.engines.torch.engine.now", lambda device: readings[0])
 
     def timed(*arguments, **named):
         readings[0] += 1.0

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from redraft import stages
+from redraft.cli import stages
 from redraft.config import (
     DAPO,
     GRPO,
@@ -50,16 +50,16 @@ from redraft.config import (
     WeightedReuse,
     run_fingerprint,
 )
-from redraft.engines.clock import now
-from redraft.engines.quantise import round_to_nearest
+from redraft.engines.torch.clock import now
+from redraft.engines.torch.quantise import round_to_nearest
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout import storage
 from redraft.selfspec.calibration import write_calibration
 from redraft.train import models
-from redraft.train.campaign import Campaign
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
+from redraft.train.loop import Campaign
 from redraft.train.stages import STAGES, StageClock
 from tests.selfspec import QWEN
 from tests.trainers import make_trainer
@@ -241,7 +241,7 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
 
 def test_time_that_training_does_not_need_is_left_out(monkeypatch):
     clocked = [0.0]
-    monkeypatch.setattr("redraft.engines.clock.time.process_time", lambda: clocked[0])
+    monkeypatch.setattr("redraft.engines.torch.clock.time.process_time", lambda: clocked[0])
     clock = StageClock(partial(now, torch.device("cpu")))
     for block, seconds in ((clock.stage("reward"), 1.0), (clock.excluded(), 5.0), (clock.stage("reward"), 2.0)):
         with block:
@@ -269,8 +269,8 @@ def test_a_stage_ends_when_the_gpu_has_done_its_work(monkeypatch):
         clocked[0] += queued[0]
         queued[0] = 0.0
 
-    monkeypatch.setattr("redraft.engines.clock.time.perf_counter", lambda: clocked[0])
-    monkeypatch.setattr("redraft.engines.clock.torch.cuda.synchronize", synchronize)
+    monkeypatch.setattr("redraft.engines.torch.clock.time.perf_counter", lambda: clocked[0])
+    monkeypatch.setattr("redraft.engines.torch.clock.torch.cuda.synchronize", synchronize)
     clock = StageClock(partial(now, torch.device("cuda")))
     for name, seconds in (("ref", 2.0), ("update_actor", 3.0)):
         with clock.stage(name):
@@ -349,12 +349,13 @@ def test_an_absent_model_is_named(tmp_path):
 KILLED = """
 import json, os, signal, sys, traceback
 from pathlib import Path
-from redraft.loading import loading
+from redraft.cli.loading import loading
 
 with loading():
     from redraft.config import Run
     from redraft.rollout import memory
-    from redraft.train import campaign, checkpoint, local
+    from redraft.train import loop as campaign, checkpoint
+    from redraft.train.local import trainer as local
     from transformers.models.qwen3 import modeling_qwen3
 
 model, root = Path(sys.argv[1]), Path(sys.argv[2])
@@ -617,7 +618,7 @@ def test_the_manifest_names_the_initial_policy_and_the_code_that_trained(stage, 
         original(*arguments)
         commit[0] = "after"
 
-    monkeypatch.setattr("redraft.ops.provenance.git_state", lambda: {"commit": commit[0], "modified": False})
+    monkeypatch.setattr("redraft.provenance.git_state", lambda: {"commit": commit[0], "modified": False})
     monkeypatch.setattr(LocalTrainer, "train", committing)
     stage(tmp_path)
     assert manifest_of(tmp_path)["git"]["commit"] == "before"
@@ -631,7 +632,9 @@ def test_a_model_is_made_by_a_fixed_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     threads, before = [], torch.get_num_threads()
     torch.set_num_threads(stages.MODEL_THREADS + 1)
-    monkeypatch.setattr("redraft.train.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads()))
+    monkeypatch.setattr(
+        "redraft.train.initial.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads())
+    )
     try:
         stages.make_model("smoke", "qwen3-1.7b-base", tmp_path / "model")
     finally:

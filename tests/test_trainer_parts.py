@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from redraft.config import Vanilla
-from redraft.rollout.strategies import vanilla
+from redraft.methods.strategies import vanilla
 from redraft.rollout.types import Task
-from redraft.train.local import LocalTrainer
+from redraft.train.local.trainer import LocalTrainer
 from redraft.train.stages import StageClock
 from tests.groups import a_draft, group_of
 from tests.test_trainer import make_run

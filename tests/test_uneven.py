@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from analysis.claims import INCONCLUSIVE, NOT_RUN, RunValues, judge
-from analysis.collect import Runs
-from analysis.quantities import by_seed, noise_by_seed
-from analysis.speedups import speedups_by_seed
-from analysis.statistics import estimate, paired
+from redraft.analysis.claims.verdicts import INCONCLUSIVE, NOT_RUN, RunValues, judge
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import by_seed, noise_by_seed
+from redraft.analysis.data.speedups import speedups_by_seed
+from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Bound, Claim, Compare, Pairs
 from redraft.evaluate.metrics import interval
 from tests import uneven

@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
-from analysis.claim_tests import question
-from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
-from analysis.collect import Runs
-from analysis.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
-from analysis.timing import Agreement, first_epoch_agreement
+from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
+from redraft.analysis.claims.tests import question
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.timing import Agreement, first_epoch_agreement
 from redraft.config import Bound, Claim, Compare, Experiments, Fluctuation, Monotone, Pairs, Peak, Range, Trend
 from tests import uneven
 from tests.uneven import PLAIN, REUSE

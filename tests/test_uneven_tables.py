@@ -5,12 +5,12 @@ import math
 import pandas as pd
 import pytest
 
-from analysis.columns import AVERAGE
-from analysis.columns import average as average_column
-from analysis.lines import Line, Source
-from analysis.measure import Measured, average
-from analysis.reported import ReportedTable, mean_of, no_reported
-from analysis.tables import make_table
+from redraft.analysis.data.reported import ReportedTable, mean_of, no_reported
+from redraft.analysis.tables.columns import AVERAGE
+from redraft.analysis.tables.columns import average as average_column
+from redraft.analysis.tables.comparison import make_table
+from redraft.analysis.tables.lines import Line, Source
+from redraft.analysis.tables.measure import Measured, average
 from redraft.config import CellTable, Column, Experiments, Reported, Row
 from tests import uneven
 from tests.uneven import PLAIN, REUSE

@@ -15,12 +15,12 @@ import yaml
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from redraft.cli import main
+from redraft.cli.app import main
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
 from redraft.config.reuse import WeightedReuse
 from redraft.config.trainer import InProcessEngine, Trainer, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
-from redraft.engines.vllm_engine import WORKER
+from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
 from redraft.train.verl import config as verl
 from redraft.train.verl import platforms, schema

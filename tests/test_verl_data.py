@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
-from redraft import stages
+from redraft.cli import stages
 from redraft.config import Experiments
 from redraft.config.data import ArithmeticProblems
 from redraft.errors import UserError

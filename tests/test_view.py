@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.svg import address, compact
-from analysis.view import EVERYTHING, ROOM, cut_points, view
+from redraft.analysis.figures.svg import address, compact
+from redraft.analysis.figures.view import EVERYTHING, ROOM, cut_points, view
 
 NUMBER = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))
 

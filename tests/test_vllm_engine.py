@@ -9,7 +9,7 @@ import pytest
 
 from redraft.config.capability import Capability
 from redraft.config.reuse import Speculative
-from redraft.engines.vllm_engine import WORKER, VLLMEngine, bias_of, seed_of
+from redraft.engines.vllm.engine import WORKER, VLLMEngine, bias_of, seed_of
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import uniforms

@@ -14,19 +14,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from redraft.audit import samplers, vllm_samplers
-from redraft.audit.enumeration import Policy, Space, distance
-from redraft.audit.goodness import g_test
-from redraft.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.audit.sampling import counts, last_visit
 from redraft.config.reuse import BlockReuse, CoupledReuse, OneHotReuse, ResidualReuse
-from redraft.engines.vllm_engine import VLLMEngine, seed_of
-from redraft.rollout.acceptance.residual import ResidualRule
+from redraft.engines.vllm.engine import VLLMEngine, seed_of
+from redraft.lab.audit import samplers, vllm_samplers
+from redraft.lab.audit.enumeration import Policy, Space, distance
+from redraft.lab.audit.goodness import g_test
+from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
+from redraft.lab.audit.sampling import counts, last_visit
+from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.strategies import strategy
+from redraft.methods.strategies.exact import by_stored_laws
+from redraft.methods.strategies.response import complete
+from redraft.methods.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.engine import Inversion, Residual
-from redraft.rollout.strategies import strategy
-from redraft.rollout.strategies.exact import by_stored_laws
-from redraft.rollout.strategies.response import complete
-from redraft.rollout.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.types import Finish, Rollout, Task, TopLaw
 from tests.groups import new_memory, no_reward
 

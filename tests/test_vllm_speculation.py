@@ -2,7 +2,7 @@
 
 import pytest
 
-from redraft.audit import vllm_speculation
+from redraft.lab.audit import vllm_speculation
 
 pytestmark = pytest.mark.servers
 PLAIN, *SPECULATING = vllm_speculation.MODES

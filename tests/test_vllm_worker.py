@@ -11,7 +11,7 @@ import torch
 
 from redraft.config import TinyModel
 from redraft.engines.laws import LOGITS_AT_ONCE
-from redraft.engines.vllm_engine import SCORING, VLLMEngine
+from redraft.engines.vllm.engine import SCORING, VLLMEngine
 from redraft.errors import UserError
 from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
 from redraft.rollout.engine import Inversion, Residual
@@ -36,7 +36,7 @@ def server(request, tmp_path_factory):
     """A vLLM of a model whose laws differ from position to position."""
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
-    from redraft.engines.vllm_local import LocalVLLM
+    from redraft.engines.vllm.local import LocalVLLM
 
     model, folder = models.initialise(TinyModel(), make_tokenizer()), tmp_path_factory.mktemp("policy")
     for parameter in model.parameters():
@@ -236,7 +236,7 @@ def test_verls_servers_read_the_same_rows_also_hidden_ones(top, vllm):
         utils = pytest.importorskip("verl.workers.rollout.vllm_rollout.utils", reason="verl is not installed")
     from vllm import SamplingParams
 
-    from redraft.engines.vllm_local import to_output, tokens_input
+    from redraft.engines.vllm.local import to_output, tokens_input
 
     settings = SCORING | {"logprobs": None, "prompt_logprobs": top, "skip_reading_prefix_cache": False}
     params = SamplingParams(**settings, extra_args={"scored_from": 19})

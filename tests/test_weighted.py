@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from redraft.audit import samplers
-from redraft.audit.enumeration import Policy, Space, distance, made, stored_laws, two_state
-from redraft.audit.models import ModelPolicy, drifting
-from redraft.audit.sampling import last_visit
-from redraft.audit.weighted import made_weighted, over_visits_weighted, weighted_law
 from redraft.config.reuse import WeightedReuse
-from redraft.engines.torch_engine import TorchEngine
-from redraft.rollout.acceptance.residual import PublishedRule
-from redraft.rollout.acceptance.weighted import WeightedRule
-from redraft.rollout.strategies import strategy
+from redraft.engines.torch.engine import TorchEngine
+from redraft.lab.audit import samplers
+from redraft.lab.audit.enumeration import Policy, Space, distance, made, stored_laws, two_state
+from redraft.lab.audit.models import ModelPolicy, drifting
+from redraft.lab.audit.sampling import last_visit
+from redraft.lab.audit.weighted import made_weighted, over_visits_weighted, weighted_law
+from redraft.methods.acceptance.residual import PublishedRule
+from redraft.methods.acceptance.weighted import WeightedRule
+from redraft.methods.strategies import strategy
 
 SPACE = Space(vocabulary=3, longest=3)
 LENIENCES = (0.4, 1.0, math.exp(0.5), 20.0)

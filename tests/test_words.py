@@ -2,8 +2,8 @@
 
 import pytest
 
-from analysis.claims import quantities_of
-from analysis.words import NAMES, THEMES, in_words, words
+from redraft.analysis.claims.verdicts import quantities_of
+from redraft.analysis.data.words import NAMES, THEMES, in_words, words
 from redraft.config import Experiments
 
 

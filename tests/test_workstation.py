@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from redraft.ops.gpus import VISIBLE
-from redraft.ops.locks import VARIABLE
+from redraft.ops.locking.gpus import VISIBLE
+from redraft.ops.locking.locks import VARIABLE
 from tests.checkout import copy_to
 from tests.forked_commands import environment
 from tests.test_workflow import CELLS

@@ -5,7 +5,7 @@ Two cells of the tiny preset, four steps in two epochs. `PLAIN` has seeds 0, 1 a
 
 import pandas as pd
 
-from analysis.collect import Runs
+from redraft.analysis.data.collect import Runs
 
 PLAIN, REUSE = "grpo-vanilla", "grpo-spec-l0.5"
 SEEDS = {PLAIN: (0, 1, 2), REUSE: (0, 2)}

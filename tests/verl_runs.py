@@ -23,7 +23,7 @@ def total(records, key, epoch):
 def command(campaign, folder, cell):
     """The command that trains a cell of a copy of the repository."""
     model = campaign / MODEL
-    return [sys.executable, "-m", "redraft.cli", "stage", "train", "verl-tiny", cell, "0", str(model), str(folder)]
+    return [sys.executable, "-m", "redraft.cli.app", "stage", "train", "verl-tiny", cell, "0", str(model), str(folder)]
 
 
 def train(campaign, folder, cell):

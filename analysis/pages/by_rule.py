@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pandas as pd
 
-from analysis.pages.multiples import said
-from analysis.pages.paper import Paper
-from analysis.pages.part import percent
-from analysis.statistics import Estimate, estimate
+from redraft.analysis.data.statistics import Estimate, estimate
+from redraft.analysis.pages.multiples import said
+from redraft.analysis.pages.paper import Paper
+from redraft.analysis.pages.part import percent
 from redraft.config.base import format_lenience
 from redraft.config.reuse import ReleaseVariant, Reuse, Speculative, StoredLaw
 

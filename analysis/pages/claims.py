@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from analysis.claims import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
-from analysis.pages.forest import claim_plot
-from analysis.reported_claims import NOT_SUPPORTED, ReportedTables, check
-from analysis.words import THEMES, in_words, words
+from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, ReportedTables, check
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
+from redraft.analysis.data.words import THEMES, in_words, words
+from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
 from redraft.files import read_json
 from redraft.layout import Layout

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.pages.by_rule import ByRule, by_rule, of_seeds, seeds_of, shares, with_interval
-from analysis.pages.multiples import Panel, number, said
-from analysis.pages.paper import Paper
-from analysis.pages.part import Part, Question, lines, listed, percent, points, short
+from redraft.analysis.pages.by_rule import ByRule, by_rule, of_seeds, seeds_of, shares, with_interval
+from redraft.analysis.pages.multiples import Panel, number, said
+from redraft.analysis.pages.paper import Paper
+from redraft.analysis.pages.part import Part, Question, lines, listed, percent, points, short
 from redraft.files import read_json
 
 OWN, HELD_OUT = "own", "held_out"

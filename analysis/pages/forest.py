@@ -1,6 +1,6 @@
 """Forest plots as SVG: a point with its interval a line, beside the paper's value, no effect and the machine's noise.
 
-An interval that goes on beyond the axis (`analysis.view`) ends in an arrow at its end.
+An interval that goes on beyond the axis (`redraft.analysis.figures.view`) ends in an arrow at its end.
 
 Drawn by hand rather than by matplotlib: two hundred of them stand in one page, each of a few hundred bytes, and take
 the page's colours, light or dark.
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from analysis.pages.headline import Point, number
-from analysis.render import TEMPLATES
-from analysis.view import View, view
+from redraft.analysis.figures.view import View, view
+from redraft.analysis.pages.headline import Point, number
+from redraft.analysis.tables.render import TEMPLATES
 
 LABEL, WIDTH, LINE = 232, 300, 25
 """Pixels: labels, diagram, and height of a line."""

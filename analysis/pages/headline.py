@@ -8,9 +8,18 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.main_result import read_table
-from analysis.timing import Agreement, is_timed
-from analysis.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, NOT_COMPARABLE, SIGNIFICANT, UNEVEN
+from redraft.analysis.data.timing import Agreement, is_timed
+from redraft.analysis.tables.main_result import read_table
+from redraft.analysis.tables.verdicts import (
+    AGREES,
+    DIFFERS,
+    INCONCLUSIVE,
+    MISSING,
+    NO_DATA,
+    NOT_COMPARABLE,
+    SIGNIFICANT,
+    UNEVEN,
+)
 from redraft.config import Headline, Table, TargetTable
 from redraft.layout import Layout
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.pages import drafts, laws, trained
-from analysis.pages.multiples import multiples
-from analysis.pages.paper import Paper
-from analysis.pages.part import Part, marked
-from analysis.pages.parts import link
+from redraft.analysis.pages import drafts, laws, trained
+from redraft.analysis.pages.multiples import multiples
+from redraft.analysis.pages.paper import Paper
+from redraft.analysis.pages.part import Part, marked
+from redraft.analysis.pages.parts import link
 from redraft.files import atomic, read_json
 from redraft.layout import Layout
 

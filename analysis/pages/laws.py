@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.pages.multiples import Panel, said
-from analysis.pages.part import NEGLIGIBLE, Part, Question, lines, listed, percent, rounding, short
+from redraft.analysis.pages.multiples import Panel, said
+from redraft.analysis.pages.part import NEGLIGIBLE, Part, Question, lines, listed, percent, rounding, short
 
 NOT_RUN = "`snakemake laboratory` enumerates it in half a minute."
 PUBLISHED, LENIENT, RENEWED = "published, l = 1", "published, l = e^0.5", "published, l = 1, renewed"

@@ -1,6 +1,6 @@
 """Small multiples as SVG in a page: lines of rules over a few numbers, in the page's colours, light or dark.
 
-Drawn by hand as `analysis.pages.forest` is: they need no script, and a reader can point at a line to read its name.
+Drawn by hand as `pages.forest` is: they need no script, and a reader can point at a line to read its name.
 """
 
 import math
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from analysis.figure_parts import DISTINCT, GREY, Hue
-from analysis.render import TEMPLATES
+from redraft.analysis.figures.parts import DISTINCT, GREY, Hue
+from redraft.analysis.tables.render import TEMPLATES
 
 WIDTH, HEIGHT = 250, 150
 """Pixels of a diagram without its axes."""

@@ -3,10 +3,10 @@
 import textwrap
 from typing import Any
 
+from redraft.cli.terminal import terminal_width
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
-from redraft.terminal import terminal_width
 
 
 def outcome(layout: Layout) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from analysis import evaluation
-from analysis.collect import Runs
-from analysis.figure_parts import unsampled_benchmarks
-from analysis.pages import claims as claim_views
-from analysis.pages import headline, parts
-from analysis.pages.runs import RunView, views
-from analysis.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.analysis.data import evaluation
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.analysis.figures.parts import unsampled_benchmarks
+from redraft.analysis.pages import claims as claim_views
+from redraft.analysis.pages import headline, parts
+from redraft.analysis.pages.runs import RunView, views
 from redraft.config import Cell, Experiments, Preset
 from redraft.layout import Layout
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup, escape
 
-from analysis.pages.multiples import Lines, Panel, Points, number, said
+from redraft.analysis.pages.multiples import Lines, Panel, Points, number, said
 
 NEGLIGIBLE = 1e-9
 """Distance that rounding explains, also of sums over many terms."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figure_page import figure_fragment
-from analysis.main_result import read_table
-from analysis.verdicts import MISSING
+from redraft.analysis.figures.page import figure_fragment
+from redraft.analysis.tables.main_result import read_table
+from redraft.analysis.tables.verdicts import MISSING
 from redraft.config import Experiments, Figure, Preset, StepTable, Table, TableWithoutRuns
 from redraft.files import read_json
 from redraft.layout import Layout
@@ -22,7 +22,7 @@ def link(layout: Layout, path: Path | str) -> str:
 
 
 def main_result(layout: Layout, paper: str) -> dict[str, Any] | None:
-    """The fragment and counts that `analysis.main_result` made; None where there is nothing to compare."""
+    """The fragment and counts that `tables.main_result` made; None where there is nothing to compare."""
     stem = layout.main_result(paper)
     counts: dict[str, Any] = read_json(stem.with_suffix(".json"))
     return counts | {"html": fragment(layout, stem.with_suffix(".html"))} if counts["of"] else None

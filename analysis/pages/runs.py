@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.acceptance import by_position
-from analysis.collect import Runs
-from analysis.pages.parts import link
-from analysis.quantities import by_seed
-from analysis.render import number
-from analysis.rollouts import read_rollouts
-from analysis.words import words
+from redraft.analysis.data.acceptance import by_position
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import by_seed
+from redraft.analysis.data.rollouts import read_rollouts
+from redraft.analysis.data.words import words
+from redraft.analysis.pages.parts import link
+from redraft.analysis.tables.render import number
 from redraft.config import id_of
 from redraft.files import read_json
 from redraft.layout import Layout

@@ -1,19 +1,19 @@
 """All pages of a preset's report, and the few sentences that also end a campaign on the terminal."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from analysis.figure_page import figure_assets
-from analysis.pages import headline, laboratory
-from analysis.pages.citations import citations
-from analysis.pages.definitions import definitions
-from analysis.pages.forest import headline_plot
-from analysis.pages.paper import Paper
-from analysis.pages.runs import RunView, page_content
-from analysis.render import TEMPLATES
+from redraft.analysis import FOLDER
+from redraft.analysis.figures.page import figure_assets
+from redraft.analysis.pages import headline, laboratory
+from redraft.analysis.pages.citations import citations
+from redraft.analysis.pages.definitions import definitions
+from redraft.analysis.pages.forest import headline_plot
+from redraft.analysis.pages.paper import Paper
+from redraft.analysis.pages.runs import RunView, page_content
+from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Experiments
 from redraft.files import write_atomically, write_json
 from redraft.layout import Layout, code_root
@@ -102,7 +102,7 @@ def _run_page(layout: Layout, paper: Paper, run: RunView, common: dict[str, Any]
 
 def _assets(template: str) -> tuple[Markup, Markup]:
     """Styles and scripts of a page."""
-    folder = Path(__file__).parents[1] / "templates"
+    folder = FOLDER / "templates"
     named = ["base.css", "claims.js"] + (["table.css", "table.js"] if template in TABLES else [])
     named += ["multiples.css"] if template == laboratory.PAGE else []
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in named}

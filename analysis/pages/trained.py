@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from analysis.pages.by_rule import ByRule, by_rule, rule_of, seeds_of, shares, with_interval
-from analysis.pages.drafts import HELD_OUT, OWN
-from analysis.pages.multiples import Panel, said
-from analysis.pages.paper import Paper
-from analysis.pages.part import Part, Question, lines, percent, short
+from redraft.analysis.pages.by_rule import ByRule, by_rule, rule_of, seeds_of, shares, with_interval
+from redraft.analysis.pages.drafts import HELD_OUT, OWN
+from redraft.analysis.pages.multiples import Panel, said
+from redraft.analysis.pages.paper import Paper
+from redraft.analysis.pages.part import Part, Question, lines, percent, short
 
 TRAINED = Question(
     "trained",
@@ -26,7 +26,7 @@ def part(paper: Paper, pairs: pd.DataFrame) -> Part:
 
     Args:
         paper: with a laboratory.
-        pairs: what was observed of its runs (`analysis.pages.drafts`).
+        pairs: what was observed of its runs (`redraft.analysis.pages.drafts`).
     """
     reuse = {cell.name: cell.reuse for cell in paper.experiments.cells(paper.name)}
     there = [name for name in reuse if not paper.runs.steps_of(name).empty]

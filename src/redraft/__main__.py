@@ -1,6 +1,6 @@
 """`python -m redraft` is `redraft`."""
 
-from redraft.cli import main
+from redraft.cli.app import main
 
 if __name__ == "__main__":
     main()

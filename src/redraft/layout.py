@@ -8,7 +8,7 @@ from pathlib import Path
 from redraft.errors import UserError
 
 CODE = "REDRAFT_CODE"
-"""Environment variable of a campaign's jobs: their frozen copy of the code (`redraft.ops.freeze`)."""
+"""Environment variable of a campaign's jobs: their frozen copy of the code (`redraft.ops.workflow.freeze`)."""
 FROZEN = "frozen.json"
 """File in a frozen copy with its hash and the commit of its checkout."""
 PUBLISHED = "REDRAFT_PUBLISHED"

@@ -1,6 +1,6 @@
 """Training curves and sweeps that authors published, checked before anything relies on them.
 
-A curve is a file of one JSON object a validation and line; `redraft.selfspec.sweep` says what a sweep is. Files are
+A curve is a file of one JSON object a validation and line; `redraft.lab.selfspec.sweep` says what a sweep is. Files are
 third-party data, so they are never part of the repository; they lie where `redraft.layout.published_data` says. A
 folder that is not there means "no data". A folder that is there must hold every file that a table or figure names.
 """
@@ -14,8 +14,8 @@ from pathlib import Path, PurePath
 
 from redraft.config import Experiments, Panel, PublishedSweep, PublishedTable
 from redraft.errors import UserError
+from redraft.lab.selfspec.sweep import read_sweep
 from redraft.layout import published_data
-from redraft.selfspec.sweep import read_sweep
 
 Record = Mapping[str, float]
 """A validation: numbers by key."""

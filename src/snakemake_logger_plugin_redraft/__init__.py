@@ -16,7 +16,7 @@ from typing import Any
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from redraft.ops.time_left import Durations, Left, Plan, left
+from redraft.ops.workflow.time_left import Durations, Left, Plan, left
 
 SILENT = {
     LogEvent.WORKFLOW_STARTED,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from redraft.ops.lease import EVALUATION
+from redraft.ops.locking.lease import EVALUATION
 from tests.slurm.cluster import INSTALLED, LIMIT, Cluster, trainer, until
 
 ROOT = Path(__file__).parents[2]

@@ -15,11 +15,11 @@ from redraft.config.preset import parted
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
 from redraft.layout import published_data
-from redraft.ops import campaign, dry_run, usage
-from redraft.ops.slurm_ends import know_all_ends
-from redraft.ops.slurm_requests import check_requests
-from redraft.ops.slurm_waiting import watch_queue
-from redraft.ops.supply import count_devices, lift_rate_limit, limit_local_jobs
+from redraft.ops.workflow import campaign, dry_run, usage
+from redraft.ops.slurm.ends import know_all_ends
+from redraft.ops.slurm.requests import check_requests
+from redraft.ops.slurm.waiting import watch_queue
+from redraft.ops.workflow.supply import count_devices, lift_rate_limit, limit_local_jobs
 from redraft.published import check_published, curve_file, sweep_file
 
 
@@ -369,7 +369,7 @@ if workflow.is_main_process:
 
 def cost_of_training(runs):
     """What training some runs costs by what the papers report; nothing where they report nothing."""
-    from analysis import cost
+    from redraft.analysis.cost import campaign as cost
 
     return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
 

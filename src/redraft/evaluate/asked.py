@@ -10,7 +10,7 @@ from redraft.config.trainer import EngineSettings, InProcessEngine
 from redraft.errors import UserError
 from redraft.evaluate.lighteval import check_lighteval
 from redraft.files import read_json
-from redraft.ops.gpus import available
+from redraft.ops.locking.gpus import available
 
 DEFAULT_PROTOCOL = "spec_rl"
 """Protocol of models that are no run's."""

@@ -10,9 +10,9 @@ from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import grade_again
 from redraft.files import read_json, write_json
-from redraft.ops.devices import devices
-from redraft.ops.lease import EVALUATION, lease
-from redraft.ops.provenance import environment, git_state
+from redraft.ops.locking.devices import devices
+from redraft.ops.locking.lease import EVALUATION, lease
+from redraft.provenance import environment, git_state
 from redraft.tasks.problems import checksums, load_problems, origin
 
 GENERATIONS = "generations.parquet"

@@ -17,7 +17,7 @@ from redraft.errors import UserError
 from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.evaluate.score import score
 from redraft.files import atomic, write_json
-from redraft.ops.provenance import hashes
+from redraft.provenance import hashes
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
 from redraft.tasks.choices import grade_choice
 from redraft.tasks.responses import Instructed, check_instructions, compare_answers

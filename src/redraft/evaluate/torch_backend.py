@@ -9,15 +9,15 @@ import numpy as np
 
 from redraft.config.data import Sampling
 from redraft.config.trainer import EngineSettings
-from redraft.engines.torch_engine import TorchEngine
+from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
-from redraft.train.precision import dtype_of
-from redraft.train.room import available, cache_row, gib
+from redraft.train.pretrained.memory import available, cache_row, gib
+from redraft.train.pretrained.precision import dtype_of
 
 _NOTHING = np.zeros(0, dtype=np.int32)
 

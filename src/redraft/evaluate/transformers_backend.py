@@ -12,7 +12,7 @@ from redraft.config.trainer import EngineSettings
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.streams import stream
 from redraft.train import models
-from redraft.train.precision import dtype_of
+from redraft.train.pretrained.precision import dtype_of
 
 
 class TransformersBackend:

@@ -9,7 +9,7 @@ import numpy as np
 
 from redraft.config.data import Sampling
 from redraft.config.trainer import EngineSettings
-from redraft.engines.vllm_local import LocalVLLM
+from redraft.engines.vllm.local import LocalVLLM
 from redraft.evaluate.backend import Request, Response
 from redraft.rollout.streams import stream
 from redraft.train import models

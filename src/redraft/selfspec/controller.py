@@ -24,7 +24,7 @@ class Always:
 
 
 class Control:
-    """Speculation of a run, as an engine asks for it (`redraft.engines.self_speculation.Controller`).
+    """Speculation of a run, as an engine asks for it (`redraft.engines.torch.self_speculation.Controller`).
 
     Args:
         ladder: lengths of drafts; with one the length is fixed.

@@ -59,7 +59,7 @@ def context() -> Any:
     It has also loaded what the main module of jobs imports, and this module: each worker would take 0.08 s for them.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["redraft.cli", "redraft.tasks.rewards", __name__])
+    context.set_forkserver_preload(["redraft.cli.app", "redraft.tasks.rewards", __name__])
     return context
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from redraft.errors import UserError
 from redraft.files import read_json, write_json
-from redraft.rollout.schedule import ScheduleState
+from redraft.methods.schedule import ScheduleState
 from redraft.rollout.storage import load_groups, save_groups
 from redraft.train.folders import atomic_folder
 from redraft.train.integrity import damage, measure, remove_set_aside, set_aside

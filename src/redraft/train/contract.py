@@ -1,4 +1,4 @@
-"""A trainer's part of a step. The campaign loop (`redraft.train.campaign`) does the rest, for every trainer alike."""
+"""A trainer's part of a step. The campaign loop (`redraft.train.loop`) does the rest, for every trainer alike."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

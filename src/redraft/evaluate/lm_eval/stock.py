@@ -36,7 +36,7 @@ def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettin
     """Open lm-eval's `vllm` in this process, for sequences of `length` tokens."""
     import torch
 
-    import redraft.engines.vllm_local  # noqa: F401 - sets environment variables that vLLM reads on import
+    import redraft.engines.vllm.local  # noqa: F401 - sets environment variables that vLLM reads on import
 
     with cpu_build_named_vllm():
         from lm_eval.models.vllm_causallms import VLLM
@@ -51,7 +51,7 @@ def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettin
 
 
 def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
-    """Arguments of vLLM's engine; on a CPU they are those of `redraft.engines.vllm_local`."""
+    """Arguments of vLLM's engine; on a CPU they are those of `redraft.engines.vllm.local`."""
     if models.device_of(settings.device).type == "cpu":
         return {
             "dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**29,
@@ -88,7 +88,7 @@ def close(model: LM) -> None:
     """Stop vLLM and free its memory, so that another engine can start; other models need no closing."""
     engine = getattr(getattr(model, "model", None), "llm_engine", None)
     if engine is not None:
-        from redraft.engines.vllm_local import cleanup_dist_env_and_memory
+        from redraft.engines.vllm.local import cleanup_dist_env_and_memory
 
         engine.engine_core.shutdown()
         cleanup_dist_env_and_memory()

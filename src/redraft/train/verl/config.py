@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from redraft.config.experiment import Run
 from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
-from redraft.engines.vllm_engine import TEMPERATURES
+from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.errors import UserError
-from redraft.rollout.schedule import schedule
+from redraft.methods.schedule import schedule
 from redraft.train.verl import schema
 from redraft.train.verl.platforms import engine_of, environment, on_cpu, on_gpus
 from redraft.train.verl.settings import settings

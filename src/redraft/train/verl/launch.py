@@ -16,16 +16,16 @@ from omegaconf import OmegaConf, open_dict
 from redraft.config.experiment import Run
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
-from redraft.ops.devices import held
-from redraft.ops.gpus import VISIBLE
-from redraft.ops.lease import Lease
-from redraft.ops.termination import exit_on_sigterm
+from redraft.ops.locking.devices import held
+from redraft.ops.locking.gpus import VISIBLE
+from redraft.ops.locking.lease import Lease
+from redraft.ops.locking.termination import exit_on_sigterm
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.campaign import Campaign, inputs_of
-from redraft.train.campaign import Progress as Report
 from redraft.train.checkpoint import State
+from redraft.train.loop import Campaign, inputs_of
+from redraft.train.loop import Progress as Report
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.pickles import refuse_code

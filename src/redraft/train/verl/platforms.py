@@ -109,7 +109,7 @@ def environment(gpu: bool) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",  # models are local folders by then
         "RAY_USAGE_STATS_ENABLED": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # drafts are scored in the first (`redraft.engines.vllm_worker`)
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # drafts are scored in the first (`redraft.engines.vllm.worker`)
     }
     if gpu:
         return variables

@@ -186,7 +186,7 @@ def log_prob_gaps(batch: KVBatchMeta) -> tuple[float, float, float]:
     """Mean and largest difference between the engine's and the trainer's log-probability of a token sampled now; drift.
 
     The mean is rounding while both hold the same weights, and grows when the engine keeps old ones. Reused tokens are
-    left out: theirs are of older policies. The drift is that of all tokens (`redraft.train.learner`).
+    left out: theirs are of older policies. The drift is that of all tokens (`redraft.train.local.learner`).
     """
     chosen = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     fields = ["old_log_probs", "rollout_log_probs", "extra_fields"]

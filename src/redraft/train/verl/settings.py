@@ -10,7 +10,7 @@ from typing import Any
 
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
-from redraft.engines.vllm_engine import WORKER
+from redraft.engines.vllm.engine import WORKER
 from redraft.train.losses import divides_by_std, estimator
 from redraft.train.verl.platforms import engine_of
 
@@ -68,7 +68,7 @@ def actor(run: Run) -> Table:
 
 
 def _optimizer(run: Run, learning_rate: float) -> Table:
-    """AdamW with PyTorch's defaults and a rate that is constant behind the warm-up, as in `redraft.train.learner`."""
+    """AdamW with PyTorch's defaults and a rate that is constant behind the warm-up, as in `train.local.learner`."""
     return {
         "optimizer": "AdamW", "lr": learning_rate, "lr_scheduler_type": "constant",
         "lr_warmup_steps": run.trainer.warmup_steps,
@@ -134,7 +134,7 @@ def rollout_correction(run: Run) -> Table:
 
 
 def trainer(run: Run) -> Table:
-    """Names and length. Steps, records and checkpoints are the campaign loop's (`redraft.train.campaign`)."""
+    """Names and length. Steps, records and checkpoints are the campaign loop's (`redraft.train.loop`)."""
     return {
         "project_name": "redraft", "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}", "logger": [],
         "total_training_steps": run.steps, "total_epochs": math.ceil(run.trainer.epochs),

@@ -20,13 +20,13 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from redraft.config.experiment import Run
 from redraft.errors import UserError
-from redraft.ops.lease import check_held
+from redraft.ops.locking.lease import check_held
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.campaign import Campaign
 from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
 from redraft.train.folders import linked_folder
+from redraft.train.loop import Campaign
 from redraft.train.losses import WEIGHTS, estimator
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.rows import (

@@ -18,11 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from redraft.config.experiment import Run
 from redraft.config.reuse import Retention
-from redraft.engines.vllm_engine import VLLMEngine
+from redraft.engines.vllm.engine import VLLMEngine
+from redraft.methods.strategies import strategy, vanilla
+from redraft.methods.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups
-from redraft.rollout.strategies import strategy, vanilla
-from redraft.rollout.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models

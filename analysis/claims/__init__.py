@@ -1,0 +1,1 @@
+"""Verdicts on what a paper asserts."""

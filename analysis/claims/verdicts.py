@@ -1,0 +1,262 @@
+"""Verdicts on what a paper asserts: each claim is a declared test on the reproduced runs.
+
+Beside it, and labelled apart, is whether the paper's own tables support the claim
+(`redraft.analysis.claims.reported_claims`).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redraft.analysis.claims.reported_claims import ReportedTables, check
+from redraft.analysis.claims.tests import BySeed, Part, Question, cells_of, question
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import by_seed, of_accuracy
+from redraft.analysis.data.statistics import Blocks, Estimate, Family, estimate
+from redraft.analysis.data.timing import is_timed, timed_unevenly
+from redraft.config import Claim, Test
+
+REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_RUN = "reproduced", "contradicted", "inconclusive", "not run"
+
+LEVEL = 0.05
+"""Level of significance, before and after the correction."""
+
+
+@dataclass(frozen=True)
+class RunValues:
+    """Values of the finished runs; a source of `redraft.analysis.claims.tests`.
+
+    Attributes:
+        runs: all of a paper.
+        lenient: whether a benchmark that the preset does not have is absent instead of an error.
+    """
+
+    runs: Runs
+    lenient: bool = False
+    _known: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, repr=False)
+
+    def values(self, quantity: str, cell: str) -> dict[int, float]:
+        """A quantity of a cell by seed, no NaN; computed once, since many claims share cells."""
+        key = (quantity, cell)
+        if key not in self._known:
+            self._known[key] = {} if self._unknown(quantity) else _finite(by_seed(self.runs, quantity, cell))
+        return self._known[key]
+
+    def trajectory(self, quantity: str, cell: str) -> dict[int, list[float]]:
+        """A quantity of each kept policy of a cell in the order of training, by seed."""
+        scores = self.runs.scores
+        if self._unknown(quantity):
+            return {}
+        found: dict[int, list[float]] = {}
+        for step in sorted(scores.loc[scores["cell"] == cell, "step"].unique()):
+            for seed, value in _finite(by_seed(self.runs, quantity, cell, at=int(step))).items():
+                found.setdefault(seed, []).append(value)
+        return found
+
+    def _unknown(self, quantity: str) -> bool:
+        scores = self.runs.scores
+        return self.lenient and not set(of_accuracy(quantity)) <= {"all", *scores["benchmark"], *scores["role"]}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A part of a claim with its estimate; `p` is NaN where too few seeds allow no test."""
+
+    part: Part
+    found: Estimate
+    p: float
+
+    def verdict(self, p: float) -> str:
+        """On which side of the threshold the part lies, if `p` is significant."""
+        if not p <= LEVEL:
+            return INCONCLUSIVE
+        above = self.found.mean > self.part.threshold
+        return REPRODUCED if above == (self.part.expected == "above") else CONTRADICTED
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A claim put to runs.
+
+    Attributes:
+        asked: its question, with values.
+        undecidable: why these runs cannot decide it; None if they can.
+    """
+
+    claim: Claim
+    asked: Question
+    undecidable: str | None
+
+    @property
+    def counts(self) -> bool:
+        """True if its comparisons belong to the family."""
+        return self.undecidable is None and self.asked.answerable
+
+
+def pose(claims: Sequence[Claim], runs: Runs, paper_scale: bool) -> list[Posed]:
+    """Each claim's question. One about seconds is decided only where equal work took about equal time."""
+    sources = {here: RunValues(runs, lenient=not here) for here in (True, False)}
+    return [
+        Posed(
+            claim,
+            question(claim.test, sources[paper_scale or claim.scale == "any"]),
+            _undecidable(claim, paper_scale, runs),
+        )
+        for claim in claims
+    ]
+
+
+def comparisons(posed: Iterable[Posed]) -> Iterator[tuple[BySeed, float]]:
+    """Values and threshold of every part of the claims that can be decided."""
+    return ((part.values, part.threshold) for each in posed if each.counts for part in each.asked.parts)
+
+
+def judge(
+    claims: Sequence[Claim],
+    runs: Runs,
+    paper_scale: bool,
+    tables: ReportedTables | None = None,
+    family: Family | None = None,
+) -> list[dict[str, Any]]:
+    """The verdict on each claim, with its evidence as text and the manifests it rests on.
+
+    Each part of a claim is a two-sided t-test over seeds against its threshold, which is the same as asking whether
+    the 95 % Student interval leaves the threshold out. The p-values are corrected over the family (Benjamini and
+    Hochberg); a claim is `reproduced` if as many parts as it needs lie significantly where the paper says,
+    `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
+
+    Args:
+        claims: of one paper.
+        runs: the paper's finished runs.
+        paper_scale: whether these are the paper's models, data and benchmarks.
+        tables: the paper's reported tables; without them that check is left out.
+        family: the comparisons that are corrected together; those of these claims by default.
+    """
+    posed = pose(claims, runs, paper_scale)
+    family = family or Family(comparisons(posed), runs.blocks)
+    manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
+    first: dict[str, str] = {}
+    return [
+        _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
+        | _decide(each, family)
+        | (check(each.claim, tables) if tables else {})
+        for each in posed
+    ]
+
+
+def _test(part: Part, blocks: Blocks) -> Compared:
+    found = estimate(part.values, blocks)
+    return Compared(part, found, found.p_value(part.threshold))
+
+
+def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
+    """Why a claim cannot be decided from these runs; None if it can."""
+    if claim.scale == "paper" and not paper_scale:
+        return "this cannot be decided at a scale other than the paper's"
+    if any(map(is_timed, quantities_of(claim.test))) and (uneven := timed_unevenly(runs)):
+        return f"not decided: equal work took up to {uneven.largest:.2f} times as long in one run as in another"
+    return None
+
+
+def quantities_of(test: Test) -> list[str]:
+    """The quantities that a test is about."""
+    content = test.model_dump()
+    named = [content.get(name) for name in ("quantity", "over", "other")]
+    return [name for name in [*named, *content.get("quantities", [])] if name]
+
+
+def _decide(posed: Posed, family: Family) -> dict[str, Any]:
+    """Verdict, evidence and p-values of one claim."""
+    asked = posed.asked
+    if not asked.answerable:
+        reason = (
+            f"no finished run with this quantity: {', '.join(asked.absent)}"
+            if asked.absent
+            else "the cells share no seed"
+        )
+        return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
+    parts = [_test(part, family.blocks) for part in asked.parts]
+    sides = [each.verdict(each.p) for each in parts]
+    before, p = overall(asked, sides, [each.p for each in parts])
+    evidence = asked.summary + _show_parts(parts)
+    drawn = {"parts": [_drawn(each) for each in parts]}
+    if posed.undecidable:
+        evidence += f"; {posed.undecidable}"
+        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | drawn
+    adjusted = [family.corrected(part.values, part.threshold) for part in asked.parts]
+    _, p_corrected = overall(asked, sides, adjusted)
+    after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
+    if after != before:
+        evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
+    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | drawn
+
+
+def _drawn(compared: Compared) -> dict[str, Any]:
+    """What a plot of a part shows: its mean with the interval that decides, the threshold, and the asserted side."""
+    part, interval = compared.part, compared.found.interval
+    values = {"mean": compared.found.mean, "low": interval.low, "high": interval.high}
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {"label": part.label, "expected": part.expected, "threshold": part.threshold} | finite
+
+
+def overall(asked: Question, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:
+    """The verdict on a claim from those on its parts, and the p-value it hangs on.
+
+    That is the largest of the parts that must hold; for a contradicted claim, the largest of the fewest parts that
+    contradict it; for one that is neither, the largest it would have needed.
+    """
+    enough = asked.total - asked.needed + 1
+    for verdict, needed in ((REPRODUCED, asked.needed), (CONTRADICTED, enough)):
+        ps = sorted(p for p, v in zip(p_values, verdicts, strict=True) if v == verdict)
+        if len(ps) >= needed:
+            return verdict, ps[needed - 1]
+    ps = sorted(p_values, key=lambda p: (math.isnan(p), p))
+    return INCONCLUSIVE, ps[min(asked.needed, len(ps)) - 1]
+
+
+def _show_parts(parts: list[Compared]) -> str:
+    """Each label with its estimate, and what is asserted of it; how each part came out, where there are several."""
+    shown: dict[tuple[str, str], list[str]] = {}
+    for each in parts:
+        text = f"{each.part.label}: {show(each.found)}"
+        shown.setdefault((text, each.verdict(each.p)), []).append(f"{each.part.expected} {each.part.threshold:g}")
+    several = len(parts) > 1
+    return "; ".join(
+        f"{text}; asserted {' and '.join(asserted)}" + (f" ({verdict})" if several else "")
+        for (text, verdict), asserted in shown.items()
+    )
+
+
+def show(found: Estimate) -> str:
+    """`0.31 [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
+    number, units = len(found.seeds), len(found.units)
+    seeds = f"{number} seed{'s' * (number != 1)}"
+    seeds += f" in {units} block{'s' * (units != 1)}" if units < number else ""
+    low, high = found.interval.low, found.interval.high
+    interval = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) and math.isfinite(high) else " without an interval"
+    return f"{found.mean:.4g}{interval}, {seeds}"
+
+
+def _describe(posed: Posed, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
+    """Fields that do not depend on the verdict; `first` is the first claim with this test."""
+    claim = posed.claim
+    return {
+        "id": claim.id,
+        "quotation": claim.quotation,
+        "section": claim.section,
+        "test": claim.test.model_dump(mode="json"),
+        "note": claim.note,
+        "weak": claim.weak,
+        "same_as": "" if first == claim.id else first,
+        "manifests": {cell: manifests.get(cell, []) for cell in cells_of(claim.test)},
+        "decidable": posed.undecidable is None,
+    }
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if not math.isnan(value)}
+
+
+def _number(p: float) -> float | None:
+    return None if math.isnan(p) else p

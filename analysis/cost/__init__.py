@@ -1,0 +1,1 @@
+"""Costs of a campaign before it is launched."""

@@ -1,0 +1,251 @@
+"""Costs of a campaign before it is launched: GPU-hours and storage by cell, and what each table adds.
+
+Runs that are finished count with their measured hours. Others are estimated from the paper's reported times
+(`redraft.analysis.cost.estimates`), where it has any. Each line says where its hours come from. No number here ever
+enters a result.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from redraft.analysis.cost.estimates import UNKNOWN, Estimates, devices
+from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json
+from redraft.layout import Layout
+
+CHECKPOINTS = 2
+"""Checkpoints that a run keeps."""
+ELSEWHERE = "mean of the preset's runs on another machine, at this one's pace (workflows/seconds.yaml)"
+"""Source of hours where nothing is known of the cell itself."""
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """Costs of all runs of a cell; None is unknown.
+
+    Attributes:
+        cell: name.
+        runs: number of seeds.
+        hours: wall hours of one run.
+        device_hours: of all runs, in the preset's unit.
+        policies: bytes of all kept policies.
+        rollouts: bytes of all saved rollouts, before compression.
+        drafts: bytes of one run's draft store, in memory and in a checkpoint.
+        source: where the hours come from.
+        stored: bytes on disk of all runs when they are finished.
+        stored_source: where these come from.
+        fresh_share: new samples whose reward is logged, over rollouts that are trained on.
+    """
+
+    cell: str
+    runs: int
+    hours: float | None
+    device_hours: float | None
+    policies: float | None
+    rollouts: float | None
+    drafts: float | None
+    source: str
+    stored: float | None = None
+    stored_source: str = UNKNOWN
+    fresh_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run: wall hours, the GPUs (or cores) that it had, and bytes of its files."""
+
+    hours: float
+    devices: int
+    stored: int
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """Costs of a table or figure: its cells' hours, those that nothing before it needs, and the sum so far.
+
+    Hours are of the known cells; None if none is known.
+    """
+
+    part: str
+    cells: int
+    device_hours: float | None
+    added: float | None
+    cumulative: float | None
+    unknown: int
+
+
+def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
+    """The cells that targets stand for, by paper, each once.
+
+    Args:
+        experiments: where they are declared.
+        preset: whose papers are meant where a target names none.
+        targets: `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
+            `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
+
+    Raises:
+        UserError: for a target that is none of these.
+    """
+    found: dict[str, list[Cell]] = {}
+    for target in targets or ["reproduction"]:
+        for cell in _wanted(experiments, preset, target):
+            cells = found.setdefault(cell.paper, [])
+            cells += [] if cell in cells else [cell]
+    return found
+
+
+def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]:
+    if target in experiments.papers:
+        return experiments.cells(target, experiments.grids(target, beyond_paper=False))
+    if target == "reproduction":
+        return [cell for paper in preset.default for cell in _wanted(experiments, preset, paper)]
+    if target == "extras":
+        grids = {paper: grids + experiments.grids(paper, beyond_paper=True) for paper, grids in preset.default.items()}
+        return [cell for paper in grids for cell in experiments.cells(paper, grids[paper])]
+    paper, _, name = target.rpartition("/")
+    names = {p: {grid.name for grid in experiments.cell_file(p).grids} for p in ([paper] if paper else preset.default)}
+    if holding := [p for p in names if name in names[p]]:
+        return [cell for p in holding for cell in experiments.cells(p, [name])]
+    if not paper and experiments.named_so(name):
+        return [experiments.cell(experiments.find(name))]
+    if not paper:
+        grids_of_all = [grid for grids in names.values() for grid in grids]
+        allowed = ["reproduction", "extras", *experiments.papers, *grids_of_all, "paper/cell"]
+        raise UserError("nothing is called so", key="target", value=target, allowed=allowed)
+    return [experiments.cell(target)]
+
+
+def costs_of(
+    cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout, timed: float | None = None
+) -> list[CellCost]:
+    """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown.
+
+    Args:
+        cells: to be costed.
+        experiments: where they are declared.
+        preset: whose runs they are.
+        layout: where finished runs of these cells lie.
+        timed: mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
+    """
+    known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
+    estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
+    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], timed) for cell in known]
+
+
+def _cell_cost(
+    cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates, timed: float | None
+) -> CellCost:
+    runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
+    storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
+    fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
+    if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:
+        source = f"measured ({len(measured)} of {count} runs)"
+        hours, device_hours, stored = (
+            sum(values) / len(measured)
+            for values in zip(*((m.hours, m.hours * m.devices, m.stored) for m in measured), strict=True)
+        )
+        return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
+    estimated, source = estimates.hours(cell, runs[0])
+    if estimated is None and timed is not None:
+        estimated, source = timed / 3600, ELSEWHERE
+    total = None if estimated is None else estimated * devices(preset) * count
+    return CellCost(cell.name, count, estimated, total, *storage, source, *_stored(*storage, count), fresh)
+
+
+def _stored(
+    policies: float | None, rollouts: float | None, drafts: float | None, runs: int
+) -> tuple[float | None, str]:
+    """Bytes that all runs leave, by what is estimated of them; the last checkpoints hold a draft store each."""
+    if policies is None or rollouts is None or drafts is None:
+        return None, UNKNOWN
+    return policies + rollouts + drafts * CHECKPOINTS * runs, "parameters and token counts"
+
+
+def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Preset, layout: Layout) -> str:
+    """What training some runs costs, as a line; empty if no hours are known.
+
+    Args:
+        cell_ids: the cell of each run.
+        experiments: where they are declared.
+        preset: whose runs they are.
+        layout: where finished runs of these cells lie.
+    """
+    counts = Counter(cell_ids)
+    found = costs_of([experiments.cell(cell) for cell in counts], experiments, preset, layout)
+    known = [cost.hours * count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is not None]
+    unknown = sum(count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is None)
+    if not known:
+        return ""
+    rest = f", and {unknown} runs of unknown hours" if unknown else ""
+    return f"training: {sum(known) * devices(preset):,.0f} {unit(preset)} by `redraft cost`{rest}"
+
+
+def unit(preset: Preset) -> str:
+    """Name of the unit of hours."""
+    return "GPU-hours" if preset.engine.gpus else "core-hours"
+
+
+def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> Measured | None:
+    """Costs of a finished run, if it is configured as it would be run today; its GPUs are those that it had."""
+    folder = layout.run(cell.id, run.seed)
+    if not (folder / "manifest.json").exists():
+        return None
+    manifest = read_json(folder / "manifest.json")
+    if manifest["fingerprint"] != run_fingerprint(run):
+        return None
+    engine = manifest.get("configuration", {}).get("engine", {})
+    had = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
+    stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return Measured(manifest["seconds"] / 3600, had, stored)
+
+
+def parts(experiments: Experiments, paper: str, extras: bool) -> dict[str, list[str]]:
+    """Cells by the table or figure that needs them, tables first, in order of number."""
+    needed = {
+        f"Table {table.number}": table.cells
+        for table in sorted(experiments.tables(paper).tables, key=lambda table: table.number)
+        if extras or not table.beyond_paper
+    }
+    for figure in sorted(experiments.figures(paper).figures, key=lambda figure: figure.number):
+        if extras or not figure.beyond_paper:
+            needed[f"Figure {figure.number}"] = [cell for panel in figure.panels for cell in panel.cells]
+    return needed
+
+
+def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[PartCost]:
+    """One line a table or figure that needs one of these cells, and one for the cells that none needs."""
+    by_cell = {cost.cell: cost for cost in costs}
+    seen: set[str] = set()
+    lines = []
+    rest = set(by_cell) - {cell for cells in needed.values() for cell in cells}
+    for part, names in (needed | ({"other cells": sorted(rest)} if rest else {})).items():
+        cells = {name for name in names if name in by_cell}
+        if not cells:
+            continue
+        new = cells - seen
+        seen |= cells
+        lines.append(PartCost(
+            part, len(cells), total(by_cell[c] for c in cells), total(by_cell[c] for c in new),
+            total(by_cell[c] for c in seen), sum(by_cell[c].device_hours is None for c in cells),
+        ))  # fmt: skip
+    return lines
+
+
+def total(costs: Iterable[CellCost]) -> float | None:
+    """GPU- or core-hours of all that are known; None if none of some is."""
+    hours = [cost.device_hours for cost in sorted(costs, key=lambda cost: cost.cell)]
+    known = [each for each in hours if each is not None]
+    return sum(known) if known or not hours else None
+
+
+def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float | None:
+    """Wall hours of all runs with known hours on so many GPUs (or cores), never less than the longest run.
+
+    None if that is too few for one run.
+    """
+    if not (together := available // devices(preset)):
+        return None
+    runs = [cost.hours for cost in costs if cost.hours is not None for _ in range(cost.runs)]
+    return max([sum(runs) / together, *runs], default=0.0)

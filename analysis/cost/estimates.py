@@ -1,0 +1,242 @@
+"""Estimates of hours and storage from a paper's own tables, by the rules that its `reported.yaml` declares.
+
+Hours are those that the paper prints where a cell is a row of its times. Else they follow from the seconds of a step of
+its model and algorithm: of the baseline, or of the rows that stand for reuse (`cost.reference`). Only at the paper's
+scale; elsewhere nothing is estimated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from redraft.analysis.data.reported import ReportedTable, match_of, read_reported
+from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
+from redraft.config.resolve import trainer_of
+
+WEIGHT_BYTES = 2
+"""A kept policy holds bfloat16."""
+ROLLOUT_BYTES = 8
+"""A token of a saved rollout, before compression: the token and the step it was sampled at."""
+DRAFT_BYTES = 12
+"""A token of a draft in memory: the token, its log-probability and the step."""
+
+EVALUATION = {"evaluate_every", "evaluation_clock"}
+"""Settings of a trainer that change no step."""
+SAME_UPDATES = EVALUATION | {"epochs"}
+"""Settings of a trainer that leave its updates as they are."""
+UNKNOWN = "unknown until one run is finished"
+
+Values = Mapping[str, float]
+Storage = tuple[float | None, float | None, float | None]
+
+
+def devices(preset: Preset) -> int:
+    """GPUs that one run takes, or cores where it takes no GPU."""
+    return preset.engine.gpus or preset.engine.threads
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The model of the reported times that stands for a cell's, and the factor on its hours."""
+
+    model: str
+    factor: float = 1.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A paper's rules with its tables, read once; without rules everything is unknown.
+
+    Attributes:
+        preset: whose runs are estimated.
+        spec: the vocabulary of the tables.
+        stated: the paper's trainer, without what cells change; None without rules.
+        tables: those that rules name and that are transcribed, by number.
+    """
+
+    preset: Preset
+    spec: Reported | None = None
+    stated: Trainer | None = None
+    tables: Mapping[int, ReportedTable] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, experiments: Experiments, paper: str, preset: Preset) -> "Estimates":
+        """The rules and tables of a paper."""
+        spec, folder = experiments.reported(paper), experiments.folder_of(paper)
+        if not spec or not spec.cost or not spec.times:
+            return cls(preset)
+        numbers = {spec.times.table, *spec.cost.speedups, *spec.cost.lengths}
+        files = {number: folder / "reported" / f"table{number:02d}.csv" for number in numbers}
+        tables = {n: read_reported(folder, n, spec) for n, file in files.items() if file.exists()}
+        unchanged = experiments.cells(paper)[0].model_copy(update={"trainer": {}, "trainer_factors": {}})
+        return cls(preset, spec, trainer_of(experiments.trainer_settings(unchanged, preset)), tables)
+
+    def hours(self, cell: Cell, run: Run) -> tuple[float | None, str]:
+        """Wall hours of one run, and by which rule; None where the tables say nothing."""
+        if not self.preset.paper_scale or not (rules := self._rules()):
+            return None, UNKNOWN
+        if (scale := rules.scale(cell)) is None:
+            return None, "unknown: the paper has no such model, and its parameters are not known"
+        if row := rules.printed(cell, scale.model):
+            return rules.value(row, "hours") * scale.factor, f"{rules.name}{scale.note}"
+        setting, stand_in = rules.setting(cell, scale.model)
+        seconds, rule = rules.seconds_a_step(cell, setting)
+        if seconds is None:
+            return None, UNKNOWN
+        work = rules.work(run.trainer)
+        note = f" of {work:g} times the tokens" if work != 1 else ""
+        hours = seconds * run.steps * work * scale.factor / 3600
+        return hours, f"{rule} × {run.steps} steps{note}{stand_in}{scale.note}"
+
+    def storage(self, cell: Cell, run: Run, runs: int) -> Storage:
+        """Bytes of all kept policies, of all rollouts, and of one memory of drafts; None where they are unknown."""
+        rules = self._rules()
+        if not rules:
+            return None, None, None
+        size = rules.parameters(cell.model)
+        length = rules.length(cell, run.trainer) if self.preset.paper_scale else None
+        policies = None if size is None else size * WEIGHT_BYTES * run.most_evaluations * runs
+        if length is None:
+            return policies, None, None
+        group = run.trainer.group_size
+        rollouts = run.steps * run.trainer.prompts_per_step * group * length * ROLLOUT_BYTES * runs
+        drafts = run.data.size * group * length * DRAFT_BYTES * float(run.reuse.retention.visits)
+        return policies, rollouts, drafts
+
+    def _rules(self) -> "_Rules | None":
+        spec = self.spec
+        if not spec or not self.stated or not spec.cost or not spec.times or spec.times.table not in self.tables:
+            return None
+        return _Rules(self.preset, spec, self.stated, spec.cost, spec.times, self.tables)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """Declared rules at work on the tables."""
+
+    preset: Preset
+    spec: Reported
+    stated: Trainer
+    cost: CostRules
+    times: ReportedTimes
+    tables: Mapping[int, ReportedTable]
+
+    @property
+    def name(self) -> str:
+        """The table of times, for a source."""
+        return f"Table {self.times.table}"
+
+    @property
+    def breakdown(self) -> ReportedTable:
+        """The table of times."""
+        return self.tables[self.times.table]
+
+    def value(self, row: Values, quantity: str) -> float:
+        """A quantity of one column from a row, 0 where the row has no cell of it."""
+        return row.get(self.spec.quantities[quantity].columns[0], 0.0)
+
+    def column(self, of: str) -> str:
+        """The key column that holds a field of cells."""
+        return next(name for name, column in self.spec.key.items() if column.of == of)
+
+    def values_of(self, column: str) -> list[str]:
+        """Values of a key column in the table of times, each once."""
+        return list(dict.fromkeys(key[self.spec.row.index(column)] for key in self.breakdown.rows))
+
+    def scale(self, cell: Cell) -> Scale | None:
+        """The model of the times that stands for a cell's; None if there is none.
+
+        A model that is not there takes the hours of the largest one, in proportion to parameters.
+        """
+        models = self.values_of(self.column("model"))
+        if cell.model in models:
+            return Scale(cell.model)
+        known = {role: size for role in (cell.model, *models) if (size := self.parameters(role))}
+        if len(known) <= len(models):
+            return None
+        nearest = max(models, key=lambda role: known[role])
+        factor = known[cell.model] / known[nearest]
+        return Scale(nearest, factor, f", scaled from {nearest} by parameters (× {factor:.2f})")
+
+    def parameters(self, role: str) -> float | None:
+        """Parameters of what the preset has for a model."""
+        model = self.preset.models.get(role)
+        return self.cost.parameters.get(model.path) if isinstance(model, PretrainedModel) else None
+
+    def printed(self, cell: Cell, model: str) -> Values:
+        """The own row of a cell in the table of times, if it has one and an unchanged trainer."""
+        match = match_of(cell, self.spec)
+        if match is None or (cell.trainer | cell.trainer_factors).keys() - EVALUATION:
+            return {}
+        return self.breakdown.select(match | {self.column("model"): model})
+
+    def setting(self, cell: Cell, model: str) -> tuple[dict[str, str], str]:
+        """Key columns that a cell shares with its baseline, with replaced values; and a note on these."""
+        plain = self._plain(cell) | {self.column("model"): model}
+        found = self._with_stand_ins(plain)
+        notes = [f", {plain[name]} as {found[name]}" for name in found if found[name] != plain[name]]
+        return {name: found[name] for name in self.times.setting}, "".join(notes)
+
+    def _plain(self, cell: Cell) -> dict[str, str]:
+        """Key columns of a cell, whether or not the paper reports such cells."""
+        unnamed = {name: column.model_copy(update={"names": {}}) for name, column in self.spec.key.items()}
+        return match_of(cell, self.spec.model_copy(update={"key": unnamed})) or {}
+
+    def _with_stand_ins(self, match: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.cost.stand_ins.get(name, {}).get(value, value) for name, value in match.items()}
+
+    def seconds_a_step(self, cell: Cell, setting: Mapping[str, str]) -> tuple[float | None, str]:
+        """Seconds of a step that the paper does not print for this cell, and the rule.
+
+        A baseline takes the seconds of its setting. A cell with a printed speedup takes those less the rollout's, the
+        rollout's over that speedup, and verification and assembly as the reference has them, without verification
+        where it pays none. Any other takes the seconds of the reference.
+        """
+        baseline = self.breakdown.select({**setting, **self.times.baseline})
+        reference = self.breakdown.select({**setting, **self.cost.reference})
+        if not baseline or not reference:
+            return None, ""
+        match = match_of(cell, self.spec)
+        if match and self.times.baseline.items() <= match.items():
+            return self.value(baseline, "seconds:total"), f"{self.name} s/step"
+        if match and (found := self.speedup(cell, match)):
+            speedup, number = found
+            unverified = any(row.items() <= match.items() for row in self.cost.without_verification)
+            overhead = self.value(reference, "seconds:assembly")
+            overhead += 0.0 if unverified else self.value(reference, "seconds:verification")
+            rollout = self.value(baseline, "seconds:rollout")
+            rest = self.value(baseline, "seconds:total") - rollout
+            return rest + rollout / speedup + overhead, f"{self.name} × Table {number} speedup"
+        return self.value(reference, "seconds:total"), f"{self.name} s/step of {self.cost.reference_name}"
+
+    def speedup(self, cell: Cell, match: Mapping[str, str]) -> tuple[float, int] | None:
+        """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
+        if not self.spec.speedup or (cell.trainer | cell.trainer_factors).keys() - SAME_UPDATES:
+            return None
+        column = self.spec.speedup.column
+        found = ((self.tables[n].select(match), n) for n in self.cost.speedups if n in self.tables)
+        return next(((row[column], number) for row, number in found if column in row), None)
+
+    def work(self, trainer: Trainer) -> float:
+        """Tokens of a step over those of the paper's, whose responses are longer where the limit is."""
+        tokens = [t.prompts_per_step * t.group_size * t.max_response_tokens for t in (trainer, self.stated)]
+        return tokens[0] / tokens[1]
+
+    def length(self, cell: Cell, trainer: Trainer) -> float | None:
+        """Mean tokens of a response: what the baseline decoded over its rollouts, on the cell's data or the times'.
+
+        In proportion to the limit, where it is another than the paper's.
+        """
+        limit = trainer.max_response_tokens / self.stated.max_response_tokens
+        tokens, data = self.spec.quantities.get("tokens_decoded"), self.column("data")
+        key = self._with_stand_ins(self._plain(cell))
+        known = {name: key[name] for name in (*self.times.setting, data)} | self.times.baseline
+        for of in (cell.data, self.values_of(data)[0]):
+            for table in (self.tables[number] for number in self.cost.lengths if number in self.tables):
+                found = table.last(known | {data: of})
+                row = table.rows[found] if found else {}
+                done = table.steps_done(found) if found else None
+                if tokens and done and tokens.columns[0] in row:
+                    rollouts = done * self.stated.prompts_per_step * self.stated.group_size
+                    return row[tokens.columns[0]] * tokens.scale / rollouts * limit
+        return None

@@ -1,0 +1,152 @@
+"""Costs for people and for other programs: a text for the terminal and a frame for a CSV file."""
+
+import pandas as pd
+
+from redraft.analysis.cost.campaign import CellCost, PartCost, total, unit, wall_hours
+from redraft.analysis.cost.estimates import devices
+from redraft.cli.terminal import filled, table
+from redraft.config import Preset
+
+
+def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.DataFrame:
+    """Everything as one frame for a CSV file: a line a cell, then a line a table or figure; hours and bytes."""
+    cells = [
+        {"kind": "cell", "name": c.cell, "cells": 1, "runs": c.runs, "hours_per_run": c.hours, "hours": c.device_hours,
+         "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source,
+         "stored_bytes": c.stored, "stored_source": c.stored_source}
+        for c in costs
+    ]  # fmt: skip
+    needed = [
+        {"kind": "part", "name": p.part, "cells": p.cells, "hours": p.device_hours, "added": p.added,
+         "cumulative": p.cumulative, "source": _unknown(p)}
+        for p in lines
+    ]  # fmt: skip
+    columns = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
+               "rollout_bytes", "draft_bytes", "source", "stored_bytes", "stored_source")  # fmt: skip
+    return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
+
+
+def text(
+    costs: list[CellCost], lines: list[PartCost], preset: Preset, available: int, hardware: str | None = None
+) -> str:
+    """Both tables, the totals and what is not in them, for a terminal.
+
+    Args:
+        costs: a line a cell.
+        lines: a line a table or figure.
+        preset: whose runs these are.
+        available: GPUs, or cores, at hand.
+        hardware: what estimated hours are of; None if none is estimated.
+    """
+    return f"{tables(costs, lines, preset)}\n\n{ending(costs, preset, available, hardware)}"
+
+
+def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide: bool = False) -> str:
+    """The table of cells and that of tables and figures; `wide` has parts of the storage and each cell's source."""
+    per_part = [
+        [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative),
+         _unknown(p)]
+        for p in lines
+    ]  # fmt: skip
+    of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
+    per_cell = _wide(costs, preset) if wide else _narrow(costs, preset)
+    return f"{per_cell}\n\n{table(of_parts, per_part, left=[''], wide=wide)}"
+
+
+def _narrow(costs: list[CellCost], preset: Preset) -> str:
+    """Cells with their hours and storage; a letter stands for where these come from."""
+    letters = {source: _letter(i) for i, source in enumerate(dict.fromkeys(map(_sources, costs)))}
+    rows = [[c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.stored), letters[_sources(c)]]
+            for c in costs]  # fmt: skip
+    legend = [filled(f"{letter}: {source}", "   ") for source, letter in letters.items()]
+    header = ["cell", "runs", "h/run", unit(preset), "GB", "source"]
+    about = "source of the hours; of the storage (parts of the storage: --wide)"
+    return "\n".join([table(header, rows, left=["source"]), "", about, *legend])
+
+
+def _letter(index: int) -> str:
+    """a to z, then aa, ab and so on."""
+    first, last = divmod(index, 26)
+    return (_letter(first - 1) if first else "") + chr(ord("a") + last)
+
+
+def _wide(costs: list[CellCost], preset: Preset) -> str:
+    rows = [
+        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
+         _gigabytes(c.rollouts), _gigabytes(c.drafts), _gigabytes(c.stored), _sources(c)]
+        for c in costs
+    ]  # fmt: skip
+    sources = "source of the hours; of the storage"
+    header = ["cell", "runs", "h/run", unit(preset), "policies GB", "rollouts GB", "drafts GB", "all GB", sources]
+    return table(header, rows, left=[sources], wide=True)
+
+
+def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str | None = None) -> str:
+    """The totals, and what is not in them."""
+    return "\n".join([*_totals(costs, preset, available), "", *map(filled, _left_out(costs, preset, hardware))])
+
+
+def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
+    name, known = (
+        counted(available, "GPU" if preset.engine.gpus else "core"),
+        [c for c in costs if c.device_hours is not None],
+    )
+    hours, wall, each = total(costs), wall_hours(costs, preset, available), devices(preset)
+    if not known:
+        return [f"no hours are known: {counted(len(costs), 'cell')}, none with a finished run"]
+    unknown = f"; {len(costs) - len(known)} of {len(costs)} cells unknown" if len(known) < len(costs) else ""
+    stored = [c.stored for c in costs if c.stored is not None]
+    days = f" ({wall / 24:,.1f} days)" if wall and wall >= 24 else ""
+    lasting = (
+        f"on {name} none of these runs can start: each takes {each}"
+        if wall is None
+        else f"at least {_number(wall)} wall hours{days} on {name}, {each} a run"
+    )
+    without = f"; {len(costs) - len(stored)} of {len(costs)} cells unknown" if len(stored) < len(costs) else ""
+    return [
+        f"{sum(c.runs for c in known)} runs, {_rounded(hours or 0.0)} {unit(preset)}{unknown}",
+        lasting,
+        f"{sum(stored) / 1e12:,.4g} TB of storage{without}" if stored else "storage is not estimated at this scale",
+    ]
+
+
+def _rounded(hours: float) -> str:
+    """A sum of hours, whole where it is large."""
+    return f"{hours:,.0f}" if hours >= 10 else _number(hours)
+
+
+def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> list[str]:
+    if not preset.paper_scale or hardware is None:
+        return ["Evaluation is not counted. Hours are those of training, from the source beside them."]
+    shares = " or ".join(f"{share:.1%}" for share in sorted({cost.fresh_share for cost in costs}))
+    return [
+        "Not counted: evaluation, whose hours the paper does not report; checkpoints but for their draft stores, where "
+        f"nothing is measured; and {shares} more rollouts, sampled to log the reward of the policy itself.",
+        f"Hours are of the paper's GPUs ({hardware}). Policies: two bytes a parameter at every evaluated step. "
+        "Rollouts, and drafts of one run in memory: of the mean length that the paper's token counts give, before "
+        "compression.",
+    ]
+
+
+def _sources(cost: CellCost) -> str:
+    return cost.source if cost.stored_source == cost.source else f"{cost.source}; {cost.stored_source}"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _unknown(part: PartCost) -> str:
+    return f"{counted(part.unknown, 'cell')} unknown" if part.unknown else ""
+
+
+def _number(value: float | None) -> str:
+    """Hours; minutes of a run are hours with two digits."""
+    if value is None:
+        return "unknown"
+    return f"{value:,.1f}" if value >= 1 or value == 0 else f"{value:.2g}"
+
+
+def _gigabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e9:,.1f}"

@@ -1,0 +1,278 @@
+"""Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a score."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from redraft.analysis.data.repeats import with_repeats
+from redraft.analysis.data.speculation import with_measurements
+from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
+from redraft.config import Benchmark, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
+from redraft.config.data import known_sizes
+from redraft.errors import UserError
+from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
+from redraft.layout import Layout
+from redraft.provenance import check_hashes, hashes, policies_of
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Finished runs.
+
+    Attributes:
+        runs: cell, seed, block (`Preset.unit`), fingerprint, manifest (path), initial (path of the initial policy's
+            record), seconds.
+        steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`, those of repeats where
+            there are any (`redraft.analysis.data.repeats`).
+        scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
+            what else grading counts.
+    """
+
+    runs: pd.DataFrame
+    steps: pd.DataFrame
+    scores: pd.DataFrame
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Block of each seed."""
+        known = "block" in self.runs
+        return dict(zip(self.runs["seed"], self.runs["block"], strict=True)) if known else NO_BLOCKS
+
+    @cached_property
+    def by_training_steps(self) -> "Runs":
+        """The same, with training steps as steps.
+
+        A step's record counts for the training step that it ends in: those before it are done. A policy that no update
+        separates from an evaluated one before is left out, since it is the same.
+        """
+        records = self.steps.assign(step=self.steps["training_step"] - self.steps["updated"].astype(int))
+        key = ["cell", "seed", "step"]
+        done = self.steps[[*key, "training_step"]].assign(step=self.steps["step"] + 1)
+        counted = self.scores.merge(done, on=key, how="left").sort_values("step", kind="stable")
+        scores = counted.assign(step=counted["training_step"].fillna(0).astype(int)).drop(columns="training_step")
+        return Runs(self.runs, records, scores.drop_duplicates([*key, "benchmark"]))
+
+    def steps_of(self, cell: str) -> pd.DataFrame:
+        """Records of a cell's steps, with all that only some methods measure."""
+        return self._steps_by_cell.get(cell, self._measured.iloc[:0])
+
+    @cached_property
+    def _measured(self) -> pd.DataFrame:
+        return with_measurements(self.steps)
+
+    @cached_property
+    def _steps_by_cell(self) -> dict[str, pd.DataFrame]:
+        """Made once, since a paper's tables and claims ask for a cell's steps thousands of times."""
+        return {str(cell): steps for cell, steps in self._measured.groupby("cell")}
+
+    def manifests(self, cell: str, seeds: Iterable[int]) -> list[str]:
+        """Paths of the manifests of a cell's runs, by seed."""
+        return [run["manifest"] for run in self._of_seeds(cell, seeds)]
+
+    def sources(self, cell: str, seeds: Iterable[int]) -> list[str]:
+        """Paths of the records of the evaluated initial policies of a cell's runs, by seed."""
+        return [run["initial"] for run in self._of_seeds(cell, seeds)]
+
+    def _of_seeds(self, cell: str, seeds: Iterable[int]) -> list[dict[str, Any]]:
+        wanted = set(seeds)
+        return [run for run in self._runs_by_cell.get(cell, []) if run["seed"] in wanted]
+
+    @cached_property
+    def _runs_by_cell(self) -> dict[str, list[dict[str, Any]]]:
+        by_cell = self.runs.sort_values("seed").groupby("cell")
+        return {str(cell): runs.to_dict("records") for cell, runs in by_cell}
+
+    def save(self, folder: Path) -> None:
+        """Write one Parquet file a frame."""
+        for name in ("runs", "steps", "scores"):
+            with atomic(folder / f"{name}.parquet") as temporary:
+                getattr(self, name).to_parquet(temporary, index=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Runs":
+        """Read what `save` wrote."""
+        names = {"runs": "manifest", "steps": "step", "scores": "step"}
+        return cls(**{n: read_parquet(folder / f"{n}.parquet", ("cell", "seed", third)) for n, third in names.items()})
+
+
+def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
+    """All complete runs of a paper's cells, and of those that they start from, also if nobody asked for them this time.
+
+    A cell of another paper goes by its id, `paper/cell`.
+    A run whose configuration or benchmarks are not today's, or whose initial policy was not evaluated, is left out
+    and named. Seeds of the preset without a finished run are named too.
+
+    Raises:
+        UserError: if there is no run, or a run's files do not belong together.
+    """
+    runs, steps, scores = [], [], []
+    asked = experiments.preset(layout.preset)
+    for name, manifest in _manifests(layout, paper, experiments):
+        folder = manifest.parent
+        seed = int(folder.name.removeprefix("seed"))
+        key: dict[str, Any] = {"cell": name, "seed": seed}
+        if not (folder / "scores.json").exists() or not (folder / "diversity.parquet").exists():
+            continue
+        content, scored = read_json(manifest), read_json(folder / "scores.json")
+        protocol = _protocol(id_of(paper, name), paper, layout.preset, experiments)
+        initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
+        first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
+        sampled = {_sampled(folder), _sampled(initial)}
+        missing = [name for place in (folder, initial) for name in _lacking(place, place == folder)]
+        reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
+        reason = reason or (f"it was evaluated without {missing[0]}, by an earlier version" if missing else None)
+        if reason:
+            print(f"left out, since {reason}: {folder}", file=sys.stderr)
+            continue
+        _check(folder, manifest)
+        _check(initial, None)
+        own = {"manifest": str(manifest), "initial": str(initial / "generations.json"), "block": asked.unit(seed)}
+        runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
+        steps.append(_steps(folder).assign(**key))
+        scores += [key | score for score in _scores({**first, **scored})]
+    if not runs:
+        raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
+    _warn_of_missing_seeds(pd.DataFrame(runs), paper, asked, experiments)
+    manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
+    timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
+    return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
+
+
+def _manifests(layout: Layout, paper: str, experiments: Experiments) -> list[tuple[str, Path]]:
+    """Manifests of the finished runs of a paper, and of the cells that its own start from, by the names of cells."""
+    runs = layout.folder / "runs"
+    found = [(file.parents[1].name, file) for file in sorted((runs / paper).glob("*/seed*/manifest.json"))]
+    for base in experiments.cell_file(paper).bases:
+        found += [(base, file) for file in sorted((runs / base).glob("seed*/manifest.json"))]
+    return found
+
+
+def _protocol(cell: str, paper: str, preset: str, experiments: Experiments) -> str:
+    """Protocol of a cell, or of its paper if there is no such cell any more."""
+    try:
+        return experiments.protocol_of(preset, cell)
+    except UserError:
+        return experiments.protocol_of(preset, paper)
+
+
+DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trainer")
+"""Parts of a run's configuration that say what is learned."""
+
+Scores = dict[str, dict[str, dict[str, Any]]]
+"""`scores.json`: steps done to benchmark to counts."""
+
+
+def _scores(by_step: Scores) -> list[dict[str, Any]]:
+    """A line a policy and benchmark."""
+    return [
+        {"step": int(step), "benchmark": benchmark} | counts
+        for step, scores in by_step.items()
+        for benchmark, counts in scores.items()
+    ]
+
+
+def _outdated(
+    manifest: dict[str, Any], scored: Scores, first: Scores, sampled: set[str], preset: str, experiments: Experiments
+) -> str | None:
+    """Difference of a run, or of the scores of its initial policy, from those of today; None without one.
+
+    `sampled` are the fingerprints of what its policies and the initial one were sampled on.
+    """
+    cell, _, seed = manifest["run"].rpartition("/seed")
+    try:
+        run = experiments.run(cell, int(seed), preset)
+    except UserError:
+        return "its cell changed"
+    if manifest["fingerprint"] != run_fingerprint(run):
+        return "its configuration changed"
+    # A fingerprint leaves defaults out, so that a new field changes none; one whose default changed shows here.
+    then, today = manifest["configuration"], run.model_dump(mode="json")
+    if any(_differ(then.get(part), today[part]) for part in DEFINING):
+        return "a default of its configuration changed"
+    evaluated = experiments.preset_of(preset, cell).of_seed(int(seed))
+    if not first:
+        return "its initial policy was not evaluated"
+    if sampled != {sampling_fingerprint(evaluated)}:
+        return "its benchmarks, or what samples them, changed"
+    for scores, steps in ((scored, policies_of(manifest)), (first, [0])):
+        if sorted(scores, key=int) != [str(step) for step in steps]:
+            return "its evaluated steps changed"
+        if any(not _of_benchmarks(of_step, evaluated.benchmarks) for of_step in scores.values()):
+            return "its benchmarks changed"
+    return None
+
+
+def _of_benchmarks(scores: dict[str, dict[str, Any]], benchmarks: dict[str, Benchmark]) -> bool:
+    """Test for scores of today's benchmarks, whole or of copies that are known to lack problems."""
+    totals = {name: {size * b.samples for size in known_sizes(b.data)} for name, b in benchmarks.items()}
+    return scores.keys() == totals.keys() and all(score["total"] in totals[name] for name, score in scores.items())
+
+
+def _sampled(folder: Path) -> str:
+    """The fingerprint of what was sampled there; nothing if it was not recorded."""
+    record = folder / "generations.json"
+    return str(read_json(record)["sampled"]) if record.exists() else ""
+
+
+def _differ(then: Any, today: Any) -> bool:
+    """Test for a key that both dumps have with different values."""
+    if isinstance(then, dict) and isinstance(today, dict):
+        return any(_differ(then[key], today[key]) for key in then.keys() & today.keys())
+    return then is not None and then != today
+
+
+def _lacking(folder: Path, trained: bool) -> list[str]:
+    """Names of the records of hashes that a folder of an evaluated policy should have and has not."""
+    names = ("generations.json", "grades.json", *(["diversity.json"] * trained))
+    return [n for n in names if not (folder / n).exists() or "sha256" not in read_json(folder / n)]
+
+
+def _check(folder: Path, manifest: Path | None) -> None:
+    """Check that scores, grades, diversity and records are those that were made, from this run and no other.
+
+    Generations and rollouts are large: what was made from them names their hashes, and is compared by these.
+
+    Raises:
+        UserError: for the first file that is not.
+    """
+    grades, generations = read_json(folder / "grades.json"), read_json(folder / "generations.json")
+    check_hashes(folder, grades["sha256"], folder / "grades.json")
+    _same(grades["made_from"], generations["sha256"], folder / "grades.json")
+    if manifest:
+        diversity = read_json(folder / "diversity.json")
+        check_hashes(folder, diversity["sha256"], folder / "diversity.json")
+        check_hashes(folder, {"steps.jsonl": read_json(manifest)["sha256"]["steps.jsonl"]}, manifest)
+        for record, made_from in (("generations.json", generations), ("diversity.json", diversity)):
+            _same(made_from["made_from"], hashes(manifest), folder / record)
+
+
+def _same(made_from: dict[str, str], found: dict[str, str], record: Path) -> None:
+    if made_from != found:
+        raise UserError("this was made from other files than those beside it", file=record, key="made_from",
+                        value=", ".join(f"{name} {digest[:12]}" for name, digest in made_from.items()),
+                        allowed=", ".join(f"{name} {digest[:12]}" for name, digest in found.items()))  # fmt: skip
+
+
+def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, experiments: Experiments) -> None:
+    for cell, part in runs.groupby("cell", sort=False):
+        wanted = experiments.seeds(experiments.cell(id_of(paper, str(cell))), preset)
+        if missing := sorted(set(wanted) - set(part["seed"])):
+            print(f"without seed {', '.join(map(str, missing))}: {cell} has {len(part)} finished runs", file=sys.stderr)
+
+
+def _steps(folder: Path) -> pd.DataFrame:
+    """Records and diversity of one run, a line a step."""
+    records: list[dict[str, Any]] = read_json_lines(folder / "steps.jsonl")
+    # A measurement that an algorithm or method lacks is null in every record, which makes its column one of objects.
+    frame = numbers_of_records(records)
+    frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
+    measured = read_parquet(folder / "diversity.parquet", ("step", "epoch", "self_bleu_within"))
+    if list(measured["step"]) != list(frame["step"]):
+        raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",
+                        value=len(measured), allowed=str(len(frame)))  # fmt: skip
+    return frame.merge(measured, on=["step", "epoch"], validate="1:1")

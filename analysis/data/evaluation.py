@@ -1,0 +1,73 @@
+"""Grading of generations beyond accuracy: counts and lengths of each cell's last policies, by benchmark."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from redraft.analysis.data.collect import Runs
+from redraft.files import read_json
+
+COUNTS = ("correct", "total", "truncated", "without_answer", "empty", "timeouts", "errors")
+"""Summed over seeds."""
+MEANS = ("pass_at_most", "majority", "mean_tokens", "tokens_p50", "tokens_p90")
+"""Averaged over seeds."""
+
+
+def summary(runs: Runs) -> dict[str, Any]:
+    """A row a cell and benchmark, over the seeds, and what all responses of all policies came to.
+
+    Returns:
+        rows: list of `cell`, `benchmark`, `samples`, COUNTS and MEANS; NaN where a benchmark has no such number.
+        totals: the COUNTS of all graded policies but the initial ones, which cells share.
+        notes: what graders had to say, each once.
+    """
+    scores = runs.scores.reindex(columns=[*runs.scores.columns, *_missing(runs.scores)])
+    scores = scores.assign(pass_at_most=_pass_at_most(scores))
+    last = scores[scores["step"] == scores.groupby(["cell", "seed"])["step"].transform("max")]
+    how = dict.fromkeys(COUNTS, _sum) | dict.fromkeys((*MEANS, "samples"), "mean")
+    rows = last.groupby(["cell", "benchmark"], sort=False).agg(how).reset_index()
+    notes = scores["note"].dropna() if "note" in scores else pd.Series(dtype=str)
+    return {
+        "rows": rows.to_dict("records"),
+        "totals": {name: int(scores.loc[scores["step"] > 0, name].sum()) for name in COUNTS},
+        "notes": sorted({f"{scores.loc[i, 'benchmark']}: {note}" for i, note in notes.items()}),
+    }
+
+
+def _sum(counts: pd.Series) -> float:
+    """Their sum, or NaN if the benchmark has no such count."""
+    return float(counts.sum(min_count=1))
+
+
+def _missing(scores: pd.DataFrame) -> list[str]:
+    """Columns that no graded benchmark has, such as a majority of single samples."""
+    return [name for name in (*COUNTS, *MEANS[1:], "samples") if name not in scores]
+
+
+def _pass_at_most(scores: pd.DataFrame) -> pd.Series:
+    """pass@k for as many samples as a problem has; missing for a single one."""
+    columns = sorted((c for c in scores if str(c).startswith("pass_at_")), key=lambda c: int(c.rpartition("_")[2]))
+    of_several = [column for column in columns if column != "pass_at_1"]
+    return scores[of_several].ffill(axis=1).iloc[:, -1] if of_several else pd.Series(float("nan"), index=scores.index)
+
+
+def graders(runs: Runs) -> list[dict[str, Any]]:
+    """IFEval's metrics by both graders, for each collected cell that has them: means over seeds of its last policies.
+
+    Returns:
+        rows: `cell`, `metric`, `lm_eval` and `lighteval` (0 to 1), and `differ`, verdicts in which they do.
+    """
+    lines = []
+    files = [Path(manifest).with_name("ifeval.json") for manifest in runs.runs["manifest"]]
+    for file in sorted(file for file in files if file.exists()):
+        content = read_json(file)
+        last = max(line["step"] for line in content["metrics"])
+        differ = sum(line["step"] == last for line in content["disagreements"])
+        lines += [
+            {"cell": file.parts[-3], **line, "differ": differ} for line in content["metrics"] if line["step"] == last
+        ]
+    if not lines:
+        return []
+    how = {"lm_eval": "mean", "lighteval": "mean", "differ": "sum"}
+    return pd.DataFrame(lines).groupby(["cell", "metric"], sort=False).agg(how).reset_index().to_dict("records")

@@ -1,0 +1,415 @@
+"""Quantities of a run, a step or an epoch: every number that a table, figure or claim names, defined once.
+
+Whatever a step's record holds is a quantity of the step by its own name, and `<reduction>:<name>` one of the run, so
+that a paper's new records need nothing here. What is listed by name is what needs more than one column, or has
+another name than its record.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.rollouts import in_bin, of_prompts, quantities_of_bins
+from redraft.analysis.data.speculation import MEASURED, correlation, token_acceptance, token_acceptance_from
+from redraft.analysis.data.statistics import noise_floor
+from redraft.config.decoding import BLOCK_STARTS
+from redraft.errors import UserError
+
+Reduce = Callable[[pd.DataFrame], float]
+
+STAGES = (
+    "verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic",
+    "update_actor", "others",
+)  # fmt: skip
+"""Stages of a step, in seconds; they sum to `total`."""
+
+SECONDS = "seconds:"
+"""Prefix of the mean seconds a step of a stage, or `total`."""
+
+
+def _last_epoch(column: str) -> Reduce:
+    return lambda steps: float(steps.loc[steps["epoch"] == steps["epoch"].max(), column].mean())
+
+
+def _reuse_epochs(column: str) -> Reduce:
+    return lambda steps: float(steps.loc[steps["epoch"] > 0, column].mean())
+
+
+def _first_epoch(column: str) -> Reduce:
+    return lambda steps: float(steps.loc[steps["epoch"] == 0, column].mean())
+
+
+def _mean(column: str) -> Reduce:
+    return lambda steps: float(steps[column].mean())
+
+
+def _third(column: str, which: int) -> Reduce:
+    """Mean over the first, middle or last third of the epochs with drafts, by steps; longer ones first."""
+
+    def reduce(steps: pd.DataFrame) -> float:
+        values = steps[steps["epoch"] > 0].sort_values("step")[column]
+        part = np.array_split(np.arange(len(values)), 3)[which]
+        return float(values.iloc[part].mean())
+
+    return reduce
+
+
+def _reuse_share(steps: pd.DataFrame) -> float:
+    """Share of the tokens trained on that came from drafts, where there were any."""
+    reuse = steps[steps["epoch"] > 0]
+    reused, decoded = reuse["tokens_reused"].sum(), reuse["tokens_decoded"].sum()
+    return float(reused / (reused + decoded)) if reused + decoded else math.nan
+
+
+def _from_half(steps: pd.DataFrame) -> float:
+    """Mean distance of an update batch's mean reward from 0.5, where a group's rewards tell most."""
+    return float((steps["trained_reward"] - 0.5).abs().mean())
+
+
+def _sum(*columns: str) -> Reduce:
+    return lambda steps: float(steps[list(columns)].sum().sum())
+
+
+STEP_QUANTITIES: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
+    "rollout_seconds": lambda s: s["seconds.rollout"],
+    "generation_seconds": lambda s: s["seconds.rollout"] + s["seconds.verification"] + s["seconds.assembly"],
+    "without_correct_after_reuse": lambda s: s["without_correct"] - s["replayed"],
+    "all_correct": lambda s: 1 - s["informative"] - (s["without_correct"] - s["replayed"]),
+    "token_acceptance": token_acceptance,
+    **{f"token_acceptance_from.{start}": token_acceptance_from(start) for start in BLOCK_STARTS},
+}
+"""Quantities of a step that are not a column of its record."""
+
+REDUCTIONS: dict[str, Callable[[str], Reduce]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "max": lambda column: lambda steps: float(steps[column].max()),
+    "first_epoch": _first_epoch,
+    "last_epoch": _last_epoch,
+    "reuse_epochs": _reuse_epochs,
+}
+"""Prefix of a quantity of a run to how it is made of a quantity of its steps; epochs are means of their steps.
+`reuse_epochs` are all but the first, which has no drafts."""
+WINDOW = re.compile(r"(sum|mean|max)@(\d+)-(\d+)")
+WINDOWED = "mean@<first step>-<last step>:<number of a step>"
+"""The same of some steps, which count from 1: `mean@2-101:tokens_decoded` leaves the first one out."""
+CORRELATION = "correlation:"
+CORRELATED = "correlation:<number of a step>:<number of a step>"
+"""Pearson's coefficient of two numbers over the steps of a run: `correlation:entropy:block_efficiency`."""
+BIN = re.compile(r"bin@([\d.]+)-([\d.]+):(\w+):(\w+)")
+BINNED = "bin@<low>-<high>:<quantity of a prompt that chooses the bin>:<quantity of a prompt, or share>"
+"""Mean over the visits of prompts in a bin, or their share: `bin@0-0.2:pass_rate_so_far:responses`. An upper edge
+of 1 belongs to the bin."""
+
+RUN_QUANTITIES: dict[str, Reduce] = {
+    "tokens_decoded": _sum("tokens_decoded"),
+    "tokens_verified": _sum("tokens_verified"),
+    "rollout_seconds": _sum("seconds.rollout"),
+    "generation_seconds": _sum("seconds.rollout", "seconds.verification", "seconds.assembly"),
+    "step_seconds": _sum("seconds.total"),
+    "prefix_length": _reuse_epochs("prefix_length"),
+    "prefix_share": _reuse_epochs("prefix_share"),
+    "full_reuse_ratio": _reuse_epochs("full_reuse_ratio"),
+    "token_age_epochs": _last_epoch("token_age_epochs"),
+    "reward": _last_epoch("reward"),
+    "fresh_reward": _last_epoch("fresh_reward"),
+    "entropy": _reuse_epochs("entropy"),
+    "kl": _reuse_epochs("kl"),
+    "fresh_kl": _reuse_epochs("fresh_kl"),
+    "kl_max": lambda steps: float(steps["kl"].max()),
+    "clip_fraction": _reuse_epochs("clip_fraction"),
+    "clip_fraction_max": lambda steps: float(steps["clip_fraction"].max()),
+    "distinct_1": _reuse_epochs("distinct_1"),
+    "self_bleu": _reuse_epochs("self_bleu"),
+    "self_bleu_within": _reuse_epochs("self_bleu_within"),
+    "rouge_1_second_epoch": lambda steps: float(steps.loc[steps["epoch"] == 1, "rouge_1"].mean()),
+    "rouge_1_last_epoch": _last_epoch("rouge_1"),
+    "hours": lambda steps: float(steps["seconds.total"].sum() / 3600),
+    "generation_steps": lambda steps: float(len(steps)),
+    "training_steps": lambda steps: float(steps["training_step"].max()),
+    "rollouts_per_batch": lambda steps: float(steps["rollouts"].sum() / (steps["training_step"].max() or math.nan)),
+    "informative": _mean("informative"),
+    "response_length": _mean("response_length"),
+    "reuse_share": _reuse_share,
+    "from_half": _from_half,
+    "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
+    **{
+        f"{column}_{part}": _third(column, which)
+        for column in ("prefix_length", "prefix_share")
+        for which, part in enumerate(("early", "middle", "late"))
+    },
+    "rollout_seconds_first_epoch": _first_epoch("seconds.rollout"),
+    "rollout_seconds_last_epoch": _last_epoch("seconds.rollout"),
+    "rollout_seconds_reuse_epochs": _reuse_epochs("seconds.rollout"),
+} | {f"{SECONDS}{stage}": _mean(f"seconds.{stage}") for stage in (*STAGES, "total")}
+"""Quantities of a run, for tables and claims. What concerns reuse leaves the first epoch out, which has no drafts.
+
+Seconds are sums over a run, except by stage and by epoch, where they are means of a step.
+"""
+
+ACCURACY = "accuracy:"
+"""Prefix of the accuracies, percent: of a benchmark, of several joined by `+` or a role (their mean), or `all`."""
+
+
+def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
+    """A quantity of each finished run of a cell, by seed; empty if there is none.
+
+    Args:
+        at: steps done, at most. Sums and means are over those steps, and accuracies are those of the policy after
+            exactly so many, 0 being the initial one; runs without such a policy are left out. By default all steps
+            and the last policy: which one counts is fixed in advance and never the best.
+
+    Raises:
+        UserError: if there is no such quantity.
+    """
+    return dict(_by_seed(runs, quantity, cell, at))
+
+
+@lru_cache(maxsize=1 << 12)  # tables, their family of comparisons and claims ask for the same ones
+def _by_seed(runs: Runs, quantity: str, cell: str, at: int | None) -> dict[int, float]:
+    if quantity.startswith(ACCURACY):
+        chosen = _of(_scores(runs, cell, at), quantity)
+        percent = 100 * chosen["correct"] / chosen["total"]
+        return {int(seed): float(part.mean()) for seed, part in percent.groupby(chosen["seed"])}  # type: ignore[call-overload]
+    if quantity.startswith(tuple(FIRST_REACHED)):
+        return first_reached(runs, quantity, cell, at)
+    if quantity.startswith(AT_EQUAL):
+        return at_equal_budget(runs, quantity, cell)
+    if binned := BIN.fullmatch(quantity):
+        return _in_bin(runs, binned, cell, at)
+    reduce = _reduction(runs, quantity)
+    steps = runs.steps_of(cell)
+    if at is not None:
+        steps = steps[steps["step"] < at]
+    return {int(seed): reduce(part) for seed, part in steps.groupby("seed")}  # type: ignore[call-overload]
+
+
+def noise_by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
+    """The standard error, points, that sampling alone gives an accuracy of each run; empty for other quantities."""
+    if not quantity.startswith(ACCURACY):
+        return {}
+    chosen = _of(_scores(runs, cell, at), quantity)
+    return {
+        int(seed): noise_floor({str(s.benchmark): (100 * s.correct / s.total, int(s.total)) for s in part.itertuples()})
+        for seed, part in chosen.groupby("seed")
+    }  # type: ignore[call-overload]
+
+
+@lru_cache(maxsize=1 << 8)
+def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
+    """The scores of a cell's policies after so many steps, or of its last ones."""
+    scores = runs.scores[runs.scores["cell"] == cell]
+    wanted = scores.groupby("seed")["step"].transform("max") if at is None else at
+    return scores[scores["step"] == wanted]
+
+
+def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Those of benchmarks, a role or all."""
+    asked = of_accuracy(quantity)
+    known = {*scores["benchmark"], *scores["role"], "all"}
+    if len(scores) and not known.issuperset(asked):
+        raise UserError("no such benchmark or role", key="quantity", value=quantity, allowed=known)
+    return scores if "all" in asked else scores[scores["benchmark"].isin(asked) | scores["role"].isin(asked)]
+
+
+def of_accuracy(quantity: str) -> list[str]:
+    """Benchmarks or roles that an accuracy, or a time to one, is about; empty for another quantity."""
+    _, found, names = quantity.rpartition(ACCURACY)
+    return names.split("+") if found else []
+
+
+def _reduction(runs: Runs, quantity: str) -> Reduce:
+    """Reduction of a run's steps to a quantity."""
+    if quantity in RUN_QUANTITIES:
+        return RUN_QUANTITIES[quantity]
+    name, _, column = quantity.partition(":")
+    one, _, other = column.partition(":")
+    if quantity.startswith(CORRELATION) and {one, other} <= {*numbers(runs), *STEP_QUANTITIES}:
+        return _correlation(one, other)
+    if column in numbers(runs) or column in STEP_QUANTITIES:
+        if name in REDUCTIONS:
+            return _of_derived(column, REDUCTIONS[name](column))
+        if window := WINDOW.fullmatch(name):
+            reduce = _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
+            return _of_derived(column, reduce)
+    general = [f"{name}:<number of a step>" for name in REDUCTIONS]
+    general += [WINDOWED, CORRELATED, BINNED, *FIRST_REACHED.values()]
+    raise UserError("no such quantity of a run", key="quantity", value=quantity,
+                    allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
+
+
+def _correlation(one: str, other: str) -> Reduce:
+    """The reduction of a run's steps to the coefficient of two numbers of a step."""
+    return lambda steps: correlation(_of_step(steps, one), _of_step(steps, other))
+
+
+def _of_step(steps: pd.DataFrame, quantity: str) -> pd.Series:
+    """A quantity of each of these steps."""
+    return STEP_QUANTITIES[quantity](steps) if quantity in STEP_QUANTITIES else steps[quantity]
+
+
+def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
+    """The reduction, behind the computation of the quantity where records do not hold it."""
+    derive = STEP_QUANTITIES.get(quantity)
+    return reduce if derive is None else lambda steps: reduce(steps.assign(**{quantity: derive(steps)}))
+
+
+def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dict[int, float]:
+    """A quantity of prompts in a bin, by seed, over visits in the first `at` steps."""
+    low, high, by, quantity = binned.groups()
+    edges, closed = (float(low), float(high)), float(high) == 1
+    chosen = runs.runs[runs.runs["cell"] == cell]
+    found = {}
+    for seed, manifest in zip(chosen["seed"], chosen["manifest"], strict=True):
+        prompts = of_prompts(Path(manifest).parent, quantities_of_bins(by, quantity))
+        prompts = prompts if at is None else prompts[prompts["step"] < at]
+        found[int(seed)] = in_bin(prompts, quantity, by, edges, closed)
+    return found
+
+
+def _within(reduce: Reduce, first: int, last: int) -> Reduce:
+    """The reduction of the steps from the first to the last, which count from 1."""
+    return lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)])
+
+
+def numbers(runs: Runs) -> list[str]:
+    """Names of what the records of steps hold, or would hold of other methods."""
+    recorded = [name for name in runs.steps.select_dtypes(["number", "bool"]) if name not in ("cell", "seed", "step")]
+    return list(dict.fromkeys([*recorded, *MEASURED]))
+
+
+def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
+    """A quantity of each step of a cell: columns seed, step, epoch, value.
+
+    Raises:
+        UserError: if there is no such quantity.
+    """
+    known = numbers(runs)
+    if quantity not in STEP_QUANTITIES and quantity not in known:
+        raise UserError("no such quantity of a step", key="quantity", value=quantity,
+                        allowed=[*STEP_QUANTITIES, *known])  # fmt: skip
+    steps = runs.steps_of(cell)
+    return steps[["seed", "step", "epoch"]].assign(value=_of_step(steps, quantity))
+
+
+def of_policies(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
+    """An accuracy of each evaluated policy of a cell: columns seed, step (done by the policy), value."""
+    done = sorted(runs.scores.loc[runs.scores["cell"] == cell, "step"].unique())
+    lines = [
+        (seed, int(step), value) for step in done for seed, value in by_seed(runs, quantity, cell, int(step)).items()
+    ]
+    return pd.DataFrame(lines, columns=["seed", "step", "value"])
+
+
+FIRST_REACHED = {"hours_to:": "hours_to:<value>:<quantity>", "steps_to:": "steps_to:<value>:<quantity>"}
+"""Prefixes of the first hour, or number of steps, at which a quantity is not below a value; `inf` if it never is.
+
+An accuracy is looked at in every evaluated policy, the initial one at hour 0 included; another quantity in every step,
+at its end. Hours are of training alone: evaluation and checkpoints are no part of a step's seconds.
+"""
+
+
+def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
+    """The first hour or step at which each finished run of a cell reaches a value.
+
+    Args:
+        runs: finished runs.
+        quantity: as in `FIRST_REACHED`.
+        cell: name of the cell.
+        at: steps that are looked at; all if None.
+    """
+    clock, value, measured = quantity.split(":", 2)
+    try:
+        target = float(value)
+    except ValueError:
+        raise UserError("this is no value to reach", key="quantity", value=quantity,
+                        allowed=FIRST_REACHED.values()) from None  # fmt: skip
+    if measured.startswith(ACCURACY):
+        points = of_policies(runs, measured, cell)
+    else:
+        points = of_steps(runs, measured, cell).assign(step=lambda steps: steps["step"] + 1)
+    points = points if at is None else points[points["step"] <= at]
+    times = hours_at(runs, cell) if clock == "hours_to" else None
+    found = {}
+    for seed, part in points.sort_values("step").groupby("seed"):
+        reached = part.loc[part["value"] >= target, "step"]
+        done = int(reached.iloc[0]) if len(reached) else None
+        found[int(seed)] = math.inf if done is None else float(done) if times is None else times[int(seed), done]  # type: ignore[call-overload]
+    return found
+
+
+AT_EQUAL = "at_equal:"
+"""Prefix of an accuracy at the budget that the runs of several cells all reach:
+`at_equal:<quantity of a step>:<cells joined by +>:accuracy:<benchmark, role or all>`."""
+
+
+def at_equal_budget(runs: Runs, quantity: str, cell: str) -> dict[int, float]:
+    """The accuracy that each finished run of a cell has at an equal budget, by linear interpolation.
+
+    Nothing where one of the cells was not run: their budget is not known.
+    """
+    spent_of, cells, accuracy = quantity.removeprefix(AT_EQUAL).split(":", 2)
+    totals = [by_seed(runs, f"sum:{spent_of}", each) for each in cells.split("+")]
+    if not all(totals):
+        return {}
+    budget = min(value for total in totals for value in total.values())
+    spent = spent_at(runs, spent_of, cell)
+    found = {}
+    for seed, policies in of_policies(runs, accuracy, cell).sort_values("step").groupby("seed"):
+        x = [spent[int(seed), int(step)] for step in policies["step"]]  # type: ignore[call-overload]
+        found[int(seed)] = float(np.interp(budget, x, policies["value"]))  # type: ignore[call-overload]
+    return found
+
+
+def spent_at(runs: Runs, quantity: str, cell: str) -> dict[tuple[int, int], float]:
+    """Sum of a quantity over the first steps of a cell's runs, by seed and steps done."""
+    steps = of_steps(runs, quantity, cell).sort_values("step")
+    sums = steps.assign(sum=steps["value"].astype(float).groupby(steps["seed"]).cumsum())
+    found = {(int(line.seed), int(line.step) + 1): float(line.sum) for line in sums.itertuples()}
+    return found | {(int(seed), 0): 0.0 for seed in steps["seed"].unique()}
+
+
+SPENT = {"hours": ("seconds.total", 1 / 3600), "tokens": ("tokens_decoded", 1e-6), "updates": ("updated", 1.0)}
+"""Axes of figures that say what a run has spent: quantity of a step that adds up, and factor to the axis's unit."""
+
+
+def hours_at(runs: Runs, cell: str) -> dict[tuple[int, int], float]:
+    """Hours of training of a cell's runs, by seed and steps done."""
+    return {key: seconds / 3600 for key, seconds in spent_at(runs, "seconds.total", cell).items()}
+
+
+def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
+    """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
+
+    An accuracy is one of the policies after so many steps, so that of the initial policy stands at step -1. Over hours,
+    tokens or updates x is the mean over seeds of what they spent up to the end of a step.
+
+    Raises:
+        UserError: if there is no such quantity, or no epochs of it.
+    """
+    if quantity.startswith(ACCURACY):
+        if x == "epoch":
+            raise UserError("an accuracy is measured after steps, not by epoch", key="quantity", value=quantity,
+                            allowed=["x: step", *(f"x: {name}" for name in SPENT)])  # fmt: skip
+        points = of_policies(runs, quantity, cell).assign(step=lambda policies: policies["step"] - 1)
+    else:
+        points = of_steps(runs, quantity, cell)
+    by = "epoch" if x == "epoch" else "step"
+    frame = points.groupby([by, "seed"])["value"].mean().unstack("seed").dropna(how="all")
+    if x not in SPENT or frame.empty:
+        return frame
+    quantity_spent, scale = SPENT[x]
+    spent = spent_at(runs, quantity_spent, cell)
+    index = [scale * _mean_at(spent, int(step) + 1, frame.columns) for step in frame.index]
+    return frame.set_axis(pd.Index(index, name=x), axis=0)
+
+
+def _mean_at(times: Mapping[tuple[int, int], float], done: int, seeds: Iterable[int]) -> float:
+    """Mean over the seeds that did so many steps."""
+    return float(np.mean([times[int(seed), done] for seed in seeds if (int(seed), done) in times]))

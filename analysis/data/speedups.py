@@ -1,0 +1,141 @@
+"""Meanings of "speedup": the same functions for reproduced runs and for the times that a paper reports."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import SECONDS, by_seed
+from redraft.analysis.data.reported import ReportedTable
+from redraft.analysis.data.statistics import PAIRINGS
+from redraft.config import Reported, ReportedTimes
+from redraft.errors import UserError
+
+SPEEDUP = "speedup:"
+"""Prefix of a table column's quantity that compares the times of a cell and its baseline in one of `KINDS`."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Mean seconds a step by stage, and the hours of the whole run."""
+
+    total: float
+    rollout: float
+    verification: float
+    assembly: float
+    hours: float
+
+    @property
+    def generation(self) -> float:
+        """All that getting rollouts costs."""
+        return self.rollout + self.verification + self.assembly
+
+
+def _over(baseline: float, method: float) -> float:
+    return PAIRINGS["speedup"](method, baseline)
+
+
+def printed(baseline: Times, method: Times) -> float:
+    """Speedup of rollout time alone, as papers print it."""
+    return _over(baseline.rollout, method.rollout)
+
+
+def honest(baseline: Times, method: Times) -> float:
+    """Speedup with the verification and assembly that the method adds."""
+    return _over(baseline.generation, method.generation)
+
+
+def step(baseline: Times, method: Times) -> float:
+    """Speedup of a whole step."""
+    return _over(baseline.total, method.total)
+
+
+def end_to_end(baseline: Times, method: Times) -> float:
+    """Speedup of the whole run, which may differ in its number of steps too."""
+    return _over(baseline.hours, method.hours)
+
+
+def controlled(baseline: Times, method: Times) -> float:
+    """Speedup of a step whose other stages take as long as the baseline's, since the method does not change them."""
+    return _over(baseline.total, baseline.total - baseline.generation + method.generation)
+
+
+KINDS: dict[str, Callable[[Times, Times], float]] = {
+    "printed": printed, "honest": honest, "step": step, "end_to_end": end_to_end, "controlled": controlled,
+}  # fmt: skip
+
+TITLES = {
+    "printed": "Speedup as printed (rollout only, ×)",
+    "honest": "Speedup with verification and assembly counted (×)",
+    "step": "Speedup of a step (×)",
+    "end_to_end": "End-to-end speedup (hours, ×)",
+    "controlled": "Controlled end-to-end speedup (other stages as the baseline's, ×)",
+}
+
+
+def kind_of(quantity: str) -> Callable[[Times, Times], float]:
+    """The function that `speedup:<kind>` names.
+
+    Raises:
+        UserError: if there is no such kind.
+    """
+    name = quantity.removeprefix(SPEEDUP)
+    if name not in KINDS:
+        raise UserError("no such speedup", key="quantity", value=quantity, allowed=[SPEEDUP + kind for kind in KINDS])
+    return KINDS[name]
+
+
+def of_runs(runs: Runs, cell: str, at: int | None = None) -> dict[int, Times]:
+    """The times of each finished run of a cell, by seed."""
+    names = ("total", "rollout", "verification", "assembly")
+    found = {name: by_seed(runs, SECONDS + name, cell, at) for name in names}
+    hours = by_seed(runs, "hours", cell, at)
+    return {seed: Times(**{name: found[name][seed] for name in names}, hours=hours[seed]) for seed in hours}
+
+
+def of_reported(row: Mapping[str, float], spec: Reported) -> Times | None:
+    """The times of a row of the reported times; None if it lacks any. A stage without a cell did not run."""
+    total, rollout, verification, assembly = (
+        _reported(row, spec, SECONDS + name) for name in ("total", "rollout", "verification", "assembly")
+    )
+    hours = _reported(row, spec, "hours")
+    if total is None or rollout is None or hours is None:
+        return None
+    return Times(total, rollout, verification or 0.0, assembly or 0.0, hours)
+
+
+def _reported(row: Mapping[str, float], spec: Reported, quantity: str) -> float | None:
+    """A quantity of one column from a reported row."""
+    declared = spec.quantities.get(quantity)
+    return row.get(declared.columns[0]) if declared else None
+
+
+def speedups_by_seed(runs: Runs, quantity: str, cell: str, baseline: str, at: int | None = None) -> dict[int, float]:
+    """A speedup of each run of a cell over the baseline's run of the same seed."""
+    kind, cells, baselines = kind_of(quantity), of_runs(runs, cell, at), of_runs(runs, baseline, at)
+    return {seed: kind(baselines[seed], times) for seed, times in cells.items() if seed in baselines}
+
+
+def reported_speedups(table: ReportedTable, times: ReportedTimes) -> pd.DataFrame:
+    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean.
+
+    Args:
+        table: the reported times.
+        times: which rows are baselines, and what they share with their methods.
+    """
+    names = [*times.setting, *times.baseline]
+    lines, baselines = [], {}
+    for key, row in table.rows.items():
+        named, found = dict(zip(table.spec.row, key, strict=True)), of_reported(row, table.spec)
+        if found and times.baseline.items() <= named.items():
+            baselines[tuple(named[name] for name in times.setting)] = found
+    for key, row in table.rows.items():
+        named, found = dict(zip(table.spec.row, key, strict=True)), of_reported(row, table.spec)
+        baseline = baselines.get(tuple(named[name] for name in times.setting))
+        if found and baseline and not times.baseline.items() <= named.items():
+            speedups = {name: kind(baseline, found) for name, kind in KINDS.items()}
+            lines.append({name: named[name] for name in names} | speedups)
+    frame = pd.DataFrame(lines, columns=[*names, *KINDS])
+    mean = dict.fromkeys(names, "") | {names[0]: "mean"} | {name: frame[name].mean() for name in KINDS}
+    return pd.concat([frame, pd.DataFrame([mean])], ignore_index=True)

@@ -1,0 +1,1 @@
+"""Regenerated figures: points, drawings, and their files."""

@@ -1,0 +1,166 @@
+"""A figure in a page: lines that a reader can ask for their values, over a drawing that stands without JavaScript.
+
+The page holds the styles and the script of `figure_assets` once, and each figure's fragment with its points as JSON.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pandas as pd
+from markupsafe import Markup
+
+from redraft.analysis import FOLDER
+from redraft.analysis.figures.drawing import MOST_COLUMNS
+from redraft.analysis.figures.parts import (
+    FIRST_REUSE,
+    INTERVAL,
+    LINES,
+    PAPER,
+    absent,
+    axis_label,
+    cells_not_run,
+    has_gaps,
+    hues,
+    is_cut,
+    panel_view,
+    smoothed,
+    still_drawing,
+    whole_ticks,
+    with_data,
+)
+from redraft.analysis.figures.svg import address
+from redraft.analysis.figures.view import View, cut_points
+from redraft.analysis.tables.render import TEMPLATES
+from redraft.config import Figure, Panel
+
+LIBRARY = FOLDER / "vendor" / "uplot"
+DIGITS = 5
+"""Significant digits of the numbers in a page; the CSV file has all."""
+NUMBERS = ("x", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "upper", "y")
+
+
+def figure_assets() -> tuple[str, str]:
+    """The styles and the script that all figures of a page need, each to be inlined once."""
+    styles = [LIBRARY / "uPlot.min.css", FOLDER / "templates" / "figure.css"]
+    scripts = [LIBRARY / "uPlot.iife.min.js", FOLDER / "templates" / "figure.js"]
+    licence = f"/*\n{(LIBRARY / 'LICENSE').read_text(encoding='utf-8')}\n*/\n"
+    css, js = ("\n".join(file.read_text(encoding="utf-8") for file in files) for files in (styles, scripts))
+    return css, licence + js
+
+
+def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset()) -> str:
+    """The HTML of one figure, `<figure id="<paper>-figure<number>">`; a paragraph with that id if it has no data.
+
+    Args:
+        figure: what is shown.
+        stem: its files as `redraft.analysis.figures.files` writes them, without suffix.
+        paper: its paper.
+        folder: the page's folder, to which links are relative.
+        unsampled: benchmarks that the preset leaves out.
+    """
+    data = read_points(stem.with_suffix(".csv"))
+    shown = with_data(figure, data)
+    lines = [panel for panel in shown if figure.axis(panel) in LINES]
+    still = still_drawing(stem) if lines and len(lines) < len(shown) else None
+    stand_in = next(filter(None, data["stand_in"]), "") if "stand_in" in data else ""
+    return TEMPLATES.get_template("figure.html.j2").render(
+        figure=figure,
+        id=f"{paper}-figure{figure.number}",
+        columns=min(figure.columns, len(shown), MOST_COLUMNS),
+        statistics=bool(data["low"].notna().any()),
+        cut=is_cut(figure, shown, data),
+        absent=absent(figure, data, unsampled),
+        panels=[(panel, cells_not_run(panel, data[data["panel"] == panel.title])) for panel in lines],
+        keys=_keys(figure, lines, data),
+        marks=_marks(lines, data),
+        points=_script(panel_points(figure, panel, data) for panel in lines),
+        drawing=_image(stem, stand_in) if shown else "",
+        still=_image(still, stand_in) if still else "",
+        files={suffix: os.path.relpath(stem.with_suffix(f".{suffix}"), folder) for suffix in ("csv", "svg", "png")},
+    )
+
+
+def read_points(file: Path) -> pd.DataFrame:
+    """The points of a figure from its CSV file; text is never taken for a number."""
+    columns = pd.read_csv(file, nrows=0).columns
+    numbers = [name for name in columns if name in NUMBERS]
+    text = {name: str for name in columns if name not in numbers}
+    data = pd.read_csv(file, dtype=text, keep_default_na=False, na_values={name: [""] for name in numbers})
+    return data.astype(dict.fromkeys(numbers, float)).assign(first_reuse=data["first_reuse"] == "True")
+
+
+def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, Any]:
+    """A panel of lines, its points rounded: an array a column, an entry a series in the order of `hues`."""
+    points, names = data[data["panel"] == panel.title], list(hues(figure))
+    first, last = points["x"].min(), points["x"].max()
+    whole, shown = figure.axis(panel) in ("step", "epoch"), panel_view(figure, panel, points)
+    labels = [label for label in panel.names if label in set(points["label"])]
+    return {
+        "title": panel.title,
+        "x": axis_label(figure, panel),
+        "log": panel.log,
+        "gaps": has_gaps(figure, panel),
+        "ticks": whole_ticks(int(first), int(last)) if whole else None,
+        "series": [_series(panel, names.index(label), label, points, shown) for label in labels],
+        **({"view": _rounded(pd.Series(shown))} if is_cut(figure, [panel], points) else {}),
+    }
+
+
+def _series(panel: Panel, key: int, label: str, points: pd.DataFrame, shown: View) -> dict[str, Any]:
+    """The points of one line; columns that it does not need are left out, and seeds stand once if all have the same."""
+    line = points[points["label"] == label].sort_values("x", kind="stable")
+    found: dict[str, Any] = {"key": key, "label": label, "x": _rounded(line["x"]), "mean": _rounded(line["reproduced"])}
+    for name, column in (("low", "low"), ("high", "high"), ("paper", "reported")):
+        if line[column].notna().any():
+            found[name] = _rounded(line[column])
+    if cut := cut_points(line, shown):
+        found["cut"] = {end: [i for i, at in cut if at == end] for end in ("low", "high")}
+    if panel.smoothing is not None:
+        found["smooth"] = _rounded(smoothed(line["reproduced"], panel.smoothing))
+    if line["first_reuse"].any():
+        found["first"] = [i for i, marked in enumerate(line["first_reuse"]) if marked]
+    seeds = list(line["seeds"])
+    return found | {"seeds": seeds[0] if len(set(seeds)) == 1 else seeds}
+
+
+def _rounded(values: pd.Series) -> list[float | int | None]:
+    """Numbers of few digits, and null for what is none."""
+    rounded = [float(f"{value:.{DIGITS}g}") for value in values]
+    return [None if math.isnan(value) else int(value) if value.is_integer() else value for value in rounded]
+
+
+def _script(panels: Any) -> Markup:
+    """JSON that may stand in a script element."""
+    text = json.dumps(list(panels), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _keys(figure: Figure, lines: list[Panel], data: pd.DataFrame) -> list[dict[str, Any]]:
+    """The series that have points in a panel of lines: their place in `hues`, name and colours."""
+    named = set(data.loc[data["panel"].isin([panel.title for panel in lines]), "label"])
+    return [
+        {"key": i, "label": label, "hue": hue} for i, (label, hue) in enumerate(hues(figure).items()) if label in named
+    ]
+
+
+def _marks(lines: list[Panel], data: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """What lines have besides means: the part of a series, its glyph and its name."""
+    points = data[data["panel"].isin([panel.title for panel in lines])]
+    there = {
+        ("band", "▒", INTERVAL): points["low"].notna().any(),
+        ("paper", "◇", PAPER): points["reported"].notna().any(),
+        ("first", "▲", FIRST_REUSE): points["first_reuse"].any(),
+    }
+    return [mark for mark, found in there.items() if found]
+
+
+def _image(stem: Path, stand_in: str) -> Markup:
+    """A drawing as an address, without the line on stand-ins, which a page has once."""
+    svg = stem.with_suffix(".svg").read_text(encoding="utf-8")
+    return Markup(address(re.sub(rf"<text[^>]*>{re.escape(escape(stand_in))}</text>", "", svg) if stand_in else svg))

@@ -1,0 +1,201 @@
+"""Drawing of one diagram: lines, bars of cells, bars over bins, colours over two axes, or a roofline's speedups."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+
+mpl.use("Agg")
+mpl.rcParams["svg.hashsalt"] = "redraft"
+mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
+from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
+from matplotlib.axes import Axes  # noqa: E402
+
+from redraft.analysis.figures.parts import (  # noqa: E402
+    LINES,
+    NOT_RUN,
+    PAPER_COLOUR,
+    bar_hue,
+    has_gaps,
+    panel_view,
+    smoothed,
+    whole_ticks,
+)
+from redraft.analysis.figures.roofline_panel import draw_speedups  # noqa: E402
+from redraft.analysis.figures.view import View, cut_points  # noqa: E402
+from redraft.config import Figure, Panel  # noqa: E402
+
+TEXT = 9
+"""Points of the smallest text, which are 12 pixels of a page."""
+PAPER_MARK: dict[str, Any] = {
+    "marker": "D",
+    "linestyle": "none",
+    "markersize": 6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 1.4,
+}
+"""The paper's points: open diamonds."""
+REUSE_MARK: dict[str, Any] = {"marker": "^", "linestyle": "none", "markersize": 8}
+"""The first step with drafts: a filled triangle."""
+CUT_MARK: dict[str, dict[str, Any]] = {
+    "low": {"marker": r"$\downarrow$", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.3},
+    "high": {"marker": r"$\uparrow$", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.3},
+}
+"""An interval that goes on beyond the axis: an arrow at the axis's end."""
+MANY = 40
+"""Points of a line from which dots would touch each other."""
+LETTER = 0.075
+"""Inches that a letter of the smallest text takes."""
+
+Colours = Mapping[str, str]
+"""Label to a colour."""
+
+
+def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
+    """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap.
+
+    A band ends where the axis does (`redraft.analysis.figures.view`), and an arrow says that the interval goes on.
+    """
+    shown = panel_view(figure, panel, data)
+    for label in panel.names:
+        line = data[data["label"] == label].set_index("x").sort_index()
+        if line.empty:
+            continue
+        colour = colours[label]
+        if has_gaps(figure, panel):
+            line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
+        axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5,
+                  markevery=_marked(line["reproduced"]))  # fmt: skip
+        if panel.smoothing is not None:
+            smooth = smoothed(line["reproduced"], panel.smoothing)
+            axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
+        ends = line[["low", "high"]].clip(*shown)
+        axis.fill_between(line.index, ends["low"], ends["high"], color=colour, alpha=0.15, linewidth=0)
+        for place, end in cut_points(line, shown):
+            axis.plot(line.index[place], getattr(shown, end), color=colour, **CUT_MARK[end])
+        axis.plot(line.index, line["reported"], markeredgecolor=colour, zorder=4, **PAPER_MARK)
+        marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
+        axis.plot(marked.index, marked["reproduced"], color=colour, **REUSE_MARK)
+    if panel.log and (data["reproduced"] > 0).any():
+        axis.set_yscale("log", nonpositive="mask")
+    if figure.axis(panel) in ("step", "epoch"):
+        axis.set_xticks(whole_ticks(int(data["x"].min()), int(data["x"].max())))
+
+
+def _marked(means: pd.Series) -> list[int]:
+    """Positions that get a dot: all of a short line, and of a long one those that no line would show."""
+    known = means.notna()
+    alone = ~(known.shift(1, fill_value=False) | known.shift(-1, fill_value=False))
+    return list(np.flatnonzero(known & (alone | (len(means) < MANY))))
+
+
+def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colours) -> None:
+    """Means with intervals; the paper's value, where it applies, is a diamond beside the bar's middle."""
+    bars, shown = data.set_index("cell"), panel_view(figure, panel, data)
+    for position, cell in enumerate(panel.cells):
+        if cell not in bars.index:
+            axis.text(position, 0.02, NOT_RUN, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
+                      va="bottom", fontsize=TEXT, color="#626b7a")  # fmt: skip
+            continue
+        bar = bars.loc[cell]
+        mean, error = bar["reproduced"], None
+        if not math.isnan(bar["low"]):
+            low, high = np.clip([bar["low"], bar["high"]], *shown)
+            error = [[mean - low], [high - mean]]
+            _arrows(axis, [position], [bar["low"]], [bar["high"]], shown)
+        axis.bar(
+            position,
+            mean,
+            width=0.65,
+            color=bar_hue(figure, cell).light,
+            yerr=error,
+            error_kw={"linewidth": 1, "capsize": 3},
+        )
+        axis.plot(position + 0.22, bar["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
+    _name_bars(axis, [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells])
+    axis.set_xlim(-0.6, len(panel.cells) - 0.4)
+
+
+def _name_bars(axis: Axes, labels: list[str]) -> None:
+    """Write the bars' names below them, aslant if the widest of them has no place beside the next one."""
+    drawing, grid = axis.figure, axis.get_gridspec()
+    place = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
+    widest = max(len(line) for label in labels for line in label.split("\n"))
+    axis.set_xticks(range(len(labels)), labels)
+    if widest * LETTER > place:
+        axis.tick_params(axis="x", labelrotation=30)
+        for label in axis.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+
+
+def _arrows(axis: Axes, x: Iterable[float], lows: Iterable[float], highs: Iterable[float], shown: View) -> None:
+    """An arrow at each end of a whisker that goes on beyond the axis."""
+    for place, low, high in zip(x, lows, highs, strict=True):
+        if low < shown.low:
+            axis.plot(place, shown.low, color="black", **CUT_MARK["low"])
+        if high > shown.high:
+            axis.plot(place, shown.high, color="black", **CUT_MARK["high"])
+
+
+def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
+    """Means of the bins side by side for the cells, with intervals; a bin without a value has no bar.
+
+    The paper's value, where it applies, is a diamond.
+    """
+    run, shown = [cell for cell in panel.cells if cell in set(data["cell"])], panel_view(figure, panel, data)
+    for i, cell in enumerate(run):
+        bins = data[data["cell"] == cell]
+        width = (bins["upper"] - bins["x"]) * 0.9 / len(run)
+        left = bins["x"] + (bins["upper"] - bins["x"]) * 0.05 + i * width
+        ends = bins[["low", "high"]].clip(*shown)
+        error = np.array([bins["reproduced"] - ends["low"], ends["high"] - bins["reproduced"]])
+        axis.bar(left, bins["reproduced"], width=width, align="edge", color=colours[panel.label(cell)],
+                 yerr=error, error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
+        _arrows(axis, left + width / 2, bins["low"], bins["high"], shown)
+        axis.plot(left + width / 2, bins["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
+    axis.set_xticks(_apart(panel.bins))
+    axis.set_xlabel(panel.by.replace("_", " "), fontsize=TEXT)
+    if panel.log and (data["reproduced"] > 0).any():
+        axis.set_yscale("log", nonpositive="mask")
+
+
+def _apart(edges: list[float]) -> list[float]:
+    """The edges whose numbers have a place beside each other: those a tenth of the axis from the one before."""
+    chosen = edges[:1]
+    for edge in edges[1:]:
+        if edge - chosen[-1] >= 0.0999 * (edges[-1] - edges[0]):
+            chosen.append(edge)
+    return chosen
+
+
+def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours) -> None:
+    """A square a point, its colour the mean and its number beside it; the axes are the points' own values in order."""
+    grid = data.pivot_table(index="y", columns="x", values="reproduced", aggfunc="mean")
+    image = axis.imshow(np.ma.masked_invalid(grid), origin="lower", aspect="auto", cmap="viridis")
+    low, high = image.get_clim()
+    for (row, column), value in np.ndenumerate(grid.to_numpy()):
+        if not math.isnan(value):
+            ink = "white" if value < low + 0.6 * (high - low) else "black"
+            axis.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=TEXT, color=ink)
+    axis.set_xticks(range(len(grid.columns)), [f"{x:g}" for x in grid.columns])
+    axis.set_yticks(range(len(grid.index)), [f"{y:g}" for y in grid.index])
+    names = [panel.published.x, panel.published.y] if panel.published else panel.axes
+    axis.set_xlabel(names[0], fontsize=TEXT)
+    axis.set_ylabel(names[1], fontsize=TEXT)
+    axis.figure.colorbar(image, ax=axis).ax.tick_params(labelsize=TEXT)
+
+
+def _roofline(axis: Axes, _: Figure, __: Panel, data: pd.DataFrame, ___: Colours) -> None:
+    """Predicted and measured speedups, whose scale of colours all panels of the figure share."""
+    draw_speedups(axis, data, TEXT)
+
+
+DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
+    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface, "roofline": _roofline,
+}  # fmt: skip
+"""Horizontal axis of a panel to the function that draws it."""
+
+__all__ = ["DRAWN", "PAPER_MARK", "REUSE_MARK", "TEXT", "Colours", "plt"]

@@ -1,0 +1,44 @@
+"""Case studies for people: what `redraft.evaluate.cases` chose from a run, as HTML and Markdown."""
+
+from typing import Any
+
+from redraft.analysis.tables.render import TEMPLATES
+
+
+def html(content: dict[str, Any], numbers: list[int], paper: str) -> str:
+    """An HTML fragment with one article a case.
+
+    Args:
+        content: as `redraft.evaluate.cases.cases` writes it.
+        numbers: the paper's figure numbers, one a kind.
+        paper: its folder, which identifiers on the page begin with.
+    """
+    cases = [case | {"number": number} for number, case in zip(numbers, content["cases"], strict=True)]
+    return TEMPLATES.get_template("cases.html.j2").render(cases=cases, run=content["run"], paper=paper)
+
+
+def markdown(content: dict[str, Any], numbers: list[int]) -> str:
+    """The same in Markdown."""
+    parts = [f"Case studies from {content['run']}.\n"]
+    for number, case in zip(numbers, content["cases"], strict=True):
+        parts.append(f"**Figure {number}.** {case['title']}\n")
+        parts += [f"Absent: {case['absent']}.\n"] if "absent" in case else _blocks(case)
+    return "\n".join(parts)
+
+
+def _blocks(case: dict[str, Any]) -> list[str]:
+    kept, length = case["prefix_length"], case["draft_length"]
+    at = "kept whole" if case["rejected"] is None else f"cut before token {case['rejected']['index'] + 1}"
+    facts = (
+        f"Step {case['step'] + 1}, prompt {case['prompt']}, sample {case['sample']}. The draft, of step "
+        f"{case['old_step'] + 1}, is {at}: {kept} of {length} tokens; the new rollout has {case['length']}. "
+        f"Reward {case['reward']['old']:g} before, {case['reward']['new']:g} now. The answer is {case['answer']}.\n"
+    )
+    texts = {"problem": case["problem"], "verified prefix": case["verified_prefix"],
+             "rejected": case["rejected_tail"], "continuation": case["continuation"]}  # fmt: skip
+    return [facts, *(f"{name}:\n\n{_quoted(text)}\n" for name, text in texts.items() if text)]
+
+
+def _quoted(text: str) -> str:
+    """A code block; indented, since a rollout may hold the marks of a fenced one."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -1,0 +1,1 @@
+"""Regenerated tables: measured cells, comparisons, and their files."""

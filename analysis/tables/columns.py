@@ -1,0 +1,98 @@
+"""Columns of a table at one preset: each kind of table makes its declaration into columns that are measured alike."""
+
+from collections.abc import Mapping
+
+from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, SECONDS
+from redraft.analysis.data.speedups import SPEEDUP
+from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
+from redraft.config.tables import EACH, Budget, Clock, RunTarget, Target
+
+AVERAGE = "average_speedup"
+"""Name and quantity of the column that is the mean of a row's speedups in brackets."""
+UNITS: dict[Clock, str] = {"hours": "h", "steps": "steps"}
+"""Unit of the columns of a table of targets."""
+
+
+def expand(
+    table: RunTable, benchmarks: Mapping[str, Benchmark], spec: Reported | None = None, preset: str = ""
+) -> RunTable:
+    """The table with all its columns.
+
+    Args:
+        table: as declared.
+        benchmarks: of the preset; each has an absolute column in place of `accuracy:*`.
+        spec: says which reported columns are a stage's, where the table has stages.
+        preset: name of the preset, which may have targets of its own.
+    """
+    columns = [each for column in table.columns for each in _of_benchmarks(column, benchmarks)]
+    if isinstance(table, StageTable):
+        columns += _of_stages(table, spec)
+    if isinstance(table, TargetTable):
+        columns += [each for target in table.at.get(preset, table.targets) for each in _of_target(target, table)]
+        columns += [average(table.decimals)] if table.average else []
+    if isinstance(table, BudgetTable):
+        columns += [each for budget in table.budgets for each in _of_budget(budget, table)]
+    return table.model_copy(update={"columns": columns})
+
+
+def _of_benchmarks(column: Column, benchmarks: Mapping[str, Benchmark]) -> list[Column]:
+    if column.quantity != EACH:
+        return [column]
+    return [
+        column.model_copy(
+            update={"name": name, "title": f"{name} (%)", "quantity": ACCURACY + name, "reported": [name]}
+        )
+        for name in benchmarks
+    ]
+
+
+def _of_stages(table: StageTable, spec: Reported | None) -> list[Column]:
+    total = spec.quantities[SECONDS + "total"].columns if spec and SECONDS + "total" in spec.quantities else []
+    reported = {name: quantity.columns for name, quantity in spec.quantities.items()} if spec else {}
+    stages = [
+        Column(name=f"{stage}_s", title=f"{title} (s)", quantity=SECONDS + stage, decimals=table.decimals,
+               reported=reported.get(SECONDS + stage, []))
+        for stage, title in table.stages.items()
+    ]  # fmt: skip
+    speedups = [
+        Column(name=f"speedup_{kind}", title=title, quantity=SPEEDUP + kind, reported=total)
+        for kind, title in table.speedups.items()
+    ]
+    return stages + speedups
+
+
+def _of_target(target: RunTarget, table: TargetTable) -> list[Column]:
+    """The columns of a target; a group of rows may have another value to reach."""
+    first = {group: f"{table.clock}_to:{target.value(group):g}:{target.quantity}" for group in ("", *target.in_groups)}
+    quantity = first.pop("")
+    columns = pair(target, quantity, table.decimals, UNITS[table.clock])
+    return [column.model_copy(update={"in_groups": first}) for column in columns]
+
+
+def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
+    """The columns of a budget: what is spent of it, the accuracy at the equal budget, and the difference."""
+    bought = AT_EQUAL + ":".join([budget.quantity, "+".join(dict.fromkeys(table.cells)), table.accuracy])
+    unit = f" ({budget.unit})" if budget.unit else ""
+    spent = Column(name=f"{budget.name}_spent", title=f"Spent {budget.title}{unit}", quantity=f"sum:{budget.quantity}",
+                   scale=budget.scale, decimals=budget.decimals)  # fmt: skip
+    accuracy = Column(name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought,
+                      decimals=1)  # fmt: skip
+    changes = {"name": f"{budget.name}_difference", "title": "Δ (points)", "relative": "difference"}
+    return [spent, accuracy, accuracy.model_copy(update=changes)]
+
+
+def pair(target: Target, quantity: str, decimals: int, unit: str) -> list[Column]:
+    """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
+    speedup = Column(
+        name=f"{target.name}_speedup", title=f"{target.title}, speedup (×)", quantity=quantity, decimals=decimals,
+        reported=target.reported, relative="speedup", in_brackets=True,
+    )  # fmt: skip
+    changes = {"name": target.name, "title": f"{target.title} ({unit})", "relative": None, "in_brackets": False}
+    own = decimals if target.decimals is None else target.decimals
+    return [speedup.model_copy(update=changes | {"decimals": own}), speedup]
+
+
+def average(decimals: int) -> Column:
+    """The column of a row's mean speedup."""
+    return Column(name=AVERAGE, title="Average speedup (×)", quantity=AVERAGE, relative="speedup",
+                  decimals=decimals)  # fmt: skip

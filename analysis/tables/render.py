@@ -1,0 +1,167 @@
+"""A table for people: Markdown, CSV and HTML from the same slots; LaTeX is `redraft.analysis.tables.render_latex`."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+
+from redraft.analysis import FOLDER
+from redraft.analysis.tables.render_latex import latex
+from redraft.analysis.tables.sheet import ABSENT, Line, Sheet, Slot, digits, number
+from redraft.analysis.tables.sparklines import Trajectories, trajectories
+from redraft.analysis.tables.verdicts import (
+    AGREES,
+    BASELINE,
+    DIFFERS,
+    INCONCLUSIVE,
+    MARKS,
+    NOT_APPLICABLE,
+    NOT_COMPARABLE,
+    UNEVEN,
+)
+from redraft.config import StepTable
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(FOLDER / "templates"), autoescape=select_autoescape(("html.j2",)),
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
+
+
+TEMPLATES.globals["MARKS"] = MARKS
+
+MEANINGS = {
+    AGREES: "agrees: the interval holds the paper's value",
+    "same direction": "same direction: an effect on the paper's side of “no effect”, of another size",
+    DIFFERS: "differs from the paper's value",
+    "opposite direction": "opposite direction: an effect on the other side of “no effect”",
+    INCONCLUSIVE: "inconclusive: the runs cannot tell",
+    UNEVEN: "not decided: equal work took unequal time",
+    BASELINE: "the baseline of its column",
+    NOT_COMPARABLE: "no value of the paper's to compare with",
+}
+"""Verdicts in words."""
+
+
+def wide(sheet: Sheet, heading: str = "{}") -> pd.DataFrame:
+    """Rows and columns as the paper prints them, each cell as text, the paper's value in a column behind its own.
+
+    A group's heading is a row of empty cells.
+    """
+    headers = sheet.beside(sheet.headers, ["paper"] * len(sheet.headers))
+    labels, rows = [], []
+    for line in sheet.lines:
+        if line.heading:
+            labels.append(heading.format(line.heading))
+            rows.append([""] * len(headers))
+        labels.append(line.label)
+        rows.append(sheet.beside([slot.text for slot in line.slots], [slot.paper for slot in line.slots]))
+    return pd.DataFrame(rows, index=labels, columns=headers)
+
+
+def markdown(sheet: Sheet) -> str:
+    """The table in GitHub's Markdown; values are means over seeds ± half the width of their 95 % intervals."""
+    note = f"\n{sheet.table.note}\n" if sheet.table.note else ""
+    frame = wide(sheet, "**{}**")
+    aligned = ("left", *["right"] * len(frame.columns))
+    # Numbers stay as they are written: the library would drop their last zeros.
+    body = frame.to_markdown(disable_numparse=True, colalign=aligned)
+    return f"**{sheet.table.heading}.** {sheet.title}\n\n{body}\n{note}"
+
+
+def csv(sheet: Sheet) -> str:
+    """The table as CSV to be copied: of each column the value, half the width of its interval, and the paper's value.
+
+    Digits are those that are shown; what is missing is empty.
+    """
+    rows = [{"group": line.group, "row": line.label} | _csv_cells(line) for line in sheet.lines]
+    frame = pd.DataFrame(rows).replace("", math.nan).dropna(axis="columns", how="all")
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+def _csv_cells(line: Line) -> dict[str, str]:
+    cells = {}
+    for slot in line.cells:
+        title, decimals = slot.column.title, slot.column.decimals
+        values = (slot.cell["reproduced"], slot.half_width, slot.cell["reported"])
+        for name, value in zip((title, f"{title} ±", f"{title}, paper"), values, strict=True):
+            cells[name] = "" if math.isnan(value) else digits(value, decimals)
+    return cells
+
+
+def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
+    """The table as an HTML fragment, for a page that holds `table.css` and `table.js` once.
+
+    A number's details hold links to the manifests of its runs.
+
+    Args:
+        sheet: the table.
+        base: folder of the page or fragment, to which links are relative.
+        name: identifier of the fragment, `table<number>` by default.
+        data: link to the CSV file of the cells, if there is one.
+    """
+    name = name or f"table{sheet.table.number}"
+    return TEMPLATES.get_template("table.html.j2").render(
+        sheet=sheet,
+        table=sheet.table,
+        name=name,
+        data=data,
+        columns=[_column(sheet, i) for i in range(len(sheet.headers))],
+        present={line.group for line in sheet.lines if line.was_run},
+        details=lambda slot, line: _details(slot, line, base),
+        trajectories=_trajectories(sheet),
+        copies={"CSV": csv(sheet), "Markdown": markdown(sheet), "LaTeX": latex(sheet)},
+    )
+
+
+def _trajectories(sheet: Sheet) -> Trajectories | None:
+    return trajectories(sheet) if isinstance(sheet.table, StepTable) else None
+
+
+def _column(sheet: Sheet, i: int) -> dict[str, Any]:
+    """A column's title, its width of what stands behind values, and whether it has marks and the paper's values."""
+    slots = [line.slots[i] for line in sheet.lines]
+    return {
+        "title": sheet.headers[i],
+        "paper": sheet.papers[i],
+        "spread": max((slot.spread for slot in slots), key=len, default=""),
+        "marks": any(slot.marked for slot in slots),
+    }
+
+
+def _details(slot: Slot, line: Line, base: Path) -> dict[str, Any] | None:
+    """What a number's details say, by heading; None where there is no number."""
+    if slot.verdict in (*ABSENT, NOT_APPLICABLE):
+        return None
+    found = {column.column.title: _terms(column) for column in (slot, *slot.behind) if column.verdict not in ABSENT}
+    title = ", ".join(filter(None, (line.group, line.label)))
+    links = {path: None for each in (slot, *slot.behind) for path in str(each.cell["manifests"]).split()}
+    return {"title": title, "terms": found, "links": [(_run(path), _relative(Path(path), base)) for path in links]}
+
+
+def _terms(slot: Slot) -> dict[str, str]:
+    """A cell's details, each a word and its text."""
+    cell, decimals = slot.cell, slot.column.decimals
+    reported, deviation, seeds = cell["reported"], cell["deviation"], str(cell["seeds"]).split()
+    terms = {
+        "Value": slot.value,
+        "95 % interval": slot.interval,
+        "Verdict": MEANINGS.get(slot.verdict, slot.verdict),
+        "Corrected p": "" if math.isnan(cell["p_corrected"]) else f"{cell['p_corrected']:.2g}",
+        "Paper": "" if math.isnan(reported) else number(reported, decimals),
+        "Deviation": f"{deviation:+.{decimals}f}".replace("-", "−") if math.isfinite(deviation) else "",
+        "Noise of sampling": "" if math.isnan(cell["noise"]) else f"± {number(cell['noise'], max(decimals, 1))}",
+        "Seeds": slot.fewer_seeds or ", ".join(seeds),
+    }
+    return {word: text for word, text in terms.items() if text}
+
+
+def _run(path: str) -> str:
+    """A manifest's cell and seed."""
+    return " ".join(Path(path).parent.parts[-2:])
+
+
+def _relative(path: Path, base: Path) -> str:
+    return Path(os.path.relpath(path, base)).as_posix()

@@ -1,0 +1,117 @@
+"""A table in LaTeX, for `\\input`: booktabs, siunitx's numbers, verdicts as commands that a paper may redefine."""
+
+import math
+
+from pylatexenc.latexencode import unicode_to_latex
+
+from redraft.analysis.tables.sheet import ABSENT, NEVER, NOTHING, Line, Sheet, Slot, digits
+from redraft.analysis.tables.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, UNEVEN
+
+COMMANDS = {
+    AGREES: (r"\verdictagrees", "$=$"), "same direction": (r"\verdictsame", r"$\nearrow$"),
+    DIFFERS: (r"\verdictdiffers", r"$\neq$"), "opposite direction": (r"\verdictopposite", r"$\searrow$"),
+    INCONCLUSIVE: (r"\verdictinconclusive", "?"), UNEVEN: (r"\verdictundecided", "---"),
+    MISSING: (r"\verdictmissing", r"$\circ$"), NO_DATA: (r"\verdictnodata", r"$\bullet$"),
+}  # fmt: skip
+"""Verdict to its command and that command's symbol."""
+
+WORDS = {MISSING: "not run"}
+"""Words of verdicts in the legend, where they are others."""
+
+HEAD = r"""% Needs \usepackage{booktabs,graphicx,siunitx}. Verdicts are commands, which may be defined before.
+"""
+
+BODY = r"""\begin{table}[ht]
+\centering
+\sisetup{separate-uncertainty}
+\caption{%(caption)s}
+\label{tab:%(number)s}
+\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%%
+\begin{tabular}{%(format)s}
+\toprule
+%(header)s \\
+\midrule
+%(rows)s
+\bottomrule
+\end{tabular}%%
+}
+\end{table}
+"""
+
+
+def latex(sheet: Sheet) -> str:
+    """The table as a float that is scaled down where it is wider than the text."""
+    shown = [verdict for verdict in COMMANDS if any(_has(line, verdict) for line in sheet.lines)]
+    commands = "".join(rf"\providecommand{{{COMMANDS[v][0]}}}{{{COMMANDS[v][1]}}}" + "\n" for v in shown)
+    columns = sum(1 + paper for paper in sheet.papers)
+    filled = {
+        "caption": _caption(sheet, shown),
+        "number": sheet.table.number,
+        "format": "l" + "r" * columns,
+        "header": " & ".join(["", *_headers(sheet)]).strip(),
+        "rows": "\n".join(_row(line, sheet, first=i == 0) for i, line in enumerate(sheet.lines)),
+    }
+    return HEAD + commands + BODY % filled
+
+
+def _caption(sheet: Sheet, shown: list[str]) -> str:
+    sentences = [escaped(sheet.title)]
+    if any(slot.spread for line in sheet.lines for slot in line.cells):
+        sentences.append(r"Means over seeds $\pm$ half the width of their 95\,\% Student intervals")
+    if any(sheet.papers):
+        sentences.append(r"Columns \emph{paper} hold reported values")
+    if shown:
+        sentences.append(", ".join(rf"{COMMANDS[verdict][0]}~{WORDS.get(verdict, verdict)}" for verdict in shown))
+    return ". ".join(sentences) + "."
+
+
+def _headers(sheet: Sheet) -> list[str]:
+    """Titles, broken into lines of a column's width, and the paper's columns behind those that have one."""
+    narrow = [
+        rf"\parbox[b]{{6em}}{{\raggedleft {escaped(title)}}}" if len(title) > 9 else escaped(title)
+        for title in sheet.headers
+    ]
+    return sheet.beside(narrow, [r"\emph{paper}"] * len(narrow))
+
+
+def _row(line: Line, sheet: Sheet, first: bool) -> str:
+    """A line, below its group's heading if one begins there."""
+    values, printed = [_value(slot) for slot in line.slots], [_paper(slot) for slot in line.slots]
+    cells = [escaped(line.label), *sheet.beside(values, printed)]
+    row = " & ".join(cells) + r" \\"
+    if not line.heading:
+        return row
+    heading = rf"\multicolumn{{{len(cells)}}}{{l}}{{\emph{{{escaped(line.heading)}}}}} \\"
+    return ("" if first else "\\midrule\n") + heading + "\n" + row
+
+
+def _value(slot: Slot) -> str:
+    if slot.verdict in ABSENT:
+        return COMMANDS[slot.verdict][0]
+    decimals, half = slot.column.decimals, slot.half_width
+    text = _number(slot.cell["reproduced"], decimals, half)
+    if slot.has_interval and math.isnan(half):
+        text += f" [{_number(slot.cell['low'], decimals)}, {_number(slot.cell['high'], decimals)}]"
+    text += "".join(f" ({escaped(behind)})" for behind in (slot.fewer_seeds, *slot.brackets) if behind)
+    return text + (rf"~{COMMANDS[slot.marked.verdict][0]}" if slot.marked else "")
+
+
+def _paper(slot: Slot) -> str:
+    plain = not slot.behind and math.isfinite(slot.cell["reported"])
+    return _number(slot.cell["reported"], slot.column.decimals) if plain else escaped(slot.paper)
+
+
+def _number(value: float, decimals: int, half: float = math.nan) -> str:
+    text = digits(value, decimals)
+    if text in (NEVER, NOTHING):
+        return escaped(text)
+    return rf"\num{{{text}}}" if math.isnan(half) else rf"\num{{{text} +- {digits(half, decimals)}}}"
+
+
+def _has(line: Line, verdict: str) -> bool:
+    return any(slot.verdict == verdict or (slot.marked and slot.marked.verdict == verdict) for slot in line.slots)
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX writes it, in ASCII."""
+    return str(unicode_to_latex(text))

@@ -1,0 +1,154 @@
+"""`redraft list` and `redraft show`: the cells that there are, and one of them with all its settings."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, Preset, Seed, Wide
+from redraft.cli.terminal import document, error_text, filled, table
+from redraft.errors import UserError
+
+if TYPE_CHECKING:
+    from redraft.config import Cell as CellModel
+    from redraft.config import Experiments
+    from redraft.config import Preset as PresetModel
+    from redraft.config.resolve import Settings
+    from redraft.layout import Layout
+
+Row = dict[str, Any]
+
+
+def list_cells(
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all.")] = "",
+    preset: Preset = DEFAULT_PRESET,
+    wide: Wide = False,
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """List the cells by paper: model, data, and how many of the preset's seeds are done.
+
+    --wide adds what is reused, the schedule and the decoding.
+    """
+    from redraft.config import Experiments
+    from redraft.layout import Layout
+
+    experiments, layout = Experiments(), Layout(preset)
+    settings = experiments.preset(preset)
+    papers = [paper] if paper else experiments.papers
+    listed, mistakes = experiments.readable(papers)
+    rows = [_row(cell, experiments, settings, layout) for cell in listed]
+    if as_json:
+        typer.echo(document("list", {"preset": preset, "papers": papers}, rows))
+    else:
+        _print_cells(rows, settings, wide)
+    for mistake in mistakes[:-1]:
+        typer.echo(error_text(mistake), err=True)
+    if mistakes:
+        raise mistakes[-1]
+
+
+def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
+    """Print a table of each paper, or one of everything."""
+    header = ["cell", "model", "data", "reuse", "schedule", "decoding", "state"]
+    if wide:
+        typer.echo(table(header, [[row[key] for key in header] for row in rows], left=header, wide=True))
+        return
+    for name in dict.fromkeys(row["paper"] for row in rows):
+        heading = [f"cell of {name}", "model", "data", "state"]
+        shown = [
+            [row["cell"].partition("/")[2], *(row[key] for key in heading[1:])] for row in rows if row["paper"] == name
+        ]
+        typer.echo(table(heading, shown, left=heading, wraps=["state"]) + "\n")
+    typer.echo(filled(f"{len(rows)} cells at the preset {preset.name}, seeds {_text(preset.seeds)}; --wide: reuse, "
+                      "schedule and decoding; a cell's full name is paper/cell"))  # fmt: skip
+
+
+def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", layout: "Layout") -> Row:
+    """What is listed of a cell. The state counts runs of the preset's seeds, and others as far as they were begun."""
+    from redraft.ops.workflow.status import STATES, run_status
+
+    fits = cell.model in preset.models and cell.data in preset.data
+    begun = sorted(layout.seeds(cell.id)) if fits else []
+    found = {seed: run_status(layout, experiments.run(cell.id, seed, preset.name)).state for seed in begun}
+    done = [seed for seed in begun if found[seed] == "done"]
+    counts = Counter(found[seed] for seed in begun if seed not in done)
+    others = [f"{counts[state]} {state}" for state in STATES if counts[state] and state != "waiting"]
+    state = ", ".join([f"{len(done)}/{len({*experiments.seeds(cell, preset), *done})} done", *others])
+    return {
+        "paper": cell.paper, "cell": cell.id, "model": cell.model, "data": cell.data, "reuse": cell.reuse.kind,
+        "schedule": cell.schedule.kind if cell.schedule else "-", "decoding": getattr(cell.decoding, "when", "-"),
+        "state": state if fits else "not at this preset", "seeds_done": done,
+    }  # fmt: skip
+
+
+def _text(seeds: list[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def show(
+    cell: Cell,
+    preset: Preset = DEFAULT_PRESET,
+    seed: Seed = 0,
+    backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
+    changes: Changes = [],  # noqa: B006
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """Print one cell resolved to a complete run, and where each value of its trainer comes from.
+
+    --set shows a variant of it, which is kept nowhere.
+    """
+    import yaml
+
+    from redraft.config import Experiments, run_fingerprint, variants
+
+    experiments = Experiments()
+    variant, run = variants.tried(experiments, cell, changes, seed, preset)
+    asked = {"cell": cell, "preset": preset, "seed": seed, "backend": backend or None, "set": changes}
+    if backend == "verl":
+        text = _of_verl(run)
+        content = _fields(yaml.safe_load(text))
+        typer.echo(document("show", asked, content) if as_json else text, nl=as_json)
+        return
+    if backend:
+        raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
+    settings = experiments.trainer_settings(variant, experiments.preset(preset))
+    shown = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
+    if as_json:
+        origins = {f"trainer.{name}": " ".join(setting.origin.split()) for name, setting in settings.items()}
+        typer.echo(document("show", asked, [row | {"origin": origins.get(row["field"])} for row in _fields(shown)]))
+        return
+    for key, value in shown.items():
+        text = yaml.safe_dump({key: value}, sort_keys=False)
+        typer.echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
+
+
+def _of_verl(run: Any) -> str:
+    """The whole configuration of verl, as YAML."""
+    from redraft.cli.loading import loading
+    from redraft.layout import Layout
+
+    with loading():
+        from redraft.train.verl.config import show as verl_configuration
+
+    layout = Layout(run.preset)
+    return verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", run.seed))
+
+
+def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:
+    """Fields of nested mappings, by dotted keys, with their values."""
+    rows = []
+    for key, value in content.items():
+        nested = isinstance(value, dict) and value
+        rows += _fields(value, f"{prefix}{key}.") if nested else [{"field": f"{prefix}{key}", "value": value}]
+    return rows
+
+
+def _with_origins(text: str, settings: "Settings") -> str:
+    """Lines of YAML, one a field of the trainer, with a comment that says where the value comes from."""
+    heading, *fields = text.splitlines()
+    width = max(map(len, fields))
+    origins = [settings[field.partition(":")[0].strip()].origin for field in fields]
+    lines = [f"{field:<{width}}  # {' '.join(origin.split())}" for field, origin in zip(fields, origins, strict=True)]
+    return "\n".join([heading, *lines, ""])

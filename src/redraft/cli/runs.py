@@ -1,0 +1,130 @@
+"""`redraft run`, `redraft compare` and `redraft prompts`: single runs, and two cells side by side."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, Preset, Seed, Wide
+from redraft.cli.terminal import document, filled, table
+from redraft.errors import UserError
+
+if TYPE_CHECKING:
+    from redraft.config import Experiments
+
+
+def run(
+    cell: Cell,
+    seed: Annotated[
+        list[str], typer.Option("--seed", "--seeds", help="0, 0-2 or 0,2,5; may be given several times.")
+    ] = ["0"],  # noqa: B006
+    preset: Preset = DEFAULT_PRESET,
+    cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
+    settings: Changes = [],  # noqa: B006
+    name: Annotated[str, typer.Option(help="Name of the variant; one that follows from its settings if empty.")] = "",
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """Run one cell: make its model, train, evaluate, and print the main quantities. `--set` makes a variant of it."""
+    from redraft.config import Experiments, own, variants
+    from redraft.layout import Layout
+
+    experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
+    if name and not settings:
+        raise UserError("only a variant gets a name", key="--name", value=name, hint="give --set too")
+    if settings:
+        cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
+        experiments = Experiments()
+        typer.echo(f"{cell}: {experiments.cells_of(own.OWN)}", err=as_json)
+    for s in seeds:
+        experiments.run(cell, s, preset).check_supported()
+    folders = [layout.run(cell, s) for s in seeds]
+    targets = [str(folder / name) for folder in folders for name in ("scores.json", "diversity.parquet")]
+    command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
+    if code := subprocess.run(command, stdout=sys.stderr if as_json else None, check=False).returncode:
+        raise typer.Exit(code)
+    _print_runs(cell, dict(zip(seeds, folders, strict=True)), preset, _into_tables(cell, experiments, preset), as_json)
+
+
+def _into_tables(cell: str, experiments: "Experiments", preset: str) -> str:
+    """How a finished run comes into the tables."""
+    config = [] if preset == DEFAULT_PRESET else [f"preset={preset}"]
+    if (base := experiments.cell(cell).base) is None:
+        return f"`snakemake {f'--config {config[0]} ' if config else ''}--forcerun collect` takes it into the tables."
+    asked = " ".join([*config, f"papers={cell.partition('/')[0]}"])
+    return f"`snakemake --config {asked}` makes a table of it beside {base}, for all seeds of the preset."
+
+
+def _print_runs(cell: str, folders: dict[int, Path], preset: str, note: str, as_json: bool) -> None:
+    """Print the main quantities of finished runs, by seed, and a note behind them."""
+    from redraft.cli.summary import number, summary
+
+    found = {seed: summary(folder, cell, seed) for seed, folder in folders.items()}
+    if as_json:
+        rows = [
+            {"seed": seed, "folder": folders[seed], "quantity": name, "value": value}
+            for seed, values in found.items()
+            for name, value in values.items()
+        ]
+        typer.echo(document("run", {"cell": cell, "preset": preset, "seeds": list(folders)}, rows, [note]))
+        return
+    for seed, values in found.items():
+        typer.echo(f"\n{cell} seed {seed}: {folders[seed]}")
+        typer.echo(table(["quantity", "value"], [[name, number(value)] for name, value in values.items()]))
+    typer.echo(f"\n{note}")
+
+
+def compare(
+    first: Cell,
+    second: Cell,
+    preset: Preset = DEFAULT_PRESET,
+    wide: Wide = False,
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """Compare two cells over the seeds that both have finished: means, and paired intervals."""
+    from redraft.cli.summary import compare as compare_cells
+    from redraft.config import Experiments
+    from redraft.layout import Layout
+
+    experiments, layout = Experiments(), Layout(preset)
+    rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
+    if as_json:
+        asked = {"first": first, "second": second, "preset": preset}
+        typer.echo(document("compare", asked, [row.record() for row in rows]))
+        return
+    if wide:
+        header = ["quantity", first, second, "second against first", "95 % interval", "seeds"]
+        typer.echo(table(header, [row.texts() for row in rows], wide=True))
+        return
+    typer.echo(f"first:  {first}\nsecond: {second}\nmeans; second against first with its 95 % interval\n")
+    texts = [[name, a, b, f"{against} {interval}", n] for name, a, b, against, interval, n in (r.texts() for r in rows)]
+    header = ["quantity", "first", "second", "second against first", "seeds"]
+    typer.echo(table(header, texts, wraps=["quantity", "second against first"]))
+
+
+def prompts(
+    cell: Cell,
+    preset: Preset = DEFAULT_PRESET,
+    seed: Seed = 0,
+    file: Annotated[Path | None, typer.Option(help="CSV file; printed if empty.")] = None,
+    as_json: AsJson = False,
+    cells: Cells = None,
+) -> None:
+    """Log of every prompt of a run, as CSV: responses made, correct ones, and what memory gave."""
+    from redraft.analysis.data.prompt_log import prompt_log
+    from redraft.config import Experiments
+    from redraft.layout import Layout
+
+    log = prompt_log(Experiments().run(cell, seed, preset), Layout(preset).run(cell, seed))
+    if file:
+        log.to_csv(file, index=False)
+        typer.echo(filled(f"{len(log)} prompts: {file}"))
+    elif as_json:
+        asked = {"cell": cell, "preset": preset, "seed": seed}
+        typer.echo(document("prompts", asked, log.astype(object).where(log.notna(), None).to_dict("records")))
+    else:
+        typer.echo(log.to_csv(index=False), nl=False)

@@ -1,0 +1,80 @@
+"""The policy as its own drafter: quantised feed-forward and attention projections, everything else shared.
+
+The drafter has no parameters that could fall behind the policy: `refresh` quantises the present weights into the same
+tensors. Here the quantised weights are kept as floats ("fake-quantised"), which draft the same tokens as packed ones
+would and save no time; kernels of packed weights are a GPU's.
+
+Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projections; embeddings, norms and the head stay.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from redraft.engines.torch.clock import now
+from redraft.engines.torch.quantise import round_to_nearest
+from redraft.errors import UserError
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Names of the linear layers that are quantised, in transformers' dense decoders."""
+
+
+class QuantisedDrafter:
+    """A drafter made of a policy.
+
+    Args:
+        model: the policy, a transformers causal language model.
+        bits: of a weight.
+        group: weights that share a scale.
+
+    Attributes:
+        bytes: size of the quantised weights where they are packed.
+        original_bytes: size of the same weights in the policy.
+        error: relative error of the weights, the root of the squared errors' sum over that of their squares.
+        seconds: that the last refreshment took (`redraft.engines.torch.clock`).
+
+    Raises:
+        UserError: for a model without such projections.
+    """
+
+    def __init__(self, model: torch.nn.Module, bits: int = 4, group: int = 128) -> None:
+        self._bits, self._group = bits, group
+        layers = [m for name, m in model.named_modules() if name.rpartition(".")[2] in PROJECTIONS]
+        if not layers:
+            raise UserError("this model has no projections to quantise for self-speculation", key="model",
+                            value=type(model).__name__, allowed=f"layers named {', '.join(PROJECTIONS)}")  # fmt: skip
+        self._layers = [(layer, torch.nn.Parameter(layer.weight.detach().clone(), False)) for layer in layers]
+        self.bytes = self.error = self.seconds = 0.0
+        self.original_bytes = sum(own.nbytes for _, own in self._layers)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Quantise the policy's present weights, in place."""
+        device = self._layers[0][1].device
+        began = now(device)
+        size = wrong = whole = 0.0
+        with torch.no_grad():
+            for layer, own in self._layers:
+                quantised = round_to_nearest(layer.weight, self._bits, self._group)
+                own.copy_(quantised.dequantised())
+                size += quantised.bytes
+                wrong += float((own - layer.weight).float().square().sum())
+                whole += float(layer.weight.float().square().sum())
+        self.bytes, self.error = size, (wrong / whole) ** 0.5 if whole else 0.0
+        self.seconds = now(device) - began
+
+    @contextmanager
+    def drafting(self) -> Iterator[None]:
+        """Let the model compute with the quantised weights within the block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Exchange each projection's weight with its quantised one, or back; the tensors stay where they are."""
+        for i, (layer, own) in enumerate(self._layers):
+            self._layers[i] = (layer, layer._parameters["weight"])
+            layer._parameters["weight"] = own

@@ -1,0 +1,92 @@
+"""Running sessions on an engine in this process: their coroutines and the engine's work take turns."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from redraft.ops.locking.termination import give_way
+
+T = TypeVar("T")
+
+NAP = 0.5
+"""Seconds after which a loop that sleeps looks whether the process was told to end."""
+IDLE_TURNS = 100
+"""Turns of the event loop without a request after which none will come; awaiting through layers takes a few."""
+
+
+class Outside:
+    """Waits of sessions for something that no engine does, such as rewards graded in worker processes.
+
+    The engine goes on decoding for others meanwhile. When it has nothing to do, the loop sleeps until one of the waits
+    ends, and the time is not the engine's.
+
+    Args:
+        clock: seconds; the clock of the stage from which they are subtracted.
+
+    Attributes:
+        seconds: time in which the engine had nothing to do because of these waits.
+        ended: waits that have ended.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds, self.ended, self._clock = 0.0, 0, clock
+        self._pending: set[asyncio.Future] = set()
+
+    def __bool__(self) -> bool:
+        """True while something is waited for."""
+        return bool(self._pending)
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """Result of something outside the engine; an exception there is raised here."""
+        pending = asyncio.ensure_future(awaitable)
+        self._pending.add(pending)
+        try:
+            return await pending
+        finally:
+            self._pending.discard(pending)
+            self.ended += 1
+
+    async def sleep(self, everything: asyncio.Future) -> None:
+        """Sleep until one of the waits has ended, or everything has, or for `NAP`."""
+        began = self._clock()
+        await asyncio.wait({*self._pending, everything}, timeout=NAP, return_when=asyncio.FIRST_COMPLETED)
+        self.seconds += self._clock() - began
+
+
+async def run_to_end(
+    coroutines: Sequence[Coroutine[Any, Any, T]],
+    work: Callable[[], bool],
+    standstill: Callable[[], str],
+    outside: Outside | None = None,
+) -> list[T]:
+    """Run coroutines to their ends, concurrently; return their results in order.
+
+    Args:
+        coroutines: sessions that ask the engine.
+        work: does what the engine was asked for, or a part; returns false if there was nothing to do.
+        standstill: says why nothing was asked for, for the error.
+        outside: what the sessions may wait for beside the engine.
+
+    Raises:
+        RuntimeError: if they wait for something that neither the engine nor `outside` knows of.
+    """
+    everything = asyncio.gather(*coroutines)
+    outside = Outside() if outside is None else outside
+    idle = 0
+    try:
+        while not everything.done():
+            if idle > IDLE_TURNS:
+                if not outside:
+                    raise RuntimeError(standstill())
+                await outside.sleep(everything)
+                idle = 0
+            ended = outside.ended
+            await asyncio.sleep(0)  # whoever got an answer asks for the next thing
+            give_way()
+            idle = 0 if work() or outside.ended > ended else idle + 1
+        return await everything
+    finally:
+        if not everything.done():
+            everything.cancel()
+            await asyncio.gather(everything, return_exceptions=True)

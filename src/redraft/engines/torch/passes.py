@@ -1,0 +1,96 @@
+"""Seconds of single decoding passes of the in-process engine, for a roofline of this machine (docs/selfspec.md).
+
+A pass is timed with whatever is in the cache, whose content changes no time: the policy on one token a response, the
+drafter on one, the policy on a block of proposals and the token before. Attention, the head and the normalisation of
+the law are in it; drawing tokens and scheduling are not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from redraft.engines.torch.attention import slot_attention
+from redraft.engines.torch.clock import now
+from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
+
+PRODUCT = {"cpu": 768, "cuda": 8192}
+"""Rows and columns of the matrices whose product measures the throughput of a device."""
+WARM_UP = 3
+"""Repetitions before those that count."""
+
+
+@dataclass(frozen=True)
+class TimedPass:
+    """Seconds of one kind of pass.
+
+    Attributes:
+        kind: of the policy, of the drafter, or of the policy over blocks.
+        batch: responses that decode.
+        length: positions before the token.
+        proposals: of a block; 0 of other kinds.
+        seconds: of each repetition.
+    """
+
+    kind: Literal["policy", "drafter", "block"]
+    batch: int
+    length: int
+    proposals: int
+    seconds: tuple[float, ...]
+
+
+def timed_passes(
+    engine: SelfSpeculativeEngine,
+    batches: Sequence[int],
+    lengths: Sequence[int],
+    proposals: Sequence[int],
+    repetitions: int = 15,
+) -> Iterator[TimedPass]:
+    """Time every kind of pass at every batch size and length.
+
+    Args:
+        engine: that has rows and room for the largest.
+        batches: responses that decode.
+        lengths: positions before the token.
+        proposals: of a block.
+        repetitions: of each pass.
+    """
+    was_training = engine.model.training
+    engine.model.eval()
+    try:
+        with torch.inference_mode(), slot_attention(engine.model):
+            for length in lengths:
+                for batch in batches:
+                    yield TimedPass("policy", batch, length, 0, _timed(engine, batch, length, 1, repetitions))
+                    with engine.drafter.drafting():
+                        drafter = _timed(engine, batch, length, 1, repetitions)
+                    yield TimedPass("drafter", batch, length, 0, drafter)
+                    for count in proposals:
+                        block = _timed(engine, batch, length, count + 1, repetitions)
+                        yield TimedPass("block", batch, length, count, block)
+    finally:
+        engine.model.train(was_training)
+
+
+def _timed(engine: SelfSpeculativeEngine, batch: int, length: int, width: int, times: int) -> tuple[float, ...]:
+    tokens = torch.zeros((batch, width), dtype=torch.long, device=engine.device)
+    positions = torch.full((batch,), length, dtype=torch.long, device=engine.device)
+    return _seconds(lambda: engine._laws(tokens, positions, length + width), engine.device, times)
+
+
+def _seconds(work: Callable[[], object], device: torch.device, times: int) -> tuple[float, ...]:
+    """Seconds of repeated work, without the first repetitions."""
+    found = []
+    for _ in range(times + WARM_UP):
+        began = now(device)
+        work()
+        found.append(now(device) - began)
+    return tuple(found[WARM_UP:])
+
+
+def throughput(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations/s of a product of matrices, the best of a few: what the device can compute (F_eff)."""
+    size = PRODUCT["cuda" if device.type == "cuda" else "cpu"]
+    one = torch.randn(size, size, device=device, dtype=dtype)
+    return float(2 * size**3 / min(_seconds(lambda: one @ one, device, 10)))

@@ -1,0 +1,273 @@
+"""Self-speculative decoding in the in-process engine: the policy's quantised copy proposes, the policy verifies.
+
+A speculated pass of the decoding sessions is n passes of the drafter, a token each, and one pass of the policy over the
+n + 1 tokens of each session. Both use one cache: the drafter attends to the policy's keys and values, its own stand in
+the places of its proposals until verification overwrites them, and what is behind a rejected proposal is never attended
+to. How many tokens are proposed is the controller's; with none a pass is a plain one.
+
+The tokens have the policy's law. Sessions that draw by inversion use other random numbers where a pass speculates, all
+of them made from the session's first; those that draw by Gumbel noise get the very tokens of plain decoding.
+"""
+
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Protocol, TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+from redraft.config.decoding import BLOCK_STARTS
+from redraft.engines.torch.clock import now
+from redraft.engines.torch.drafter import QuantisedDrafter
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.loop import Outside
+from redraft.engines.torch.rows import Row
+from redraft.engines.torch.sampling import gumbel, invert, keys_of, sample_specially
+from redraft.engines.torch.speculation import agree, keep
+from redraft.rollout.engine import Gumbel
+from redraft.rollout.noise import uniform
+
+T = TypeVar("T")
+
+PROPOSE, KEEP, BEHIND = -1, -2, -3
+"""Uses of a position's uniform numbers: a proposal's draw, its verification, and the draw behind what is kept."""
+
+
+class Controller(Protocol):
+    """Decides before each pass how many tokens are proposed."""
+
+    def begin(self) -> None:
+        """Hear that a rollout begins."""
+        ...
+
+    def draft_length(self, active: int, mean_length: float) -> int:
+        """Proposals of each response in the next pass; 0 for a plain one.
+
+        Args:
+            active: responses that decode.
+            mean_length: mean length of prompt and response so far, tokens.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Proposes equally many tokens in every pass."""
+
+    count: int
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def draft_length(self, active: int, mean_length: float) -> int:
+        """The fixed number."""
+        return self.count
+
+
+@dataclass
+class Speculated:
+    """What speculation did in a rollout.
+
+    Attributes:
+        passes: decoding passes that speculated.
+        plain_passes: those that did not.
+        blocks: blocks of all responses: one a response and speculated pass.
+        proposed: tokens.
+        kept: tokens, of blocks that an end of the response did not cut too.
+        kept_at: kept tokens by place in the block.
+        proposed_at: proposed tokens by place in the block.
+        kept_from: kept tokens by the part of the response (`BLOCK_STARTS`) in which their block begins.
+        proposed_from: proposed tokens by that part.
+        drafting_seconds: busy with the drafter.
+        verification_seconds: busy with the policy's pass over the blocks.
+    """
+
+    passes: int = 0
+    plain_passes: int = 0
+    blocks: int = 0
+    proposed: int = 0
+    kept: int = 0
+    kept_at: list[int] = field(default_factory=list)
+    proposed_at: list[int] = field(default_factory=list)
+    kept_from: list[int] = field(default_factory=list)
+    proposed_from: list[int] = field(default_factory=list)
+    drafting_seconds: float = 0.0
+    verification_seconds: float = 0.0
+
+    @property
+    def block_efficiency(self) -> float | None:
+        """Mean tokens of a block: those kept and the one behind them (τ); None without a block."""
+        return 1 + self.kept / self.blocks if self.blocks else None
+
+    def add(self, kept: torch.Tensor, positions: torch.Tensor, most: int) -> None:
+        """Count a speculated pass.
+
+        Args:
+            kept: int64 (rows,), proposals that each response keeps.
+            positions: int64 (rows,), tokens of each response before its block.
+            most: proposals of each response.
+        """
+        rows, by_place = len(kept), torch.bincount(kept, minlength=most + 1)
+        at_least = by_place.flip(0).cumsum(0).flip(0)[1:].tolist()  # responses that kept this place or a later one
+        self.passes += 1
+        self.blocks += rows
+        self.proposed += rows * most
+        self.kept += sum(at_least)
+        self.kept_at = _sum(self.kept_at, at_least)
+        self.proposed_at = _sum(self.proposed_at, [rows] * most)
+        parts = torch.bucketize(positions, torch.tensor(BLOCK_STARTS), right=True) - 1
+        self.kept_from = _sum(self.kept_from, parts.bincount(kept).long().tolist())
+        self.proposed_from = _sum(self.proposed_from, (most * parts.bincount()).tolist())
+
+
+def _sum(one: list[int], other: list[int]) -> list[int]:
+    return [a + b for a, b in zip_longest(one, other, fillvalue=0)]
+
+
+class SelfSpeculativeEngine(TorchEngine):
+    """The in-process engine with a quantised drafter.
+
+    Args:
+        model: the policy, as of `TorchEngine`; the drafter is to be refreshed after its weights have changed.
+        controller: says how many tokens are proposed.
+        longest: most of them.
+        bits: of a drafter's weight.
+        group: weights that share a scale.
+        options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios, and bursts: the controller
+            is asked before each pass.
+
+    Attributes:
+        drafter: the quantised copy.
+        speculated: counts and seconds of the last run.
+
+    Raises:
+        UserError: for a model without projections to quantise.
+        ValueError: if the policy's law is truncated.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, controller: Controller, longest: int, *, bits: int = 4, group: int = 128,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(model, lookahead=longest, burst=1, **options)
+        if self.truncates:
+            raise ValueError("self-speculation needs the policy's whole law: a temperature above 0 and top-p 1")
+        self.controller, self._longest = controller, longest
+        self.drafter = QuantisedDrafter(model, bits, group)
+        self.speculated = Speculated()
+
+    def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
+        """Run coroutines that use this engine to their ends, as one rollout; see `TorchEngine.run`."""
+        self.controller.begin()
+        self.speculated = Speculated()
+        return super().run(*coroutines, outside=outside)
+
+    def _decode(self) -> list[int]:
+        """One token of every decoding session, or a block of them; see `TorchEngine._decode`."""
+        active = self.rows.decoding
+        rows = slice(0, active)
+        mean_length = float(self.rows.positions[rows].double().mean()) + 1
+        count = min(self.controller.draft_length(active, mean_length), self._longest)
+        if count < 1:
+            self.speculated.plain_passes += 1
+            return super()._decode()
+        began = now(self.device)
+        draws = _Draws(self.rows.live, self.rows.positions[rows], self.rows.uniforms[rows, 0])
+        proposals, drafted = self._propose(count, draws)
+        proposed = now(self.device)
+        block = torch.cat((self.rows.tokens[rows, None], proposals), 1)
+        laws = self._laws(block, self.rows.positions[rows], draws.longest + count)
+        kept, behind = draws.keep(laws, drafted, proposals)
+        tokens = torch.cat((proposals, behind[:, None]), 1).scatter(1, kept[:, None], behind[:, None])
+        self.speculated.add(kept.cpu(), draws.positions.cpu(), count)
+        self.speculated.drafting_seconds += proposed - began
+        self.speculated.verification_seconds += now(self.device) - proposed
+        self._take(tokens, laws, kept + 1, any(row.decoding.top for row in self.rows.live))
+        self._answer_ended()
+        return [active]
+
+    def _propose(self, count: int, draws: "_Draws") -> tuple[torch.Tensor, torch.Tensor]:
+        """Proposals, int64 (rows, n), and the drafter's laws, float32 (rows, n, vocabulary)."""
+        rows = slice(0, self.rows.decoding)
+        tokens, laws = [self.rows.tokens[rows]], []
+        with self.drafter.drafting():
+            for place in range(count):
+                law = self._laws(tokens[-1][:, None], self.rows.positions[rows] + place, draws.longest + place)[:, 0]
+                laws.append(law)
+                tokens.append(draws.propose(law, place))
+        return torch.stack(tokens[1:], 1), torch.stack(laws, 1)
+
+
+class _Draws:
+    """Random numbers of a speculated pass, and what is drawn by them.
+
+    Args:
+        live: the sessions that decode.
+        positions: int64 (rows,), absolute position of the last token of each.
+        firsts: float64 (rows,), each session's first uniform, whose bits are the key of its further numbers.
+
+    Attributes:
+        longest: slots that are in use when the last token of each has been fed.
+    """
+
+    def __init__(self, live: list[Row], positions: torch.Tensor, firsts: torch.Tensor) -> None:
+        self._live, device = live, positions.device
+        self.longest = int(positions.max()) + 1
+        prompts = torch.tensor([len(row.prompt) for row in live], device=device)
+        self._next = positions + 1 - prompts  # position in the response of the next token
+        self._keys = firsts.clone().view(torch.int64)
+        noisy = [(i, d.key) for i, row in enumerate(live) if isinstance(d := row.decoding.draws, Gumbel)]
+        self._noisy = torch.tensor([i for i, _ in noisy], dtype=torch.long, device=device)
+        self._noise = keys_of([key for _, key in noisy], device)
+        self._special = [i for i, row in enumerate(live) if row.decoding.first is not None]
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Tokens of each response before the block, int64 (rows,)."""
+        return self._next
+
+    def propose(self, law: torch.Tensor, place: int) -> torch.Tensor:
+        """Proposals, int64 (rows,), for one place, from the drafter's log-probabilities (rows, vocabulary)."""
+        tokens = invert(law.exp(), self._uniforms(self._next[:, None] + place, PROPOSE)[:, 0])
+        if len(self._noise):
+            tokens[self._noisy] = self._by_noise(law[self._noisy, None], place)[:, 0]
+        return tokens
+
+    def keep(
+        self, laws: torch.Tensor, drafted: torch.Tensor, proposals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Number of proposals that are kept, and the token behind them, both int64 (rows,)."""
+        places = self._next[:, None] + torch.arange(laws.shape[1], device=laws.device)
+        chances, draws = self._uniforms(places[:, :-1], KEEP), self._uniforms(places, BEHIND)
+        kept, behind = keep(laws, drafted, proposals, chances, draws)
+        if len(self._noise):
+            drawn = self._by_noise(laws[self._noisy], 0)
+            agreed = agree(drawn, proposals[self._noisy])
+            kept[self._noisy], behind[self._noisy] = agreed, drawn.gather(1, agreed[:, None])[:, 0]
+        if self._special:
+            kept[self._special] = 0
+            behind[self._special] = self._first(laws[self._special, 0], draws[self._special, 0])
+        return kept, behind
+
+    def _uniforms(self, positions: torch.Tensor, use: int) -> torch.Tensor:
+        """Uniform numbers, float64, of positions (rows, n)."""
+        uses = torch.full((1, 1), use, device=positions.device)
+        return uniform(self._keys[:, None], positions, uses)
+
+    def _by_noise(self, laws: torch.Tensor, place: int) -> torch.Tensor:
+        """Tokens that Gumbel noise draws, int64 (rows, n), of laws (rows, n, vocabulary) from a place on."""
+        each = []
+        for i in range(laws.shape[1]):
+            noise = gumbel(self._noise, self._next[self._noisy] + place + i, laws.shape[2])
+            each.append((laws[:, i].double() + noise).argmax(1))
+        return torch.stack(each, 1)
+
+    def _first(self, laws: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+        """First tokens of sessions that draw theirs from a residual, which no drafter knows."""
+        requests = [self._live[i].decoding for i in self._special]
+        keys = [d.key if isinstance(d := request.draws, Gumbel) else None for request in requests]
+        firsts = [request.first for request in requests]
+        for request in requests:
+            request.first = None
+        return sample_specially(laws, firsts, uniforms, keys, self._next[self._special])

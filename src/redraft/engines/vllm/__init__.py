@@ -1,0 +1,1 @@
+"""vLLM as an engine: in this process, or by verl's client."""

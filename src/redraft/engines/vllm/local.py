@@ -1,0 +1,170 @@
+"""vLLM in this process, as a client of its own: for tests, benchmarks and evaluation on one machine.
+
+Environment variables are read when vLLM is imported, so they are set here before; what is set already stays.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch._dynamo
+
+from redraft.engines.torch.loop import Outside, run_to_end
+from redraft.engines.vllm.engine import WORKER
+from redraft.errors import UserError
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else its engine is another process
+for _name, _value in {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # `WORKER` scores in the first
+}.items():
+    os.environ.setdefault(_name, _value)
+if not torch.cuda.is_available():
+    # vLLM compiles a few small functions of its sampler at their first use, for up to 20 seconds. The variable for this
+    # is read when transformers is imported, which may have been before.
+    torch._dynamo.config.disable = True
+
+from vllm import EngineArgs, SamplingParams  # noqa: E402
+from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # noqa: E402
+from vllm.inputs.engine import tokens_input  # noqa: E402
+from vllm.logprobs import FlatLogprobs  # noqa: E402
+from vllm.outputs import RequestOutput  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
+from vllm.v1.engine.llm_engine import LLMEngine  # noqa: E402
+
+T = TypeVar("T")
+
+
+@dataclass
+class LocalOutput:
+    """An answer as verl's servers give it; see `redraft.engines.vllm.engine.Output`."""
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    stop_reason: str | None
+    extra_fields: dict[str, Any]
+
+
+class LocalVLLM:
+    """A vLLM engine, in float32 unless told otherwise, that coroutines on this process's event loop can ask.
+
+    One at a time: vLLM keeps global state, which `close` removes.
+
+    Args:
+        model: folder in transformers' format; no tokenizer is needed.
+        max_length: longest prompt and response together; where drafts are scored, with one token to spare.
+        max_rows: requests at once; further ones wait.
+        cache_bytes: memory of the key-value cache.
+        settings: further arguments of vLLM's engine, instead of those here.
+    """
+
+    def __init__(
+        self, model: Path | str, max_length: int, max_rows: int = 256, cache_bytes: int = 2**29, **settings: Any
+    ) -> None:
+        set_num_threads = torch.set_num_threads
+        arguments: dict[str, Any] = {
+            "dtype": "float32", "enforce_eager": True, "block_size": 32, "enable_prefix_caching": True,
+            "max_model_len": max_length, "max_num_seqs": max_rows, "kv_cache_memory_bytes": cache_bytes,
+            # Chunks of a prefill would take a step back in the request's random numbers, which fails on a CPU.
+            "enable_chunked_prefill": False, "max_num_batched_tokens": max(max_length, 16384),
+            "worker_cls": WORKER, "max_logprobs": -1,  # as many as the model has tokens
+            "skip_tokenizer_init": True, "disable_log_stats": True, "use_tqdm_on_load": False,
+        }  # fmt: skip
+        arguments |= settings
+        self._worker = arguments["worker_cls"]
+        self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **arguments))
+        torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by one that does nothing
+        self._numbers = itertools.count()
+        self._answers: dict[str, asyncio.Future[RequestOutput]] = {}
+
+    def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
+        """Run coroutines that use this engine to their ends, concurrently; return their results in order.
+
+        Args:
+            coroutines: sessions, and what is made of them.
+            outside: what they may wait for beside the engine.
+
+        Raises:
+            RuntimeError: if they wait for each other, or for something unknown to `outside`.
+        """
+        return asyncio.run(self._serve(coroutines, outside))
+
+    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]], outside: Outside | None) -> list[T]:
+        try:
+            standstill = "nothing is asked of vLLM, and not all is done"
+            return await run_to_end(coroutines, self._step, lambda: standstill, outside)
+        finally:
+            self.engine.abort_request(list(self._answers))
+            self._answers.clear()
+
+    def _step(self) -> bool:
+        """One pass of the engine, if there is a request."""
+        if not self.engine.has_unfinished_requests():
+            return False
+        for output in self.engine.step():
+            answer = self._answers.pop(output.request_id, None)
+            if answer and not answer.done():
+                answer.set_result(output)
+        return True
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> LocalOutput:
+        """Serve one request as a verl server does; `logprobs` says whether sampled tokens come with theirs.
+
+        Raises:
+            UserError: for log-probabilities at a temperature other than 1, if the worker is not ours.
+        """
+        settings = sampling_params | {"logprobs": 0 if sampling_params.get("logprobs") else None}
+        params = SamplingParams(**settings, output_kind=RequestOutputKind.FINAL_ONLY)
+        asked = {params.logprobs, params.prompt_logprobs} != {None}
+        if asked and params.temperature != 1 and self._worker != WORKER:
+            raise UserError("vLLM's own worker gives log-probabilities at temperature 1 only", key="worker_cls",
+                            value=self._worker, allowed=WORKER)  # fmt: skip
+        name = f"{request_id}-{next(self._numbers)}"
+        answer = self._answers[name] = asyncio.get_running_loop().create_future()
+        self.engine.add_request(name, tokens_input(prompt_ids), params)
+        return to_output(await answer)
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take over all weights, by their names in transformers' format, and forget what was computed with the others.
+
+        Raises:
+            UserError: for tied embeddings, of which vLLM's CPU build would keep the old ones in the last layer.
+        """
+        if self.engine.model_config.hf_text_config.tie_word_embeddings:
+            raise UserError("vLLM on a CPU keeps old embeddings where they are tied", key="tie_word_embeddings",
+                            value=True, allowed="false")  # fmt: skip
+        self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        if not self.engine.reset_prefix_cache():
+            raise RuntimeError("weights were loaded while requests were running")
+
+    def close(self) -> None:
+        """Free the memory and vLLM's global state, so that another engine can be made."""
+        self.engine.engine_core.shutdown()
+        cleanup_dist_env_and_memory()
+
+
+def to_output(output: RequestOutput) -> LocalOutput:
+    """An answer in verl's form: a dummy row stands at the end of a prompt's log-probabilities."""
+    (sampled,) = output.outputs
+    extra: dict[str, Any] = {"num_cached_tokens": output.num_cached_tokens}
+    if output.prompt_logprobs is not None:
+        extra |= {"prompt_logprobs": _rows(output.prompt_logprobs, "logprobs"),
+                  "prompt_ids": _rows(output.prompt_logprobs, "token_ids")}  # fmt: skip
+    log_probs = None
+    if sampled.logprobs is not None:
+        log_probs = [row[token].logprob for token, row in zip(sampled.token_ids, sampled.logprobs, strict=True)]
+    stop_reason = "aborted" if sampled.finish_reason == "abort" else "completed"
+    return LocalOutput(list(sampled.token_ids), log_probs, stop_reason, extra)
+
+
+def _rows(prompt: FlatLogprobs, name: str) -> list[list[Any]]:
+    """A part of a prompt's log-probabilities by position: of the token there, or of the most probable ones alone."""
+    values, spans = getattr(prompt, name), zip(prompt.start_indices[1:], prompt.end_indices[1:], strict=True)
+    return [values[begin + 1 if end - begin > 1 else begin : end] for begin, end in spans] + [[0]]

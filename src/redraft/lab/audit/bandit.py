@@ -1,0 +1,294 @@
+"""A bandit whose policy is trained on the very responses that are verified next, as in training with reuse.
+
+Responses are one token. A visit makes a group of n of them, y_1 to y_n, with rewards r_i. The update is the softmax
+policy gradient with the group's mean as its baseline, written out for logits theta:
+
+    g = 1/n sum_i (r_i - mean r) grad log pi(y_i) = 1/n sum_i (r_i - mean r) e(y_i),    theta' = theta + rate g,
+
+since grad log pi(y) = e(y) - pi and the advantages sum to 0. The next visit verifies each y_i as a draft under theta',
+which depends on it: so a rule that is exact for a draft of a known law need not be so here. All groups of all visits
+are enumerated, and what is drawn is compared with the policy's law given theta, at which the next gradient is taken.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from redraft.lab.audit.enumeration import Policy, Response, Space, distance, residual, stored_laws
+from redraft.methods.acceptance.coupling import first_difference
+from redraft.methods.acceptance.rule import Rule
+
+DIGITS = 12
+"""Decimals by which logits are known; states whose logits differ by less are one."""
+Logits = tuple[float, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Sample:
+    """A response of a group.
+
+    Attributes:
+        arm: its token.
+        memory: what stands with it for the next visit; can be ordered.
+    """
+
+    arm: int
+    memory: Any
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way in which a sample comes about.
+
+    Attributes:
+        weight: its probability.
+        sample: the outcome.
+        kept: true if it is the draft.
+    """
+
+    weight: float
+    sample: Sample
+    kept: bool = False
+
+
+class Source(Protocol):
+    """Makes samples of drafts."""
+
+    def first(self, logits: Logits) -> Iterator[Way]:
+        """Ways of a sample without a draft."""
+        ...
+
+    def again(self, draft: Sample, logits: Logits) -> Iterator[Way]:
+        """Ways of a sample from a draft under the current policy."""
+        ...
+
+
+class Softmax(Policy):
+    """The policy of some logits."""
+
+    def __init__(self, logits: Logits) -> None:
+        self.space = Space(len(logits), 1)
+        weights = np.exp(np.array(logits) - max(logits))
+        self._law = weights / weights.sum()
+
+    def law(self, prefix: Response) -> np.ndarray:
+        """Law of an arm, float64 (arms,)."""
+        return self._law
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Samples by a rule; the logits stand with each by which its law is known.
+
+    Attributes:
+        rule: keeps a draft or not.
+        top: most probable arms of the draft's law that are stored; 0 takes the draft to be certain.
+        renewed: true if a kept sample gets the logits by which it was verified.
+    """
+
+    rule: Rule
+    top: int = 0
+    renewed: bool = True
+
+    def first(self, logits: Logits) -> Iterator[Way]:
+        """Of the policy."""
+        yield from _drawn(Softmax(logits).law(()), logits)
+
+    def again(self, draft: Sample, logits: Logits) -> Iterator[Way]:
+        """By the rule's chance, and behind a rejection by its law."""
+        policy, tokens = Softmax(logits), (draft.arm,)
+        laws = stored_laws(tokens, Softmax(draft.memory), policy, self.top)
+        rejected, accepted = self.rule.law_of_kept(self.rule.chances(laws))
+        if accepted > 0:
+            yield Way(float(accepted), Sample(draft.arm, logits if self.renewed else draft.memory), kept=True)
+        if rejected > 0:
+            first = self.rule.behind(laws, 0)
+            law = policy.law(())
+            yield from _drawn(law if first is None else residual(law, first), logits, float(rejected))
+
+
+def _drawn(law: np.ndarray, logits: Logits, weight: float = 1.0) -> Iterator[Way]:
+    for arm, chance in enumerate(law):
+        if chance > 0:
+            yield Way(weight * float(chance), Sample(arm, logits))
+
+
+class Coupled:
+    """Samples of two arms by Gumbel noise that stays with a sample.
+
+    Arm 0 is drawn if log pi(0) + g_0 exceeds log pi(1) + g_1. The difference of two Gumbel numbers is logistic, so that
+    is u < pi(0) for a uniform u. What stands with a sample is the interval in which its u lies.
+    """
+
+    def first(self, logits: Logits) -> Iterator[Way]:
+        """Of any noise."""
+        yield from self._by(0.0, 1.0, logits)
+
+    def again(self, draft: Sample, logits: Logits) -> Iterator[Way]:
+        """Of noise by which the draft was drawn."""
+        low, high = draft.memory
+        for way in self._by(low, high, logits):
+            kept = first_difference(np.array([draft.arm]), np.array([way.sample.arm])) == 1
+            yield Way(way.weight, way.sample, kept)
+
+    @staticmethod
+    def _by(low: float, high: float, logits: Logits) -> Iterator[Way]:
+        bound = float(np.clip(Softmax(logits).law(())[0], low, high))
+        for arm, (start, end) in enumerate([(low, bound), (bound, high)]):
+            if end > start:
+                yield Way((end - start) / (high - low), Sample(arm, (start, end)))
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """What is trained.
+
+    Attributes:
+        rewards: of the arms.
+        start: logits of the first policy.
+        group: samples of a visit, n.
+        rate: of the update.
+    """
+
+    rewards: tuple[float, ...] = (1.0, 0.0)
+    start: Logits = (0.0, 0.0)
+    group: int = 4
+    rate: float = 1.0
+
+    def gradient(self, arms: Sequence[int]) -> np.ndarray:
+        """The estimate g from a group, float64 (arms,)."""
+        rewards = np.array(self.rewards)[list(arms)]
+        return np.eye(len(self.rewards))[list(arms)].T @ (rewards - rewards.mean()) / len(arms)
+
+    def updated(self, logits: Logits, arms: Sequence[int]) -> Logits:
+        """theta', rounded to `DIGITS`."""
+        moved = np.array(logits) + self.rate * self.gradient(arms)
+        return tuple(round(float(each), DIGITS) for each in moved)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a visit's group is, means over everything that may have happened before.
+
+    Attributes:
+        given: total variation between the law of a sample given the policy and that policy.
+        overall: the same between the law of a sample and the mean policy.
+        reward: of the samples.
+        fresh_reward: of the policy.
+        gradient: component of g along the best arm.
+        fresh_gradient: the same of a fresh group of the same policies.
+        variance: of g around its mean given the policy, summed over arms.
+        fresh_variance: the same of a fresh group.
+        kept: share of drafts that are kept; 0 in the first visit.
+    """
+
+    given: float
+    overall: float
+    reward: float
+    fresh_reward: float
+    gradient: float
+    fresh_gradient: float
+    variance: float
+    fresh_variance: float
+    kept: float
+
+
+Group = tuple[Sample, ...]
+States = dict[tuple[Logits, Group], float]
+"""Probabilities of policies and the groups that they made; samples in order, since all are alike."""
+
+
+def trained(source: Source, bandit: Bandit, visits: int) -> list[Trained]:
+    """Groups of the first visit and so many with drafts.
+
+    Args:
+        source: makes samples of drafts.
+        bandit: what is trained.
+        visits: with drafts.
+    """
+    first = _groups([list(source.first(bandit.start))] * bandit.group)
+    states: States = {(bandit.start, group): weight for group, weight in first.items()}
+    found = [_judged(states, bandit, 0.0)]
+    for _ in range(visits):
+        states, kept = _next(states, source, bandit)
+        found.append(_judged(states, bandit, kept))
+    return found
+
+
+def _next(before: States, source: Source, bandit: Bandit) -> tuple[States, float]:
+    """The next visit, and the share of drafts that it keeps."""
+    after, kept = defaultdict[tuple[Logits, Group], float](float), 0.0
+    for (logits, drafts), weight in before.items():
+        moved = bandit.updated(logits, [draft.arm for draft in drafts])
+        ways = [list(source.again(draft, moved)) for draft in drafts]
+        kept += weight * sum(way.weight for each in ways for way in each if way.kept) / len(drafts)
+        for group, chance in _groups(ways).items():
+            after[moved, group] += weight * chance
+    return dict(after), kept
+
+
+def _fresh(logits: Logits, bandit: Bandit) -> dict[Group, float]:
+    """Law of a group without drafts."""
+    return _groups([list(_drawn(Softmax(logits).law(()), logits))] * bandit.group)
+
+
+def _groups(ways: Sequence[Sequence[Way]]) -> dict[Group, float]:
+    """Law of a group whose samples come about in independent ways."""
+    law: dict[Group, float] = {(): 1.0}
+    for each in ways:
+        longer = defaultdict[Group, float](float)
+        for group, weight in law.items():
+            for way in each:
+                longer[tuple(sorted((*group, way.sample)))] += weight * way.weight
+        law = longer
+    return law
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Of a group: law of a sample, mean of g, and its variance summed over arms."""
+
+    law: np.ndarray
+    mean: np.ndarray
+    variance: float
+
+    @classmethod
+    def of(cls, groups: Mapping[Group, float], bandit: Bandit) -> "_Moments":
+        weights = np.array(list(groups.values())) / sum(groups.values())
+        arms = [[sample.arm for sample in group] for group in groups]
+        gradients = np.array([bandit.gradient(each) for each in arms])
+        mean = weights @ gradients
+        shares = np.eye(len(bandit.rewards))[np.array(arms)].mean(axis=1)
+        return cls(weights @ shares, mean, float(weights @ (gradients**2).sum(axis=1) - mean @ mean))
+
+
+def _judged(states: States, bandit: Bandit, kept: float) -> Trained:
+    """A visit's groups beside fresh ones of the same policies."""
+    by_policy = defaultdict[Logits, dict[Group, float]](dict)
+    for (logits, group), weight in states.items():
+        by_policy[logits][group] = weight
+    weights = np.array([sum(groups.values()) for groups in by_policy.values()])
+    made = [_Moments.of(groups, bandit) for groups in by_policy.values()]
+    fresh = [
+        _Moments.of(_groups([list(_drawn(Softmax(each).law(()), each))] * bandit.group), bandit) for each in by_policy
+    ]
+    laws, policies = (np.array([each.law for each in moments]) for moments in (made, fresh))
+    rewards, best = np.array(bandit.rewards), int(np.argmax(bandit.rewards))
+
+    def mean(values: Iterable[float]) -> float:
+        return float(weights @ np.array(list(values)))
+
+    return Trained(
+        given=mean(map(distance, laws, policies)),
+        overall=distance(weights @ laws, weights @ policies),
+        reward=mean(laws @ rewards),
+        fresh_reward=mean(policies @ rewards),
+        gradient=mean(each.mean[best] for each in made),
+        fresh_gradient=mean(each.mean[best] for each in fresh),
+        variance=mean(each.variance for each in made),
+        fresh_variance=mean(each.variance for each in fresh),
+        kept=kept,
+    )

@@ -1,0 +1,72 @@
+"""Small transformers models as policies: the same laws for engines that draw from them and for sums over responses."""
+
+from copy import deepcopy
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from redraft.lab.audit.enumeration import Policy, Response, Space
+
+PROMPT = [1, 2, 1]
+
+
+def drifting(space: Space, count: int, drift: float, seed: int = 0) -> list[PreTrainedModel]:
+    """Models with random weights, each the one before with noise on its matrices.
+
+    Args:
+        space: whose tokens they know.
+        count: of models.
+        drift: standard deviation of the noise; that of the weights is 0.15.
+        seed: of weights and noise.
+    """
+    config = Qwen3Config(
+        vocab_size=space.vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=32, intermediate_size=64, max_position_embeddings=64, tie_word_embeddings=False, bos_token_id=None,
+        eos_token_id=0, pad_token_id=None,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    models = [Qwen3ForCausalLM(config).eval()]
+    with torch.no_grad():
+        for weights in _matrices(models[0]):
+            weights.copy_(0.15 * torch.randn(weights.shape, generator=generator))
+        while len(models) < count:
+            models.append(deepcopy(models[-1]))
+            for weights in _matrices(models[-1]):
+                weights.add_(drift * torch.randn(weights.shape, generator=generator))
+    return models
+
+
+def _matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+    return [parameter for parameter in model.parameters() if parameter.dim() > 1]
+
+
+class ModelPolicy(Policy):
+    """The policy of a model behind `PROMPT`.
+
+    Args:
+        space: of its responses.
+        model: with at least the space's vocabulary; further tokens must have no mass.
+        temperature: by which logits are divided.
+    """
+
+    def __init__(self, space: Space, model: PreTrainedModel, temperature: float = 1.0) -> None:
+        super().__init__(space)
+        self._model, self._temperature = model, temperature
+
+    def law(self, prefix: Response) -> np.ndarray:
+        """Law of the token behind a prefix, float64 (vocabulary,)."""
+        return self._laws[prefix]
+
+    @cached_property
+    def _laws(self) -> dict[Response, np.ndarray]:
+        """Laws behind all prefixes, by one pass for each length."""
+        found: dict[Response, np.ndarray] = {}
+        for length in range(self.space.longest):
+            prefixes = list(product(range(1, self.space.vocabulary), repeat=length))
+            with torch.no_grad():
+                logits = self._model(torch.tensor([[*PROMPT, *prefix] for prefix in prefixes])).logits[:, -1].double()
+            found |= dict(zip(prefixes, (logits / self._temperature).softmax(-1).numpy(), strict=True))
+        return found

@@ -1,0 +1,108 @@
+"""Random numbers that decide on drafts and draw tokens, for laws: independent ones, and one a place for everything.
+
+A rule and a policy ask them two things: how many tokens are kept, and which token is drawn. The answers are
+probabilities, given a *cell* of what the numbers may be. Independent numbers have one cell. Numbers that are asked more
+than once have as many as it takes for all answers inside a cell to be the same, so that laws are sums over cells.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+from redraft.methods.acceptance.rule import Rule
+
+
+class Numbers(Protocol):
+    """Numbers of a response.
+
+    Attributes:
+        weights: probability of each cell, float64 (cells,).
+    """
+
+    weights: np.ndarray
+
+    def kept(self, rule: Rule, chances: np.ndarray) -> np.ndarray:
+        """Probability of each number of kept tokens, float64 (cells, n + 1); one row if all have the same.
+
+        Args:
+            rule: keeps tokens.
+            chances: of the draft's tokens, float64 (n,).
+        """
+        ...
+
+    def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
+        """Probability of each token at a place, float64 (cells, vocabulary); one row if all have the same.
+
+        Args:
+            place: of the token, from 0.
+            law: of the token, float64 (vocabulary,).
+        """
+        ...
+
+
+class Fresh:
+    """Independent numbers for everything; keeps in mind what it was asked.
+
+    Attributes:
+        weights: of the one cell.
+        bounds: chances and, behind them, cumulative laws that were asked for, by place.
+    """
+
+    def __init__(self) -> None:
+        self.weights = np.ones(1)
+        self._chances: defaultdict[int, set[float]] = defaultdict(set)
+        self._drawn: defaultdict[int, set[float]] = defaultdict(set)
+
+    def kept(self, rule: Rule, chances: np.ndarray) -> np.ndarray:
+        """The rule's law."""
+        for place, chance in enumerate(chances):
+            self._chances[place].add(float(chance))
+        return rule.law_of_kept(chances)[None]
+
+    def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
+        """The law."""
+        self._drawn[place].update(map(float, np.cumsum(law)[:-1]))
+        return law[None]
+
+    def bounds(self, draws: bool) -> dict[int, set[float]]:
+        """Numbers at which an answer changes, by place: those of drafts, and with `draws` those of tokens too."""
+        places = self._chances.keys() | self._drawn.keys()
+        return {place: self._chances[place] | (self._drawn[place] if draws else set()) for place in places}
+
+
+class Shared:
+    """One number a place, uniform on (0, 1], which accepts the draft's token there whenever it is asked.
+
+    Args:
+        bounds: all numbers at which an answer changes, by place (`Fresh.bounds`).
+        draws: whether it also draws the tokens of its place, by inversion.
+    """
+
+    def __init__(self, bounds: Mapping[int, Iterable[float]], draws: bool) -> None:
+        edges = [np.unique([0.0, *np.clip(list(bounds[place]), 0, 1), 1.0]) for place in sorted(bounds)]
+        self._draws = draws
+        self._uniforms = _grid([(each[1:] + each[:-1]) / 2 for each in edges])
+        self.weights = _grid([np.diff(each) for each in edges]).prod(axis=0)
+
+    def kept(self, rule: Rule, chances: np.ndarray) -> np.ndarray:
+        """1 for the number of tokens that the rule keeps in a cell."""
+        n = len(chances)
+        accepted = self._uniforms[:n] <= chances[:, None]
+        by_pattern = {flags: rule.kept(np.array(flags, float), np.full(n, 0.5)) for flags in product((0, 1), repeat=n)}
+        kept = np.array(list(by_pattern.values()))[accepted.T @ (1 << np.arange(n)[::-1])]
+        return (kept[:, None] == np.arange(n + 1)).astype(float)
+
+    def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
+        """1 for the token that the number draws, or the law if others draw."""
+        if not self._draws:
+            return law[None]
+        token = np.searchsorted(np.cumsum(law)[:-1], self._uniforms[place])
+        return (token[:, None] == np.arange(len(law))).astype(float)
+
+
+def _grid(sides: list[np.ndarray]) -> np.ndarray:
+    """All combinations of a value of each side, (sides, combinations)."""
+    return np.array([each.ravel() for each in np.meshgrid(*sides, indexing="ij")])

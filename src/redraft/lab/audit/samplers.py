@@ -1,0 +1,159 @@
+"""Part two of the audit: responses that the engines in this process draw, against the policy's enumerated law."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from transformers import PreTrainedModel
+
+from redraft.config.capability import Capability
+from redraft.config.reuse import (
+    BlockReuse,
+    CoupledReuse,
+    OneHotReuse,
+    ResidualReuse,
+    Retention,
+    Reuse,
+    Speculative,
+    Vanilla,
+)
+from redraft.engines.torch.engine import TorchEngine
+from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
+from redraft.lab.audit.enumeration import Space
+from redraft.lab.audit.goodness import Tested, draws_for, g_test
+from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
+from redraft.lab.audit.sampling import SharedUniforms, counts, last_visit
+from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.strategies import strategy
+from redraft.methods.strategies.exact import by_stored_laws
+from redraft.methods.strategies.reuse import reuse_drafts
+from redraft.methods.strategies.tools import Strategy, Streams
+from redraft.rollout.engine import Residual
+
+SPACE = Space(vocabulary=4, longest=3)
+VISITS, DRIFT = 3, 0.12
+DISTANCE = 0.05
+"""Total variation from the policy's law that is found with probability `goodness.POWER`."""
+DRAWS = draws_for(len(SPACE.responses), DISTANCE)
+METHODS: dict[str, Reuse] = {
+    "vanilla": Vanilla(),
+    "published, l = 1": Speculative(lenience=1),
+    "published, l = e^0.5": Speculative(),
+    "residual": ResidualReuse(top=SPACE.vocabulary),
+    "residual, top 2": ResidualReuse(top=2),
+    "residual, every 2nd visit fresh": ResidualReuse(top=SPACE.vocabulary, fresh_every=2),
+    "block": BlockReuse(top=SPACE.vocabulary),
+    "block, top 2": BlockReuse(top=2),
+    "one-hot": OneHotReuse(),
+    "Gumbel": CoupledReuse(),
+}
+
+
+class HalfResidual(ResidualRule):
+    """A fault to be found: half of what was accepted is taken off the policy's law."""
+
+    def behind(self, laws: Laws, kept: int) -> Residual | None:
+        """The wrong law."""
+        first = super().behind(laws, kept)
+        return None if first is None else replace(first, left=(1.0 + first.left) / 2)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Something that draws responses.
+
+    Attributes:
+        name: for people.
+        engine: its kind.
+        strategy: draws a group.
+        retention: of earlier rollouts.
+        exact: true if the law should be the policy's; else the test must refute it.
+        streams: of random numbers.
+    """
+
+    name: str
+    engine: str
+    strategy: Strategy
+    retention: Retention
+    exact: bool = True
+    streams: type[Streams] = Streams
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Result of a sampler.
+
+    Attributes:
+        sampler: what drew.
+        tested: against the policy's law.
+        kept: mean kept tokens in the last visit.
+    """
+
+    sampler: Sampler
+    tested: Tested
+    kept: float
+
+    @property
+    def verdict(self) -> str:
+        """What the test says."""
+        if self.sampler.exact:
+            return "WRONG" if self.tested.wrong else "not told from right"
+        return "found wrong" if self.tested.wrong else "NOT FOUND"
+
+    @property
+    def passes(self) -> bool:
+        """True if the law is what it should be, as far as the test can tell."""
+        return self.tested.wrong != self.sampler.exact
+
+
+def samplers() -> Iterator[Sampler]:
+    """All samplers of this process, and planted faults."""
+    for engine, capabilities in ENGINES_CAN.items():
+        yield from of_engine(engine, capabilities)
+    yield half_a_residual("torch")
+    shared = partial(Sampler, "planted: the same random numbers for all", "torch", exact=False)
+    yield shared(
+        strategy=strategy(METHODS["residual"]), retention=METHODS["residual"].retention, streams=SharedUniforms
+    )
+
+
+def of_engine(engine: str, capabilities: frozenset[Capability]) -> Iterator[Sampler]:
+    """Samplers of the methods that an engine can do."""
+    for name, method in METHODS.items():
+        if method.needs <= capabilities:
+            yield Sampler(name, engine, strategy(method), method.retention, not isinstance(method, Speculative))
+
+
+def half_a_residual(engine: str) -> Sampler:
+    """A planted fault."""
+    faulty, kept = reuse_drafts(by_stored_laws(HalfResidual())), METHODS["residual"].retention
+    return Sampler("planted: half a residual", engine, faulty, kept, exact=False)
+
+
+def _self_speculative(model: PreTrainedModel, **options: object) -> TorchEngine:
+    return SelfSpeculativeEngine(model, Fixed(2), 2, bits=4, group=32, **options)
+
+
+ENGINES: dict[str, Callable[..., TorchEngine]] = {"torch": TorchEngine, "torch, self-speculating": _self_speculative}
+"""Engines by name; the second speculates by a copy of the policy in 4 bits."""
+ENGINES_CAN = {"torch": TorchEngine.capabilities, "torch, self-speculating": SelfSpeculativeEngine.capabilities}
+
+
+def audit(
+    sampler: Sampler, models: Sequence[PreTrainedModel], draws: int = DRAWS, space: Space = SPACE,
+    temperature: float = 1.0,
+) -> Drawn:  # fmt: skip
+    """Draw with a sampler over visits of these policies at a temperature, and test the last visit's responses."""
+    options = {
+        "stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024, "temperature": temperature,
+    }  # fmt: skip
+    engines = [ENGINES[sampler.engine](model, **options) for model in models]
+    drawn = last_visit(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
+    found, kept = counts(drawn, space)
+    return Drawn(sampler, g_test(found, ModelPolicy(space, models[-1], temperature).responses()), kept)
+
+
+def policies() -> list[PreTrainedModel]:
+    """Models of the visits."""
+    return drifting(SPACE, VISITS, DRIFT)

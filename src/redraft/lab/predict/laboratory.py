@@ -1,0 +1,138 @@
+"""Measurements on a real training run: how far its policies drift, and what each rule would keep of its rollouts.
+
+Own drafts are those that the run has saved and trained on. Held-out drafts are drawn from the same policy for the same
+prompts with other random numbers, and no policy was trained on them. The law of a rule is about drafts that are drawn
+from q whatever the policy became, so a difference between the two is what training on drafts does.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from redraft.config.reuse import Retention
+from redraft.engines.torch.engine import TorchEngine
+from redraft.files import sha256
+from redraft.lab.predict.drafts import Draft
+from redraft.lab.predict.estimates import by_prompt, estimate, ratio
+from redraft.lab.predict.positions import Positions, read_positions
+from redraft.lab.predict.prediction import distance
+from redraft.lab.predict.rules import TOP, Candidate, candidates, kept
+from redraft.lab.predict.runs import SavedRun, open_run
+from redraft.methods.strategies import vanilla
+from redraft.methods.strategies.tools import Meter, Streams, Tools
+from redraft.rollout.memory import Memory
+from redraft.rollout.types import Rollout, Task
+from redraft.train import models
+
+QUANTILES = (0.1, 0.5, 0.9)
+Tokens = dict[int, list[int]]
+"""Tokens of each prompt."""
+
+
+def observe(run_folder: Path, initial: Path) -> dict[str, Any]:
+    """Measure all consecutive pairs of a run's saved policies, from the initial one on.
+
+    Args:
+        run_folder: of a finished run.
+        initial: folder of its initial policy.
+
+    Returns:
+        `pairs`, one of `measured` each, with as many held-out drafts of a prompt as a group has samples; and the hash
+        of the manifest, as `made_from`.
+
+    Raises:
+        UserError: if the initial policy is another one, or a policy's rollouts all have drafts.
+    """
+    run = open_run(run_folder, initial)
+    torch.set_num_threads(run.configuration.engine.threads)
+    steps = list(run.policies)
+    size = run.configuration.trainer.group_size
+    pairs = [measured(run, start, stop, size) for start, stop in pairwise(steps)]
+    return {"pairs": pairs, "made_from": {"manifest.json": sha256(run_folder / "manifest.json")}}
+
+
+def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, Any]:
+    """Drafts of one policy under a later one.
+
+    Args:
+        run: whose.
+        start: steps done by the policy that sampled the drafts.
+        stop: steps done by the one that judges them.
+        held_out: held-out drafts of each prompt; 0 for none.
+
+    Returns:
+        distance of the policies at the positions of own drafts, and a row a rule of own and of held-out drafts, as JSON
+        has them. `share` is the mean over drafts of kept tokens over draft tokens.
+    """
+    device = models.device_of(run.configuration.engine.device)
+    (drafter, tokenizer), (policy, _) = (models.load(run.policy(step)) for step in (start, stop))
+    for model in (drafter, policy):
+        model.to(device)
+    own = run.drafts(start)
+    prompts = run.prompts(own)
+    rules = candidates(top=min(TOP, policy.config.vocab_size))
+    read = partial(
+        read_positions, prompts=prompts, policy=policy, drafter=drafter,
+        temperature=run.configuration.trainer.temperature,
+    )  # fmt: skip
+    positions = read(own)
+    distance(positions, run.policy(start))
+    stops = models.stop_tokens(drafter, tokenizer)
+    anew = _drawn(run, drafter, stops, prompts, start, held_out) if held_out else []
+    overlap = np.concatenate([at.both.overlap for at in positions if at.both])
+    quantiles = np.quantile(1 - overlap, QUANTILES)
+    return {
+        "from": start, "to": stop, "epochs_between": run.epochs(start, stop), "prompts": len(prompts),
+        "tv": {"mean": float(1 - overlap.mean()),
+               "quantiles": {str(at): float(value) for at, value in zip(QUANTILES, quantiles, strict=True)}},
+        "beta_mean": float(overlap.mean()),
+        "own": _rows(own, positions, rules),
+        "held_out": _rows(anew, read(anew), rules) if anew else [],
+    }  # fmt: skip
+
+
+def _rows(drafts: Sequence[Draft], positions: Sequence[Positions], rules: Sequence[Candidate]) -> list[dict[str, Any]]:
+    return [_row(rule, drafts, positions) for rule in rules]
+
+
+def _row(rule: Candidate, drafts: Sequence[Draft], positions: Sequence[Positions]) -> dict[str, Any]:
+    found, lengths = kept(rule, positions), np.array([len(draft.tokens) for draft in drafts])
+    columns = {"drafts": np.ones(len(drafts)), "kept": found.tokens, "share": found.tokens / lengths}
+    sums = by_prompt([draft.prompt for draft in drafts], columns)
+    tokens, share = (estimate(sums, ratio(name, "drafts")) for name in ("kept", "share"))
+    return {
+        "rule": rule.name, "exact": rule.exact, "drafts": len(drafts), "draft_tokens": float(lengths.mean()),
+        "kept_tokens": tokens.value, "kept_low": _known(tokens.low), "kept_high": _known(tokens.high),
+        "share": share.value, "share_low": _known(share.low), "share_high": _known(share.high),
+        "whole": float(found.whole.mean()),
+    }  # fmt: skip
+
+
+def _known(end: float) -> float | None:
+    """An interval's end as JSON can hold it: a single prompt has none."""
+    return None if math.isnan(end) else end
+
+
+def _drawn(run: SavedRun, drafter: Any, stops: frozenset[int], prompts: Tokens, step: int, count: int) -> list[Draft]:
+    """So many new responses to each prompt, with random numbers that no rollout of the run has seen."""
+    limit, engine = run.configuration.trainer.max_response_tokens, run.configuration.engine
+    longest = limit + max(map(len, prompts.values()))
+    sampler = TorchEngine(
+        drafter, stops=stops, max_length=longest, max_rows=engine.max_rows,
+        max_batched_tokens=engine.max_batched_tokens, temperature=run.configuration.trainer.temperature,
+    )  # fmt: skip
+    memory, streams = Memory(Retention()), Streams(run.configuration.seed, step, "held-out")
+    tools = Tools(sampler, _no_reward, memory, Meter(), streams, prompts, limit)
+    groups = sampler.run(*(vanilla(Task(prompt, 0, count), tools) for prompt in prompts))
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    return [Draft(rollout.prompt, rollout.tokens, rollout.log_probs) for rollout in rollouts]
+
+
+async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+    return np.zeros(len(rollouts), np.float32)

@@ -1,0 +1,201 @@
+"""Laws of two policies at every position of drafts, of which few are held at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from redraft.engines.checks import checked
+from redraft.engines.laws import chunks
+from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
+from redraft.errors import UserError
+from redraft.lab.predict.drafts import Draft
+from redraft.methods.acceptance.block import joint_chances, joint_weights
+
+TOKENS_AT_ONCE = 1 << 13
+"""Tokens of the sequences of one pass."""
+NUMBERS_AT_ONCE = 1 << 22
+"""Numbers of a law, in float64, that are compared at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class BothLaws:
+    """What follows from the whole laws p and q at each of a draft's positions, float64 (n,) unless stated.
+
+    Attributes:
+        drafter: log q of the token by the drafter's model; what is stored with it may differ by rounding.
+        overlap: sum of min(p, q), which is 1 - TV.
+        same: probability that p draws the draft's token by the noise by which q drew it.
+        in_top: bool, true where the token is among the most probable of q.
+        block: chances of block verification with the whole of q stored.
+        block_top: likewise with the most probable tokens of q stored.
+    """
+
+    drafter: np.ndarray
+    overlap: np.ndarray
+    same: np.ndarray
+    in_top: np.ndarray
+    block: np.ndarray
+    block_top: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """A draft under the current policy p and the law q that it was drawn from.
+
+    Attributes:
+        tokens: integer (n,).
+        policy: float64 (n,), log p of each.
+        drawn_from: float64 (n,), log q of each, as stored.
+        both: what takes the whole laws; None where the drafter's is not known.
+    """
+
+    tokens: np.ndarray
+    policy: np.ndarray
+    drawn_from: np.ndarray
+    both: BothLaws | None
+
+
+def read_positions(
+    drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32,
+    temperature: float = 1.0,
+) -> list[Positions]:  # fmt: skip
+    """Read the laws of drafts.
+
+    Args:
+        drafts: with at least one token each.
+        prompts: tokens of their prompts, at least one each.
+        policy: the current one, a transformers causal language model.
+        drafter: the one that sampled the drafts; None if it is not known.
+        top: most probable tokens of q that a rule would store.
+        temperature: of both laws, above 0.
+
+    Returns:
+        in the order of the drafts.
+
+    Raises:
+        UserError: if log-probabilities are NaN, the models' vocabularies differ, or logits are made in another way than
+            by `Head`.
+    """
+    models = [policy] if drafter is None else [policy, drafter]
+    sizes = [model.config.vocab_size for model in models]
+    if len(set(sizes)) > 1:
+        raise UserError("policy and drafter have different vocabularies", key="vocab_size", value=sizes)
+    readers = [_Reader(draft, prompts[draft.prompt], top) for draft in drafts]
+    for model in models:
+        model.eval()
+        refuse_other_heads(model)
+    with torch.inference_mode():
+        for batch in _batches(readers):
+            _read(batch, models, temperature)
+    return [reader.positions() for reader in readers]
+
+
+class _Reader:
+    """Takes the laws of a draft's positions in their order, and keeps a few numbers of each.
+
+    Args:
+        draft: whose.
+        prompt: its prompt's tokens.
+        top: most probable tokens of q that a rule would store.
+    """
+
+    def __init__(self, draft: Draft, prompt: list[int], top: int) -> None:
+        self.draft, self.top = draft, top
+        self.sequence = [*prompt, *draft.tokens.tolist()]
+        self.first = len(prompt) - 1
+        self._tokens = torch.as_tensor(draft.tokens.astype(np.int64))
+        self._drawn_from = draft.log_probs.astype(np.float64)
+        self._taken = 0
+        self._weights = (1.0, 1.0)
+        self._columns: dict[str, list[np.ndarray]] = {}
+
+    def take(self, laws: Sequence[torch.Tensor]) -> None:
+        """Take the next positions: log p, and log q if it is known, float64 (m, vocabulary) each."""
+        here = slice(self._taken, self._taken + len(laws[0]))
+        self._taken = here.stop
+        tokens = self._tokens[here, None].to(laws[0].device)
+        policy = checked(laws[0].gather(1, tokens)[:, 0].cpu().numpy())
+        self._keep(policy=policy)
+        if len(laws) > 1:
+            self._compare(laws[0], laws[1], tokens, policy, self._drawn_from[here])
+
+    def _keep(self, **columns: np.ndarray) -> None:
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def _compare(
+        self, log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, policy: np.ndarray, drawn_from: np.ndarray
+    ) -> None:
+        """Keep what takes both laws."""
+        largest = log_q.topk(min(self.top, log_q.shape[1])).indices
+        in_top = (largest == tokens).any(1).cpu().numpy()
+        p, q = log_p.exp(), log_q.exp()
+        stored = (np.ones_like(in_top), in_top)
+        weights = [joint_weights(policy, drawn_from, *each) for each in zip(stored, self._weights, strict=True)]
+        before = [np.append(first, w[:-1]) for first, w in zip(self._weights, weights, strict=True)]
+        self._weights = (float(weights[0][-1]), float(weights[1][-1]))
+        self._keep(
+            drafter=checked(log_q.gather(1, tokens)[:, 0].cpu().numpy()),
+            overlap=torch.minimum(p, q).sum(1).cpu().numpy(),
+            same=_same(log_p, log_q, tokens, q),
+            in_top=in_top,
+            weights=weights[0],
+            rest=_rest(p, q, before[0]),
+            weights_top=weights[1],
+            rest_top=_rest(p.gather(1, largest), q.gather(1, largest), before[1], outside=True),
+        )
+
+    def positions(self) -> Positions:
+        """All positions of the draft."""
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        policy, both = columns.pop("policy"), None
+        if columns:
+            block = joint_chances(columns.pop("weights"), columns.pop("rest")[1:])
+            block_top = joint_chances(columns.pop("weights_top"), columns.pop("rest_top")[1:])
+            both = BothLaws(**columns, block=block, block_top=block_top)
+        return Positions(self.draft.tokens, policy, self._drawn_from, both)
+
+
+def _same(log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, q: torch.Tensor) -> np.ndarray:
+    """P(p draws v | q drew v) by the same Gumbel noise: 1 / sum over w of max(q_v p_w / p_v, q_w).
+
+    That is the v-th term of the probability that both agree (arXiv 2408.07978), over q_v.
+    """
+    at = log_p.gather(1, tokens)
+    same = 1 / torch.maximum((log_p + (log_q.gather(1, tokens) - at)).exp(), q).sum(1)
+    return same.clamp_(max=1.0).masked_fill_(at[:, 0].isneginf(), 0.0).cpu().numpy()
+
+
+def _rest(p: torch.Tensor, q: torch.Tensor, weights: np.ndarray, outside: bool = False) -> np.ndarray:
+    """R of block verification: the sum of max(w p - q, 0), laws (m, k); q is 0 where a law goes on outside of them."""
+    w = torch.as_tensor(weights, device=p.device)
+    rest = (w[:, None] * p - q).clamp_(min=0.0).sum(1)
+    if outside:
+        rest += w * (1.0 - p.sum(1)).clamp_(min=0.0)
+    return rest.cpu().numpy()
+
+
+def _batches(readers: Sequence[_Reader]) -> Iterator[list[_Reader]]:
+    """Drafts of about equal length, as many as fit."""
+    waiting = sorted(readers, key=lambda reader: len(reader.sequence))
+    while waiting:
+        rows = max(1, TOKENS_AT_ONCE // len(waiting[-1].sequence))
+        yield waiting[-rows:]
+        del waiting[-rows:]
+
+
+def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -> None:
+    """Feed sequences to the models, and hand the laws of responses to their readers, some positions at a time."""
+    width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
+    rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
+    tokens = torch.tensor(rows, device=models[0].device)
+    heads = [Head(model) for model in models]
+    states = [hidden_states(model, input_ids=tokens, use_cache=False) for model in models]
+    for row, reader in enumerate(batch):
+        hidden = [state[row, reader.first : len(reader.sequence) - 1] for state in states]
+        for piece in chunks(len(hidden[0]), NUMBERS_AT_ONCE, heads[0].vocabulary):
+            logits = [head(each[piece]).double() for head, each in zip(heads, hidden, strict=True)]
+            reader.take([(each / temperature).log_softmax(-1) for each in logits])

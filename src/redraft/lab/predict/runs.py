@@ -1,0 +1,174 @@
+"""Drafts and policies of a run's folder.
+
+The rollouts of step s were sampled by the policy after s steps, so those of a saved policy are the drafts whose law is
+known whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from redraft.config.experiment import Run
+from redraft.config.read import parse
+from redraft.errors import UserError
+from redraft.files import read_json, read_parquet, sha256
+from redraft.lab.predict.drafts import Draft, Saved, drafts_of, lengths_of
+from redraft.layout import Layout
+from redraft.provenance import check_hashes, policies_of
+from redraft.tasks.problems import Problem, load_problems
+from redraft.tasks.prompts import encode
+from redraft.train.models import load_tokenizer
+from redraft.train.run_folder import RunFolder
+
+COLUMNS = ("prompt", "tokens", "log_probs", "draft_length")
+"""Columns of rollouts that are drafts."""
+DEPTH = 4
+"""Place of the root of results among the parents of a run's folder (`redraft.layout`)."""
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A finished run.
+
+    Attributes:
+        path: its folder.
+        manifest: content of its manifest.
+        initial: folder of its initial policy; None if it is not known.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    initial: Path | None
+
+    @cached_property
+    def configuration(self) -> Run:
+        """What was trained."""
+        return parse(Run, self.manifest["configuration"], self.path / "manifest.json")
+
+    @cached_property
+    def policies(self) -> dict[int, Path]:
+        """Folders of its saved policies by the steps that they have done, in their order; 0 is the initial one."""
+        initial = {0: self.initial} if self.initial else {}
+        return initial | {step: self.path / name for step, name in policies_of(self.manifest).items()}
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """What it is trained on."""
+        return load_problems(self.configuration.data)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of a visit of every prompt."""
+        return self.configuration.trainer.steps_per_epoch(len(self.problems))
+
+    @property
+    def rollout_steps(self) -> list[int]:
+        """Steps whose rollouts are saved."""
+        return [step for step in range(self.configuration.steps) if self._name(step) in self.manifest["sha256"]]
+
+    def epochs(self, start: int, stop: int) -> float:
+        """Epochs between two steps."""
+        return (stop - start) / self.steps_per_epoch
+
+    def pair(self, start: int | None = None, stop: int | None = None) -> tuple[int, int]:
+        """Steps of drafts and of the policy that judges them.
+
+        Args:
+            start: those of the drafts; if None the saved policy that is nearest to one epoch before `stop`.
+            stop: those of the policy; the last saved one if None.
+
+        Raises:
+            UserError: if there are no two such policies, or no rollouts of that step.
+        """
+        stop = max(self.policies) if stop is None else stop
+        if stop not in self.policies:
+            raise UserError("no policy is saved after this step", file=self.path, key="--to", value=stop,
+                            allowed=map(str, self.policies))  # fmt: skip
+        if start is None:
+            earlier = [step for step in self.policies if step < stop]
+            if not earlier:
+                raise UserError("a prediction needs two saved policies of a run", file=self.path, key="--to",
+                                value=stop, hint="--from STEP takes rollouts of any earlier step")  # fmt: skip
+            start = min(earlier, key=lambda step: abs(step - (stop - self.steps_per_epoch)))
+        if start >= stop or start not in self.rollout_steps:
+            raise UserError("no rollouts of this step are saved, or it is not before the policy's", file=self.path,
+                            key="--from", value=start, allowed=f"a step from 0, below {stop}")  # fmt: skip
+        return start, stop
+
+    def policy(self, step: int) -> Path:
+        """Folder of a saved policy.
+
+        Raises:
+            UserError: if it is the initial one and not that of this run.
+        """
+        if step == 0:
+            recorded = self.manifest["inputs"]["initial_policy"]
+            if sha256(self.policies[0] / "model.safetensors") != recorded:
+                raise UserError("this is not the run's initial policy", file=self.policies[0], key="sha256",
+                                allowed=recorded)  # fmt: skip
+        return self.policies[step]
+
+    def drafts(self, step: int) -> list[Draft]:
+        """Rollouts of a step that have no draft of their own: the policy after so many steps sampled all their tokens.
+
+        Raises:
+            UserError: if there are none, or they were saved without log-probabilities.
+        """
+        file, name = self._rollouts(step), self._name(step)
+        check_hashes(self.path, {name: self.manifest["sha256"][name]}, self.path / "manifest.json")
+        frame = read_parquet(file, COLUMNS)
+        new = frame[frame["draft_length"] == 0]
+        if new.empty:
+            raise UserError("all rollouts of this step go on from drafts, so that several policies have sampled them",
+                            file=file, key="draft_length", hint="take a run without reuse, or --from a step of the "
+                            "first epoch")  # fmt: skip
+        return drafts_of(new, file)
+
+    def prompts(self, drafts: list[Draft]) -> dict[int, list[int]]:
+        """Tokens of the prompts of drafts."""
+        wanted = sorted({draft.prompt for draft in drafts})
+        tokenizer = load_tokenizer(self.policies[max(self.policies)])
+        tokens = encode(tokenizer, [self.problems[prompt].prompt for prompt in wanted])
+        return dict(zip(wanted, tokens, strict=True))
+
+    def saved(self, start: int, stop: int) -> Saved:
+        """Drafts of a step, and the rollouts of the step whose policy is nearest to the one after `stop` steps.
+
+        Raises:
+            UserError: as of `drafts`.
+        """
+        drafts, nearest = self.drafts(start), min(stop, max(self.rollout_steps))
+        file = self._rollouts(nearest)
+        later = lengths_of(read_parquet(file, ("prompt", "tokens"), only=True), file)
+        return Saved(drafts, self.prompts(drafts), later)
+
+    def _rollouts(self, step: int) -> Path:
+        return RunFolder(self.path).rollouts(step)
+
+    def _name(self, step: int) -> str:
+        """The file of a step's rollouts as a manifest names it."""
+        return self._rollouts(step).relative_to(self.path).as_posix()
+
+
+def open_run(folder: Path, initial: Path | None = None) -> SavedRun:
+    """A finished run.
+
+    Args:
+        folder: of the run, `results/<preset>/runs/<paper>/<cell>/seed<n>`.
+        initial: folder of its initial policy; if None that of the same results, if it is there.
+
+    Raises:
+        UserError: if there is no manifest.
+    """
+    manifest = read_json(folder / "manifest.json")
+    return SavedRun(folder, manifest, initial or _initial(folder.resolve(), manifest["configuration"]))
+
+
+def _initial(folder: Path, configuration: Mapping[str, Any]) -> Path | None:
+    """The initial policy in the results that a run's folder lies in."""
+    if len(folder.parents) <= DEPTH:
+        return None
+    model = Layout(configuration["preset"], folder.parents[DEPTH]).model(configuration["model_role"])
+    return model if (model / "model.safetensors").exists() else None

@@ -1,0 +1,1 @@
+"""When self-speculation pays: fit of the roofline, simulator and replay (EfficientRollout, docs/selfspec.md)."""

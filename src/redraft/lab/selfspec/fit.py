@@ -1,0 +1,259 @@
+"""Fit of the roofline to a sweep, in two stages (EfficientRollout, arXiv 2606.18967, Appendix D.2).
+
+Stage 1 fits bandwidth, effective bytes of keys and values, and the target's overhead (BW_eff, λ, c_T) to plain
+decoding; stage 2 the drafter's factor and the other overheads (η_d, c_D, c_V) to drafting and verification of all γ at
+once. The throughput F_eff is given. The paper names parameters and stages; the objectives and ranges are those of the
+released code:
+
+    stage 1   mean of log(predicted / measured)²
+    stage 2   half the mean for drafting plus that for verification, and half that for whole blocks γ T_D + T_V plus
+              the mean squared error of T_T / (γ T_D + T_V); means over points, then over γ
+
+Each stage runs differential evolution and L-BFGS-B and takes the better. Parameters keep their units, as in the
+released code: a search over a common scale would go on where the published numbers stop, and change κ_eff in its fifth
+digit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import OptimizeResult, differential_evolution, minimize
+
+from redraft.errors import UserError
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, Sweep, Times
+from redraft.selfspec.calibration import Calibration
+from redraft.selfspec.constants import Costs
+from redraft.selfspec.roofline import MICROSECOND, block_seconds, draft_seconds, speedup, target_seconds, verify_seconds
+
+SEED = 42
+"""Of differential evolution, as in the released code."""
+LARGEST_LOSS = 0.25
+"""Loss of a stage above which the roofline does not describe a sweep; the published sweeps have 0.0006 to 0.03."""
+NOT_FITTED = "a sweep that a roofline describes, of this model on this device, with its --tflops"
+
+MAY_BE_LOW = {"kv_share", "target_overhead", "draft_overhead", "verify_overhead"}
+"""Parameters that may be as small as they are searched."""
+
+Range = tuple[float, float]
+Loss = Callable[[Calibration], float]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Where the parameters are searched.
+
+    Attributes:
+        bandwidth: bytes/s.
+        kv_share: λ.
+        target_overhead: c_T, µs a sequence.
+        draft_factor: η_d.
+        draft_overhead: c_D.
+        verify_overhead: c_V.
+    """
+
+    bandwidth: Range
+    kv_share: Range = (0.1, 2.5)
+    target_overhead: Range = (0.0, 200.0)
+    draft_factor: Range = (1.0, 4.0)
+    draft_overhead: Range = (0.0, 200.0)
+    verify_overhead: Range = (0.0, 500.0)
+
+    @property
+    def target(self) -> dict[str, Range]:
+        """Ranges of stage 1."""
+        return {name: getattr(self, name) for name in ("bandwidth", "kv_share", "target_overhead")}
+
+    @property
+    def speculation(self) -> dict[str, Range]:
+        """Ranges of stage 2."""
+        return {name: getattr(self, name) for name in ("draft_factor", "draft_overhead", "verify_overhead")}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted roofline.
+
+    Attributes:
+        calibration: its parameters.
+        losses: of both stages.
+        agreeing: points of the sweep at which predicted and measured speedup are on one side of 1, each draft being
+            accepted whole (equation 4).
+        points: points with all three modes.
+    """
+
+    calibration: Calibration
+    losses: tuple[float, float]
+    agreeing: int
+    points: int
+
+
+def ranges_of_device(peak_bandwidth: float) -> Ranges:
+    """Ranges of the released code, made for GPUs of the A100's size.
+
+    Args:
+        peak_bandwidth: of the device's data sheet, bytes/s.
+    """
+    return Ranges(bandwidth=(0.4 * peak_bandwidth, 1.05 * peak_bandwidth))
+
+
+def ranges_of_sweep(sweep: Sweep, costs: Costs) -> Ranges:
+    """Ranges for any device, from the times themselves.
+
+    The fastest pass of the target reads at least its weights, so bandwidth is near or above their quotient. A residual
+    time is at most the whole time of a pass over its sequences, at the largest batch size.
+    """
+    target = sweep.times(TARGET)
+    bandwidth = costs.target_bytes / float(np.min(target.seconds))
+    largest = {mode: max(_most(sweep.times(mode, gamma)) for gamma in sweep.gammas) for mode in (DRAFT, VERIFY)}
+    return Ranges(
+        bandwidth=(0.5 * bandwidth, 4 * bandwidth),
+        kv_share=(0.0, 10.0),
+        target_overhead=(0.0, _most(target)),
+        draft_factor=(0.25, 16.0),
+        draft_overhead=(0.0, largest[DRAFT]),
+        verify_overhead=(0.0, largest[VERIFY]),
+    )
+
+
+def _most(times: Times) -> float:
+    """Largest time of a pass over its sequences at the largest batch size, µs."""
+    at_largest = times.batch == np.max(times.batch)
+    return float(np.max(times.seconds[at_largest]) / np.max(times.batch) / MICROSECOND)
+
+
+def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
+    """Fit a roofline to a sweep.
+
+    Args:
+        sweep: measured times.
+        costs: of the model.
+        flops: effective throughput F_eff, operations/s.
+        ranges: where to search.
+
+    Raises:
+        UserError: if the better search does not converge, its parameters lie at an edge of their ranges, or the
+            roofline is far from the sweep.
+    """
+    start = Calibration(sweep.model, costs, 1.0, flops, costs.kv_bytes, 1.0, 0.0, 0.0, 0.0)
+    plain, target_loss = _search(start, ranges.target, _target_loss(sweep), iterations=300, tolerance=1e-8)
+    fitted, block_loss = _search(plain, ranges.speculation, _block_loss(sweep), iterations=500, tolerance=1e-10)
+    return Fit(fitted, (target_loss, block_loss), *agreement(fitted, sweep))
+
+
+def agreement(calibration: Calibration, sweep: Sweep) -> tuple[int, int]:
+    """Points of a sweep at which predicted and measured speedup are on one side of 1, and all points.
+
+    Each draft is accepted whole, τ = γ + 1, so that only times are compared (Appendix D.3, equation 4).
+    """
+    agreeing = points = 0
+    for gamma in sweep.gammas:
+        target, draft, verify = sweep.blocks(gamma)
+        measured = (gamma + 1) * target.seconds / (gamma * draft.seconds + verify.seconds)
+        predicted = speedup(calibration, target.batch, target.length, gamma, gamma + 1)
+        agreeing += int(np.sum((predicted >= 1) == (measured >= 1)))
+        points += len(measured)
+    return agreeing, points
+
+
+def _target_loss(sweep: Sweep) -> Loss:
+    measured = sweep.times(TARGET)
+    return lambda c: float(np.mean(_errors(target_seconds(c, measured.batch, measured.length), measured.seconds)))
+
+
+def _block_loss(sweep: Sweep) -> Loss:
+    drafts, verifications = _Measured.of(sweep, DRAFT), _Measured.of(sweep, VERIFY)
+    targets, blocks = _Measured.of_blocks(sweep)
+    ratios = targets.seconds / blocks.seconds
+
+    def loss(c: Calibration) -> float:
+        single = drafts.mean(_errors(draft_seconds(c, drafts.batch, drafts.length), drafts.seconds))
+        single += verifications.mean(_errors(
+            verify_seconds(c, verifications.batch, verifications.length, verifications.gamma), verifications.seconds
+        ))  # fmt: skip
+        predicted = block_seconds(c, blocks.batch, blocks.length, blocks.gamma)
+        ratio = target_seconds(c, blocks.batch, blocks.length) / predicted
+        return 0.5 * single + 0.5 * blocks.mean(_errors(predicted, blocks.seconds) + (ratio - ratios) ** 2)
+
+    return loss
+
+
+def _errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    return np.log(predicted / measured) ** 2
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Times of all γ together, and weights that make a sum the mean over γ of means over points."""
+
+    batch: np.ndarray
+    length: np.ndarray
+    seconds: np.ndarray
+    gamma: np.ndarray
+    weight: np.ndarray
+
+    def mean(self, values: np.ndarray) -> float:
+        return float(self.weight @ values)
+
+    @classmethod
+    def of(cls, sweep: Sweep, mode: str) -> "_Measured":
+        return cls._joined({gamma: sweep.times(mode, gamma) for gamma in sweep.gammas})
+
+    @classmethod
+    def of_blocks(cls, sweep: Sweep) -> "tuple[_Measured, _Measured]":
+        targets, blocks = {}, {}
+        for gamma in sweep.gammas:
+            targets[gamma], draft, verify = sweep.blocks(gamma)
+            blocks[gamma] = Times(draft.batch, draft.length, gamma * draft.seconds + verify.seconds)
+        return cls._joined(targets), cls._joined(blocks)
+
+    @classmethod
+    def _joined(cls, by_gamma: Mapping[int, Times]) -> "_Measured":
+        batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
+        sizes = [len(times.seconds) for times in by_gamma.values()]
+        gamma = np.repeat(list(by_gamma), sizes)
+        weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
+        return cls(batch, length, seconds, gamma, weight)
+
+
+def _search(
+    start: Calibration, ranges: Mapping[str, Range], loss: Loss, *, iterations: int, tolerance: float
+) -> tuple[Calibration, float]:
+    """The better of two searches, and its loss."""
+
+    def loss_of(values: np.ndarray) -> float:
+        return loss(_with(start, ranges, values))
+
+    bounds = list(ranges.values())
+    middle = [(low + high) / 2 for low, high in bounds]
+    results = [
+        differential_evolution(loss_of, bounds, seed=SEED, maxiter=iterations, tol=tolerance),
+        minimize(loss_of, middle, bounds=bounds, method="L-BFGS-B"),
+    ]
+    best = min(results, key=lambda result: result.fun)
+    _check(best, ranges)
+    return _with(start, ranges, best.x), float(best.fun)
+
+
+def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float]) -> Calibration:
+    """A calibration with these parameters; λ sets the bytes of keys and values."""
+    parameters: dict[str, Any] = dict(zip(names, map(float, values), strict=True))
+    if "kv_share" in parameters:
+        parameters["kv_bytes"] = parameters.pop("kv_share") * calibration.costs.kv_bytes
+    return replace(calibration, **parameters)
+
+
+def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
+    if not (best.success and np.isfinite(best.fun)):
+        raise UserError("the fit does not converge", key=", ".join(ranges), value=str(best.message),
+                        hint=f"take {NOT_FITTED}")  # fmt: skip
+    if best.fun > LARGEST_LOSS:
+        raise UserError("the roofline does not describe these times", key=", ".join(ranges),
+                        value=f"loss {best.fun:.3g}", allowed=f"at most {LARGEST_LOSS}",
+                        hint=f"take {NOT_FITTED}")  # fmt: skip
+    for (name, (low, high)), value in zip(ranges.items(), best.x, strict=True):
+        near = 1e-3 * (high - low)
+        if value > high - near or (value < low + near and name not in MAY_BE_LOW):
+            raise UserError("the fit ends at the edge of where it searched", key=name, value=float(value),
+                            allowed=f"between {low:g} and {high:g}", hint=f"take {NOT_FITTED}")  # fmt: skip

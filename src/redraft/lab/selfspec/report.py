@@ -1,0 +1,256 @@
+"""What `redraft calibrate`, `redraft simulate` and `redraft replay` do and print, in at most 80 columns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from redraft.errors import UserError
+from redraft.files import sha256
+from redraft.lab.selfspec.fit import Fit, fit, ranges_of_device, ranges_of_sweep
+from redraft.lab.selfspec.lengths import parse_quantiles, read_lengths
+from redraft.lab.selfspec.measured import measured_acceptance
+from redraft.lab.selfspec.replay import Rollout, read_rollouts, replay
+from redraft.lab.selfspec.simulate import (
+    MODES,
+    Acceptance,
+    Engine,
+    Mode,
+    RolloutTime,
+    Speculation,
+    simulate_rollout,
+    simulate_training,
+)
+from redraft.lab.selfspec.sweep import Sweep, read_sweep
+from redraft.selfspec.calibration import Calibration, read_calibration, write_calibration
+from redraft.selfspec.constants import read_model
+from redraft.selfspec.controller import Control
+from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.roofline import boundary
+from redraft.selfspec.toggle import Roofline, Rule, Threshold
+
+Rows = list[list[str]]
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+"""Columns of the table of boundaries."""
+MANY = 4096
+"""Largest batch of that table."""
+
+
+def calibrate(
+    sweep_file: Path, model: Path, tflops: float, peak_bandwidth: float | None, draft_bits: int, out: Path
+) -> tuple[Sweep, Fit]:
+    """Fit a sweep and write the calibration.
+
+    Args:
+        sweep_file: measured times.
+        model: folder or `config.json` of the model.
+        tflops: effective throughput, 10^12 operations/s.
+        peak_bandwidth: of the device's data sheet, TB/s; None to search around what the sweep shows.
+        draft_bits: of the drafter's quantised weights.
+        out: file of the calibration.
+
+    Raises:
+        UserError: for a sweep, model or fit that is not right.
+    """
+    for key, value in (("--tflops", tflops), ("--bandwidth", peak_bandwidth)):
+        if value is not None and not 0 < value < np.inf:
+            raise UserError("a device has some throughput", key=key, value=value, allowed="more than 0")
+    sweep, costs = read_sweep(sweep_file), read_model(model, draft_bits=draft_bits).costs
+    ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
+    found = fit(sweep, costs, tflops * 1e12, ranges)
+    metadata = {
+        "sweep": sweep_file.name, "sweep_sha256": sha256(sweep_file), "gammas": sweep.gammas,
+        "losses": list(found.losses), "agreeing": found.agreeing, "points": found.points,
+    }  # fmt: skip
+    write_calibration(out, found.calibration, metadata)
+    return sweep, found
+
+
+def parameters(calibration: Calibration) -> Rows:
+    """Fitted parameters, with the precision that the paper's values have."""
+    return [
+        ["bandwidth BW_eff, TB/s", f"{calibration.bandwidth / 1e12:.4g}"],
+        ["keys and values κ_eff, bytes a position", f"{calibration.kv_bytes:.0f}"],
+        ["  share λ of all their bytes", f"{calibration.kv_share:.2f}"],
+        ["drafter's factor η_d", f"{calibration.draft_factor:.3f}"],
+        ["overhead of the target c_T, µs a sequence", f"{calibration.target_overhead:.1f}"],
+        ["  of the drafter c_D", f"{calibration.draft_overhead:.1f}"],
+        ["  of a verification c_V", f"{calibration.verify_overhead:.1f}"],
+    ]
+
+
+def quality(found: Fit) -> str:
+    """How well the fit describes the sweep."""
+    share = found.agreeing / found.points
+    return (
+        f"loss {found.losses[0]:.6f} of plain decoding, {found.losses[1]:.6f} of speculation\n"
+        f"speedup on the measured side of 1 at {found.agreeing} of {found.points} points ({share:.1%})"
+    )
+
+
+def boundaries(calibration: Calibration, gammas: Sequence[int]) -> Rows:
+    """Largest batch at which speculation pays if drafts are accepted whole, by length of drafts and of sequences."""
+    lengths = np.array(LENGTHS, float)
+    found = {gamma: boundary(calibration, lengths, gamma, gamma + 1, largest=MANY) for gamma in gammas}
+    return [[f"gamma {gamma}", *(f"{batch:d}" for batch in batches)] for gamma, batches in found.items()]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a simulation is asked for.
+
+    Attributes:
+        calibration: its file.
+        lengths: a file of lengths, or quantiles.
+        gamma: tokens of a draft, or a ladder of them with commas.
+        alpha: acceptance, or by position, such as 0:0.98,2048:0.95, or steps.jsonl of a run that measured it.
+        model: folder or `config.json` of another model than the calibration's; None for that one.
+        responses: in a rollout, if lengths are quantiles.
+        engines: that share it.
+        slots: responses that an engine decodes at once.
+        prompt: mean tokens of a prompt.
+        threshold: active responses of the mode of that name.
+        rollouts: if gamma is a ladder.
+        last_alpha: acceptance in the last of them, which it moves to evenly; None if it stays.
+    """
+
+    calibration: Path
+    lengths: str
+    gamma: str
+    alpha: str
+    model: Path | None = None
+    responses: int = 1024
+    engines: int = 1
+    slots: int = 256
+    prompt: float = 200.0
+    threshold: int = 32
+    rollouts: int = 20
+    last_alpha: float | None = None
+
+
+def simulation(asked: Asked) -> tuple[list[str], Rows]:
+    """Header and a row for each mode.
+
+    Raises:
+        UserError: for anything in the question that is not right.
+    """
+    calibration = read_calibration(asked.calibration)
+    if asked.model:
+        calibration = calibration.of_model(read_model(asked.model))
+    if not 0 <= asked.prompt < np.inf:
+        raise UserError("this is no length of prompts", key="--prompt", value=asked.prompt, allowed="0 or more")
+    engine = Engine(calibration, asked.prompt, asked.slots, asked.engines)
+    lengths = _lengths(asked)
+    gammas, acceptance = _gammas(asked.gamma), _acceptance(asked.alpha)
+    speculation = Speculation("off", gammas[0], acceptance, asked.threshold)
+    if len(gammas) == 1:
+        return _one_rollout(lengths, engine, speculation)
+    return _training(lengths, engine, speculation, Ladder(gammas), _alphas(asked, acceptance))
+
+
+def _lengths(asked: Asked) -> np.ndarray:
+    if ":" in asked.lengths:
+        return parse_quantiles(asked.lengths).lengths(asked.responses)
+    return read_lengths(Path(asked.lengths))
+
+
+def _gammas(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts) or sorted({0, *map(int, parts)}) != [0, *map(int, parts)]:
+        raise UserError("these are no lengths of drafts", key="--gamma", value=text,
+                        allowed="a number such as 7, or rising ones for a ladder such as 5,7,9,11")  # fmt: skip
+    return tuple(map(int, parts))
+
+
+def _acceptance(text: str) -> Acceptance:
+    if text.endswith(".jsonl"):
+        return measured_acceptance(Path(text))
+    try:
+        pairs = [part.split(":") if ":" in part else ["0", part] for part in text.split(",")]
+        starts, alpha = zip(*((float(start), float(value)) for start, value in pairs), strict=True)
+        return Acceptance(alpha, starts)
+    except ValueError:
+        raise UserError("this is no acceptance", key="--alpha", value=text,
+                        allowed="0 to 1, by position from 0 on, such as 0:0.98,2048:0.95, or a run's steps.jsonl"
+                        ) from None  # fmt: skip
+
+
+def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
+    """Acceptance in each rollout of a ladder."""
+    if len(acceptance.alpha) > 1:
+        raise UserError("a ladder takes one acceptance for all positions", key="--alpha", value=asked.alpha,
+                        allowed="0 to 1")  # fmt: skip
+    last = acceptance.alpha[0] if asked.last_alpha is None else asked.last_alpha
+    if not 0 <= last <= 1:
+        raise UserError("this is no acceptance", key="--last-alpha", value=last, allowed="0 to 1")
+    return np.linspace(acceptance.alpha[0], last, asked.rollouts).tolist()
+
+
+def _one_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculation) -> tuple[list[str], Rows]:
+    times = {mode: simulate_rollout(lengths, engine, replace(speculation, mode=mode)) for mode in MODES}
+    plain = times["off"].seconds
+    header = ["mode", "seconds", "against off", "on at", "after s", "by speculation"]
+    return header, [[mode, *_seconds(time.seconds, plain), *_turned_on(time)] for mode, time in times.items()]
+
+
+def _turned_on(time: RolloutTime) -> Iterator[str]:
+    slowest = time.slowest
+    yield "never" if slowest.turned_on_at is None else f"{slowest.turned_on_at} active"
+    yield "-" if slowest.turned_on_at is None else f"{slowest.plain_seconds:.1f}"
+    yield f"{time.speculated:.0%} of tokens"
+
+
+def _training(
+    lengths: np.ndarray, engine: Engine, speculation: Speculation, ladder: Ladder, alphas: Sequence[float]
+) -> tuple[list[str], Rows]:
+    modes: dict[Mode, list[tuple[int, RolloutTime]]] = {
+        mode: simulate_training(lengths, engine, replace(speculation, mode=mode), alphas, ladder) for mode in MODES
+    }
+    means = {mode: float(np.mean([time.seconds for _, time in rollouts])) for mode, rollouts in modes.items()}
+    header = ["mode", "seconds", "against off", "mean gamma", "last gamma"]
+    gammas = {mode: [gamma for gamma, _ in rollouts] for mode, rollouts in modes.items()}
+    return header, [
+        [mode, *_seconds(means[mode], means["off"]), *_used(mode, gammas[mode])] for mode in MODES
+    ]  # fmt: skip
+
+
+def _used(mode: Mode, gammas: Sequence[int]) -> tuple[str, str]:
+    return ("-", "-") if mode == "off" else (f"{np.mean(gammas):.1f}", str(gammas[-1]))
+
+
+def _seconds(seconds: float, plain: float) -> tuple[str, str]:
+    return f"{seconds:.1f}", "-" if seconds == plain else f"{seconds / plain - 1:+.1%}"
+
+
+def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int, ramp: int) -> tuple[list[str], Rows]:
+    """Header and a row for each rollout that a run has recorded: what it did, and what another control would do.
+
+    Args:
+        records: `steps.jsonl` of the run.
+        gamma: tokens of a draft, or a ladder of them with commas.
+        calibration: file of a roofline, which then is the rule; None for the threshold.
+        threshold: active responses from which speculation is on.
+        ramp: active responses that must have been exceeded once.
+
+    Raises:
+        UserError: for anything that is not right.
+    """
+    roofline = read_calibration(calibration) if calibration else None
+
+    def rule(gamma: int, accepted: float | None) -> Rule:
+        return Roofline(roofline, gamma, accepted) if roofline else Threshold(threshold)
+
+    before = read_rollouts(records)
+    after = replay(Control(Ladder(_gammas(gamma)), rule, ramp), before)
+    header = ["step", "gamma", "on at", "after", "blocks", "replayed: gamma", "on at", "after", "blocks"]
+    return header, [
+        [str(one.step + 1), *_switched(one), *_switched(other)] for one, other in zip(before, after, strict=True)
+    ]
+
+
+def _switched(rollout: Rollout) -> Iterator[str]:
+    yield str(rollout.gamma)
+    yield "never" if rollout.switch is None else str(rollout.switch.active)
+    yield "-" if rollout.switch is None else str(rollout.plain)
+    yield str(rollout.speculated)

@@ -1,0 +1,90 @@
+"""The objective that SPEED-RL optimises with RLOO's advantages (arXiv 2506.09016, Theorem 4.1 and Appendix B).
+
+A prompt of pass rate p is screened with N_init responses. If some but not all of them are right, it gets N_cont further
+ones and RLOO's gradient of all N = N_init + N_cont; else its gradient is zero. The expectation of this gradient is
+Phi'(p) grad p.
+"""
+
+from itertools import product
+from math import comb
+
+import numpy as np
+
+from redraft.lab.theory.snr import leave_one_out_advantages
+
+
+def phi(p: float, n_init: int, n_cont: int) -> float:
+    """Phi(p), the objective of a prompt, with the constant that makes Phi(0) zero.
+
+    It rises from 0 to 1 - 2 N_cont / ((N - 1)(N_init + 1)).
+
+    Raises:
+        ValueError: for p outside [0, 1], N_init < 2 or N_cont < 1.
+    """
+    _check(p, n_init, n_cont)
+    size = n_init + n_cont
+    powers = p ** (n_init + 1) - (1 - p) ** (n_init + 1)
+    mixed = (1 + n_init * p) * (1 - p) ** n_init - p**n_init * (n_init * (1 - p) + 1)
+    constant = n_cont / ((size - 1) * (n_init + 1))
+    share = n_cont / (size * (n_init + 1))
+    return p - share * powers + share / (size - 1) * mixed - constant
+
+
+def phi_derivative(p: float, n_init: int, n_cont: int) -> float:
+    """Phi'(p), the weight of a prompt's gradient; N_init / N at p = 0 and p = 1, positive in between, at most 1.
+
+    Raises:
+        ValueError: for p outside [0, 1], N_init < 2 or N_cont < 1.
+    """
+    _check(p, n_init, n_cont)
+    size = n_init + n_cont
+    uniform = p**n_init + (1 - p) ** n_init
+    mixed = p * (1 - p) ** (n_init - 1) + (1 - p) * p ** (n_init - 1)
+    return 1 - n_cont / size * uniform - n_init * n_cont / (size * (size - 1)) * mixed
+
+
+def weight_by_enumeration(p: float, n_init: int, n_cont: int, low: float = 0.0, high: float = 1.0) -> float:
+    """The factor w in E[gradient] = w grad p, summed over all rewards of a group; no formula of the paper is used.
+
+    Given their rewards, responses are independent, and advantages depend on rewards alone. So each response's score
+    grad log pi(y) may be replaced by its mean given the response's reward. With p = sum of pi(y) over right y, that is
+    sum of pi(y) / p * grad log pi(y) = grad p / p over right y, and -grad p / (1 - p) over wrong y, as all pi(y) sum
+    to 1. A term of the sum is a number of right responses among the first N_init and one among the other N_cont, with
+    its binomial probability; the gradient (equation 7) does not depend on which responses these are.
+
+    Args:
+        p: pass rate.
+        n_init: responses that screen, 1 or more. With 1 nothing can pass, and the factor is 0.
+        n_cont: further responses to a prompt that passes.
+        low: rate of the first responses above which a prompt passes (P_low of Algorithm 2).
+        high: rate below which it passes (P_high). Theorem 4.1 has 0 < rate < 1.
+
+    Raises:
+        ValueError: for p outside (0, 1), N_init < 1 or N_cont < 1.
+    """
+    if not 0 < p < 1 or n_init < 1 or n_cont < 1:
+        raise ValueError(f"needs 0 < p < 1 and responses, got p = {p}, N_init = {n_init}, N_cont = {n_cont}")
+    passing = [right for right in range(n_init + 1) if low < right / n_init < high]
+    return sum(
+        _binomial(first, n_init, p) * _binomial(then, n_cont, p) * _mean_gradient(first + then, n_init + n_cont, p)
+        for first, then in product(passing, range(n_cont + 1))
+    )
+
+
+def _mean_gradient(right: int, size: int, p: float) -> float:
+    """Equation 7 in units of grad p, given the number of right responses, with each score replaced by its mean."""
+    rewards = np.arange(size) < right
+    scores = np.where(rewards, 1 / p, -1 / (1 - p))
+    return float(np.mean(leave_one_out_advantages(rewards.astype(float)) * scores))
+
+
+def _binomial(right: int, size: int, p: float) -> float:
+    """Probability of so many right responses."""
+    return comb(size, right) * p**right * (1 - p) ** (size - right)
+
+
+def _check(p: float, n_init: int, n_cont: int) -> None:
+    if n_init < 2:
+        raise ValueError(f"N_init must be at least 2, got {n_init}: no rate of one response lies between 0 and 1")
+    if not 0 <= p <= 1 or n_cont < 1:
+        raise ValueError(f"needs 0 <= p <= 1 and N_cont >= 1, got p = {p}, N_cont = {n_cont}")

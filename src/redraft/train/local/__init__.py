@@ -1,0 +1,1 @@
+"""The local trainer: one process, one model."""

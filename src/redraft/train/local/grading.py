@@ -1,0 +1,73 @@
+"""Rewards from worker processes: the grader's time limits need a main thread, and the engine goes on decoding."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
+
+from redraft.ops.locking.termination import unbroken
+from redraft.rollout.types import Rollout
+from redraft.tasks.responses import reward
+from redraft.tasks.workers import pool
+
+SECONDS = 30.0
+"""Limit for one response: twice what the grader allows itself. A response beyond it earns nothing."""
+
+
+class Graders:
+    """Grades responses by their prompts' answers.
+
+    Use as a context: entering starts the processes, leaving ends them.
+
+    Args:
+        answers: of every prompt, by its index.
+        tokenizer: turns responses into text.
+        processes: how many grade at once.
+        rule: which rule of `redraft.tasks.rewards` rewards (`Run.reward`).
+
+    Attributes:
+        seconds: processor seconds that the processes have graded for.
+    """
+
+    def __init__(self, answers: Sequence[str], tokenizer: Any, processes: int, rule: str) -> None:
+        self.answers, self.tokenizer, self.processes, self.rule = answers, tokenizer, processes, rule
+        self.seconds = 0.0
+        self.pool: ProcessPool | None = None
+
+    def __enter__(self) -> "Graders":
+        self.pool = pool(self.processes)
+        ready = [self._scheduled([""], self.answers[0]) for _ in range(self.processes)]
+        for each in ready:
+            each.result()  # what a process takes to load the grader is no step's reward
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.pool is not None
+        with unbroken():
+            self.pool.stop()
+            self.pool.join()
+        self.pool = None
+
+    async def grade(self, prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+        """Rewards of responses to a prompt, float32 (rollouts,): 1 for a right answer, else 0."""
+        texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
+        return np.array(await self._graded(texts, self.answers[prompt]), dtype=np.float32)
+
+    async def _graded(self, texts: list[str], answer: str) -> list[float]:
+        """Rewards; a text that hangs or ends its process is found by grading each alone, and earns nothing."""
+        with unbroken():  # both take locks that the pool's threads wait for
+            future = asyncio.wrap_future(self._scheduled(texts, answer))
+        try:
+            rewards, seconds = await future
+        except (TimeoutError, ProcessExpired, MemoryError):
+            if len(texts) == 1:
+                return [0.0]
+            return [reward for text in texts for reward in await self._graded([text], answer)]
+        self.seconds += seconds
+        return rewards
+
+    def _scheduled(self, texts: list[str], answer: str) -> ProcessFuture:
+        assert self.pool is not None, "graders are used as a context"
+        return self.pool.schedule(reward, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))

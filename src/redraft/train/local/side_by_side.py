@@ -1,0 +1,115 @@
+"""Runs of one seed are trained again side by side, step by step in turn, and their rollouts are repeated.
+
+A campaign's runs are timed one after the other, beside other jobs, on a machine whose speed changes: equal work took
+up to 1.56 times as long in one run as in another. Training on a processor is deterministic, so a run that is trained
+again does the same work. Here a step of every run comes before the next step of any, and the rollouts of a step, where
+methods differ, are made in several rounds. What slows the machine down slows all runs, and rounds say how much is left.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from redraft.config.experiment import Run
+from redraft.config.trainer import InProcessEngine
+from redraft.errors import UserError
+from redraft.files import read_json_lines
+from redraft.train.local.trainer import LocalTrainer
+from redraft.train.records import describe
+from redraft.train.stages import STAGES
+
+REPEATED = ("verification", "rollout", "assembly", "reward")
+"""Stages that every round has; the others are those of the last round alone, in which the step is taken."""
+ROUNDS = 3
+"""Rounds of each step."""
+Progress = Callable[[int, int], None]
+"""Called with (steps done, steps in all) after a step of all runs."""
+
+
+def train_side_by_side(
+    runs: Sequence[Run], models: Sequence[Path], rounds: int = ROUNDS, progress: Progress = lambda *_: None
+) -> pd.DataFrame:
+    """Seconds of all rounds of all steps.
+
+    Args:
+        runs: of one seed, whose records no other run has.
+        models: initial policy of each run, in transformers' format.
+        rounds: how often each step's rollouts are made, >= 1.
+        progress: called after each step.
+
+    Returns:
+        A line a run, step and round: cell, step, round, tokens_decoded, and `seconds.<stage>`, NaN where the round
+        has no such stage.
+
+    Raises:
+        UserError: if a run is not trained in this process.
+    """
+    for run in runs:
+        if not isinstance(run.engine, InProcessEngine):
+            raise UserError("only runs of the local trainer are repeated", key="engine.kind", value=run.engine.kind,
+                            allowed="torch")  # fmt: skip
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        rehearsals = [_Rehearsal(run, model, folder / run.cell, stack) for run, model in zip(runs, models, strict=True)]
+        longest = max(run.steps for run in runs)
+        lines: list[dict[str, Any]] = []
+        for step in range(longest):
+            at_work = [each for each in rehearsals if step < each.run.steps]
+            for number in range(rounds - 1):
+                lines += [each.rehearsed(step, number) for each in _in_turn(at_work, step + number)]
+            lines += [each.taken(rounds - 1) for each in _in_turn(at_work, step + rounds - 1)]
+            progress(step + 1, longest)
+    return pd.DataFrame(lines)
+
+
+def check_work(seconds: pd.DataFrame, records: Path) -> None:
+    """Check that every round of a run decoded what the finished run did.
+
+    Args:
+        seconds: lines of the run.
+        records: `steps.jsonl` of the finished run.
+
+    Raises:
+        UserError: for the first step that did not.
+    """
+    finished = pd.Series({record["step"]: record["tokens_decoded"] for record in read_json_lines(records)})
+    other = seconds[seconds["tokens_decoded"] != seconds["step"].map(finished)]
+    if not other.empty:
+        line = other.iloc[0]
+        raise UserError("trained again, this run does other work, so its seconds are not the finished run's",
+                        file=records, key=f"tokens_decoded of step {line['step']}", value=line["tokens_decoded"],
+                        allowed=str(finished[line["step"]]))  # fmt: skip
+
+
+class _Rehearsal:
+    """A run that is trained again in a folder of its own, without measurements that training does not need."""
+
+    def __init__(self, run: Run, model: Path, folder: Path, stack: ExitStack) -> None:
+        self.run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"fresh_samples": 0})})
+        self.trainer = LocalTrainer(self.run, model, folder)
+        stack.enter_context(self.trainer.graders)
+        self.trainer.campaign.prepare(None)
+        self.records: Iterator[dict[str, Any]] = self.trainer.campaign.taken(self.trainer)
+
+    def rehearsed(self, step: int, number: int) -> dict[str, Any]:
+        rolled = self.trainer.rehearse(self.trainer.campaign.tasks(step), step)
+        decoded = describe(rolled.groups, step, self.trainer.campaign.steps_per_epoch)["tokens_decoded"]
+        return self._line(step, number, decoded, {stage: rolled.seconds[stage] for stage in REPEATED})
+
+    def taken(self, number: int) -> dict[str, Any]:
+        record = next(self.records)
+        return self._line(record["step"], number, record["tokens_decoded"], {s: record["seconds"][s] for s in STAGES})
+
+    def _line(self, step: int, number: int, decoded: int, seconds: dict[str, float]) -> dict[str, Any]:
+        line = {"cell": self.run.cell, "step": step, "round": number, "tokens_decoded": decoded}
+        return line | {f"seconds.{stage}": value for stage, value in seconds.items()}
+
+
+def _in_turn(rehearsals: list[_Rehearsal], first: int) -> list[_Rehearsal]:
+    """The same, beginning with another one each time: who is first is not always the same."""
+    start = first % len(rehearsals)
+    return rehearsals[start:] + rehearsals[:start]

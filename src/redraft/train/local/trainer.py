@@ -1,0 +1,203 @@
+"""The local trainer: one process, one model, every method and algorithm in miniature.
+
+Rollouts come from the in-process engine, losses are verl's. Responses are graded in worker processes while the engine
+decodes others.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from redraft.config.capability import Capability
+from redraft.config.experiment import Run
+from redraft.engines.torch.clock import now
+from redraft.engines.torch.loop import Outside
+from redraft.files import read_json, sha256, write_json
+from redraft.methods.strategies import strategy, vanilla
+from redraft.methods.strategies.groups import indices
+from redraft.methods.strategies.tools import Meter, Strategy, Streams, Tools
+from redraft.ops.locking.lease import Lease
+from redraft.rollout.memory import Memory
+from redraft.rollout.types import Group, Rollout, Task
+from redraft.tasks.problems import load_problems
+from redraft.tasks.prompts import encode
+from redraft.train import models
+from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
+from redraft.train.local.batch import Batch
+from redraft.train.local.decoding import open_decoding
+from redraft.train.local.grading import Graders
+from redraft.train.local.learner import Learner
+from redraft.train.local.tensors import restore_parts, save_parts
+from redraft.train.loop import Campaign, Progress, State, inputs_of
+from redraft.train.pretrained.memory import refuse_too_little
+from redraft.train.pretrained.precision import dtype_of, rounded
+from redraft.train.stages import StageClock
+
+MEMORY = "memory.arrow"
+DECODING = "decoding.json"
+
+
+class LocalTrainer:
+    """Trains one run.
+
+    Args:
+        run: what to train.
+        model_folder: the initial policy in transformers' format; the reference policy too.
+        folder: for the run's files; a checkpoint there is resumed from.
+        commit: of the code, for the record.
+    """
+
+    def __init__(self, run: Run, model_folder: Path, folder: Path, commit: str | None = None) -> None:
+        torch.set_num_threads(run.engine.threads)
+        self.run, self.commit = run, commit
+        self.problems = load_problems(run.data)
+        self.device = models.device_of(run.engine.device)
+        self.tokenizer = models.load_tokenizer(model_folder)
+        self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
+        longest = max(map(len, self.prompts))
+        refuse_too_little(run, model_folder, longest, self.device)
+        model, _ = models.load(model_folder)
+        self.inputs = inputs_of(model_folder, self.problems)
+        if run.calibration:
+            self.inputs["calibration"] = sha256(run.calibration)
+        self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
+        self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
+        self.memory = Memory(run.reuse.retention)
+        self.strategy = strategy(run.reuse)
+        answers = [problem.answer for problem in self.problems]
+        self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
+        self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, longest)
+        self.engine = self.decoding.engine
+
+    @property
+    def state(self) -> State:
+        """Progress of the run."""
+        return self.campaign.state
+
+    def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:
+        """Take all steps that are not done yet; policies are kept at the steps that are evaluated, the last included.
+
+        Args:
+            progress: called after each step.
+            lease: on the folder; without it, concurrent writers are not excluded.
+
+        Raises:
+            LeaseLost: if another process has taken the folder.
+            UserError: if the folder holds another experiment, or a finished run without its last checkpoint.
+        """
+        self.campaign.prepare(self.commit, lease)
+        self.campaign.restore(self)
+        with self.graders:
+            self.campaign.train(self, progress)
+
+    @property
+    def no_update(self) -> Metrics:
+        """Metrics of a step that only rolls out."""
+        return self.learner.metrics_without_update
+
+    def now(self) -> float:
+        """Seconds of this process on a CPU; wall seconds on a GPU, when it has done what it was given."""
+        return now(self.device)
+
+    def roll_out(self, tasks: Sequence[Task], step: int) -> RolledOut:
+        """Roll out a batch and remember it."""
+        rolled = self.rehearse(tasks, step)
+        for group in rolled.groups:
+            self.memory.put(group)
+        self.decoding.adapt()
+        return rolled
+
+    def rehearse(self, tasks: Sequence[Task], step: int) -> RolledOut:
+        """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper.
+
+        Nothing is changed by it: the same tasks at the same step are the same rollouts again, with the same work.
+        """
+        clock, meter, outside = StageClock(self.now), Meter(), Outside()
+        worked = self.graders.seconds
+        tools = self._tools(Streams(self.run.seed, step), meter, outside, self._scores(tasks, clock))
+        before, began = self.engine.usage.verification_seconds, self.now()
+        groups = self._groups(self.strategy, tasks, tools, outside)
+        total, grading = self.now() - began, self.graders.seconds - worked
+        verification = self.engine.usage.verification_seconds - before
+        reward, unseen = self._waited(outside.seconds, grading)
+        rollout = total + unseen - reward - verification - meter.assembly_seconds
+        clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": reward,
+                   "rollout": rollout})  # fmt: skip
+        return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
+
+    def _waited(self, idle: float, grading: float) -> tuple[float, float]:
+        """Seconds that the engine had nothing to do but wait for rewards, and how many of them `now` does not see.
+
+        On a CPU seconds are processor seconds: this process takes none while it waits, and the graders no more than
+        they worked, however busy the machine is.
+        """
+        if self.device.type == "cpu":
+            return min(idle, grading), min(idle, grading)
+        return idle, 0.0
+
+    def _tools(
+        self, streams: Streams, meter: Meter, outside: Outside, scores: dict[tuple[int, int], np.ndarray]
+    ) -> Tools:
+        async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+            return await outside.wait(self.graders.grade(prompt, rollouts))
+
+        limit = self.run.trainer.max_response_tokens
+        return Tools(self.engine, reward, self.memory, meter, streams, self.prompts, limit, scores)
+
+    def _groups(self, method: Strategy, tasks: Sequence[Task], tools: Tools, outside: Outside) -> list[Group]:
+        return self.engine.run(*(method(task, tools) for task in tasks), outside=outside)
+
+    def _scores(self, tasks: Sequence[Task], clock: StageClock) -> dict[tuple[int, int], np.ndarray]:
+        """Log-probabilities of drafts under the current policy, by the training engine, if the method asks for them."""
+        if Capability.TRAINER_SCORES not in self.run.reuse.needs:
+            return {}
+        with torch.no_grad(), clock.stage("verification"):
+            drafts = [draft for task in tasks for draft in self._drafts(task)]
+            if not drafts:
+                return {}
+            batch = Batch.of([self.prompts[d.prompt] for d in drafts], drafts, self.learner.pad, self.device)
+            log_probs = self.learner.log_probs(self.learner.policy, batch)[0].cpu().numpy()
+            return {(d.prompt, d.sample): row[: d.length] for d, row in zip(drafts, log_probs, strict=True)}
+
+    def _drafts(self, task: Task) -> list[Rollout]:
+        """Drafts of the samples that a task makes."""
+        made, drafts = indices(task), self.memory.drafts(task.prompt, before=task.visit)
+        return [draft for sample, draft in drafts.items() if sample in made]
+
+    def update(self, groups: Sequence[Group]) -> Updated:
+        """Update policy and critic."""
+        clock = StageClock(self.now)
+        self.learner.warm_up(self.state.training_step - 1)
+        metrics = self.learner.update(groups, self.prompts, clock)
+        return Updated(metrics, clock.seconds)
+
+    def publish(self) -> None:
+        """Tell the decoding of the updated weights."""
+        self.decoding.publish()
+
+    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+        """Measure new samples of the current policy; the divergence is exact, over the vocabulary."""
+        meter, outside = Meter(), Outside()
+        tools = self._tools(Streams(self.run.seed, step, "fresh"), meter, outside, {})
+        groups = self._groups(vanilla, tasks, tools, outside)
+        rewards = [reward for group in groups for reward in group.rewards.tolist()]
+        return Fresh(rewards, self.learner.divergence([r for group in groups for r in group.rollouts], self.prompts))
+
+    def save(self, folder: Path) -> None:
+        """Write models, optimizers, random state, memory and the decoding's state."""
+        save_parts(folder, self.learner.parts)
+        self.memory.save(folder / MEMORY)
+        if state := self.decoding.state():
+            write_json(folder / DECODING, dict(state))
+
+    def restore(self, folder: Path) -> None:
+        """Go on from there."""
+        restore_parts(folder, self.learner.parts)
+        self.memory = Memory.load(folder / MEMORY, self.run.reuse.retention)
+        self.decoding.restore(read_json(folder / DECODING) if (folder / DECODING).exists() else {})
+
+    def save_policy(self, checkpoint: Path, folder: Path) -> None:
+        """Write the policy in transformers' format, in the precision that it rolls out with."""
+        models.save(rounded(self.learner.policy, dtype_of(self.run.engine)), self.tokenizer, folder)

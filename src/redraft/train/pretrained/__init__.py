@@ -1,0 +1,1 @@
+"""Pretrained models: GGUF files, packages that hold them, precision and memory."""

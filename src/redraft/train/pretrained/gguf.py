@@ -1,0 +1,185 @@
+"""GGUF files: taken from a package or a path, checked by their hash, and read into transformers' models.
+
+transformers reads such files with the package gguf, which no lock has: nothing but a conversion needs it. It is
+installed into a scratch folder that is gone with the conversion, unless it can be imported already.
+
+What transformers 5.10 takes from a GGUF tokenizer wrongly is put right here: the end of a sequence, which it takes for
+the beginning, and how text is split before byte pairs are merged, which it takes to be GPT-2's way.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import pre_tokenizers
+from transformers import modeling_gguf_pytorch_utils as theirs
+from transformers.integrations.ggml import GGUF_TO_FAST_CONVERTERS
+
+from redraft.config.model import GgufModel
+from redraft.engines.torch.head import refuse_other_heads
+from redraft.engines.torch.support import refuse_unsupported
+from redraft.errors import UserError
+from redraft.files import sha256
+from redraft.train.models import NO_CODE
+from redraft.train.pretrained.memory import available, refuse
+from redraft.train.pretrained.packages import file_of_package, install
+
+READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTERS)
+"""Architectures of which transformers reads weights and tokenizer."""
+SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+"""transformers' names of special tokens by GGUF's."""
+BYTE_PAIRS = "gpt2"
+"""GGUF's name of byte-pair tokenizers, of whichever model."""
+OTHER_FORMAT = "take the model in transformers' format: kind: pretrained"
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+SPLITS: dict[str, Any] = {
+    "gpt-2": _BYTES,
+    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTES]),
+    "qwen2": None,
+}
+"""How text is split before byte pairs are merged, by GGUF's names; None where transformers does it right. llama.cpp's
+source (`llama-vocab.cpp`) defines the names."""
+
+
+def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
+    """Model in float32 and tokenizer of a GGUF file.
+
+    Args:
+        settings: which file.
+        lock: requirements file that pins gguf, which is installed from it if it is not there.
+
+    Raises:
+        UserError: if package, version or file are not there or no index can be reached, if the file's hash is another,
+            if the file is damaged, its architecture is one that transformers or the in-process engine cannot run, or
+            its tokenizer has no chat template or splits text in an unknown way.
+    """
+    with TemporaryDirectory() as scratch:
+        file = _file(settings, Path(scratch))
+        _check_hash(settings, file)
+        with _gguf(lock, Path(scratch)):
+            return read(file)
+
+
+def _file(settings: GgufModel, scratch: Path) -> Path:
+    if settings.path is not None:
+        file = Path(settings.path)
+        if not file.is_file():
+            raise UserError("no such file", key="model.path", value=settings.path, allowed="a GGUF file")
+        return file
+    assert settings.package
+    assert settings.version
+    assert settings.file
+    return file_of_package(settings.package, settings.version, settings.file, scratch)
+
+
+def _check_hash(settings: GgufModel, file: Path) -> None:
+    if (found := sha256(file)) != settings.sha256:
+        raise UserError("the file is another than the configuration means", file=settings.path or settings.file,
+                        key="model.sha256", value=settings.sha256, allowed=found)  # fmt: skip
+
+
+@contextmanager
+def _gguf(lock: Path, scratch: Path) -> Iterator[None]:
+    """Let transformers import gguf within the block."""
+    if importlib.util.find_spec("gguf") is None:
+        folder = scratch / "packages"
+        install(lock, folder)
+        sys.path.append(str(folder))
+    before = theirs.is_gguf_available
+    theirs.is_gguf_available = lambda: True  # it would look for the version among what was installed at the start
+    try:
+        yield
+    finally:
+        theirs.is_gguf_available = before
+        sys.path[:] = [path for path in sys.path if path != str(scratch / "packages")]
+
+
+def read(file: Path) -> tuple[Any, Any]:
+    """Model in float32 and tokenizer of a GGUF file, where gguf can be imported."""
+    fields, parameters = _content(file)
+    check_fields(fields, file)
+    refuse({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
+    tokenizer = corrected(_tokenizer(file), fields)
+    with _whole(file):
+        model, told = transformers.AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise UserError("the file lacks weights, which would be random numbers", file=file, key="tensors",
+                        value=", ".join(missing[:3]), allowed="all weights of the architecture")  # fmt: skip
+    refuse_unsupported(model, 1)
+    refuse_other_heads(model)
+    return model, tokenizer
+
+
+def check_fields(fields: Mapping[str, Any], file: Path) -> None:
+    """Refuse a file that would be read wrongly.
+
+    Args:
+        fields: its metadata by GGUF's keys.
+        file: for the message.
+
+    Raises:
+        UserError: for its architecture, its tokenizer's way to split text, or a chat template that is missing.
+    """
+    if (architecture := fields.get("general.architecture")) not in READABLE:
+        raise UserError("transformers cannot read GGUF files of this architecture", file=file,
+                        key="general.architecture", value=architecture, allowed=READABLE)  # fmt: skip
+    if not fields.get("tokenizer.chat_template"):
+        raise UserError("this model has no chat template, so nothing says how it is asked", file=file,
+                        key="tokenizer.chat_template", allowed="an instruct model, which has one")  # fmt: skip
+    split = fields.get("tokenizer.ggml.pre")
+    if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split not in SPLITS:
+        raise UserError("it is not known how this model's tokenizer splits text", file=file, key="tokenizer.ggml.pre",
+                        value=split, allowed=SPLITS, hint=OTHER_FORMAT)  # fmt: skip
+
+
+def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
+    """A tokenizer with the special tokens and the splitting that a file names, in place of those that it has.
+
+    Args:
+        tokenizer: as transformers reads it; it is changed.
+        fields: metadata of the file by GGUF's keys.
+    """
+    tokens = fields["tokenizer.ggml.tokens"]
+    for name, attribute in SPECIAL.items():
+        if (number := fields.get(f"tokenizer.ggml.{name}_token_id")) is not None:
+            setattr(tokenizer, attribute, tokens[number])
+    tokenizer.clean_up_tokenization_spaces = False
+    split = SPLITS.get(fields.get("tokenizer.ggml.pre", ""))
+    if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split is not None:
+        tokenizer.backend_tokenizer.pre_tokenizer = split
+    return tokenizer
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[None]:
+    """Name a file that ends before its content does, or is no GGUF file at all."""
+    try:
+        yield
+    except (ValueError, IndexError, OSError) as error:
+        raise UserError(f"this is no whole GGUF file ({error})", file=file) from None
+
+
+def _content(file: Path) -> tuple[dict[str, Any], int]:
+    """Metadata of a GGUF file by key, and its number of parameters."""
+    from gguf import GGUFReader
+
+    with _whole(file):
+        whole = GGUFReader(file)
+        parameters = sum(int(tensor.n_elements) for tensor in whole.tensors)
+        return {name: field.contents() for name, field in whole.fields.items()}, parameters
+
+
+def _tokenizer(file: Path) -> Any:
+    try:
+        return transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
+    except KeyError as missing:  # in transformers' table, of a Mistral's, which calls itself a Llama
+        raise UserError("transformers cannot read the tokenizer of this architecture", file=file,
+                        key="general.architecture", value=missing.args[0], hint=OTHER_FORMAT) from None  # fmt: skip

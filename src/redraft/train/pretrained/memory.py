@@ -1,0 +1,120 @@
+"""Memory that a run takes, told before anything of that size is loaded.
+
+The numbers are worked out of the model's shape; activations are an upper bound. Libraries take about 1 GiB besides, and
+have most of it already when this is asked.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from redraft.config.algorithm import PPO
+from redraft.config.experiment import Run
+from redraft.engines.torch.kv_cache import GROWTH
+from redraft.errors import UserError
+from redraft.train.models import load_config
+from redraft.train.pretrained.precision import dtype_of
+
+WEIGHTS = "model.safetensors"
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+"""Most memory that a container may take, where one is set."""
+TRAINED = {"weights": 4, "gradients": 4, "AdamW's moments": 8}
+"""Bytes of a trained parameter, all in float32."""
+COPIES = 2
+"""Copies of AdamW's moments while a checkpoint is written, as bytes of its tensors and of its file."""
+HIDDEN, INTERMEDIATE = 14, 4
+"""Numbers that a layer keeps of a token for the backward pass, in widths of the residual stream and of the feed-forward
+layer: inputs and outputs of norms, projections, attention and activation. Llama keeps 9 and 4, Qwen3 12 and 4."""
+KEPT_BYTES = {4: 4, 2: 3}
+"""Bytes of such a number by those of the precision: norms and the residual stream stay in float32."""
+
+Bytes = Mapping[str, float]
+"""Bytes by what takes them."""
+
+
+def refuse_too_little(run: Run, folder: Path, longest_prompt: int, device: torch.device) -> None:
+    """Refuse to train where the memory is too small.
+
+    Args:
+        run: what would be trained.
+        folder: its initial policy.
+        longest_prompt: tokens.
+        device: that would hold it.
+
+    Raises:
+        UserError: with what is needed and what there is, in GiB.
+    """
+    refuse(training(run, folder, longest_prompt), available(device), folder)
+
+
+def refuse(needed: Bytes, there: float, file: Path) -> None:
+    """Refuse what needs more memory than there is.
+
+    Raises:
+        UserError: with both, in GiB.
+    """
+    if (total := sum(needed.values())) > there:
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())
+        raise UserError("there is too little memory for this model", file=file, key="memory", value=gib(there),
+                        allowed=f"at least {gib(total)} ({parts})",
+                        hint="a smaller engine.rows_per_micro_batch or engine.max_rows needs less")  # fmt: skip
+
+
+def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
+    """Bytes that a run of the local trainer takes.
+
+    Args:
+        run: what would be trained.
+        folder: its initial policy.
+        longest_prompt: tokens.
+    """
+    config, size = load_config(folder), dtype_of(run.engine).itemsize
+    parameters = (folder / WEIGHTS).stat().st_size / (config.dtype or torch.float32).itemsize
+    length = longest_prompt + run.trainer.max_response_tokens
+    trained = 1 + isinstance(run.algorithm, PPO)
+    needed = {name: parameters * each * trained for name, each in TRAINED.items()}
+    needed["rollout copy"] = parameters * size if size != 4 else 0.0
+    needed["reference policy"] = parameters * 4 if run.algorithm.kl_loss_coef else 0.0
+    rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
+    needed["key-value cache"] = cache_row(config, length, size) * min(run.engine.max_rows, rollouts)
+    rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
+    update = KEPT_BYTES[size] * _kept(config) * rows * length + needed["rollout copy"]  # a pass rounds all weights
+    needed["an update, or a checkpoint as it is written"] = max(update, COPIES * needed["AdamW's moments"])
+    return {name: each for name, each in needed.items() if each}
+
+
+def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
+    """Bytes that the cache of the in-process engine takes for a row.
+
+    Args:
+        config: of the model.
+        length: tokens of a row.
+        size: bytes of a number.
+        buffers: 2 on a processor, where one grows into the other; 1 on a GPU.
+    """
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * buffers * size * config.num_hidden_layers * heads * head_dim * math.ceil(length / GROWTH) * GROWTH
+
+
+def _kept(config: Any) -> float:
+    """Numbers that all layers keep of a token for the backward pass."""
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    return config.num_hidden_layers * (HIDDEN * config.hidden_size + INTERMEDIATE * inner)
+
+
+def available(device: torch.device) -> float:
+    """Bytes that a device has free; of a processor, what its container may take at most."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    limit = CGROUP.read_text().strip() if CGROUP.exists() else "max"
+    return min(float(psutil.virtual_memory().available), math.inf if limit == "max" else float(limit))
+
+
+def gib(size: float) -> str:
+    """A number of bytes in GiB, as text."""
+    return f"{size / 2**30:.1f} GiB"
