@@ -17,7 +17,8 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from benchmarks.memory import GROUP, LIMIT, MEAN, PROMPTS, STEPS, VOCABULARY, resident
 from benchmarks.side_by_side import line, seconds
-from redraft.evaluate.diversity import Measurement, StepRollouts, measure, read_step, self_bleu
+from redraft.evaluate.diversity import Measurement, measure, self_bleu
+from redraft.evaluate.rollouts import StepRollouts, read_step
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 from redraft.train.records import save_groups_of_step

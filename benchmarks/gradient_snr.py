@@ -18,7 +18,7 @@ import torch
 from redraft.config.data import ArithmeticProblems
 from redraft.config.model import TinyModel, WarmStart
 from redraft.engines.torch.engine import TorchEngine
-from redraft.lab.theory.snr import estimated_snr, leave_one_out_advantages, snr_bound
+from redraft.lab.theory import estimated_snr, leave_one_out_advantages, snr_bound
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Rollout

@@ -14,9 +14,8 @@ import numpy as np
 from redraft.analysis.figures.roofline_points import published_fit
 from redraft.cli.terminal import table
 from redraft.config import Experiments
-from redraft.lab.selfspec.lengths import Quantiles
 from redraft.lab.selfspec.report import parameters
-from redraft.lab.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
+from redraft.lab.selfspec.simulate import Acceptance, Engine, Quantiles, Speculation, simulate_rollout
 from redraft.layout import published_data
 from redraft.selfspec.calibration import Calibration, read_calibration
 from redraft.selfspec.constants import ModelConstants, model_constants

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from redraft.errors import UserError
-from redraft.evaluate.compare_ifeval import compare, disagreements, write_comparison
+from redraft.evaluate.lighteval import compare, disagreements, write_comparison
 
 
 def graded(verdicts, step=0):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from redraft.errors import UserError
 from redraft.ops.locking import devices as module
-from redraft.ops.locking import gpus, locks
+from redraft.ops.locking import gpus
 from redraft.ops.locking.devices import devices, held
 from redraft.ops.locking.gpus import VISIBLE, Device, available, check_devices, parse
 
@@ -45,7 +45,7 @@ def machine(tmp_path, monkeypatch):
     """No GPU but those that a test names, and locks of its own."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(locks.VARIABLE, str(tmp_path / "locks"))
+    monkeypatch.setenv(module.LOCK_VARIABLE, str(tmp_path / "locks"))
     monkeypatch.setattr(gpus, "_installed", lambda: ())
     monkeypatch.setitem(sys.modules, "torch", None)
     return monkeypatch
@@ -122,7 +122,7 @@ def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has
         "    names = [*names, child.pid]\n"
         "    print("
     ))  # fmt: skip
-    pipe = Path(os.environ[locks.VARIABLE]).parent / "pipe"
+    pipe = Path(os.environ[module.LOCK_VARIABLE]).parent / "pipe"
     os.mkfifo(pipe)
     parent = subprocess.Popen([sys.executable, "-c", code, "1", str(pipe)], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True)  # fmt: skip
@@ -172,7 +172,7 @@ def test_who_asks_for_none_sees_none(machine):
     with devices(0) as names:
         assert names == ()
         assert os.environ[VISIBLE] == ""
-    assert not Path(os.environ[locks.VARIABLE]).exists()
+    assert not Path(os.environ[module.LOCK_VARIABLE]).exists()
 
 
 def test_a_child_shares_what_its_parent_holds(machine):
@@ -254,7 +254,7 @@ def test_jobs_of_slurm_wait_for_nobody_outside_but_for_each_other_inside_one_all
 def test_a_lock_file_that_was_removed_holds_nobody_off(machine):
     machine.setenv(VISIBLE, "0")
     with devices(1):
-        folder = Path(os.environ[locks.VARIABLE])
+        folder = Path(os.environ[module.LOCK_VARIABLE])
         text = (folder / "0.lock").read_text()
         assert f"process {os.getpid()}" in text
     assert (folder / "0.lock").stat().st_mode & 0o777 == 0o666
@@ -269,7 +269,7 @@ def test_a_link_in_place_of_a_lock_is_never_followed(machine, tmp_path):
     (tmp_path / "locks").mkdir()
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "locks/0.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(UserError, match=locks.VARIABLE), devices(1):
+    with pytest.raises(UserError, match=module.LOCK_VARIABLE), devices(1):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
 
@@ -278,7 +278,7 @@ def test_a_link_in_place_of_a_lock_is_never_followed(machine, tmp_path):
 def test_a_device_s_name_never_leaves_the_folder_of_locks(tmp_path_factory, name):
     folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setenv(locks.VARIABLE, str(folder))
+        patch.setenv(module.LOCK_VARIABLE, str(folder))
         module._take([Device(name, name)], 1, "", stack)
         assert len(list(folder.iterdir())) == 2
 

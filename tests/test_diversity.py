@@ -13,15 +13,16 @@ from sacrebleu.metrics import BLEU
 from redraft.errors import UserError
 from redraft.evaluate.diversity import (
     SELF_BLEU_SAMPLE,
+    Trajectories,
     distinct_1,
     distinct_2,
     distinct_within,
     measure,
+    rouge_1,
     self_bleu,
     self_bleu_within,
 )
-from redraft.evaluate.overlap import Trajectories, rouge_1
-from redraft.evaluate.ragged import Ragged
+from redraft.evaluate.rollouts import Ragged
 from redraft.files import atomic
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Rollout

@@ -17,8 +17,8 @@ from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
 from redraft.evaluate.asked import Asked, find_policy, plan, usual_backend
+from redraft.ops.locking.devices import LOCK_VARIABLE
 from redraft.ops.locking.gpus import VISIBLE
-from redraft.ops.locking.locks import VARIABLE
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from tests.checkout import called
@@ -67,7 +67,7 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     seen = []
     monkeypatch.chdir(folder)
     monkeypatch.setenv(VISIBLE, "one,two")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "locks"))
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "locks"))
     monkeypatch.setattr("torch.version.cuda", "12.8")
     monkeypatch.setattr(command, "_sampled", lambda *_: seen.append(os.environ[VISIBLE]))
     monkeypatch.setattr(command, "grade", lambda *_: None)

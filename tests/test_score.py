@@ -5,7 +5,7 @@ import pytest
 
 from redraft.config import ArithmeticProblems, ProblemFile
 from redraft.config.data import Benchmark
-from redraft.evaluate.score import score
+from redraft.evaluate.metrics import score
 from redraft.tasks.answers import Outcome
 
 

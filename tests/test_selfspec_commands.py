@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.self_speculation import CONFIGURATIONS
 from redraft.cli.app import main
-from redraft.lab.selfspec.measured import measured_acceptance
+from redraft.lab.selfspec.simulate import measured_acceptance
 from redraft.lab.selfspec.sweep import write_sweep
 from redraft.selfspec.calibration import read_calibration, write_calibration
 from redraft.selfspec.roofline import block_efficiency

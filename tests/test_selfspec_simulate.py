@@ -18,12 +18,14 @@ from benchmarks.self_speculation import (
     table_2,
 )
 from redraft.errors import UserError
-from redraft.lab.selfspec.lengths import Quantiles, parse_quantiles, read_lengths
 from redraft.lab.selfspec.simulate import (
     MODES,
     Acceptance,
     Engine,
+    Quantiles,
     Speculation,
+    parse_quantiles,
+    read_lengths,
     simulate_rollout,
     simulate_training,
 )

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.lab.theory.snr import (
+from redraft.lab.theory import (
     estimated_snr,
     leave_one_out_advantages,
+    phi,
+    phi_derivative,
     signal_and_noise,
     simple_snr_bound,
     snr_bound,
+    weight_by_enumeration,
 )
-from redraft.lab.theory.speed import phi, phi_derivative, weight_by_enumeration
 
 SIZES = [(2, 1), (2, 2), (3, 1), (2, 5), (4, 4), (4, 20), (6, 18), (8, 16)]
 RATES = [0.003, 0.1, 0.25, 0.5, 0.8, 0.99]

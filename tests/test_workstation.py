@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from redraft.ops.locking.devices import LOCK_VARIABLE
 from redraft.ops.locking.gpus import VISIBLE
-from redraft.ops.locking.locks import VARIABLE
 from tests.checkout import copy_to
 from tests.forked_commands import environment
 from tests.test_workflow import CELLS
@@ -39,7 +39,7 @@ def start(checkout, tmp_path):
         preset["engine"]["gpus"] = gpus
         file.write_text(yaml.safe_dump(preset, sort_keys=False))
         command = ["snakemake", "--profile", "workstation", "--cores", "4", *options, "--config", "preset=smoke"]
-        env = environment() | {VISIBLE: visible, VARIABLE: str(tmp_path)}
+        env = environment() | {VISIBLE: visible, LOCK_VARIABLE: str(tmp_path)}
         command += ["--", *targets]
         return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
 

@@ -34,6 +34,28 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
+def errors_of_full_disk(file: Path) -> Iterator[None]:
+    """Raise a UserError that names the file if the block finds no space left."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise UserError("no space left to write this file; nothing was overwritten", file=file) from None
+        raise
+
+
+@contextmanager
+def errors_of_reading(file: Path, *damage: type[Exception]) -> Iterator[None]:
+    """Raise a UserError that names the file if it is missing or, as `damage` says, cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError("this file is missing", file=file) from None
+    except damage as error:
+        raise UserError(f"this file is damaged ({str(error).splitlines()[0]})", file=file) from None
+
+
+@contextmanager
 def atomic(file: Path) -> Iterator[Path]:
     """Yield a temporary path beside `file`, which replaces it if the block succeeds and is removed if it fails.
 
@@ -43,14 +65,11 @@ def atomic(file: Path) -> Iterator[Path]:
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        sync(temporary)
-        temporary.replace(file)
-        sync(file.parent)
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise UserError("no space left to write this file; nothing was overwritten", file=file) from None
-        raise
+        with errors_of_full_disk(file):
+            yield temporary
+            sync(temporary)
+            temporary.replace(file)
+            sync(file.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -72,12 +91,8 @@ def read_json(file: Path) -> Any:
     Raises:
         UserError: if it is missing or not JSON.
     """
-    try:
+    with errors_of_reading(file, ValueError):
         return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError("this file is missing", file=file) from None
-    except ValueError as error:
-        raise UserError(f"this file is damaged ({error})", file=file) from None
 
 
 def read_json_lines(file: Path) -> list[Any]:
@@ -86,12 +101,8 @@ def read_json_lines(file: Path) -> list[Any]:
     Raises:
         UserError: if it is missing or a line is not JSON.
     """
-    try:
+    with errors_of_reading(file, ValueError):
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except FileNotFoundError:
-        raise UserError("this file is missing", file=file) from None
-    except ValueError as error:
-        raise UserError(f"this file is damaged ({error})", file=file) from None
 
 
 def numbers_of_records(records: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
@@ -108,11 +119,8 @@ def sha256(file: Path) -> str:
     Raises:
         UserError: if it is missing.
     """
-    try:
-        with file.open("rb") as handle:
-            return hashlib.file_digest(handle, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise UserError("this file is missing", file=file) from None
+    with errors_of_reading(file), file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) -> "pd.DataFrame":
@@ -123,12 +131,8 @@ def read_parquet(file: Path, columns: tuple[str, ...], *, only: bool = False) ->
     """
     import pandas as pd  # here, so that the configuration package need not load it
 
-    try:
+    with errors_of_reading(file, OSError, ValueError):
         frame = pd.read_parquet(file, columns=list(columns) if only else None)
-    except FileNotFoundError:
-        raise UserError("this file is missing", file=file) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"this file is damaged ({str(error).splitlines()[0]})", file=file) from None
     for column in columns:
         if column not in frame:
             raise UserError("this file lacks a column", file=file, key=column, allowed=", ".join(columns))

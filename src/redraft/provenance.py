@@ -89,7 +89,11 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
 def environment() -> dict[str, Any]:
     """Hash of the environment's lock, versions of packages, and the machine."""
     locked = sha256(lock()) if lock().exists() else None
-    return {"lock_sha256": locked, "packages": _versions(), "machine": machine()}
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {"lock_sha256": locked, "packages": versions, "machine": machine()}
 
 
 def lock() -> Path:
@@ -97,14 +101,6 @@ def lock() -> Path:
     made = Path(sys.prefix) / ".ready"
     name = made.read_text(encoding="utf-8").strip() if made.exists() else ""
     return code_root() / "envs" / (name or "cpu") / "requirements.lock"
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def git_state() -> dict[str, Any]:
@@ -138,20 +134,14 @@ def node() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores and memory."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
-        "processor": _processor(),
+        "processor": next(iter(names), "") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(pages / 2**30, 1),
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

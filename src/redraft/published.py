@@ -7,12 +7,12 @@ folder that is not there means "no data". A folder that is there must hold every
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-from redraft.config import Experiments, Panel, PublishedSweep, PublishedTable
+from redraft.config import Experiments, PublishedSweep, PublishedTable
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import read_sweep
 from redraft.layout import published_data
@@ -69,28 +69,20 @@ def sweep_file(sweep: PublishedSweep) -> Path | None:
 
 def check_published(experiments: Experiments, paper: str) -> None:
     """Read all published files of a paper's tables and figures once, so that a fault in one is said at once."""
-    for folder, name, time, fields in _named(experiments, paper):
-        if file := curve_file(folder, name):
-            read_curve(file, time, fields)
-    for panel in _panels(experiments, paper):
-        if panel.roofline and (file := sweep_file(panel.roofline)):
-            read_sweep(file)
-
-
-def _named(experiments: Experiments, paper: str) -> Iterator[tuple[str, str | None, str, list[str]]]:
-    """Folder, file, time and fields of every curve that is named."""
+    curves: list[tuple[str, str | None, str, list[str]]] = []
     for table in experiments.tables(paper).tables:
         if isinstance(table, PublishedTable):
             fields = [field for target in table.targets for field in target.fields]
-            yield from ((table.folder, row.file, table.time, fields) for row in table.rows)
-    for panel in _panels(experiments, paper):
-        if panel.curves:
-            shown = panel.curves
-            yield from ((shown.folder, name, shown.time, shown.fields) for name in shown.files.values())
-
-
-def _panels(experiments: Experiments, paper: str) -> list[Panel]:
-    return [panel for figure in experiments.figures(paper).figures for panel in figure.panels]
+            curves += [(table.folder, row.file, table.time, fields) for row in table.rows]
+    panels = [panel for figure in experiments.figures(paper).figures for panel in figure.panels]
+    for shown in (panel.curves for panel in panels if panel.curves):
+        curves += [(shown.folder, name, shown.time, shown.fields) for name in shown.files.values()]
+    for folder, name, time, fields in curves:
+        if file := curve_file(folder, name):
+            read_curve(file, time, fields)
+    for panel in panels:
+        if panel.roofline and (file := sweep_file(panel.roofline)):
+            read_sweep(file)
 
 
 def _records(file: Path) -> list[Record]:
@@ -114,13 +106,10 @@ def _key(field: str, record: Record, file: Path) -> str:
     found = [key for key in record if fnmatchcase(key, field)]
     if len(found) != 1:
         problem = "several keys of these validations match" if found else "these validations have no such field"
-        raise UserError(problem, file=file, key="field", value=field, allowed=_comparable(found or record))
+        # Files have many keys of statistics over draws (`best@4/std`).
+        comparable = [key for key in found or record if "best@" not in key]
+        raise UserError(problem, file=file, key="field", value=field, allowed=comparable)
     return found[0]
-
-
-def _comparable(keys: Iterable[str]) -> list[str]:
-    """Keys without those of statistics over draws (`best@4/std`), of which files have many."""
-    return [key for key in keys if "best@" not in key]
 
 
 def _number(record: Record, key: str, line: int, file: Path) -> float:

@@ -138,6 +138,9 @@ class Campaign:
 class LogHandler(LogHandlerBase):
     """Handler that writes one line per start and end of a job to stderr."""
 
+    writes_to_stream = True
+    writes_to_file = has_filter = has_formatter = needs_rulegraph = False
+
     def __post_init__(self) -> None:
         self.campaign = Campaign()
         self.names: dict[int, str] = {}
@@ -161,13 +164,14 @@ class LogHandler(LogHandlerBase):
             return
         if event == LogEvent.JOB_ERROR:
             self.campaign.fail(record.jobid)  # type: ignore[attr-defined]
-        if self.common_settings.dryrun or event not in {
-            *SILENT,
-            LogEvent.RUN_INFO,
-            LogEvent.JOB_INFO,
-            LogEvent.JOB_FINISHED,
-        }:
-            self._other(record)
+        shown = {*SILENT, LogEvent.RUN_INFO, LogEvent.JOB_INFO, LogEvent.JOB_FINISHED}
+        if self.common_settings.dryrun or event not in shown:
+            chatter = event is None and record.levelno <= logging.INFO
+            text = self.format(record).strip()
+            if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
+                self._write(text)
+            if text.startswith(END_OF_DRY_RUN) and self._summarise:
+                self._write("\n" + self._summarise(time_of))
         elif event == LogEvent.RUN_INFO:
             self.campaign.plan(record.stats)  # type: ignore[attr-defined]
             jobs = ", ".join(f"{count} {rule}" for rule, count in self.campaign.left.items() if rule not in AGGREGATES)
@@ -196,38 +200,5 @@ class LogHandler(LogHandlerBase):
                 f"{self.campaign.counts()}"
             )
 
-    def _other(self, record: LogRecord) -> None:
-        chatter = getattr(record, "event", None) is None and record.levelno <= logging.INFO
-        text = self.format(record).strip()
-        if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
-            self._write(text)
-        if text.startswith(END_OF_DRY_RUN) and self._summarise:
-            self._write("\n" + self._summarise(time_of))
-
     def _write(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-
-    @property
-    def writes_to_stream(self) -> bool:
-        """True: it writes to stderr."""
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        """False: it writes no file."""
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        """False: Snakemake's own filter applies."""
-        return False
-
-    @property
-    def has_formatter(self) -> bool:
-        """False: Snakemake's own formatter formats all other records."""
-        return False
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        """False: no graph is drawn."""
-        return False

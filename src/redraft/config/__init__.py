@@ -1,7 +1,7 @@
 """Configuration as Pydantic models. It imports without torch, so that commands and the workflow start at once."""
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, REINFORCE, RLOO, Algorithm, Overlong
-from redraft.config.base import Config, format_lenience, parse_lenience
+from redraft.config.base import Config, format_lenience, id_of, parse_lenience
 from redraft.config.capability import Capability
 from redraft.config.cell import Cell, Exclusion, Grid
 from redraft.config.claims import (
@@ -28,7 +28,6 @@ from redraft.config.hyperparameters import HyperparameterFile, Stated
 from redraft.config.identity import benchmarks_fingerprint, fingerprint, run_fingerprint, sampling_fingerprint
 from redraft.config.load import Experiments
 from redraft.config.model import GgufModel, Model, PretrainedModel, TinyModel, WarmStart
-from redraft.config.names import id_of
 from redraft.config.preset import Preset
 from redraft.config.reported import CostRules, KeyColumn, Reported, ReportedTimes
 from redraft.config.reuse import (

@@ -1,20 +1,23 @@
-"""Base class of all configuration models, and scalar types that several of them use."""
+"""Base class of all configuration models, scalar types that several of them use, and names of cells and quantities."""
 
 import difflib
 import math
 from collections import Counter
 from collections.abc import Iterable, Set
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     StringConstraints,
+    ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import PydanticCustomError
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
@@ -77,6 +80,16 @@ def refuse_twice(what: str, values: Iterable[object]) -> None:
             raise ValueError(f"{what} {value!r} stands twice")
 
 
+def distinct(what: str, field: str = "") -> AfterValidator:
+    """Validator of a list in which no value, or value of a field, may occur twice."""
+
+    def check(values: list[Any]) -> list[Any]:
+        refuse_twice(what, [getattr(value, field) if field else value for value in values])
+        return values
+
+    return AfterValidator(check)
+
+
 def near(name: str, names: Iterable[str]) -> list[str]:
     """Names that resemble `name`, or all if none does."""
     known = list(names)
@@ -125,3 +138,45 @@ Lenience = Annotated[
         {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^(e\^-?[0-9.]+|inf)$"}]}
     ),
 ]
+
+
+def _known_cell(name: str, info: ValidationInfo) -> str:
+    """The name, if it is among the cells of the context; without a context every name is accepted."""
+    cells = (info.context or {}).get("cells", [name])
+    if name not in cells:
+        raise PydanticCustomError("no_such_cell", "no such cell", {"expected": ", ".join(near(name, cells))})
+    return name
+
+
+CellName = Annotated[str, AfterValidator(_known_cell)]
+"""Name of a cell of the same paper; or `paper/cell`, if the paper's own cells start from it (`Grid.base`)."""
+
+
+def id_of(paper: str, cell: str) -> str:
+    """Id of a cell by the name that a paper's files have for it."""
+    return cell if "/" in cell else f"{paper}/{cell}"
+
+
+Quantity = str
+"""Name of a quantity of a run or a step; docs/metrics.md lists them."""
+
+BEYOND = 100
+"""Tables and figures with numbers above this are not in the paper."""
+
+
+class Numbered(Config):
+    """A table or a figure. One with a number above 100 is not in the paper."""
+
+    word: ClassVar[str]
+    number: int = Field(ge=1, le=199)
+    """The paper's number."""
+
+    @property
+    def beyond_paper(self) -> bool:
+        """True if the paper has none of this number."""
+        return self.number > BEYOND
+
+    @property
+    def heading(self) -> str:
+        """`Table 3` or `Figure 4`; `Extra 1` for the first that is not in the paper."""
+        return f"Extra {self.number - BEYOND}" if self.beyond_paper else f"{self.word} {self.number}"

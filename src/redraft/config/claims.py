@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from redraft.config.base import Config, refuse_twice
-from redraft.config.names import CellName, Quantity
+from redraft.config.base import CellName, Config, Quantity, distinct
 
 Pair = tuple[CellName, CellName]
 """A cell and what it is compared with."""
@@ -254,11 +253,5 @@ class Claim(Config):
 class ClaimFile(Config):
     """`experiments/<paper>/claims.yaml`."""
 
-    claims: list[Claim] = []
+    claims: Annotated[list[Claim], distinct("claim", "id")] = []
     """All claims."""
-
-    @field_validator("claims")
-    @classmethod
-    def _distinct(cls, claims: list[Claim]) -> list[Claim]:
-        refuse_twice("claim", [claim.id for claim in claims])
-        return claims

@@ -1,11 +1,10 @@
 """Figures of a paper, by what the horizontal axis is; and the case studies, which are figures of single rollouts."""
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from redraft.config.base import Config, InnerPath, refuse_twice
-from redraft.config.names import BEYOND, CellName, Quantity
+from redraft.config.base import BEYOND, CellName, Config, InnerPath, Numbered, Quantity, distinct, refuse_twice
 
 Axis = Literal["step", "epoch", "hours", "tokens", "updates", "cell", "bins", "surface", "roofline"]
 """Lines over steps or epochs, or over hours of training, millions of decoded tokens or update batches; a bar a cell;
@@ -28,6 +27,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "gamma": ("roofline",),
 }
 """Field of a panel to the axes that it is for."""
+WORDS = {
+    LINES: "lines",
+    (*LINES, "bins"): "lines and bins",
+    ("step", "epoch"): "lines over steps or epochs",
+    ("step", "hours"): "lines over steps or hours",
+    ("cell",): "bars of cells",
+}
 
 
 class ReportedColumn(Config):
@@ -149,11 +155,10 @@ class Panel(Config):
         return self
 
 
-class Figure(Config):
+class Figure(Numbered):
     """A figure of the paper, regenerated; one with a number above 100 is not in the paper."""
 
-    number: int = Field(ge=1, le=199)
-    """The paper's number."""
+    word: ClassVar[str] = "Figure"
     title: str
     """Title of the figure."""
     x: Axis
@@ -168,16 +173,6 @@ class Figure(Config):
     note: str = ""
     """Note for readers."""
 
-    @property
-    def beyond_paper(self) -> bool:
-        """True if the paper has no such figure."""
-        return self.number > BEYOND
-
-    @property
-    def heading(self) -> str:
-        """`Figure 4`, or `Extra 1` for the first that is not in the paper."""
-        return f"Extra {self.number - BEYOND}" if self.beyond_paper else f"Figure {self.number}"
-
     def axis(self, panel: Panel) -> Axis:
         """The horizontal axis of a panel."""
         return panel.x or self.x
@@ -188,8 +183,9 @@ class Figure(Config):
         for panel in self.panels:
             x = self.axis(panel)
             for field, axes in ALLOWED.items():
-                if getattr(panel, field) != Panel.model_fields[field].get_default(call_default_factory=True):
-                    _refuse(field, axes, x)
+                default = Panel.model_fields[field].get_default(call_default_factory=True)
+                if x not in axes and getattr(panel, field) != default:
+                    raise ValueError(f"{field} is for {WORDS.get(axes, axes[0])}, not for x: {x}")
             if x == "bins" and (not panel.by or len(panel.bins) < 2):
                 raise ValueError("a panel over bins needs `by` and at least two edges (bins)")
             if panel.epochs == "initial" and (panel.quantity, panel.by) != ("share", "pass_rate"):
@@ -199,19 +195,6 @@ class Figure(Config):
             if x == "roofline" and not (panel.roofline and panel.gamma):
                 raise ValueError("a panel of a roofline needs `roofline` and `gamma`")
         return self
-
-
-def _refuse(field: str, axes: tuple[str, ...], x: str) -> None:
-    """Raise a ValueError if a panel's field is not for this horizontal axis."""
-    if x not in axes:
-        kinds = {
-            LINES: "lines",
-            (*LINES, "bins"): "lines and bins",
-            ("step", "epoch"): "lines over steps or epochs",
-            ("step", "hours"): "lines over steps or hours",
-            ("cell",): "bars of cells",
-        }
-        raise ValueError(f"{field} is for {kinds.get(axes, axes[0])}, not for x: {x}")
 
 
 class Cases(Config):
@@ -226,16 +209,10 @@ class Cases(Config):
 class FigureFile(Config):
     """`experiments/<paper>/figures.yaml`."""
 
-    figures: list[Figure] = []
+    figures: Annotated[list[Figure], distinct("figure", "number")] = []
     """All regenerated figures."""
     cases: Cases | None = None
     """Case studies, where the paper has figures of them."""
-
-    @field_validator("figures")
-    @classmethod
-    def _distinct(cls, figures: list[Figure]) -> list[Figure]:
-        refuse_twice("figure", [figure.number for figure in figures])
-        return figures
 
     @model_validator(mode="after")
     def _cases_are_other_figures(self) -> "FigureFile":

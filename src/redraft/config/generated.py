@@ -1,10 +1,10 @@
 """Problems that are made here: the tiny arithmetic task, and two tasks in words for pretrained models."""
 
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from redraft.config.base import Config, refuse_twice
+from redraft.config.base import Config, distinct
 
 BETWEEN_BLOCKS = 1000
 """Distance of the seeds of what is drawn for one block of seeds and for the next (`Preset.blocks`)."""
@@ -60,7 +60,7 @@ class WordProblems(Generated):
     """
 
     kind: Literal["word_problems"] = "word_problems"
-    questions: list[Question] = Field(default=list(get_args(Question)), min_length=1)
+    questions: Annotated[list[Question], distinct("question")] = Field(default=list(get_args(Question)), min_length=1)
     """Kinds of questions, each as probable as the others."""
     largest: int = Field(default=10, ge=6, le=1000)
     """Largest number in a problem; the smallest is 2."""
@@ -68,12 +68,6 @@ class WordProblems(Generated):
     """Number of solved problems in front of each, which ask the same question about other numbers."""
     options: bool = True
     """The right answer and a wrong one stand behind each question."""
-
-    @field_validator("questions")
-    @classmethod
-    def _once(cls, questions: list[Question]) -> list[Question]:
-        refuse_twice("question", questions)
-        return questions
 
 
 InstructionName = Literal[
@@ -98,13 +92,9 @@ class InstructionPrompts(Generated):
 
     grading: ClassVar[Grading] = "instructions"
     kind: Literal["instructions"] = "instructions"
-    instructions: list[InstructionName] = Field(default=list(get_args(InstructionName)), min_length=1)
+    instructions: Annotated[list[InstructionName], distinct("instruction")] = Field(
+        default=list(get_args(InstructionName)), min_length=1
+    )
     """Kinds of instructions, each as probable as the others to be the first of a prompt."""
     max_instructions: int = Field(default=1, ge=1, le=3)
     """Largest number of instructions in a prompt; those that exclude each other never stand together."""
-
-    @field_validator("instructions")
-    @classmethod
-    def _once(cls, instructions: list[InstructionName]) -> list[InstructionName]:
-        refuse_twice("instruction", instructions)
-        return instructions

@@ -26,13 +26,7 @@ class Expanded(NamedTuple):
 
 
 def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str], Cell]) -> Expanded:
-    """Expand all grids of a paper.
-
-    Args:
-        paper: folder under experiments/.
-        content: parsed `cells.yaml`.
-        file: that file, for messages.
-        cell_of: finds the cell that a grid's `base` names.
+    """Expand all grids of a paper's parsed `cells.yaml`; `cell_of` finds the cell that a grid's `base` names.
 
     Raises:
         UserError: if a combination is no cell, an exclusion matches no axis or label, or two grids define one cell
@@ -40,11 +34,19 @@ def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str], C
     """
     found = Expanded({}, {}, {})
     for grid in content.grids:
-        _check_exclusions(grid, file)
+        for axis, of_axis in ((axis, labels) for each in grid.exclude for axis, labels in each.when.items()):
+            if axis not in grid.axes:
+                raise UserError("no such axis", file=file, key="exclude.when", value=axis, allowed=grid.axes)
+            for label in of_axis:
+                if label not in grid.axes[axis]:
+                    raise UserError("no such label", file=file, key=f"exclude.when.{axis}", value=label,
+                                    allowed=grid.axes[axis])  # fmt: skip
         base = cell_of(grid.base) if grid.base else None
         for labels in itertools.product(*grid.axes.values()):
             name = "-".join(label for label in labels if label)
-            if exclusion := _exclusion(grid, dict(zip(grid.axes, labels, strict=True))):
+            chosen = dict(zip(grid.axes, labels, strict=True))
+            matching = (e for e in grid.exclude if all(chosen[axis] in values for axis, values in e.when.items()))
+            if exclusion := next(matching, None):
                 found.excluded[name] = exclusion
                 continue
             cell = _cell(paper, name, grid, labels, file, base)
@@ -69,20 +71,3 @@ def _cell(paper: str, name: str, grid: Grid, labels: tuple[str, ...], file: Path
             "that to its `exclude`, or mend its labels",
             file=file,
         ) from None
-
-
-def _exclusion(grid: Grid, labels: dict[str, str]) -> Exclusion | None:
-    matching = (e for e in grid.exclude if all(labels[axis] in values for axis, values in e.when.items()))
-    return next(matching, None)
-
-
-def _check_exclusions(grid: Grid, file: Path) -> None:
-    for exclusion in grid.exclude:
-        for axis, labels in exclusion.when.items():
-            if axis not in grid.axes:
-                raise UserError("no such axis", file=file, key="exclude.when", value=axis, allowed=grid.axes)
-            for label in labels:
-                if label not in grid.axes[axis]:
-                    raise UserError(
-                        "no such label", file=file, key=f"exclude.when.{axis}", value=label, allowed=grid.axes[axis]
-                    )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import Field, GetCoreSchemaHandler, TypeAdapter
-from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from redraft.config.base import Config, Name
@@ -43,13 +42,12 @@ class _Fields:
         self.wrap, self.complete = wrap, complete
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        fields = {name: self._field(field, handler) for name, field in Trainer.model_fields.items()}
+        fields = {}
+        for name, field in Trainer.model_fields.items():
+            typed: Any = Annotated[(field.annotation, *field.metadata, Field(description=field.description))]  # type: ignore[name-defined]
+            schema = self.wrap(handler.generate_schema(typed))
+            fields[name] = core_schema.typed_dict_field(schema, required=self.complete and field.is_required())
         return core_schema.typed_dict_schema(fields, extra_behavior="forbid")
-
-    def _field(self, field: FieldInfo, handler: GetCoreSchemaHandler) -> core_schema.TypedDictField:
-        typed: Any = Annotated[(field.annotation, *field.metadata, Field(description=field.description))]  # type: ignore[name-defined]
-        schema = self.wrap(handler.generate_schema(typed))
-        return core_schema.typed_dict_field(schema, required=self.complete and field.is_required())
 
 
 def _with_source(value: CoreSchema) -> CoreSchema:

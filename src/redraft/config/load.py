@@ -65,15 +65,15 @@ class Experiments(PaperFiles):
         return self.preset(name, self.protocol_of(name, paper))
 
     def protocol_of(self, preset: str, paper: str) -> str:
-        """Name of the protocol that a paper's, or by its id a cell's, policies are evaluated by at a preset."""
-        return self.preset(preset).protocol_of(self._home(paper))
+        """Name of the protocol that a paper's, or by its id a cell's, policies are evaluated by at a preset.
 
-    def _home(self, name: str) -> str:
-        """Paper whose protocol holds for a cell, or for a paper: that of its first base, if all its grids have one."""
-        if "/" in name:
-            return self.cell(name).home
-        bases = [grid.base for grid in self.cell_file(name).grids]
-        return name if None in bases or not bases else str(bases[0]).partition("/")[0]
+        It is the protocol of a cell's home, and of a paper's first base, if all its grids have one.
+        """
+        if "/" in paper:
+            paper = self.cell(paper).home
+        elif (bases := [grid.base for grid in self.cell_file(paper).grids]) and None not in bases:
+            paper = str(bases[0]).partition("/")[0]
+        return self.preset(preset).protocol_of(paper)
 
     @cache  # noqa: B019
     def hyperparameters(self, paper: str) -> HyperparameterFile:
@@ -88,11 +88,14 @@ class Experiments(PaperFiles):
             raise UserError("no such file; a paper states its hyperparameters there", file=file, key="trainer",
                             allowed=needed)  # fmt: skip
         content = parse(HyperparameterFile, read_yaml(file), file)
-        presets = [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
-        for name in content.at:
-            if name not in presets:
-                raise UserError("no such preset", file=file, key="at", value=name, allowed=presets)
+        self._check_presets(content.at, file, "at")
         return content
+
+    def _check_presets(self, names: Iterable[str], file: Path, key: str) -> None:
+        presets = [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
+        for name in names:
+            if name not in presets:
+                raise UserError("no such preset", file=file, key=key, value=name, allowed=presets)
 
     @cache  # noqa: B019
     def benchmark_file(self) -> BenchmarkFile:
@@ -110,11 +113,7 @@ class Experiments(PaperFiles):
         return self.folder_of(paper) / "hyperparameters.yaml"
 
     def protocol(self, name: str, asking: Path | None = None) -> dict[str, Benchmark]:
-        """Benchmarks of a protocol with its sampling.
-
-        Args:
-            name: name of the protocol.
-            asking: file of the preset that names it, for messages.
+        """Benchmarks of a protocol with its sampling; `asking` is the file that names it, for messages.
 
         Raises:
             UserError: for an unknown protocol, benchmark or key.
@@ -148,24 +147,17 @@ class Experiments(PaperFiles):
         content = self._about_cells(TableFile, paper, "tables")
         if not self.declaration(paper, "tables"):
             return own.default_tables(self.cells(paper))
-        for table in content.tables:
-            if isinstance(table, TargetTable):
-                self._check_targets(table, self._part(paper, "tables"))
+        file = self._part(paper, "tables")
+        for table in (table for table in content.tables if isinstance(table, TargetTable)):
+            measured = [*self.benchmark_file().sets, *get_args(Role), "all"]
+            self._check_presets(table.at, file, f"table {table.number}, at")
+            for target in (target for targets in (table.targets, *table.at.values()) for target in targets):
+                _, is_accuracy, names = target.quantity.partition("accuracy:")
+                for name in names.split("+") if is_accuracy else ():
+                    if name not in measured:
+                        raise UserError("no such benchmark or role", file=file, value=target.quantity, allowed=measured,
+                                        key=f"table {table.number}, target {target.name}")  # fmt: skip
         return content
-
-    def _check_targets(self, table: TargetTable, file: Path) -> None:
-        presets = [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
-        measured = [*self.benchmark_file().sets, *get_args(Role), "all"]
-        for preset in table.at:
-            if preset not in presets:
-                raise UserError("no such preset", file=file, key=f"table {table.number}, at", value=preset,
-                                allowed=presets)  # fmt: skip
-        for target in (target for targets in (table.targets, *table.at.values()) for target in targets):
-            _, is_accuracy, names = target.quantity.partition("accuracy:")
-            for name in names.split("+") if is_accuracy else ():
-                if name not in measured:
-                    raise UserError("no such benchmark or role", file=file, value=target.quantity,
-                                    key=f"table {table.number}, target {target.name}", allowed=measured)  # fmt: skip
 
     def figures(self, paper: str) -> FigureFile:
         """Parsed `figures.yaml` of a paper.
@@ -395,11 +387,9 @@ class Experiments(PaperFiles):
         preset = self.preset(preset_name)
         if seed < 0:
             raise UserError("a seed must be >= 0", key="seed", value=seed)
-        roles: dict[str, tuple[dict[str, Any], str]] = {
-            "models": (preset.models, cell.model),
-            "data": (preset.data, cell.data),
-        }
-        for key, (known, role) in roles.items():
+        roles: list[tuple[str, dict[str, Any], str]]
+        roles = [("models", preset.models, cell.model), ("data", preset.data, cell.data)]
+        for key, known, role in roles:
             if role not in known:
                 raise UserError(f"the preset has nothing for {cell.id}", file=self._preset(preset_name), key=key,
                                 value=role, allowed=known)  # fmt: skip
@@ -411,37 +401,6 @@ class Experiments(PaperFiles):
             decoding=cell.decoding, engine=preset.engine,
             trainer=resolve.trainer_of(self.trainer_settings(cell, preset)),
         )  # fmt: skip
-        self._check_sizes(cell, run)
-        return run
-
-    def misfit(self, cell_id: str, preset_name: str) -> str:
-        """Reason why a cell has no run at a preset; empty where it has one.
-
-        A variant may have been made for another preset, since all share one file of variants. A preset may be too small
-        for a part of its numbers that a cell asks for. Any other mistake in a cell is an error.
-        """
-        if cell_id.partition("/")[0] != own.OWN:
-            return self._too_small(self.cell(cell_id), self.preset(preset_name))
-        try:
-            self.run(cell_id, 0, preset_name)
-        except UserError as error:
-            return error.message
-        return ""
-
-    def _too_small(self, cell: Cell, preset: Preset) -> str:
-        settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
-        for name in cell.trainer_factors:
-            value = settings[name].value
-            if Trainer.model_fields[name].annotation is int and 0 < value < 1:
-                return f"{name} would be {value:g} at the preset {preset.name}"
-        return ""
-
-    def _check_sizes(self, cell: Cell, run: Run) -> None:
-        """Refuse a run whose schedule or method does not fit its trainer and data.
-
-        Raises:
-            UserError: with the file of the cell.
-        """
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)
@@ -450,3 +409,24 @@ class Experiments(PaperFiles):
         except UserError as error:
             message = f"{cell.id} at preset {run.preset}: {error.message}"
             raise error.told(message=message, file=self.cells_of(cell.paper)) from None
+        return run
+
+    def misfit(self, cell_id: str, preset_name: str) -> str:
+        """Reason why a cell has no run at a preset; empty where it has one.
+
+        A variant may have been made for another preset, since all share one file of variants. A preset may be too small
+        for a part of its numbers that a cell asks for. Any other mistake in a cell is an error.
+        """
+        if cell_id.partition("/")[0] == own.OWN:
+            try:
+                self.run(cell_id, 0, preset_name)
+            except UserError as error:
+                return error.message
+            return ""
+        cell, preset = self.cell(cell_id), self.preset(preset_name)
+        settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
+        for name in cell.trainer_factors:
+            value = settings[name].value
+            if Trainer.model_fields[name].annotation is int and 0 < value < 1:
+                return f"{name} would be {value:g} at the preset {preset.name}"
+        return ""

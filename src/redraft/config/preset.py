@@ -106,7 +106,7 @@ class Preset(Config):
         return seeds
 
     @model_validator(mode="after")
-    def _more_seeds_are_others(self) -> "Preset":
+    def _consistent(self) -> "Preset":
         for paper, grids in self.more_seeds.items():
             try:
                 self.papers([paper])
@@ -114,11 +114,17 @@ class Preset(Config):
                     self._distinct([*self.seeds, *seeds])
             except ValueError as error:
                 raise ValueError(f"more_seeds of {paper}: {error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _known_papers(self) -> "Preset":
         self.papers(self.first)
+        if bool(self.protocol) == bool(self.benchmarks):
+            raise ValueError("either protocol or benchmarks must be given, and not both")
+        if self.protocols and not self.protocol:
+            raise ValueError("protocols are what differs from protocol, which is not given")
+        made_here = [role for role, model in self.models.items() if model.kind != "pretrained"]
+        if self.paper_scale and made_here:
+            raise ValueError(f"paper_scale needs the papers' own models; {', '.join(made_here)} is made here")
+        read = [role for role, model in self.models.items() if not isinstance(model, TinyModel)]
+        if self.blocks > 1 and read:
+            raise ValueError(f"blocks need models that are made here; {', '.join(read)} is the same in all of them")
         return self
 
     def papers(self, asked: list[str]) -> list[str]:
@@ -131,28 +137,6 @@ class Preset(Config):
             if paper not in self.default:
                 raise ValueError(f"the preset has no paper {paper}, only {', '.join(self.default)}")
         return [paper for paper in self.default if paper in asked or not asked]
-
-    @model_validator(mode="after")
-    def _evaluated_once(self) -> "Preset":
-        if bool(self.protocol) == bool(self.benchmarks):
-            raise ValueError("either protocol or benchmarks must be given, and not both")
-        if self.protocols and not self.protocol:
-            raise ValueError("protocols are what differs from protocol, which is not given")
-        return self
-
-    @model_validator(mode="after")
-    def _models_of_the_papers(self) -> "Preset":
-        made_here = [role for role, model in self.models.items() if model.kind != "pretrained"]
-        if self.paper_scale and made_here:
-            raise ValueError(f"paper_scale needs the papers' own models; {', '.join(made_here)} is made here")
-        return self
-
-    @model_validator(mode="after")
-    def _blocks_differ(self) -> "Preset":
-        read = [role for role, model in self.models.items() if not isinstance(model, TinyModel)]
-        if self.blocks > 1 and read:
-            raise ValueError(f"blocks need models that are made here; {', '.join(read)} is the same in all of them")
-        return self
 
 
 def _of_block(data: Data, block: int) -> Data:

@@ -27,13 +27,7 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def parse(model: type[M], content: Any, file: Path | str, context: dict[str, Any] | None = None) -> M:
-    """Validate `content` as `model`.
-
-    Args:
-        model: model of the content.
-        content: parsed YAML.
-        file: file that the content is from, for messages.
-        context: further input of the model's validators.
+    """Validate parsed YAML as a model; `file` is named in messages, `context` goes to the model's validators.
 
     Raises:
         UserError: with the first offending key, its value and what is allowed.
@@ -57,7 +51,7 @@ def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
     schema = model.model_json_schema()
     node: dict = schema
     for part in location[:-1]:
-        node = _resolve(schema, node)
+        node = resolved(schema, node)
         if isinstance(part, int):
             node = node.get("items", {})
         elif part in node.get("properties", {}):
@@ -66,7 +60,7 @@ def _fields_at(model: type[BaseModel], location: tuple) -> str | None:
             node = {"$ref": node["discriminator"]["mapping"][part]}
         else:
             node = mapping_values(node)
-    fields = _resolve(schema, node).get("properties", {}) if isinstance(node, dict) else {}
+    fields = resolved(schema, node).get("properties", {}) if isinstance(node, dict) else {}
     return ", ".join(sorted(fields)) or None
 
 
@@ -76,7 +70,8 @@ def mapping_values(schema: dict) -> dict:
     return values if isinstance(values, dict) else {}
 
 
-def _resolve(schema: dict, node: dict) -> dict:
+def resolved(schema: dict, node: dict) -> dict:
+    """A node of a JSON schema, or what it refers to."""
     return schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
 
 

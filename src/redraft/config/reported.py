@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import Config, refuse_twice
+from redraft.config.base import BEYOND, Config, Quantity, refuse_twice
 from redraft.config.cell import Cell
-from redraft.config.names import BEYOND, Quantity
+from redraft.config.read import resolved
 
 Match = dict[str, str]
 """Key columns to the values that select rows."""
@@ -29,18 +29,20 @@ class KeyColumn(Config):
     @field_validator("of")
     @classmethod
     def _of_a_cell(cls, of: str) -> str:
-        if not _known(of.split(".")):
+        nodes = [schema := _schema_of_cells()]
+        for part in of.split("."):
+            children: list[dict[str, Any]] = []
+            for node in nodes:
+                values = node.get("additionalProperties")
+                if part in node.get("properties", {}):
+                    children.append(node["properties"][part])
+                elif values:
+                    children.append(values if isinstance(values, dict) else {})
+            nodes = [variant for child in children for variant in _variants(schema, child)]
+        if not nodes:
             fields = ", ".join(Cell.model_fields)
             raise ValueError(f"no cell has {of}; allowed are fields of cells ({fields}) and keys in them")
         return of
-
-
-def _known(path: list[str]) -> bool:
-    """True if some cell can have a value at this path, by the schema of cells."""
-    nodes = [schema := _schema_of_cells()]
-    for part in path:
-        nodes = [node for parent in nodes for child in _children(parent, part) for node in _variants(schema, child)]
-    return bool(nodes)
 
 
 @cache
@@ -48,16 +50,9 @@ def _schema_of_cells() -> dict[str, Any]:
     return Cell.model_json_schema()
 
 
-def _children(node: dict[str, Any], part: str) -> list[dict[str, Any]]:
-    if part in node.get("properties", {}):
-        return [node["properties"][part]]
-    values = node.get("additionalProperties")
-    return [values if isinstance(values, dict) else {}] if values else []
-
-
 def _variants(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
     """The models that a schema's node may be, each resolved."""
-    node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+    node = resolved(schema, node)
     options = [*node.get("anyOf", []), *node.get("oneOf", [])]
     return [variant for option in options for variant in _variants(schema, option)] or [node]
 
@@ -172,18 +167,15 @@ class Reported(Config):
             _refuse_unknown("times.baseline", self.times.baseline, self.key)
         if self.speedup:
             _refuse_unknown("speedup.quantity", [self.speedup.quantity], self.quantities)
-        if self.cost:
-            self._check_cost(self.cost)
+        if cost := self.cost:
+            if not self.times or not self.speedup:
+                raise ValueError("cost needs times and speedup")
+            matches: list[Iterable[str]] = [cost.reference, *cost.without_verification, cost.stand_ins]
+            _refuse_unknown("cost", [name for match in matches for name in match], self.key)
+            for field in ("model", "data"):
+                if field not in [column.of for column in self.key.values()]:
+                    raise ValueError(f"cost needs a key column of {field}")
         return self
-
-    def _check_cost(self, cost: CostRules) -> None:
-        if not self.times or not self.speedup:
-            raise ValueError("cost needs times and speedup")
-        matches: list[Iterable[str]] = [cost.reference, *cost.without_verification, cost.stand_ins]
-        _refuse_unknown("cost", [name for match in matches for name in match], self.key)
-        for field in ("model", "data"):
-            if field not in [column.of for column in self.key.values()]:
-                raise ValueError(f"cost needs a key column of {field}")
 
 
 def _refuse_unknown(what: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -6,12 +6,11 @@ one renderer serves them.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from redraft.config.base import Config, InnerPath, Name, refuse_twice
-from redraft.config.names import BEYOND, CellName, Quantity
+from redraft.config.base import BEYOND, CellName, Config, InnerPath, Name, Numbered, Quantity, distinct, refuse_twice
 
 Clock = Literal["hours", "steps"]
 """Hours of training, evaluation and checkpoints left out, or steps done."""
@@ -73,11 +72,10 @@ class Row(Config):
     """Key columns that select the paper's row where they differ from the cell's own."""
 
 
-class AnyTable(Config):
+class AnyTable(Numbered):
     """Fields of every kind of table. A table with a number above 100 is not in the paper."""
 
-    number: int = Field(ge=1, le=199)
-    """The paper's number."""
+    word: ClassVar[str] = "Table"
     title: str
     """Title of the table."""
     mean_row: bool = False
@@ -86,16 +84,6 @@ class AnyTable(Config):
     """Note for readers who compare the values."""
     transcription: int | None = Field(default=None, ge=1, le=BEYOND)
     """Number of the reported table that stands beside this one, if not its own."""
-
-    @property
-    def beyond_paper(self) -> bool:
-        """True if the paper has no such table."""
-        return self.number > BEYOND
-
-    @property
-    def heading(self) -> str:
-        """`Table 3`, or `Extra 1` for the first that is not in the paper."""
-        return f"Extra {self.number - BEYOND}" if self.beyond_paper else f"Table {self.number}"
 
     @property
     def reported_number(self) -> int | None:
@@ -416,16 +404,10 @@ class Headline(Config):
 class TableFile(Config):
     """`experiments/<paper>/tables.yaml`."""
 
-    tables: list[Table] = []
+    tables: Annotated[list[Table], distinct("table", "number")] = []
     """All regenerated tables."""
     headlines: list[Headline] = []
     """What the report says first of this paper."""
-
-    @field_validator("tables")
-    @classmethod
-    def _distinct(cls, tables: list[Table]) -> list[Table]:
-        refuse_twice("table", [table.number for table in tables])
-        return tables
 
     @model_validator(mode="after")
     def _headlines_exist(self) -> "TableFile":

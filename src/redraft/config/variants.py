@@ -36,14 +36,9 @@ grids:
 def keep(
     experiments: Experiments, cell_id: str, settings: Sequence[str], name: str, runs: Sequence[tuple[int, str]]
 ) -> str:
-    """Make a variant of a cell and write it into the file of one's own cells, unless it stands there.
+    """Write a variant of a cell into the file of custom cells, unless it is there; its runs have to make sense.
 
-    Args:
-        experiments: with the cell.
-        cell_id: cell to start from.
-        settings: `key=value`, with a dotted key of `Cell` and a value as YAML has it.
-        name: name of the variant; empty for one that follows from the settings.
-        runs: seeds and presets that it has to make sense at.
+    Settings are `key=value`, with a dotted key of `Cell` and a value as YAML has it.
 
     Returns:
         Id of the variant.
@@ -133,22 +128,16 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
         if any(f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.") for other in seen):
             raise UserError("this setting is given twice", key=SET, value=key)
         seen.append(key)
-        nested: Any = _value(text, setting)
+        try:
+            nested: Any = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError("not valid YAML", key=SET, value=setting) from None
+        if isinstance(nested, str) and re.fullmatch(r"[+-]?[\d.]+[eE][+-]?\d+", nested):  # YAML takes 5e-7 for text
+            nested = float(nested)
         for part in reversed(parts):
             nested = {part: nested}
         changes = merge(changes, nested)
     return changes
-
-
-def _value(text: str, setting: str) -> Any:
-    """Value as YAML has it; numbers such as 5e-7, which YAML takes for text, too."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError("not valid YAML", key=SET, value=setting) from None
-    if isinstance(value, str) and re.fullmatch(r"[+-]?[\d.]+[eE][+-]?\d+", value):
-        return float(value)
-    return value
 
 
 def _words(changes: dict[str, Any], stated: dict[str, Any]) -> list[str]:
@@ -173,7 +162,11 @@ def _text(field: str, value: Any) -> str:
 
 
 def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
-    """Write a cell to the end of a file, unless it stands there."""
+    """Add a grid with the cell to the end of a file, all else as it is, with its comments, unless it has the cell.
+
+    Raises:
+        UserError: if another cell has the name, or the file does not end with its grids.
+    """
     if file.exists():
         there = {each.name: each for each in experiments.cells(own.OWN)}
         if there.get(cell.name) == cell:
@@ -181,18 +174,8 @@ def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
         if cell.name in there:
             raise UserError("a cell of this name has other settings", file=file, key=NAME, value=cell.name,
                             hint="take another name")  # fmt: skip
-    base = experiments.cell(str(cell.base))
-    fragment = own.difference(own.stated(base), own.stated(cell))
+    fragment = own.difference(own.stated(experiments.cell(str(cell.base))), own.stated(cell))
     grid = {"name": GRID, "base": cell.base, "axes": {"variant": {cell.name: fragment}}}
-    write_atomically(file, _with_grid(file, grid))
-
-
-def _with_grid(file: Path, grid: dict[str, Any]) -> str:
-    """Text of a file with a grid at its end, all else as it is, with its comments.
-
-    Raises:
-        UserError: if the file does not end with its grids.
-    """
     before = file.read_text(encoding="utf-8").rstrip() + "\n" if file.exists() else HEADING
     content = read_yaml(file) if file.exists() else {**yaml.safe_load(HEADING), "grids": []}
     wanted = content | {"grids": [*content["grids"], grid]}
@@ -204,7 +187,8 @@ def _with_grid(file: Path, grid: dict[str, Any]) -> str:
             continue
         if found == wanted:
             parse(CellFile, found, file)
-            return text
+            write_atomically(file, text)
+            return
     raise UserError("a grid cannot be added to this file, since it does not end with its grids", file=file, key="grids",
                     hint="make it the last key, a list in lines of its own")  # fmt: skip
 

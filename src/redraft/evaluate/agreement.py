@@ -65,11 +65,7 @@ class Agreement:
 
 
 def agreements(first: Path, second: Path) -> list[Agreement]:
-    """How two evaluations agree on the responses that both have, by benchmark.
-
-    Args:
-        first: folder with generations and their grades.
-        second: another one.
+    """How two folders of generations and grades agree on the responses that both have, by benchmark.
 
     Raises:
         UserError: if a file is missing or damaged, or if both have no benchmark in common, or other prompts or answers.
@@ -80,7 +76,13 @@ def agreements(first: Path, second: Path) -> list[Agreement]:
         raise UserError("these evaluations have no response of the same problem", file=second, key="benchmark",
                         value=", ".join(theirs["benchmark"].unique()),
                         allowed=", ".join(ours["benchmark"].unique()))  # fmt: skip
-    _refuse_other_problems(both, second)
+    for column in ("prompt", "answer"):
+        other = both[both[column] != both[f"{column} of second"]]
+        if len(other):
+            name, problem = other[["benchmark", "problem"]].iloc[0]
+            raise UserError(f"these evaluations have another {column} of the same problem", file=second,
+                            key=f"{name}, problem {problem}", value=repr(other[f"{column} of second"].iloc[0]),
+                            allowed=repr(other[column].iloc[0]))  # fmt: skip
     return [_agreement(str(name), part) for name, part in both.groupby("benchmark", sort=False)]
 
 
@@ -96,16 +98,6 @@ def _read(folder: Path) -> pd.DataFrame:
     if not len(whole) == len(generations) == len(grades):
         raise UserError("these grades are not those of the generations beside them", file=folder / FILES[1])
     return whole.assign(right=whole["outcome"] == Outcome.CORRECT)
-
-
-def _refuse_other_problems(both: pd.DataFrame, file: Path) -> None:
-    for column in ("prompt", "answer"):
-        other = both[both[column] != both[f"{column} of second"]]
-        if len(other):
-            name, problem = other[["benchmark", "problem"]].iloc[0]
-            raise UserError(f"these evaluations have another {column} of the same problem", file=file,
-                            key=f"{name}, problem {problem}", value=repr(other[f"{column} of second"].iloc[0]),
-                            allowed=repr(other[column].iloc[0]))  # fmt: skip
 
 
 def _agreement(name: str, both: pd.DataFrame) -> Agreement:

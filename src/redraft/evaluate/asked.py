@@ -8,12 +8,13 @@ from redraft.config import Evaluation, Experiments, fingerprint
 from redraft.config.data import Benchmark, known_sizes
 from redraft.config.trainer import EngineSettings, InProcessEngine
 from redraft.errors import UserError
-from redraft.evaluate.lighteval import check_lighteval
 from redraft.files import read_json
 from redraft.ops.locking.gpus import available
 
 DEFAULT_PROTOCOL = "spec_rl"
 """Protocol of models that are no run's."""
+LIGHTEVAL = Path(".venv-lighteval/bin/python")
+"""Python of lighteval's own environment."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,19 @@ def plan(asked: Asked, experiments: Experiments, root: Path) -> Planned:
     """
     policy = find_policy(asked.model)
     protocol, origin, known = _protocol(asked, experiments)
-    benchmarks = _chosen(asked, protocol, known)
+    for name in asked.names:
+        if name not in known:
+            raise UserError(f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name,
+                            allowed=known)  # fmt: skip
+    changes = {} if asked.samples is None else {"samples": asked.samples}
+    benchmarks = {name: known[name].model_copy(update=changes) for name in asked.names or known}
     if asked.evaluation.lighteval:
-        check_lighteval(benchmarks)
+        if all(benchmark.grading != "instructions" for benchmark in benchmarks.values()):
+            raise UserError("lighteval grades instructions only, and none of the benchmarks has any", value=True,
+                            key="lighteval", allowed="true only with a benchmark of instructions, such as ifeval"
+                            )  # fmt: skip
+        if not LIGHTEVAL.exists():
+            raise UserError("lighteval's environment is missing", file=LIGHTEVAL, hint="`make lighteval` makes it")
     folder = asked.folder or root / _name(asked, protocol, policy)
     return Planned(asked, protocol, origin, benchmarks, policy, folder)
 
@@ -119,20 +130,6 @@ def _run_of(model: Path) -> dict[str, Any] | None:
             if isinstance(configuration, dict) and {"preset", "paper", "seed"} <= configuration.keys():
                 return configuration
     return None
-
-
-def _chosen(asked: Asked, protocol: str, known: dict[str, Benchmark]) -> dict[str, Benchmark]:
-    """The chosen benchmarks of a protocol, with the number of samples that was asked for.
-
-    Raises:
-        UserError: for an unknown benchmark.
-    """
-    for name in asked.names:
-        if name not in known:
-            raise UserError(f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name,
-                            allowed=known)  # fmt: skip
-    changes = {} if asked.samples is None else {"samples": asked.samples}
-    return {name: known[name].model_copy(update=changes) for name in asked.names or known}
 
 
 def find_policy(model: str) -> Path | str:

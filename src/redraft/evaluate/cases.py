@@ -87,10 +87,6 @@ def cases(run_folder: Path, file: Path) -> None:
 
     The case comes from the latest visit in which its kind occurs. A kind that does not occur is listed with the reason.
 
-    Args:
-        run_folder: folder of a finished run.
-        file: the JSON file to write.
-
     Raises:
         UserError: if rollouts, the manifest or the tokenizer are missing or damaged, or if a prefix differs from its
             draft.
@@ -98,37 +94,18 @@ def cases(run_folder: Path, file: Path) -> None:
     manifest = read_json(run_folder / "manifest.json")
     problems = load_problems(TypeAdapter(Data).validate_python(manifest["configuration"]["data"]))
     rollouts = _Rollouts(run_folder)
-    texts = _Texts(_tokenizer(run_folder), rollouts)
     drafted = rollouts.drafted()
+    absent = f"none of the {len(drafted):,} rollouts with a draft is of this kind"
+    if drafted.empty:
+        absent = "no rollout of this run had a draft"
     found = []
     for kind in KINDS:
-        case = next(_candidates(kind, drafted, rollouts), None)
-        found.append({"kind": kind.name, "title": kind.title} | ({"absent": _why_absent(drafted)} if case is None else {
-            **texts.describe(case), "problem": problems[case["prompt"]].prompt,
-            "answer": problems[case["prompt"]].answer,
-        }))  # fmt: skip
+        case: dict[str, Any] = {"absent": absent}
+        if line := next(rollouts.of_kind(kind, drafted), None):
+            problem = problems[line["prompt"]]
+            case = rollouts.describe(line) | {"problem": problem.prompt, "answer": problem.answer}
+        found.append({"kind": kind.name, "title": kind.title} | case)
     write_json(file, {"run": manifest["run"], "cases": found})
-
-
-def _why_absent(drafted: pd.DataFrame) -> str:
-    if drafted.empty:
-        return "no rollout of this run had a draft"
-    return f"none of the {len(drafted):,} rollouts with a draft is of this kind"
-
-
-def _candidates(kind: Kind, drafted: pd.DataFrame, rollouts: "_Rollouts") -> Iterator[dict[str, Any]]:
-    """Rollouts of one kind; the latest visit comes first, then the best rank."""
-    chosen = drafted[kind.holds(drafted)] if len(drafted) else drafted
-    chosen = chosen.assign(rank=kind.rank(chosen) if len(chosen) else 0.0, latest=-chosen["visit"])
-    for line in chosen.sort_values(["latest", "rank", "step", *KEY]).to_dict("records"):
-        old, new = rollouts.tokens(line["old_step"], line), rollouts.tokens(line["step"], line)
-        prefix = line["prefix_length"]
-        if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
-            raise UserError("the prefix of a rollout is not that of its draft, the rollout of the visit before",
-                            file=rollouts.files[line["step"]], key="prompt, sample",
-                            value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
-        if not kind.differs or not np.array_equal(old, new):
-            yield line
 
 
 class _Rollouts:
@@ -136,10 +113,8 @@ class _Rollouts:
 
     def __init__(self, run_folder: Path) -> None:
         self.files = rollout_files(run_folder)
-        self.read = cache(self._read)
-
-    def _read(self, step: int) -> pd.DataFrame:
-        return read_parquet(self.files[step], COLUMNS).set_index(KEY)
+        self.tokenizer = _tokenizer(run_folder)
+        self.read = cache(lambda step: read_parquet(self.files[step], COLUMNS).set_index(KEY))
 
     def drafted(self) -> pd.DataFrame:
         """One line per rollout with a draft of the last visit; `old_step` and `old_reward` are the draft's."""
@@ -156,17 +131,24 @@ class _Rollouts:
         """A rollout's tokens, or with `column="sampled_at"` the step at which each was sampled; int, (length,)."""
         return np.asarray(self.read(step).loc[(line["prompt"], line["sample"]), column])
 
-
-class _Texts:
-    """Rollouts decoded to text."""
-
-    def __init__(self, tokenizer: Any, rollouts: _Rollouts) -> None:
-        self.tokenizer, self.rollouts = tokenizer, rollouts
+    def of_kind(self, kind: Kind, drafted: pd.DataFrame) -> Iterator[dict[str, Any]]:
+        """Lines of `drafted` of one kind; the latest visit comes first, then the best rank."""
+        chosen = drafted[kind.holds(drafted)] if len(drafted) else drafted
+        chosen = chosen.assign(rank=kind.rank(chosen) if len(chosen) else 0.0, latest=-chosen["visit"])
+        for line in chosen.sort_values(["latest", "rank", "step", *KEY]).to_dict("records"):
+            old, new = self.tokens(line["old_step"], line), self.tokens(line["step"], line)
+            prefix = line["prefix_length"]
+            if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
+                raise UserError("the prefix of a rollout is not that of its draft, the rollout of the visit before",
+                                file=self.files[line["step"]], key="prompt, sample",
+                                value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
+            if not kind.differs or not np.array_equal(old, new):
+                yield line
 
     def describe(self, line: dict[str, Any]) -> dict[str, Any]:
-        """The place of the cut, the kept prefix, the rejected tail and the continuation."""
-        old, new = (self.rollouts.tokens(line[step], line) for step in ("old_step", "step"))
-        sampled_at = self.rollouts.tokens(line["step"], line, "sampled_at")
+        """The index of the cut, and as texts the kept prefix, the rejected tail and the continuation."""
+        old, new = (self.tokens(line[step], line) for step in ("old_step", "step"))
+        sampled_at = self.tokens(line["step"], line, "sampled_at")
         cut = int(line["prefix_length"])
         whole = cut == line["draft_length"]
         return {

@@ -53,27 +53,13 @@ def _sampled(planned: Planned, check: Callable[[], None]) -> None:
         return
     generations.unlink(missing_ok=True)
     generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit, check)
-    content = {"fingerprint": made_from, "asked": _described(planned)}
-    write_json(record, content | _made_by(benchmarks))
-
-
-def _described(planned: Planned) -> dict[str, Any]:
-    """The arguments as JSON values."""
-    asked = planned.asked
-    return {
-        "model": asked.model, "policy": str(planned.policy), "protocol": planned.protocol, "seed": asked.seed,
+    about = {
+        "model": asked.model, "policy": str(policy), "protocol": planned.protocol, "seed": asked.seed,
         "limit": asked.limit, "evaluation": asked.evaluation.model_dump(), "dtype": asked.engine.dtype,
-        "benchmarks": {
-            name: benchmark.model_dump(mode="json") | {"metric": benchmark.metric}
-            for name, benchmark in planned.benchmarks.items()
-        },
+        "benchmarks": {n: b.model_dump(mode="json") | {"metric": b.metric} for n, b in benchmarks.items()},
     }  # fmt: skip
-
-
-def _made_by(benchmarks: dict[str, Benchmark]) -> dict[str, Any]:
-    """Commit, machine and versions, and the data files with their hashes."""
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}
-    return {"git": git_state(), "data": data} | environment()
+    write_json(record, {"fingerprint": made_from, "asked": about, "git": git_state(), "data": data} | environment())
 
 
 def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, Benchmark]:
@@ -104,7 +90,19 @@ FAILURES = {"truncated": "truncated", "no answer": "without_answer", "time-outs"
 
 def table(scores: dict[str, dict[str, Any]]) -> list[list[str]]:
     """The scores as rows of `COLUMNS`."""
-    return [_row(name, score) for name, score in scores.items()]
+    rows = []
+    for name, score in scores.items():
+        k = max((int(key.removeprefix("pass_at_")) for key in score if key.startswith("pass_at_")), default=None)
+        rows.append([
+            name, f"{score['correct']}/{score['total']}", f"{score['correct'] / score['total']:.1%}",
+            f"{score['accuracy_low']:.1%} to {score['accuracy_high']:.1%}",
+            "-" if k in (None, 1) else f"{score[f'pass_at_{k}']:.1%} (k={k})",
+            f"{score['mean_tokens']:,.0f}",
+            f"{score['majority']:.1%}" if score.get("samples", 1) > 1 and "majority" in score else "-",
+            f"{score['tokens_p50']:,.0f}", f"{score['tokens_p90']:,.0f}",
+            *(str(score.get(key, "-")) for key in FAILURES.values()),
+        ])  # fmt: skip
+    return rows
 
 
 def failures(scores: dict[str, dict[str, Any]]) -> str:
@@ -112,19 +110,6 @@ def failures(scores: dict[str, dict[str, Any]]) -> str:
     responses = sum(score["total"] for score in scores.values())
     counts = {column: sum(score.get(key, 0) for score in scores.values()) for column, key in FAILURES.items()}
     return f"of {responses:,} responses: " + ", ".join(f"{count:,} {column}" for column, count in counts.items())
-
-
-def _row(name: str, score: dict[str, Any]) -> list[str]:
-    k = max((int(key.removeprefix("pass_at_")) for key in score if key.startswith("pass_at_")), default=None)
-    return [
-        name, f"{score['correct']}/{score['total']}", f"{score['correct'] / score['total']:.1%}",
-        f"{score['accuracy_low']:.1%} to {score['accuracy_high']:.1%}",
-        "-" if k in (None, 1) else f"{score[f'pass_at_{k}']:.1%} (k={k})",
-        f"{score['mean_tokens']:,.0f}",
-        f"{score['majority']:.1%}" if score.get("samples", 1) > 1 and "majority" in score else "-",
-        f"{score['tokens_p50']:,.0f}", f"{score['tokens_p90']:,.0f}",
-        *(str(score.get(key, "-")) for key in FAILURES.values()),
-    ]  # fmt: skip
 
 
 def notes(scores: dict[str, dict[str, Any]], folder: Path) -> list[str]:
@@ -137,13 +122,9 @@ def notes(scores: dict[str, dict[str, Any]], folder: Path) -> list[str]:
             lines.append(f"{name}: {', '.join(parts)}")
         if score.get("note"):
             lines.append(f"{name}: {score['note']}")
-    return lines + _compared(folder / COMPARISON)
-
-
-def _compared(file: Path) -> list[str]:
-    """IFEval's metrics by both graders; an empty list if lighteval did not grade."""
-    if not file.exists():
-        return []
-    content = read_json(file)
-    metrics = [f"{m['metric']} {m['lm_eval']:.2%} and {m['lighteval']:.2%}" for m in content["metrics"]]
-    return [f"lm-eval and lighteval: {', '.join(metrics)}; {len(content['disagreements'])} verdicts differ"]
+    if (file := folder / COMPARISON).exists():
+        content = read_json(file)
+        metrics = [f"{m['metric']} {m['lm_eval']:.2%} and {m['lighteval']:.2%}" for m in content["metrics"]]
+        both = f"lm-eval and lighteval: {', '.join(metrics)}"
+        lines.append(f"{both}; {len(content['disagreements'])} verdicts differ")
+    return lines

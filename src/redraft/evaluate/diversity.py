@@ -9,25 +9,31 @@ measures count the model's tokens, not words of text; Self-BLEU takes each token
 A sample from all prompts holds hardly two responses to the same one, so its Self-BLEU cannot tell whether a prompt's
 responses have become alike. Self-BLEU and the share of different responses within prompts can, and are not in the
 paper.
+
+ROUGE-1 (Lin, 2004, "ROUGE: a package for automatic evaluation of summaries") compares a response with that of the same
+prompt and sample an epoch earlier. The number of different responses of a prompt over the whole training shows reuse
+as well: a draft that is reused whole adds none.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from sacrebleu.metrics import BLEU
+from scipy import sparse
 
 from redraft.errors import UserError
-from redraft.evaluate.overlap import PreviousEpoch, Trajectories, rouge_1
-from redraft.evaluate.ragged import Ragged
-from redraft.evaluate.rollouts import rollout_files
-from redraft.files import atomic, read_parquet
+from redraft.evaluate.rollouts import Ragged, StepRollouts, read_step, rollout_files
+from redraft.files import atomic
 from redraft.rollout.streams import stream
 
-ROLLOUT_COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at")
+Key = tuple[int, int]
+"""Prompt and sample."""
 SELF_BLEU_SAMPLE = 32
 """Responses of a step that enter Self-BLEU. Its time grows with their square (`benchmarks/diversity.py`)."""
 SELF_BLEU_PROMPTS = 16
@@ -126,46 +132,94 @@ def _mean_bleu(rows: Sequence[np.ndarray]) -> float:
     return min(float(np.mean(scores)) / 100, 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class StepRollouts:
-    """The rollouts of one step, in the order of prompt and sample.
+class Rouge(NamedTuple):
+    """ROUGE-1 of each response: F, precision and recall, each float64, (rows,), 0 to 1."""
 
-    Attributes:
-        step: training step, from 0.
-        epoch: epoch of the step, from 0.
-        prompts: prompt index of each rollout.
-        samples: index of each rollout within its prompt's group.
-        responses: token ids, one row per rollout.
-        ages: steps since each token was sampled, int32, (tokens of all rollouts,).
+    f: np.ndarray
+    precision: np.ndarray
+    recall: np.ndarray
+
+
+def rouge_1(responses: Ragged, earlier: Ragged) -> Rouge:
+    """ROUGE-1 of responses against earlier ones, row by row.
+
+    A token counts as shared as often as it stands in both responses. Lin's ROUGE-1 is the recall, the shared tokens
+    over the tokens of the reference, which is the earlier response. The precision is over the tokens of the response,
+    and F is the harmonic mean of both. The values equal those of the package rouge-score with one exception: for two
+    empty responses this function returns 1, since they are the same, and rouge-score returns 0.
+
+    Args:
+        responses: the rows to score; token ids are at least 0.
+        earlier: the references, as many rows.
     """
+    width = 1 + max(int(r.values.max(initial=0)) for r in (responses, earlier))
+    shared = _counts(responses, width).minimum(_counts(earlier, width)).sum(axis=1).astype(float)
+    precision, recall = (shared / np.maximum(r.lengths, 1) for r in (responses, earlier))
+    total = precision + recall
+    f = np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total > 0)
+    empty = (responses.lengths == 0) & (earlier.lengths == 0)
+    return Rouge(*(np.where(empty, 1.0, values) for values in (f, precision, recall)))
 
-    step: int
-    epoch: int
-    prompts: list[int]
-    samples: list[int]
-    responses: Ragged
-    ages: np.ndarray
+
+def _counts(responses: Ragged, width: int) -> sparse.csr_array:
+    """Count of each token in each row, int32, (rows, width)."""
+    begins = np.concatenate([[0], responses.ends]).astype(np.int32)
+    # `sum_duplicates` sorts the values in place, so they are copied.
+    entries = (np.ones(len(responses.values), dtype=np.int32), responses.values.copy(), begins)
+    counts = sparse.csr_array(entries, shape=(len(responses), width))
+    counts.sum_duplicates()
+    return counts
 
 
-def read_step(step: int, file: Path) -> StepRollouts:
-    """Read a step's saved rollouts and sort them, so that no measure depends on the order in the file.
+class PreviousEpoch:
+    """Responses by prompt and sample of the current epoch and the one before it; older responses are dropped."""
 
-    Raises:
-        UserError: if the file is missing, damaged or empty, or if `sampled_at` does not fit the tokens or the step.
-    """
-    frame = read_parquet(file, ROLLOUT_COLUMNS)
-    if frame.empty:
-        raise UserError("there are no rollouts in this file", file=file)
-    frame = frame.sort_values(["prompt", "sample"], kind="stable")
-    responses, sampled_at = Ragged.of(frame["tokens"]), Ragged.of(frame["sampled_at"])
-    if not np.array_equal(responses.lengths, sampled_at.lengths):
-        raise UserError("a rollout has different numbers of tokens and of sampling steps", file=file, key="sampled_at")
-    ages = step - sampled_at.values
-    if ages.min(initial=0) < 0:
-        raise UserError("a token has a later sampling step than its rollout", file=file, key="sampled_at",
-                        value=int(sampled_at.values.max()), allowed=f"at most {step}")  # fmt: skip
-    prompts, samples = frame["prompt"].tolist(), frame["sample"].tolist()
-    return StepRollouts(step, int(frame["epoch"].iloc[0]), prompts, samples, responses, ages)
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._earlier: dict[Key, np.ndarray] = {}
+        self._current: dict[Key, np.ndarray] = {}
+
+    def exchange(self, epoch: int, keys: Sequence[Key], responses: Ragged) -> list[np.ndarray | None]:
+        """Keep a step's responses and return the responses of the same keys in the epoch before.
+
+        If a key occurs more than once in an epoch, its last response is kept, as in the draft store. All its responses
+        are compared.
+
+        Args:
+            epoch: epoch of the step; never lower than in the call before.
+            keys: prompt and sample of each response.
+            responses: one row per key; views on the rows are kept.
+
+        Returns:
+            The earlier response of each key, or None if there is none.
+        """
+        if epoch != self._epoch:
+            self._earlier = self._current if epoch == self._epoch + 1 else {}
+            self._current, self._epoch = {}, epoch
+        self._current.update(zip(keys, responses.rows(), strict=True))
+        return [self._earlier.get(key) for key in keys]
+
+
+class Trajectories:
+    """Counts of different responses and of rollouts per prompt so far; responses are kept as 64-bit hashes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, set[bytes]] = defaultdict(set)
+        self._rollouts: Counter[int] = Counter()
+
+    def add(self, prompts: Sequence[int], responses: Ragged) -> tuple[float, float]:
+        """Add a step's rollouts.
+
+        Returns:
+            Two means over the step's different prompts: the number of different responses of a prompt so far, with
+            this step's, and that number over the number of the prompt's rollouts so far.
+        """
+        for prompt, row in zip(prompts, responses.rows(), strict=True):
+            self._seen[prompt].add(blake2b(row.tobytes(), digest_size=8).digest())
+        self._rollouts.update(prompts)
+        counts = {prompt: len(self._seen[prompt]) for prompt in prompts}
+        shares = [count / self._rollouts[prompt] for prompt, count in counts.items()]
+        return float(np.mean(list(counts.values()))), float(np.mean(shares))
 
 
 class Measurement:
@@ -176,18 +230,27 @@ class Measurement:
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
         self.previous = PreviousEpoch()
         self.trajectories = Trajectories()
         self.parts: dict[str, Callable[[StepRollouts], dict[str, float]]] = {
             "Distinct-1": lambda rollouts: {"distinct_1": distinct_1(rollouts.responses)},
             "Distinct-2": lambda rollouts: {"distinct_2": distinct_2(rollouts.responses)},
-            "Self-BLEU": self._self_bleu,
-            "within prompts": self._within,
+            "Self-BLEU": lambda rollouts: {
+                "self_bleu": self_bleu(rollouts.responses, stream(seed, "self-bleu", rollouts.step))
+            },
+            "within prompts": lambda rollouts: {
+                "self_bleu_within": self_bleu_within(
+                    rollouts.prompts, rollouts.responses, stream(seed, "self-bleu-within", rollouts.step)
+                ),
+                "distinct_within": distinct_within(rollouts.prompts, rollouts.responses),
+            },
             "ROUGE-1": self._rouge_1,
-            "trajectories": self._trajectories,
+            "trajectories": lambda rollouts: dict(zip(
+                ("distinct_trajectories", "trajectories_share"),
+                self.trajectories.add(rollouts.prompts, rollouts.responses), strict=True,
+            )),
             "token age": _token_ages,
-        }
+        }  # fmt: skip
 
     def line(self, rollouts: StepRollouts) -> dict[str, float]:
         """All measures of a step: one line of the file."""
@@ -195,16 +258,6 @@ class Measurement:
         for part in self.parts.values():
             line |= part(rollouts)
         return line
-
-    def _self_bleu(self, rollouts: StepRollouts) -> dict[str, float]:
-        return {"self_bleu": self_bleu(rollouts.responses, stream(self.seed, "self-bleu", rollouts.step))}
-
-    def _within(self, rollouts: StepRollouts) -> dict[str, float]:
-        drawn = stream(self.seed, "self-bleu-within", rollouts.step)
-        return {
-            "self_bleu_within": self_bleu_within(rollouts.prompts, rollouts.responses, drawn),
-            "distinct_within": distinct_within(rollouts.prompts, rollouts.responses),
-        }
 
     def _rouge_1(self, rollouts: StepRollouts) -> dict[str, float]:
         keys = list(zip(rollouts.prompts, rollouts.samples, strict=True))
@@ -216,10 +269,6 @@ class Measurement:
         means = map(np.mean, rouge_1(*(Ragged.of(side) for side in zip(*pairs, strict=True))))
         return dict(zip(names, map(float, means), strict=True))
 
-    def _trajectories(self, rollouts: StepRollouts) -> dict[str, float]:
-        distinct, share = self.trajectories.add(rollouts.prompts, rollouts.responses)
-        return {"distinct_trajectories": distinct, "trajectories_share": share}
-
 
 def _token_ages(rollouts: StepRollouts) -> dict[str, float]:
     """Mean and largest age; NaN if the step has no tokens."""
@@ -230,11 +279,6 @@ def _token_ages(rollouts: StepRollouts) -> dict[str, float]:
 
 def measure(run_folder: Path, seed: int, file: Path) -> None:
     """Measure every step of a run from its saved rollouts and write one Parquet line per step.
-
-    Args:
-        run_folder: folder of the run.
-        seed: seed of the run.
-        file: the Parquet file to write.
 
     Raises:
         UserError: if the run has no rollouts, one file is damaged, or the file of a step before the last is missing.

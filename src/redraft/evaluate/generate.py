@@ -43,7 +43,12 @@ def generate(
     Raises:
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
-    problems = {name: _problems(name, benchmark, limit) for name, benchmark in benchmarks.items()}
+    problems = {}
+    for name, benchmark in benchmarks.items():
+        known = load_problems(benchmark.data)
+        if lacking := missing(benchmark.data, len(known)):
+            print(f"{name}: {lacking}", file=sys.stderr)
+        problems[name] = known[:limit]
     parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check=check)
     for step, policy in sorted(policies.items()):
         wanted = {
@@ -56,8 +61,14 @@ def generate(
             continue
         prompts = {name: _prompts(name, benchmarks[name], problems[name], policy) for name in wanted}
         if evaluation.harness == "lm-eval":
+            # lm-eval returns whole benchmarks; each is saved when it is complete.
+            from redraft.evaluate.lm_eval import harness
+
             asked = {name: benchmarks[name] for name in wanted}
-            _by_harness(step, policy, asked, seed, settings, evaluation, limit, parts)
+            for frame in harness.sample(policy, asked, seed, evaluation.backend, settings, limit):
+                rows = frame.assign(step=step).to_dict("records")
+                parts.add(*(row for row in rows if tuple(row[key] for key in KEY) not in parts.done))
+                parts.save()
             continue
         longest = max(max(map(len, prompts[name])) + benchmarks[name].max_new_tokens for name in wanted)
         with closing(open_backend(evaluation.backend, policy, settings, longest)) as backend:
@@ -66,13 +77,6 @@ def generate(
                 _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
         del backend  # otherwise its weights stay in memory beside the next policy's
     parts.finish(list(benchmarks))
-
-
-def _problems(name: str, benchmark: Benchmark, limit: int | None) -> list[Problem]:
-    problems = load_problems(benchmark.data)
-    if lacking := missing(benchmark.data, len(problems)):
-        print(f"{name}: {lacking}", file=sys.stderr)
-    return problems[:limit]
 
 
 def identity(
@@ -123,32 +127,16 @@ def _sample(
 ) -> None:  # fmt: skip
     """Sample the missing responses of one benchmark and save them, also those made before an exception."""
 
-    def deliver(*responses: Response) -> None:
-        parts.add(*(_row(step, name, problems[r.problem], r, backend.tokenizer) for r in responses))
+    def row(response: Response) -> dict[str, Any]:
+        problem, text = problems[response.problem], backend.tokenizer.decode(response.tokens, skip_special_tokens=True)
+        return {
+            "step": step, "benchmark": name, "problem": response.problem, "sample": response.sample,
+            "prompt": problem.prompt, "answer": problem.answer, "tokens": response.tokens, "text": text,
+            "finish": response.finish,
+        }  # fmt: skip
 
     parts.begin()
     try:
-        backend.sample(name, requests, benchmark, seed, deliver)
+        backend.sample(name, requests, benchmark, seed, lambda *found: parts.add(*map(row, found)))
     finally:
-        parts.save()
-
-
-def _row(step: int, name: str, problem: Problem, response: Response, tokenizer: Any) -> dict[str, Any]:
-    return {
-        "step": step, "benchmark": name, "problem": response.problem, "sample": response.sample,
-        "prompt": problem.prompt, "answer": problem.answer, "tokens": response.tokens,
-        "text": tokenizer.decode(response.tokens, skip_special_tokens=True), "finish": response.finish,
-    }  # fmt: skip
-
-
-def _by_harness(
-    step: int, policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, settings: EngineSettings,
-    evaluation: Evaluation, limit: int | None, parts: Parts,
-) -> None:  # fmt: skip
-    """Sample through lm-eval, which returns whole benchmarks; each is saved when it is complete."""
-    from redraft.evaluate.lm_eval import harness
-
-    for frame in harness.sample(policy, benchmarks, seed, evaluation.backend, settings, limit):
-        rows = frame.assign(step=step).to_dict("records")
-        parts.add(*(row for row in rows if tuple(row[key] for key in KEY) not in parts.done))
         parts.save()

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from redraft.config.data import Benchmark, known_sizes
 from redraft.errors import UserError
+from redraft.evaluate.metrics import score
 from redraft.evaluate.parts import KEY, read_without_tokens
-from redraft.evaluate.score import score
 from redraft.files import atomic, write_json
 from redraft.provenance import hashes
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
@@ -42,19 +42,18 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
     """Grade a file of generations.
 
     Writes `grades.parquet` beside `scores`, one line per sample. Then writes `scores`, which maps step and benchmark to
-    the numbers of `redraft.evaluate.score`. Last comes `grades.json`, with the hashes of both and of the generations.
-
-    Args:
-        generations: file of `redraft.evaluate.generate`.
-        benchmarks: the sampled benchmarks by name.
-        scores: the JSON file to write.
-        processes: number of workers that grade in parallel.
+    the numbers of `redraft.evaluate.metrics`. Last comes `grades.json`, with the hashes of both and of the generations.
 
     Raises:
         UserError: if the generations are not those that the benchmarks ask for.
     """
     frame = read_generations(generations, benchmarks)
-    notes = _notes(benchmarks)
+    notes = {}
+    if instructed := [name for name, benchmark in benchmarks.items() if benchmark.grading == "instructions"]:
+        from redraft.tasks.sentences import NOTE, sentence_splitter
+
+        # Workers that start later inherit the splitter.
+        notes = dict.fromkeys(instructed, "" if sentence_splitter() == "punkt_tab" else NOTE)
     kinds = frame["benchmark"].map(lambda name: benchmarks[name].grading)
     parts = [GRADERS[str(kind)](part, processes) for kind, part in frame.groupby(kinds)]
     graded = frame.join(pd.concat(parts)).assign(truncated=frame["finish"] == "length")
@@ -70,16 +69,6 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
     write_json(scores.with_name("grades.json"), {
         "sha256": hashes(scores.with_name("grades.parquet"), scores), "made_from": hashes(generations),
     })  # fmt: skip
-
-
-def _notes(benchmarks: dict[str, Benchmark]) -> dict[str, str]:
-    """Notes on the sentence splitter, by benchmark of instructions; workers that start later inherit the splitter."""
-    names = [name for name, benchmark in benchmarks.items() if benchmark.grading == "instructions"]
-    if not names:
-        return {}
-    from redraft.tasks.sentences import NOTE, sentence_splitter
-
-    return dict.fromkeys(names, "" if sentence_splitter() == "punkt_tab" else NOTE)
 
 
 def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFrame:
@@ -136,10 +125,6 @@ def _lost(item: object, error: Exception) -> Outcome:
     return Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
 
 
-def _grade_choices(part: pd.DataFrame, processes: int) -> pd.DataFrame:
-    return _verdicts(part, [grade_choice(t, a) for t, a in zip(part["text"], part["answer"], strict=True)])
-
-
 def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
     columns = {"outcome": [str(v.outcome) for v in verdicts], "extracted": [v.extracted for v in verdicts]}
     return pd.DataFrame(columns | dict.fromkeys(VERDICTS), index=part.index)
@@ -168,7 +153,9 @@ def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instruct
 
 GRADERS: dict[str, Callable[[pd.DataFrame, int], pd.DataFrame]] = {
     "math": _grade_math,
-    "choice": _grade_choices,
+    "choice": lambda part, _: _verdicts(
+        part, [grade_choice(text, answer) for text, answer in zip(part["text"], part["answer"], strict=True)]
+    ),
     "instructions": _grade_instructions,
 }
 """Graders by a benchmark's `grading`. Each maps generations and a number of processes to the columns outcome,

@@ -1,11 +1,64 @@
-"""Metrics of one policy on one benchmark, computed from the right samples of each problem; all are shares, 0 to 1."""
+"""Scores of graded samples: one flat dictionary of numbers per policy and benchmark.
+
+Counts refer to samples, k of `total`; the accuracy is `correct` over `total`. Shares lie between 0 and 1.
+docs/grading.md explains every key.
+"""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.special import ndtri, stdtrit
 
+from redraft.config.data import Benchmark
+from redraft.tasks.answers import Outcome
+from redraft.tasks.problems import missing
+
 Z = float(ndtri(0.975))
+PERCENTILES = (50, 90, 99)
+FAILED = {"empty": Outcome.EMPTY, "timeouts": Outcome.TIMEOUT, "errors": Outcome.ERROR}
+
+
+def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[str, Any]:
+    """Scores of one policy on one benchmark. A key without a meaning for the benchmark is left out.
+
+    Args:
+        graded: one line per sample, in the order of problem and sample, with the columns outcome, extracted, length,
+            truncated, seconds, strict and loose.
+        benchmark: the sampled benchmark.
+        note: the grader's note; empty if there is none.
+    """
+    right = _by_problem(graded["outcome"] == Outcome.CORRECT, benchmark)
+    count = right.sum(axis=1)
+    low, high = interval(count, benchmark.samples)
+    notes = [text for text in (missing(benchmark.data, len(right)), note) if text]
+    lengths = graded["length"].to_numpy()
+    scores = {
+        "correct": int(count.sum()), "total": len(graded), "problems": len(right), "samples": benchmark.samples,
+        "accuracy_low": low, "accuracy_high": high,
+        **{f"pass_at_{k}": pass_at(count, benchmark.samples, k) for k in ks(benchmark.samples)},
+    }  # fmt: skip
+    if benchmark.grading == "instructions":
+        # IFEval's four accuracies (Zhou et al., 2023, arXiv 2311.07911, Section 3), as counts
+        scores |= {f"prompt_{level}": int(graded[level].map(all).sum()) for level in ("strict", "loose")}
+        scores["instructions"] = int(graded["strict"].map(len).sum())
+        scores |= {f"instructions_{level}": int(graded[level].map(sum).sum()) for level in ("strict", "loose")}
+    else:
+        scores["majority"] = majority(right, _by_problem(graded["extracted"], benchmark))
+        scores["without_answer"] = int(graded["outcome"].isin([Outcome.NO_ANSWER, Outcome.EMPTY]).sum())
+    return scores | {
+        "mean_tokens": float(lengths.mean()),
+        **{f"tokens_p{p}": float(np.percentile(lengths, p)) for p in PERCENTILES},
+        "truncated": int(graded["truncated"].sum()),
+        **{key: int((graded["outcome"] == outcome).sum()) for key, outcome in FAILED.items()},
+        "seconds": float(graded["seconds"].sum()), "role": benchmark.role,
+        **({"note": "; ".join(notes)} if notes else {}),
+    }  # fmt: skip
+
+
+def _by_problem(values: pd.Series, benchmark: Benchmark) -> np.ndarray:
+    return values.to_numpy().reshape(-1, benchmark.samples)
 
 
 def pass_at(correct: np.ndarray, samples: int, k: int) -> float:
@@ -46,15 +99,13 @@ def majority(correct: np.ndarray, extracted: np.ndarray) -> float:
         correct: verdicts, bool, (problems, samples).
         extracted: texts that were compared with the answer, str, (problems, samples); empty without an answer.
     """
-    return float(np.mean([_vote(right, texts) for right, texts in zip(correct, extracted, strict=True)]))
-
-
-def _vote(correct: np.ndarray, extracted: np.ndarray) -> float:
-    wrong = Counter(text for text, right in zip(extracted, correct, strict=True) if text and not right)
-    right, most = int(np.sum(correct)), max(wrong.values(), default=0)
-    if right != most:
-        return float(right > most)
-    return 1 / (1 + sum(count == most for count in wrong.values())) if right else 0.0
+    votes = []
+    for of_problem, texts in zip(correct, extracted, strict=True):
+        wrong = Counter(text for text, is_right in zip(texts, of_problem, strict=True) if text and not is_right)
+        right, most = int(np.sum(of_problem)), max(wrong.values(), default=0)
+        tied = 1 / (1 + sum(count == most for count in wrong.values())) if right else 0.0
+        votes.append(tied if right == most else float(right > most))
+    return float(np.mean(votes))
 
 
 def interval(correct: np.ndarray, samples: int) -> tuple[float, float]:

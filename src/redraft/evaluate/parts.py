@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from redraft.errors import UserError
-from redraft.files import atomic, read_parquet
+from redraft.files import atomic, errors_of_reading, read_parquet
 
 SCHEMA = pa.schema({
     "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "prompt": pa.string(),
@@ -45,7 +45,13 @@ class Parts:
     ) -> None:
         self.file, self.every, self.check = file, every, check
         self.folder = file.with_name(f"{file.name}.parts") / identity
-        self.done = {key for path in self._paths() for key in _keys(path)}
+        self.done: set[tuple[Any, ...]] = set()
+        for path in self._paths():
+            try:
+                self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
+            except UserError as error:
+                print(f"a part of the generations is damaged, so its samples are made again: {error}", file=sys.stderr)
+                path.unlink()
         self._rows: list[dict[str, Any]] = []
         self._began = time.perf_counter()
 
@@ -58,11 +64,7 @@ class Parts:
         self._began = time.perf_counter()
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Add finished samples that came together.
-
-        Args:
-            rows: values of the columns of `SCHEMA`; `seconds` is optional.
-        """
+        """Add finished samples that came together: values of the columns of `SCHEMA`; `seconds` is optional."""
         self._rows += rows
         if time.perf_counter() - self._began >= self.every:
             self.save()
@@ -87,9 +89,6 @@ class Parts:
         At any time, memory holds one policy's samples of one benchmark. A hard link to the file replaces the parts:
         Snakemake removes the output of a killed workflow when it starts again, since it cannot know that the file is
         whole, and the link keeps the samples.
-
-        Args:
-            benchmarks: names, in the order in which they are written.
         """
         self.save()
         self.check()
@@ -99,29 +98,15 @@ class Parts:
             for step, name in order:
                 chosen = parts.to_table(filter=(ds.field("step") == step) & (ds.field("benchmark") == name))
                 writer.write_table(chosen.sort_by([("problem", "ascending"), ("sample", "ascending")]))
-        self._keep_whole()
-
-    def _keep_whole(self) -> None:
-        """Replace the parts by a link to the whole file, and remove complete generations of other fingerprints."""
         whole = self.folder / WHOLE
         whole.unlink(missing_ok=True)
         with suppress(OSError):  # without hard links the parts stay
             whole.hardlink_to(self.file)
             for part in self.folder.glob("[0-9]*.parquet"):
                 part.unlink()
-        for other in self.folder.parent.glob(f"*/{WHOLE}"):
+        for other in self.folder.parent.glob(f"*/{WHOLE}"):  # complete generations of other fingerprints
             if other.parent != self.folder:
                 shutil.rmtree(other.parent)
-
-
-def _keys(path: Path) -> list[tuple[Any, ...]]:
-    """Keys of the samples in a part; a damaged part is removed, so that its samples are made again."""
-    try:
-        return list(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
-    except UserError as error:
-        print(f"a part of the generations is damaged, so its samples are made again: {error}", file=sys.stderr)
-        path.unlink()
-        return []
 
 
 def read_without_tokens(file: Path) -> pd.DataFrame:
@@ -131,7 +116,7 @@ def read_without_tokens(file: Path) -> pd.DataFrame:
         UserError: if the file is missing, damaged or lacks a column.
     """
     names = [name for name in SCHEMA.names if name != "tokens"]
-    try:
+    with errors_of_reading(file, OSError, pa.ArrowInvalid):
         source = pq.ParquetFile(file)
         if lacking := [name for name in SCHEMA.names if name not in source.schema_arrow.names]:
             raise UserError("this file lacks a column", file=file, key=lacking[0], allowed=", ".join(SCHEMA.names))
@@ -140,8 +125,4 @@ def read_without_tokens(file: Path) -> pd.DataFrame:
             pa.compute.list_value_length(batch.column("tokens"))
             for batch in source.iter_batches(batch_size=1024, columns=["tokens"])
         ]
-    except FileNotFoundError:
-        raise UserError("this file is missing", file=file) from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"this file is damaged ({str(error).splitlines()[0]})", file=file) from None
     return frame.assign(length=pa.chunked_array(lengths, pa.int32()).to_pandas() if lengths else pd.Series(dtype=int))

@@ -1,8 +1,20 @@
-"""Files of a run's saved rollouts, one per step (`redraft.train.run_folder` writes them)."""
+"""A run's saved rollouts (`redraft.train.run_folder` writes them): their files, and the rollouts of a step.
 
+Responses of different lengths are kept as two arrays, so that measures of millions of tokens need no Python loop.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from redraft.errors import UserError
+from redraft.files import read_parquet
+
+COLUMNS = ("epoch", "prompt", "sample", "tokens", "sampled_at")
+
+Tokens = Sequence[int] | np.ndarray
 
 
 def rollout_files(run_folder: Path) -> dict[int, Path]:
@@ -16,3 +28,77 @@ def rollout_files(run_folder: Path) -> dict[int, Path]:
     if not files:
         raise UserError("there are no saved rollouts in this folder", file=folder)
     return dict(sorted(files.items()))
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of different lengths, stored one after the other.
+
+    Attributes:
+        values: tokens of all rows, int32, (sum of lengths,).
+        lengths: number of tokens of each row, int64, (rows,).
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Iterable[Tokens]) -> "Ragged":
+        """Build from one sequence of tokens per row."""
+        arrays = [np.asarray(row, dtype=np.int32) for row in rows]
+        lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+        return cls(np.concatenate([np.zeros(0, dtype=np.int32), *arrays]), lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """End of each row in `values`, exclusive, int64, (rows,)."""
+        return np.cumsum(self.lengths)
+
+    def rows(self) -> list[np.ndarray]:
+        """The rows, as views on `values`."""
+        return np.split(self.values, self.ends[:-1]) if len(self) else []
+
+
+@dataclass(frozen=True, eq=False)
+class StepRollouts:
+    """The rollouts of one step, in the order of prompt and sample.
+
+    Attributes:
+        step: training step, from 0.
+        epoch: epoch of the step, from 0.
+        prompts: prompt index of each rollout.
+        samples: index of each rollout within its prompt's group.
+        responses: token ids, one row per rollout.
+        ages: steps since each token was sampled, int32, (tokens of all rollouts,).
+    """
+
+    step: int
+    epoch: int
+    prompts: list[int]
+    samples: list[int]
+    responses: Ragged
+    ages: np.ndarray
+
+
+def read_step(step: int, file: Path) -> StepRollouts:
+    """Read a step's saved rollouts and sort them, so that no measure depends on the order in the file.
+
+    Raises:
+        UserError: if the file is missing, damaged or empty, or if `sampled_at` does not fit the tokens or the step.
+    """
+    frame = read_parquet(file, COLUMNS)
+    if frame.empty:
+        raise UserError("there are no rollouts in this file", file=file)
+    frame = frame.sort_values(["prompt", "sample"], kind="stable")
+    responses, sampled_at = Ragged.of(frame["tokens"]), Ragged.of(frame["sampled_at"])
+    if not np.array_equal(responses.lengths, sampled_at.lengths):
+        raise UserError("a rollout has different numbers of tokens and of sampling steps", file=file, key="sampled_at")
+    ages = step - sampled_at.values
+    if ages.min(initial=0) < 0:
+        raise UserError("a token has a later sampling step than its rollout", file=file, key="sampled_at",
+                        value=int(sampled_at.values.max()), allowed=f"at most {step}")  # fmt: skip
+    prompts, samples = frame["prompt"].tolist(), frame["sample"].tolist()
+    return StepRollouts(step, int(frame["epoch"].iloc[0]), prompts, samples, responses, ages)

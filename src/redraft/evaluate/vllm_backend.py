@@ -32,7 +32,12 @@ class VLLMBackend:
         self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
     ) -> None:
         """Sample every request; each has its own seed, from the random stream `evaluate/<name>/vllm`."""
-        engine = self._ready(max(len(request.prompt) for request in requests) + sampling.max_new_tokens)
+        length = max(len(request.prompt) for request in requests) + sampling.max_new_tokens
+        if self._engine is None or length > self.length:  # an engine for shorter sequences is replaced
+            self.close()
+            self.length = max(length, self.length)
+            self._engine = LocalVLLM(self.policy, self.length, self.settings.max_rows, **self._site())
+        engine = self._engine
 
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             draw = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
@@ -52,14 +57,6 @@ class VLLMBackend:
             await asyncio.gather(*(one(request, turn) for request in requests))
 
         engine.run(everything())
-
-    def _ready(self, length: int) -> LocalVLLM:
-        """An engine for sequences of `length` tokens; one for shorter sequences is replaced."""
-        if self._engine is None or length > self.length:
-            self.close()
-            self.length = max(length, self.length)
-            self._engine = LocalVLLM(self.policy, self.length, self.settings.max_rows, **self._site())
-        return self._engine
 
     def _site(self) -> dict[str, Any]:
         """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` apply, but for the precision."""

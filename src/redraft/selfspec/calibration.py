@@ -109,11 +109,8 @@ def _section(content: Any, section: str, file: Path) -> dict[str, Any]:
 
 def _number(content: Any, section: str, key: str, file: Path, *, zero: bool = False) -> float:
     value = _section(content, section, file).get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _sensible(value, zero):
+    lowest = 0.0 if zero else math.ulp(0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
         raise UserError("this calibration lacks a number", file=file, key=f"{section}.{key}", value=value,
                         allowed="0 or more" if zero else "more than 0")  # fmt: skip
     return float(value)
-
-
-def _sensible(value: float, zero: bool) -> bool:
-    return math.isfinite(value) and (value >= 0 if zero else value > 0)

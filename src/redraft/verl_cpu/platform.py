@@ -3,7 +3,7 @@
 import contextlib
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,32 +14,22 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 ANY_NAME = importlib.metadata.DistributionFinder.Context()
 
 
-class _Event:
-    """An event in a stream. On a CPU it does nothing, since work is done when its call returns."""
-
-    def __init__(self, **_: Any) -> None: ...
-
-    def record(self, *_: Any) -> None:
-        """Do nothing."""
-
-    def synchronize(self) -> None:
-        """Do nothing: work is done when its call returns."""
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: there is one device, and no cache, profiler or CUDA runtime; work is done when its call returns."""
 
 
-def _device_module() -> Any:
-    """A stand-in for `torch.cuda` with the functions that verl calls."""
-    stream = SimpleNamespace(synchronize=lambda: None, wait_stream=lambda _: None)
-    return SimpleNamespace(
-        is_available=lambda: True, device_count=lambda: 1, current_device=lambda: "cpu", set_device=lambda _: None,
-        get_device_name=lambda *_: "cpu", synchronize=lambda *_: None, empty_cache=lambda: None,
-        ipc_collect=lambda: None, memory_allocated=lambda *_: 0, memory_reserved=lambda *_: 0,
-        max_memory_allocated=lambda *_: 0, max_memory_reserved=lambda *_: 0, mem_get_info=lambda *_: (0, 0),
-        reset_peak_memory_stats=lambda *_: None, set_per_process_memory_fraction=lambda *_: None,
-        manual_seed=torch.manual_seed, manual_seed_all=torch.manual_seed,
-        get_rng_state=lambda *_: torch.get_rng_state(),
-        set_rng_state=lambda state, *_: torch.set_rng_state(state), current_stream=lambda *_: stream,
-        Stream=lambda *_: stream, stream=lambda _: contextlib.nullcontext(), Event=_Event,
-    )  # fmt: skip
+_stream = SimpleNamespace(synchronize=_nothing, wait_stream=_nothing)
+_torch_cuda = SimpleNamespace(
+    is_available=lambda: True, device_count=lambda: 1, current_device=lambda: "cpu", set_device=_nothing,
+    get_device_name=lambda *_: "cpu", synchronize=_nothing, empty_cache=_nothing, ipc_collect=_nothing,
+    memory_allocated=lambda *_: 0, memory_reserved=lambda *_: 0, max_memory_allocated=lambda *_: 0,
+    max_memory_reserved=lambda *_: 0, mem_get_info=lambda *_: (0, 0), reset_peak_memory_stats=_nothing,
+    set_per_process_memory_fraction=_nothing, manual_seed=torch.manual_seed, manual_seed_all=torch.manual_seed,
+    get_rng_state=lambda *_: torch.get_rng_state(), set_rng_state=lambda state, *_: torch.set_rng_state(state),
+    current_stream=lambda *_: _stream, Stream=lambda *_: _stream, stream=lambda _: contextlib.nullcontext(),
+    Event=lambda **_: SimpleNamespace(record=_nothing, synchronize=_nothing),
+)  # fmt: skip
+"""In place of `torch.cuda`: the functions that verl calls."""
 
 
 @PlatformRegistry.register(platform="cpu")
@@ -48,7 +38,10 @@ class PlatformCPU(PlatformBase):
 
     device_name = "cpu"
     vendor_name = "cpu"
-    device_module = _device_module()
+    device_module = _torch_cuda
+
+    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = profiler_stop = cudart = _nothing
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
 
     def is_available(self) -> bool:
         """True: a CPU is always available."""
@@ -65,26 +58,6 @@ class PlatformCPU(PlatformBase):
     def device_count(self) -> int:
         """The number of devices, 1."""
         return 1
-
-    def set_device(self, device_index: int) -> None:
-        """Do nothing: there is one device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Do nothing: work is done when its call returns."""
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed the CPU's generator."""
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed the CPU's generator."""
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """Do nothing: there is no CUDA allocator."""
-
-    def empty_cache(self) -> None:
-        """Do nothing: there is no CUDA cache."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """No compute capability: a CPU has none."""
@@ -103,12 +76,6 @@ class PlatformCPU(PlatformBase):
         """Do nothing: there is no profiler."""
         yield
 
-    def profiler_start(self) -> None:
-        """Do nothing: there is no profiler."""
-
-    def profiler_stop(self) -> None:
-        """Do nothing: there is no profiler."""
-
     def ray_resource_name(self) -> str:
         """The resource that verl's workers request from Ray."""
         return "GPU"
@@ -120,10 +87,6 @@ class PlatformCPU(PlatformBase):
     def is_ipc_supported(self) -> bool:
         """False: weights are passed through shared memory instead."""
         return False
-
-    def cudart(self) -> Any:
-        """None: there is no CUDA runtime."""
-        return None
 
 
 class _CpuBuild(importlib.metadata.PathDistribution):
@@ -147,13 +110,12 @@ class _AlsoNamedVllm(importlib.metadata.DistributionFinder):
         """None: this finder finds no modules."""
 
 
-def _without_repetition(initialise: Callable[..., Any]) -> Callable[..., Any]:
+_initialise = torch.distributed.init_process_group
+
+
+def _init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
     """Name the backend once: verl names one for `cpu` and one for the device, and PyTorch refuses `cpu` twice."""
-
-    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        return initialise("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
-
-    return init_process_group
+    return _initialise("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
 
 
 def _value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
@@ -166,14 +128,10 @@ def _value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_rem
     )  # fmt: skip
 
 
-def _replace() -> None:
-    sys.meta_path.append(_AlsoNamedVllm())
-    import verl.utils.model
+sys.meta_path.append(_AlsoNamedVllm())
+import verl.utils.model  # noqa: E402 - needs the finder
 
-    torch.distributed.init_process_group = _without_repetition(torch.distributed.init_process_group)
-    # FSDP keeps the reference policy in pinned memory, which speeds copies to an accelerator and needs one.
-    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
-    verl.utils.model.load_valuehead_model = _value_model
-
-
-_replace()
+torch.distributed.init_process_group = _init_process_group
+# FSDP keeps the reference policy in pinned memory, which speeds copies to an accelerator and needs one.
+torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
+verl.utils.model.load_valuehead_model = _value_model

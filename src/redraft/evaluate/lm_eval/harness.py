@@ -88,18 +88,22 @@ def _each(
     """Yield the name, generations and lm-eval's metrics of each benchmark when it is done."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
-            task = ConfigurableTask(config=_config(name, benchmark, kind, graded))
-            results, seconds = _run(model, task, _templated(model, benchmark), seed, limit)
+            config = task_config(name, benchmark)
+            config["generation_kwargs"] |= stock.GENERATION.get(kind, {})
+            if not graded:
+                config |= {"process_results": scoring.ungraded, "metric_list": scoring.UNGRADED}
+            task = ConfigurableTask(config=config)
+            # The model `redraft` applies the chat template itself.
+            templated = not isinstance(model, RedraftModel) and benchmark.chat != "never"
+            templated = templated and bool(getattr(model.tokenizer, "chat_template", None))
+            results, seconds = _run(model, task, templated, seed, limit)
             rows = _rows(model, task.config.task, results["samples"][task.config.task], benchmark)
-            frame = pd.DataFrame(rows).assign(seconds=seconds / len(rows))
-            yield name, frame, _aggregated(results["results"][task.config.task])
-
-
-def _config(name: str, benchmark: Benchmark, kind: str, graded: bool) -> dict[str, Any]:
-    """The benchmark's task, with generation settings that only this kind of model accepts."""
-    config = task_config(name, benchmark)
-    ungraded = {} if graded else {"process_results": scoring.ungraded, "metric_list": scoring.UNGRADED}
-    return config | ungraded | {"generation_kwargs": config["generation_kwargs"] | stock.GENERATION.get(kind, {})}
+            metrics = {
+                metric.partition(",")[0]: float(value)
+                for metric, value in results["results"][task.config.task].items()
+                if "," in metric and not metric.partition(",")[0].endswith("_stderr")
+            }
+            yield name, pd.DataFrame(rows).assign(seconds=seconds / len(rows)), metrics
 
 
 @contextmanager
@@ -127,38 +131,22 @@ def _opened(
         with closing(open_backend(kind, policy, settings)) as backend:
             yield RedraftModel(backend, seed)
         return
-    length = _longest(policy, benchmarks, limit)
-    model = stock.OPEN[kind](policy, length, seed, settings)
-    try:
-        _check_room(model, length, policy)
-        yield model
-    finally:
-        stock.close(model)
-
-
-def _check_room(model: Any, length: int, policy: Path | str) -> None:
-    """Refuse sequences that are too long; lm-eval would cut their prompts, and no result would show it."""
-    if length > model.max_length:
-        raise UserError("the longest prompt with its response is longer than the model allows", file=policy,
-                        key="max_new_tokens", value=length, allowed=f"{model.max_length} tokens in all")  # fmt: skip
-
-
-def _longest(policy: Path | str, benchmarks: dict[str, Benchmark], limit: int | None) -> int:
-    """Number of tokens of the longest prompt plus its benchmark's longest response."""
     tokenizer = models.load_tokenizer(policy)
-    lengths = [
+    length = max(
         len(prompt) + benchmark.max_new_tokens
         for benchmark in benchmarks.values()
         for prompt in encode(tokenizer, [p.prompt for p in load_problems(benchmark.data)[:limit]], benchmark.chat)
-    ]
-    return max(lengths)
-
-
-def _templated(model: LM, benchmark: Benchmark) -> bool:
-    """True if lm-eval is to apply the chat template; the model `redraft` applies it itself."""
-    if isinstance(model, RedraftModel):
-        return False
-    return benchmark.chat != "never" and bool(getattr(model.tokenizer, "chat_template", None))
+    )
+    model = stock.OPEN[kind](policy, length, seed, settings)
+    try:
+        if length > model.max_length:  # lm-eval would cut the prompts, and no result would show it
+            raise UserError(
+                "the longest prompt with its response is longer than the model allows",
+                file=policy, key="max_new_tokens", value=length, allowed=f"{model.max_length} tokens in all",
+            )  # fmt: skip
+        yield model
+    finally:
+        stock.close(model)
 
 
 @dataclass
@@ -206,28 +194,15 @@ def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchm
         ((*texts,),) = entry["resps"]
         document = entry["doc"]
         for i, text in enumerate(texts):
-            tokens, finish = _response(model, (task, document["problem"], i), text, benchmark.max_new_tokens)
+            if isinstance(model, RedraftModel):
+                response = model.responses[task, document["problem"], i]
+                tokens, finish = response.tokens, response.finish
+            else:
+                tokens = np.asarray(model.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+                finish = "length" if len(tokens) >= benchmark.max_new_tokens else "stop"
             rows.append({
                 "benchmark": document["benchmark"], "problem": document["problem"], "sample": i,
                 "prompt": document["prompt"], "answer": document["answer"], "tokens": tokens, "text": text,
                 "finish": finish,
             })  # fmt: skip
     return rows
-
-
-def _response(model: LM, place: tuple[str, int, int], text: str, limit: int) -> tuple[np.ndarray, str]:
-    """Tokens, int32, and `stop` or `length`: as sampled for the model `redraft`, else derived from the text."""
-    if isinstance(model, RedraftModel):
-        response = model.responses[place]
-        return response.tokens, response.finish
-    tokens = np.asarray(model.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
-    return tokens, "length" if len(tokens) >= limit else "stop"
-
-
-def _aggregated(results: dict[str, Any]) -> dict[str, float]:
-    """lm-eval's metrics by name, without the filters' names and without standard errors."""
-    return {
-        metric.partition(",")[0]: float(value)
-        for metric, value in results.items()
-        if "," in metric and not metric.partition(",")[0].endswith("_stderr")
-    }

@@ -62,14 +62,12 @@ class RedraftModel(LM):
         """
         settings = dict(arg_dict)
         if "pretrained" not in settings:
-            raise UserError(
-                "the policy to sample is missing", key="model_args", allowed="pretrained=<folder or hub id>"
-            )
+            raise UserError("the policy to sample is missing", key="model_args",
+                            allowed="pretrained=<folder or hub id>")  # fmt: skip
         policy, seed = str(settings.pop("pretrained")), int(settings.pop("seed", 0))
         kind = settings.pop("backend", "torch")
-        if (additional_config or {}).get(
-            "device"
-        ) == "cpu":  # any other value is lm-eval's default, cuda:0, also without a GPU
+        # Any other device is lm-eval's default, cuda:0, also without a GPU.
+        if (additional_config or {}).get("device") == "cpu":
             settings.setdefault("device", "cpu")
         engine = parse(EngineSettings, settings, "--model_args")
         return cls(open_backend(kind, Path(policy) if Path(policy).exists() else policy, engine), seed)
@@ -84,47 +82,29 @@ class RedraftModel(LM):
         by_task: dict[str, list[int]] = defaultdict(list)
         for i, (task, _, _) in enumerate(places):
             by_task[task].append(i)
-        for task, members in by_task.items():
-            self._sample(task, [requests[i] for i in members], [places[i] for i in members])
+        for task, members in by_task.items():  # whose requests all have the same settings
+            document, (_, settings) = requests[members[0]].doc, requests[members[0]].args
+            prompts = encode(self.tokenizer, [requests[i].args[0] for i in members], document.get("chat", "auto"))
+
+            def deliver(*responses: Response, task: str = task) -> None:
+                self.responses |= {(task, response.problem, response.sample): response for response in responses}
+
+            asked = [Request(*places[i][1:], prompt) for i, prompt in zip(members, prompts, strict=True)]
+            name = document.get("benchmark", task)
+            self.backend.sample(name, asked, sampling(settings), self.seed, deliver)
         return [self.tokenizer.decode(self.responses[place].tokens, skip_special_tokens=True) for place in places]
 
-    def _sample(self, task: str, requests: list[Instance], places: list[Place]) -> None:
-        """Sample the requests of one task, which all have the same settings."""
-        document, (_, settings) = requests[0].doc, requests[0].args
-        prompts = encode(self.tokenizer, [r.args[0] for r in requests], document.get("chat", "auto"))
-
-        def deliver(*responses: Response) -> None:
-            self.responses |= {(task, response.problem, response.sample): response for response in responses}
-
-        self.backend.sample(
-            document.get("benchmark", task),
-            [Request(problem, s, prompt) for (_, problem, s), prompt in zip(places, prompts, strict=True)],
-            sampling(settings), self.seed, deliver,
-        )  # fmt: skip
-
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Refuse: the backend applies the chat template itself, as without lm-eval.
-
-        Raises:
-            UserError: always.
-        """
+        """Always raise a UserError: the backend applies the chat template itself, as without lm-eval."""
         raise UserError("the model `redraft` applies the chat template itself", key="apply_chat_template",
                         value=True, allowed="no --apply_chat_template")  # fmt: skip
 
     def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
-        """Refuse: this model only samples.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Always raise a NotImplementedError: this model only samples."""
         raise NotImplementedError("the model `redraft` samples and scores no given answers; use lm-eval's hf or vllm")
 
     def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
-        """Refuse: this model only samples.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Always raise a NotImplementedError: this model only samples."""
         raise NotImplementedError("the model `redraft` samples and scores no given text; use lm-eval's hf or vllm")
 
 

@@ -62,25 +62,22 @@ def score_instructions(document: Document, results: Sequence[Sequence[str]]) -> 
 
     Prompt-level metrics are the share of its samples. Instruction-level metrics list the verdicts of all its samples.
     """
+    from redraft.tasks.instructions import CheckerError, Instructions, grade_instructions, instructions_of
+
     (samples,) = results
-    grades = [_instructions(document, text) for text in samples]
+    grades = []
+    for text in samples:
+        try:
+            grades.append(grade_instructions(document["prompt"], text, document["answer"]))
+        except CheckerError:  # then no instruction counts as followed
+            none = [False] * len(instructions_of(document["answer"])["instruction_id_list"])
+            grades.append(Instructions(strict=none, loose=none))
     scores: dict[str, Any] = {}
     for kind in ("strict", "loose"):
         followed = [getattr(grade, kind) for grade in grades]
         scores[f"prompt_level_{kind}_acc"] = sum(map(all, followed)) / len(followed)
         scores[f"inst_level_{kind}_acc"] = [one for sample in followed for one in sample]
     return scores
-
-
-def _instructions(document: Document, text: str) -> Any:
-    """Verdicts on a response; if a checker fails, no instruction counts as followed."""
-    from redraft.tasks.instructions import CheckerError, Instructions, grade_instructions, instructions_of
-
-    try:
-        return grade_instructions(document["prompt"], text, document["answer"])
-    except CheckerError:
-        none = [False] * len(instructions_of(document["answer"])["instruction_id_list"])
-        return Instructions(strict=none, loose=none)
 
 
 UNGRADED = [{"metric": "samples", "aggregation": "mean", "higher_is_better": True}]

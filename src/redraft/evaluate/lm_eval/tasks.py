@@ -37,11 +37,12 @@ def task_name(benchmark: str, protocol: str | None = None) -> str:
 
 def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) -> dict[str, Any]:
     """The fields of a task (`lm_eval.config.task.TaskConfig`); functions are Python functions, not names."""
+    data = {"kind": benchmark.data.kind} | benchmark.data.model_dump(exclude_defaults=True)
     every = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
     return {
         "task": task_name(name, protocol),
         "custom_dataset": scoring.documents,
-        "dataset_kwargs": {"benchmark": name, "data": _plain(benchmark), "chat": benchmark.chat},
+        "dataset_kwargs": {"benchmark": name, "data": data, "chat": benchmark.chat},
         "test_split": scoring.SPLIT,
         "output_type": "generate_until",
         "doc_to_text": "prompt",
@@ -59,11 +60,6 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
     }
 
 
-def _plain(benchmark: Benchmark) -> dict[str, Any]:
-    """The kind of the problems and the fields that differ from their defaults."""
-    return {"kind": benchmark.data.kind} | benchmark.data.model_dump(exclude_defaults=True)
-
-
 def _generation(sampling: Sampling) -> dict[str, Any]:
     """Sampling as `generation_kwargs`; also sets what a model's own generation settings could change."""
     common: dict[str, Any] = {"until": [], "max_gen_toks": sampling.max_new_tokens, "repetition_penalty": 1.0}
@@ -75,12 +71,7 @@ def _generation(sampling: Sampling) -> dict[str, Any]:
 
 
 def write_tasks(folder: Path, check: bool, root: Path | str = ".") -> list[Path]:
-    """Write one task file per benchmark and one group file per protocol, and remove files of former ones.
-
-    Args:
-        folder: parent of the protocols' folders.
-        check: if true, write nothing.
-        root: parent of `experiments/benchmarks.yaml`.
+    """Write one task file per benchmark and one group file per protocol (none with `check`), and remove former ones.
 
     Returns:
         The files that were not up to date.
@@ -88,8 +79,12 @@ def write_tasks(folder: Path, check: bool, root: Path | str = ".") -> list[Path]
     experiments = Experiments(root)
     contents: dict[Path, str] = {}
     for protocol in experiments.benchmark_file().protocols:
-        for name, content in _files(protocol, experiments.protocol(protocol)).items():
-            contents[folder / protocol / f"{name}.yaml"] = content
+        configs = [task_config(n, b, protocol) for n, b in experiments.protocol(protocol).items()]
+        files = {config["task"]: config for config in configs}
+        group = f"redraft_{protocol}"
+        files[group] = {"group": group, "task": list(files), "metadata": {"version": VERSION}}
+        for name, content in files.items():
+            contents[folder / protocol / f"{name}.yaml"] = HEADER + to_yaml(content)
     changed = [file for file, text in contents.items() if not file.exists() or file.read_text() != text]
     left_over = sorted(set(folder.glob("*/redraft_*.yaml")) - contents.keys())
     if not check:
@@ -98,14 +93,6 @@ def write_tasks(folder: Path, check: bool, root: Path | str = ".") -> list[Path]
         for file in left_over:
             file.unlink()
     return changed + left_over
-
-
-def _files(protocol: str, benchmarks: dict[str, Benchmark]) -> dict[str, str]:
-    """File names, without suffix, and contents of a protocol's tasks and group."""
-    tasks = {task_name(name, protocol): task_config(name, b, protocol) for name, b in benchmarks.items()}
-    group = f"redraft_{protocol}"
-    everything = tasks | {group: {"group": group, "task": list(tasks), "metadata": {"version": VERSION}}}
-    return {name: HEADER + to_yaml(content) for name, content in everything.items()}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -34,24 +34,21 @@ def decode_shares(
         bandwidth: bytes/s.
         flops: operations/s.
     """
-    work = _work(model, batch, length)
-    seconds = {name: max(moved / bandwidth, operations / flops) for name, (moved, operations) in work.items()}
-    return {name: part / sum(seconds.values()) for name, part in seconds.items()}
 
+    def weights(count: int) -> tuple[float, float]:
+        return VALUE_BYTES * count, 2 * batch * count
 
-def _work(model: ModelConstants, batch: int, length: int) -> dict[str, tuple[float, float]]:
-    """Bytes and operations of each part."""
-    weights = {"ffn": model.ffn_parameters, "qkvo": model.qkvo_parameters, "head": model.head_parameters}
-    work = {name: (VALUE_BYTES * count, 2 * batch * count) for name, count in weights.items()}
     positions = batch * length
     values = batch * _values_a_token(model) + model.layers * model.heads * positions
-    return {
-        "ffn": work["ffn"],
-        "qkvo": work["qkvo"],
+    work = {
+        "ffn": weights(model.ffn_parameters),
+        "qkvo": weights(model.qkvo_parameters),
         "attention": (model.costs.kv_bytes * positions, model.costs.attention_flops * positions),
-        "head": work["head"],
+        "head": weights(model.head_parameters),
         "nonlinear": (VALUE_BYTES * values, 0),
     }
+    seconds = {name: max(moved / bandwidth, operations / flops) for name, (moved, operations) in work.items()}
+    return {name: part / sum(seconds.values()) for name, part in seconds.items()}
 
 
 def _values_a_token(model: ModelConstants) -> int:

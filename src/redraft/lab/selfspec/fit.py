@@ -137,7 +137,12 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
             roofline is far from the sweep.
     """
     start = Calibration(sweep.model, costs, 1.0, flops, costs.kv_bytes, 1.0, 0.0, 0.0, 0.0)
-    plain, target_loss = _search(start, ranges.target, _target_loss(sweep), iterations=300, tolerance=1e-8)
+    measured = sweep.times(TARGET)
+
+    def loss_of_decoding(c: Calibration) -> float:
+        return float(np.mean(_errors(target_seconds(c, measured.batch, measured.length), measured.seconds)))
+
+    plain, target_loss = _search(start, ranges.target, loss_of_decoding, iterations=300, tolerance=1e-8)
     fitted, block_loss = _search(plain, ranges.speculation, _block_loss(sweep), iterations=500, tolerance=1e-10)
     return Fit(fitted, (target_loss, block_loss), *agreement(fitted, sweep))
 
@@ -155,11 +160,6 @@ def agreement(calibration: Calibration, sweep: Sweep) -> tuple[int, int]:
         agreeing += int(np.sum((predicted >= 1) == (measured >= 1)))
         points += len(measured)
     return agreeing, points
-
-
-def _target_loss(sweep: Sweep) -> Loss:
-    measured = sweep.times(TARGET)
-    return lambda c: float(np.mean(_errors(target_seconds(c, measured.batch, measured.length), measured.seconds)))
 
 
 def _block_loss(sweep: Sweep) -> Loss:

@@ -1,12 +1,12 @@
 """A sweep of this machine: seconds of the in-process engine's passes with a model, for the fit of a roofline."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from redraft.engines.torch.passes import TimedPass, throughput, timed_passes
+from redraft.engines.torch.passes import throughput, timed_passes
 from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, Measurement
@@ -59,14 +59,12 @@ def measure(
     )  # fmt: skip
     name = folder.resolve().name
     passes = timed_passes(engine, batches, fitting, gammas)
-    lines = [line for timed in passes for line in _lines(name, timed, gammas)]
+    lines = []
+    for timed in passes:
+        mode = {"policy": TARGET, "drafter": DRAFT, "block": VERIFY}[timed.kind]
+        ms = [1e3 * seconds for seconds in timed.seconds]
+        numbers = (statistics.fmean(ms), statistics.median(ms), statistics.pstdev(ms), min(ms), max(ms), len(ms))
+        # The drafter's pass is the same for each length of drafts.
+        for gamma in gammas if timed.kind == "drafter" else [timed.proposals]:
+            lines.append(Measurement(name, timed.batch, timed.length, gamma, mode, *numbers))
     return lines, throughput(engine.device, engine.dtype)
-
-
-def _lines(name: str, timed: TimedPass, gammas: Sequence[int]) -> Iterator[Measurement]:
-    """The lines of one kind of pass; the drafter's pass is the same for each length of drafts."""
-    mode = {"policy": TARGET, "drafter": DRAFT, "block": VERIFY}[timed.kind]
-    ms = [1e3 * seconds for seconds in timed.seconds]
-    numbers = (statistics.fmean(ms), statistics.median(ms), statistics.pstdev(ms), min(ms), max(ms), len(ms))
-    for gamma in gammas if timed.kind == "drafter" else [timed.proposals]:
-        yield Measurement(name, timed.batch, timed.length, gamma, mode, *numbers)

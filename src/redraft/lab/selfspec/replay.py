@@ -13,9 +13,8 @@ from typing import Any
 
 from redraft.errors import UserError
 from redraft.files import read_json_lines
-from redraft.selfspec.controller import Control
+from redraft.selfspec.controller import Control, Stretch, passes_of
 from redraft.selfspec.roofline import block_efficiency, token_acceptance
-from redraft.selfspec.trace import Stretch, passes_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.lab.selfspec.fit import Fit, fit, ranges_of_device, ranges_of_sweep
-from redraft.lab.selfspec.lengths import parse_quantiles, read_lengths
-from redraft.lab.selfspec.measured import measured_acceptance
 from redraft.lab.selfspec.replay import Rollout, read_rollouts, replay
 from redraft.lab.selfspec.simulate import (
     MODES,
@@ -19,6 +17,9 @@ from redraft.lab.selfspec.simulate import (
     Mode,
     RolloutTime,
     Speculation,
+    measured_acceptance,
+    parse_quantiles,
+    read_lengths,
     simulate_rollout,
     simulate_training,
 )
@@ -141,18 +142,21 @@ def simulation(asked: Asked) -> tuple[list[str], Rows]:
     if not 0 <= asked.prompt < np.inf:
         raise UserError("this is no length of prompts", key="--prompt", value=asked.prompt, allowed="0 or more")
     engine = Engine(calibration, asked.prompt, asked.slots, asked.engines)
-    lengths = _lengths(asked)
+    if ":" in asked.lengths:
+        lengths = parse_quantiles(asked.lengths).lengths(asked.responses)
+    else:
+        lengths = read_lengths(Path(asked.lengths))
     gammas, acceptance = _gammas(asked.gamma), _acceptance(asked.alpha)
     speculation = Speculation("off", gammas[0], acceptance, asked.threshold)
-    if len(gammas) == 1:
-        return _one_rollout(lengths, engine, speculation)
-    return _training(lengths, engine, speculation, Ladder(gammas), _alphas(asked, acceptance))
-
-
-def _lengths(asked: Asked) -> np.ndarray:
-    if ":" in asked.lengths:
-        return parse_quantiles(asked.lengths).lengths(asked.responses)
-    return read_lengths(Path(asked.lengths))
+    if len(gammas) > 1:
+        return _training(lengths, engine, speculation, Ladder(gammas), _alphas(asked, acceptance))
+    times = {mode: simulate_rollout(lengths, engine, replace(speculation, mode=mode)) for mode in MODES}
+    rows = []
+    for mode, time in times.items():
+        active = time.slowest.turned_on_at
+        on = ["never", "-"] if active is None else [f"{active} active", f"{time.slowest.plain_seconds:.1f}"]
+        rows.append([mode, *_seconds(time.seconds, times["off"].seconds), *on, f"{time.speculated:.0%} of tokens"])
+    return ["mode", "seconds", "against off", "on at", "after s", "by speculation"], rows
 
 
 def _gammas(text: str) -> tuple[int, ...]:
@@ -187,20 +191,6 @@ def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
     return np.linspace(acceptance.alpha[0], last, asked.rollouts).tolist()
 
 
-def _one_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculation) -> tuple[list[str], Rows]:
-    times = {mode: simulate_rollout(lengths, engine, replace(speculation, mode=mode)) for mode in MODES}
-    plain = times["off"].seconds
-    header = ["mode", "seconds", "against off", "on at", "after s", "by speculation"]
-    return header, [[mode, *_seconds(time.seconds, plain), *_turned_on(time)] for mode, time in times.items()]
-
-
-def _turned_on(time: RolloutTime) -> Iterator[str]:
-    slowest = time.slowest
-    yield "never" if slowest.turned_on_at is None else f"{slowest.turned_on_at} active"
-    yield "-" if slowest.turned_on_at is None else f"{slowest.plain_seconds:.1f}"
-    yield f"{time.speculated:.0%} of tokens"
-
-
 def _training(
     lengths: np.ndarray, engine: Engine, speculation: Speculation, ladder: Ladder, alphas: Sequence[float]
 ) -> tuple[list[str], Rows]:
@@ -208,15 +198,12 @@ def _training(
         mode: simulate_training(lengths, engine, replace(speculation, mode=mode), alphas, ladder) for mode in MODES
     }
     means = {mode: float(np.mean([time.seconds for _, time in rollouts])) for mode, rollouts in modes.items()}
-    header = ["mode", "seconds", "against off", "mean gamma", "last gamma"]
-    gammas = {mode: [gamma for gamma, _ in rollouts] for mode, rollouts in modes.items()}
-    return header, [
-        [mode, *_seconds(means[mode], means["off"]), *_used(mode, gammas[mode])] for mode in MODES
-    ]  # fmt: skip
-
-
-def _used(mode: Mode, gammas: Sequence[int]) -> tuple[str, str]:
-    return ("-", "-") if mode == "off" else (f"{np.mean(gammas):.1f}", str(gammas[-1]))
+    rows = []
+    for mode, rollouts in modes.items():
+        gammas = [gamma for gamma, _ in rollouts]
+        used = ["-", "-"] if mode == "off" else [f"{np.mean(gammas):.1f}", str(gammas[-1])]
+        rows.append([mode, *_seconds(means[mode], means["off"]), *used])
+    return ["mode", "seconds", "against off", "mean gamma", "last gamma"], rows
 
 
 def _seconds(seconds: float, plain: float) -> tuple[str, str]:

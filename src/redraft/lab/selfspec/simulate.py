@@ -10,19 +10,89 @@ luckier than another. Seconds are therefore predictions of decoding alone, and n
 ones unmarked.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from redraft.errors import UserError
+from redraft.files import read_json_lines
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.draft_length import START, Ladder
-from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds
+from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds, token_acceptance
 from redraft.selfspec.toggle import OFF, RAMP, Roofline, Rule, State, Threshold, Toggle
 
 Mode = Literal["off", "always", "threshold", "roofline"]
 MODES: tuple[Mode, ...] = ("off", "always", "threshold", "roofline")
+WANTED = "shares in percent from 0 to 100 and lengths in tokens, both rising, such as 0:100,50:600,99:2500,100:8192"
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """A distribution of lengths, log-linear between its quantiles.
+
+    Attributes:
+        shares: shares of the responses that are at most so long, from 0 to 1, rising.
+        tokens: those lengths, rising.
+
+    Raises:
+        ValueError: if they do not rise so.
+    """
+
+    shares: tuple[float, ...]
+    tokens: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        paired = len(self.shares) == len(self.tokens) >= 2 and (self.shares[0], self.shares[-1]) == (0, 1)
+        rising = all(a < b for a, b in pairwise(self.shares)) and all(a <= b for a, b in pairwise(self.tokens))
+        if not (paired and rising and self.tokens[0] >= 1 and np.isfinite(self.tokens[-1])):
+            raise ValueError(f"shares must rise from 0 to 1 and lengths from 1 token, got {self}")
+
+    def lengths(self, count: int) -> np.ndarray:
+        """So many lengths at evenly spaced shares, both ends included; whole float64 (count,), rising.
+
+        Raises:
+            ValueError: for fewer than 2.
+        """
+        if count < 2:
+            raise ValueError(f"both ends need 2 lengths, got {count}")
+        return np.round(np.exp(np.interp(np.linspace(0, 1, count), self.shares, np.log(self.tokens))))
+
+
+def parse_quantiles(text: str) -> Quantiles:
+    """A distribution from text such as `0:100,50:600,99:2500,100:8192`.
+
+    Raises:
+        UserError: if it is none.
+    """
+    try:
+        pairs = [tuple(map(float, part.split(":"))) for part in text.split(",")]
+        return Quantiles(tuple(share / 100 for share, _ in pairs), tuple(tokens for _, tokens in pairs))
+    except ValueError:
+        raise UserError("this is no distribution of lengths", key="--lengths", value=text, allowed=WANTED) from None
+
+
+def read_lengths(file: Path) -> np.ndarray:
+    """Lengths from a file with one whole number a line; float64 (n,).
+
+    Raises:
+        UserError: if it is missing or empty, or a line is no length.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
+        raise UserError("this is no file of lengths", file=file,
+                        allowed=f"a whole number a line; or {WANTED}") from None  # fmt: skip
+    for number, line in enumerate(lines, start=1):
+        if not line.isdecimal() or int(line) < 1:
+            raise UserError("this line is no length", file=file, key=f"line {number}", value=line, allowed="1 or more")
+    if not lines:
+        raise UserError("this file has no lengths", file=file, allowed="a whole number a line")
+    return np.array(lines, dtype=float)
 
 
 @dataclass(frozen=True)
@@ -62,6 +132,35 @@ class Acceptance:
 
     def _part(self, position: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.starts, position, side="right") - 1
+
+
+def measured_acceptance(file: Path) -> Acceptance:
+    """Acceptance over all steps of a run, by position.
+
+    For each part it is the α at which the blocks that began there would have had as many tokens as they had (equation 1
+    of EfficientRollout, summed over steps, whose draft lengths may differ). A part in which no block began has the
+    acceptance of the one before; the first parts, if none began in them, that of the first measured one.
+
+    Args:
+        file: `steps.jsonl` of a run.
+
+    Raises:
+        UserError: if it is missing or damaged, or holds no block.
+    """
+    by_start: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+    for record in read_json_lines(file):
+        gamma = record.get("draft_length")
+        for start, proposed in record.get("proposed_from", {}).items():
+            by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
+    if not by_start:
+        raise UserError("these records hold no speculated block", file=file, key="proposed_from",
+                        allowed="steps.jsonl of a run with self-speculation")  # fmt: skip
+    alphas = []
+    for _, steps in sorted(by_start.items()):
+        gammas, blocks, kept = np.array(steps, float).T
+        alphas.append(float(token_acceptance(kept, gammas, blocks)))
+    _, *starts = sorted(by_start)
+    return Acceptance(tuple(alphas), (0.0, *map(float, starts)))
 
 
 @dataclass(frozen=True)
@@ -167,7 +266,11 @@ def simulate_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculati
     if not len(lengths) or np.min(lengths) < 1 or engine.slots < 1 or engine.count < 1:
         raise ValueError("needs responses of 1 token or more, and 1 or more slots and engines")
     tau = speculation.acceptance.mean_tau(lengths, speculation.gamma)
-    toggle = _toggle(engine.calibration, speculation, tau)
+    rules: dict[Mode, Rule] = {
+        "threshold": Threshold(speculation.threshold),
+        "roofline": Roofline(engine.calibration, speculation.gamma, tau, speculation.margin),
+    }
+    toggle = Toggle(rules[speculation.mode], speculation.ramp) if speculation.mode in rules else None
     dealt = [lengths[i :: engine.count] for i in range(min(engine.count, len(lengths)))]
     times = tuple(_Run(part, engine, speculation, toggle).finish() for part in dealt)
     return RolloutTime(times, tau if any(time.blocks for time in times) else None)
@@ -191,21 +294,10 @@ def simulate_training(
     found, position = [], START
     for alpha in alphas:
         gamma = ladder.gamma(position)
-        now = Speculation(speculation.mode, gamma, Acceptance((alpha,)), speculation.threshold, speculation.margin,
-                          speculation.ramp)  # fmt: skip
-        time = simulate_rollout(lengths, engine, now)
+        time = simulate_rollout(lengths, engine, replace(speculation, gamma=gamma, acceptance=Acceptance((alpha,))))
         found.append((gamma, time))
         position = ladder.after(position, time.tau)
     return found
-
-
-def _toggle(calibration: Calibration, speculation: Speculation, tau: float) -> Toggle | None:
-    """The toggle of a mode that has one."""
-    rules: dict[Mode, Rule] = {
-        "threshold": Threshold(speculation.threshold),
-        "roofline": Roofline(calibration, speculation.gamma, tau, speculation.margin),
-    }
-    return Toggle(rules[speculation.mode], speculation.ramp) if speculation.mode in rules else None
 
 
 class _Run:
@@ -229,7 +321,11 @@ class _Run:
                 self._speculate()
             else:
                 self._decode()
-            self._replace_finished()
+            going = self.done < self.total - 1e-9
+            free = len(going) - int(np.sum(going))
+            self.total = np.concatenate([self.total[going], self.waiting[:free]])
+            self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
+            self.waiting = self.waiting[free:]
         return EngineTime(self.seconds, self.passes, self.blocks, self.plain_seconds, self.plain_tokens, self.tokens,
                           self.turned_on_at)  # fmt: skip
 
@@ -261,10 +357,3 @@ class _Run:
     def _lengths(self, count: int, rate: float) -> np.ndarray:
         """Mean length of the active responses with their prompts before each of so many passes."""
         return self.engine.prompt + np.mean(self.done) + rate * np.arange(count)
-
-    def _replace_finished(self) -> None:
-        going = self.done < self.total - 1e-9
-        free = len(going) - int(np.sum(going))
-        self.total = np.concatenate([self.total[going], self.waiting[:free]])
-        self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
-        self.waiting = self.waiting[free:]

@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from redraft.errors import UserError
-from redraft.files import atomic
+from redraft.files import atomic, errors_of_reading
 
 TARGET, DRAFT, VERIFY = "target_decode", "drafter_decode", "target_verify"
 """Modes that a fit needs: a pass of the target, of the drafter, and a verification of gamma drafted tokens."""
@@ -123,26 +124,20 @@ def read_sweep(file: Path) -> Sweep:
         UserError: if it is missing or damaged, is of several models, measured something twice, or lacks what a fit
             needs.
     """
-    try:
-        with file.open(newline="", encoding="utf-8") as handle:
-            reader = csv.DictReader(handle)
-            _check_columns(reader.fieldnames, file)
-            measurements = tuple(_measurement(row, reader.line_num, file) for row in reader)
-    except FileNotFoundError:
-        raise UserError("this file is missing", file=file) from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"this file is damaged ({error})", file=file) from None
+    with errors_of_reading(file, csv.Error, UnicodeDecodeError), file.open(newline="", encoding="utf-8") as handle:
+        reader = csv.DictReader(handle)
+        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            raise UserError("this sweep lacks columns", file=file, key=", ".join(missing), allowed=", ".join(COLUMNS))
+        measurements = tuple(
+            Measurement(*(_value(row[name], name, reader.line_num, file) for name in COLUMNS)) for row in reader
+        )
     if not measurements:
         raise UserError("this sweep has no measurements", file=file, allowed=NEEDED)
     return make_sweep(measurements, file)
 
 
 def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) -> Sweep:
-    """A sweep of these measurements.
-
-    Args:
-        measurements: of one model.
-        file: where they stand, for messages.
+    """A sweep of these measurements, from `file`.
 
     Raises:
         UserError: as `read_sweep`.
@@ -162,20 +157,11 @@ def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) ->
     return sweep
 
 
-def _check_columns(columns: Sequence[str] | None, file: Path) -> None:
-    if missing := [name for name in COLUMNS if name not in (columns or ())]:
-        raise UserError("this sweep lacks columns", file=file, key=", ".join(missing), allowed=", ".join(COLUMNS))
-
-
-def _measurement(row: dict[str, str], line: int, file: Path) -> Measurement:
-    values = [_value(row[name], kind, name, line, file) for name, kind in COLUMNS.items()]
-    return Measurement(*values)  # type: ignore[arg-type]
-
-
-def _value(text: str | None, kind: object, column: str, line: int, file: Path) -> str | int | float:
-    if kind is str:
+def _value(text: str | None, column: str, line: int, file: Path) -> Any:
+    """The text of a field as a value of its column's type."""
+    if COLUMNS[column] is str:
         return text or ""
-    whole = kind is int
+    whole = COLUMNS[column] is int
     try:
         value = int(text or "") if whole else float(text or "")
     except ValueError:

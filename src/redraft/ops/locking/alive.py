@@ -29,10 +29,21 @@ class Alive:
 def look(folder: Path) -> Alive:
     """Find the running parts of the campaign in a folder, on this machine and in Slurm's queue."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    here = [process for process in psutil.process_iter() if process.pid not in mine and _works_in(process, folder)]
-    workflows = {process.pid for process in here if _runs(process, "snakemake") and not _is_a_job(process)}
-    stages = [process for process in here if process.pid not in workflows and _runs(process, "redraft")]
-    orphans = [process.pid for process in stages if not workflows & {p.pid for p in _parents(process)}]
+    here = {
+        process: process.info["cmdline"] or []
+        for process in psutil.process_iter(["cmdline", "cwd", "status"])
+        if process.pid not in mine and process.info["status"] != psutil.STATUS_ZOMBIE
+        if process.info["cwd"] and Path(process.info["cwd"]) == folder
+    }  # fmt: skip
+    workflows = {each.pid for each, line in here.items() if _runs(line, "snakemake") and not _is_a_job(line)}
+    orphans = []
+    for process, arguments in here.items():
+        if process.pid not in workflows and _runs(arguments, "redraft"):
+            ancestors: set[int] = set()
+            with suppress(psutil.Error):
+                ancestors = {parent.pid for parent in process.parents()}
+            if not workflows & ancestors:
+                orphans.append(process.pid)
     return Alive(tuple(sorted(workflows)), tuple(sorted(orphans)), tuple(slurm.jobs_of(folder)))
 
 
@@ -44,32 +55,12 @@ def command_of(pid: int) -> str:
         return "ended meanwhile"
 
 
-def _works_in(process: psutil.Process, folder: Path) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == folder
-    except psutil.Error:
-        return False
-
-
-def _parents(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.parents()
-    except psutil.Error:
-        return []
-
-
-def _runs(process: psutil.Process, program: str) -> bool:
+def _runs(arguments: list[str], program: str) -> bool:
     """True for a Python that runs a program by its script, its module or a module of its package."""
-    try:
-        arguments = process.cmdline()
-    except psutil.Error:
-        return False
     module = [b for a, b in pairwise(arguments) if a == "-m"]
     return any(Path(a).name == program for a in arguments[:2]) or any(m.split(".")[0] == program for m in module)
 
 
-def _is_a_job(process: psutil.Process) -> bool:
+def _is_a_job(arguments: list[str]) -> bool:
     """True for a Snakemake that runs one job for another one, as in a Slurm job on this machine."""
-    with suppress(psutil.Error):
-        return any(pair in {("--mode", "remote"), ("--mode", "subprocess")} for pair in pairwise(process.cmdline()))
-    return False
+    return any(pair in {("--mode", "remote"), ("--mode", "subprocess")} for pair in pairwise(arguments))

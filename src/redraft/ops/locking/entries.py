@@ -21,7 +21,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from redraft.errors import UserError
-from redraft.files import NO_SPACE
+from redraft.files import errors_of_full_disk
 from redraft.ops.locking.owner import Owner, Verdict, judge
 
 FOLDER = "lease"
@@ -119,12 +119,9 @@ def complete_file(folder: Path, content: Content) -> Iterator[Path]:
     complete = folder / FOLDER / f".{content.owner.token}.{os.getpid()}.tmp"
     complete.parent.mkdir(parents=True, exist_ok=True)
     try:
-        complete.write_text(content.text, encoding="utf-8")
-        yield complete
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise UserError("no space left to write this file; nothing was overwritten", file=complete) from None
-        raise
+        with errors_of_full_disk(complete):
+            complete.write_text(content.text, encoding="utf-8")
+            yield complete
     finally:
         complete.unlink(missing_ok=True)
 
@@ -138,21 +135,16 @@ def link(complete: Path, entry: Path) -> bool:
     os.utime(complete)  # an owner's first heart-beat
     try:
         os.link(complete, entry)
-    except FileExistsError:
-        return _same_file(complete, entry)
+    except FileExistsError:  # NFS repeats a request whose answer was lost, and then finds the file that it made
+        with suppress(FileNotFoundError):
+            return os.path.samefile(complete, entry)
+        return False
     except OSError as error:
         if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise UserError("this file system has no hard links, which leases need", file=entry.parent,
                             allowed="a local disk, NFS, Lustre or the like") from None  # fmt: skip
         raise
     return True
-
-
-def _same_file(complete: Path, entry: Path) -> bool:
-    """True if the link was made after all: NFS repeats a request whose answer was lost, and then finds the file."""
-    with suppress(FileNotFoundError):
-        return os.path.samefile(complete, entry)
-    return False
 
 
 def filesystem_time(file: Path) -> float:

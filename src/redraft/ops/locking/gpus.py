@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -38,7 +38,11 @@ def available() -> list[Device]:
         names = _listed(os.environ.get("SLURM_STEP_GPUS", os.environ.get("SLURM_JOB_GPUS", "")))
     # Slurm gives these to no other job. Where it hides the GPUs of other jobs, the first GPU of every job is called 0.
     prefix = f"slurm-{job}-" if job else ""
-    return [Device(name, prefix + _uuid(name, installed)) for name in names]
+    uuids = {
+        name: next((uuid for index, uuid in installed if name == index or uuid.startswith(name)), name)
+        for name in names
+    }  # fmt: skip
+    return [Device(name, prefix + uuid) for name, uuid in uuids.items()]
 
 
 def _listed(names: str) -> list[str]:
@@ -49,11 +53,6 @@ def _listed(names: str) -> list[str]:
             break
         found[name] = None
     return list(found)
-
-
-def _uuid(name: str, installed: Sequence[tuple[str | None, str]]) -> str:
-    """UUID of the GPU with this index or beginning of a UUID; the name itself if there is none."""
-    return next((uuid for index, uuid in installed if name == index or uuid.startswith(name)), name)
 
 
 @cache
@@ -84,11 +83,7 @@ def parse(listing: str) -> tuple[tuple[str | None, str], ...]:
 
 
 def check_devices(needs: Mapping[str, int], supply: int) -> None:
-    """Refuse a job that can never run here.
-
-    Args:
-        needs: number of GPUs of each job, by the job's name.
-        supply: number of GPUs of this machine.
+    """Reject a job that can never run here, by the number of GPUs of each job and of this machine.
 
     Raises:
         UserError: for the first job that needs more.

@@ -27,7 +27,7 @@ from redraft.ops.locking.entries import (
     latest,
     link,
 )
-from redraft.ops.locking.owner import EXPIRED_SECONDS, Verdict, process, this_process
+from redraft.ops.locking.owner import EXPIRED_SECONDS, process, this_process
 from redraft.ops.locking.termination import exit_on_sigterm
 
 BEAT_SECONDS = 15.0
@@ -148,12 +148,6 @@ def take(folder: Path, run: str = "", log: Path | None = None, wait: Callable[[f
     A silent owner on another machine is waited for: it lives if a heart-beat comes within `EXPIRED_SECONDS` of its last
     one, and is dead if none does.
 
-    Args:
-        folder: folder of the run.
-        run: fingerprint of the run.
-        log: file of this process's messages.
-        wait: waits for a number of seconds.
-
     Raises:
         UserError: as `lease`.
     """
@@ -182,21 +176,17 @@ def _wait_for_the_end(folder: Path, owner: Entry, clock: Path, wait: Callable[[f
             print(f"{folder}: taken over from {last}: {verdict.why}", file=sys.stderr, flush=True)
             return
         if verdict.state == "alive" or last.beat > owner.beat or waited > PATIENCE_SECONDS:
-            raise _refusal(folder, last, verdict, filesystem_time(clock) - last.beat)
+            age, content = filesystem_time(clock) - last.beat, last.content
+            log = f"; its log: {content.log}" if content and content.log else ""
+            since = f" since {content.owner.started}" if content else ""
+            raise UserError(
+                f"another process works in this folder{since} ({verdict.why}; heart-beat {max(age, 0):.0f} s ago{log})",
+                file=folder, key="owner", value=str(last), hint="wait for it, or end it first",
+            )  # fmt: skip
         if not waited:
             print(f"{folder}: waiting for a sign of life of {last}: {verdict.why}", file=sys.stderr, flush=True)
         wait(LOOK_SECONDS)
         waited += LOOK_SECONDS
-
-
-def _refusal(folder: Path, entry: Entry, verdict: Verdict, age: float) -> UserError:
-    content = entry.content
-    log = f"; its log: {content.log}" if content and content.log else ""
-    since = f" since {content.owner.started}" if content else ""
-    return UserError(
-        f"another process works in this folder{since} ({verdict.why}; heart-beat {max(age, 0):.0f} s ago{log})",
-        file=folder, key="owner", value=str(entry), hint="wait for it, or end it first",
-    )  # fmt: skip
 
 
 @contextmanager
@@ -222,25 +212,19 @@ def took_part(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
 
     Processes that found all steps done are left out, and those of another experiment in the same folder. `ended` of a
     process that died is its last heart-beat.
-
-    Args:
-        folder: folder of the run.
-        run: fingerprint of the run.
-        steps: number of the run's steps.
     """
-    return [
-        _part(entry, content)
-        for entry in history(folder)
-        if (content := entry.content) is not None
-        if content.run == run and (content.resumed_from is None or content.resumed_from < steps)
-    ]
-
-
-def _part(entry: Entry, content: Content) -> dict[str, Any]:
-    owner = content.owner
-    return {
-        "host": owner.host, "slurm_job": owner.slurm_job, "slurm_restarts": owner.slurm_restarts,
-        "devices": owner.devices, "resumed_from": content.resumed_from, "started": owner.started,
-        "ended": content.released or datetime.fromtimestamp(entry.beat, UTC).isoformat(timespec="seconds"),
-        "end": content.end,
-    }  # fmt: skip
+    found = []
+    for entry in history(folder):
+        content = entry.content
+        if content is None or content.run != run:
+            continue
+        if content.resumed_from is not None and content.resumed_from >= steps:
+            continue
+        owner = content.owner
+        found.append({
+            "host": owner.host, "slurm_job": owner.slurm_job, "slurm_restarts": owner.slurm_restarts,
+            "devices": owner.devices, "resumed_from": content.resumed_from, "started": owner.started,
+            "ended": content.released or datetime.fromtimestamp(entry.beat, UTC).isoformat(timespec="seconds"),
+            "end": content.end,
+        })  # fmt: skip
+    return found

@@ -122,23 +122,18 @@ def judge(owner: Owner | None, silence: float) -> Verdict:
         owner: the owner; None if its entry cannot be read.
         silence: time since its last heart-beat, in seconds.
     """
-    if owner is not None:
-        if owner.machine == machine():
-            return _judge_here(owner)
-        if (known := _judge_job(owner)) is not None:
-            return known
+    if owner is not None and owner.machine == machine():
+        first, *others = owner.processes
+        if is_alive(first):
+            return Verdict("alive", "the process runs")
+        if left := [str(other.pid) for other in others if is_alive(other)]:
+            return Verdict("silent", f"process {first.pid} is gone, but not yet what it started ({', '.join(left)})")
+        return Verdict("dead", f"process {first.pid} is gone")
+    if owner is not None and (known := _judge_job(owner)) is not None:
+        return known
     if silence > EXPIRED_SECONDS:
         return Verdict("dead", f"no heart-beat for {silence:.0f} s")
     return Verdict("silent", f"the last heart-beat was {silence:.0f} s ago")
-
-
-def _judge_here(owner: Owner) -> Verdict:
-    first, *others = owner.processes
-    if is_alive(first):
-        return Verdict("alive", "the process runs")
-    if left := [str(other.pid) for other in others if is_alive(other)]:
-        return Verdict("silent", f"process {first.pid} is gone, but not yet what it started ({', '.join(left)})")
-    return Verdict("dead", f"process {first.pid} is gone")
 
 
 def _judge_job(owner: Owner) -> Verdict | None:

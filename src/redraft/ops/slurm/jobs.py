@@ -20,21 +20,24 @@ UNCONFIGURED = "Could not establish a configuration source"
 """Error of Slurm's commands where they are installed and know of no cluster."""
 
 
-def output_of(*command: str) -> str | None:
-    """Output of one of Slurm's commands; None without Slurm or its answer."""
+def _answer(*command: str, seconds: float = ANSWER_SECONDS) -> "subprocess.CompletedProcess[str] | None":
+    """What one of Slurm's commands says; None without Slurm or its answer."""
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if asked.returncode else asked.stdout
+
+
+def output_of(*command: str) -> str | None:
+    """Output of one of Slurm's commands; None without Slurm or its answer."""
+    answer = _answer(*command)
+    return None if answer is None or answer.returncode else answer.stdout
 
 
 def job_state(job: str) -> str | None:
     """State of a job by `squeue`; empty if the job has left the queue, None if Slurm does not answer."""
-    command = ["squeue", "--noheader", "--format=%T", "--jobs", job]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    answer = _answer("squeue", "--noheader", "--format=%T", "--jobs", job)
+    if answer is None:
         return None
     if answer.returncode:
         return "" if "Invalid job id" in answer.stderr else None
@@ -58,17 +61,13 @@ def jobs_of(folder: Path) -> list[str]:
     """
     if not shutil.which("squeue"):
         return []
-    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i|%Z"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise UserError("Slurm does not answer", key="squeue", hint="try again when it does") from None
-    if UNCONFIGURED in answer.stderr:
+    queue = ("squeue", "--noheader", "--user", getpass.getuser(), "--format=%i|%Z")
+    answer = _answer(*queue, seconds=CANCEL_SECONDS)
+    if answer is not None and UNCONFIGURED in answer.stderr:
         return []
-    if answer.returncode:
-        raise UserError(
-            "Slurm does not answer", key="squeue", value=answer.stderr.strip(), hint="try again when it does"
-        )
+    if answer is None or answer.returncode:
+        said = answer.stderr.strip() if answer else None
+        raise UserError("Slurm does not answer", key="squeue", value=said, hint="try again when it does")
     lines = [line.partition("|") for line in answer.stdout.splitlines()]
     return [job for job, _, where in lines if Path(where).resolve() == folder and job != os.environ.get("SLURM_JOB_ID")]
 
@@ -81,15 +80,13 @@ def cancel(jobs: Sequence[str]) -> None:
     """
     subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
     deadline = time.monotonic() + CANCEL_SECONDS
-    while left := _in_queue(jobs):
+    queue = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i"]
+    while True:
+        answer = subprocess.run(queue, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=True)
+        left = sorted(set(jobs) & set(answer.stdout.split()))
+        if not left:
+            return
         if time.monotonic() > deadline:
-            raise UserError(
-                "cancelled jobs do not end", key="job", value=", ".join(left), hint="try again when they have"
-            )
+            raise UserError("cancelled jobs do not end", key="job", value=", ".join(left),
+                            hint="try again when they have")  # fmt: skip
         time.sleep(0.5)
-
-
-def _in_queue(jobs: Sequence[str]) -> list[str]:
-    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=CANCEL_SECONDS, check=True)
-    return sorted(set(jobs) & set(answer.stdout.split()))

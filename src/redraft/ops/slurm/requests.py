@@ -12,12 +12,7 @@ REACH = "a run goes on in the next attempt from its last checkpoint, so its limi
 
 
 def check_requests(workflow: Any, stages: Mapping[str, str], site: Path) -> None:
-    """Refuse a campaign with jobs that could never start on this Slurm; call it in `onstart`.
-
-    Args:
-        workflow: Snakemake's workflow.
-        stages: stage of the site file, by rule.
-        site: the site file.
+    """Reject a campaign with jobs that could never start on this Slurm; call it in `onstart`. `stages` is by rule.
 
     Raises:
         UserError: if there are such jobs, with what they ask for, what the partition has, and the keys to set.
@@ -59,13 +54,7 @@ def candidates(ask: Ask, cluster: Mapping[str, Partition]) -> list[Partition]:
 
 
 def refusal(asks: Iterable[tuple[str, Ask]], cluster: Mapping[str, Partition], site: Path) -> None:
-    """Raise a UserError if jobs of a stage could start on none of their partitions.
-
-    Args:
-        asks: stages, and what their jobs ask for.
-        cluster: partitions by name; if there are none, nothing is refused.
-        site: the site file.
-    """
+    """Raise a UserError if jobs of a stage could start on none of their partitions; if none is known, do nothing."""
     said = []
     for stage, ask in asks:
         where = candidates(ask, cluster)
@@ -79,15 +68,7 @@ def refusal(asks: Iterable[tuple[str, Ask]], cluster: Mapping[str, Partition], s
 
 
 def mismatch(stage: str, ask: Ask, where: Sequence[Partition], site: Path, keys: Sequence[str] = ()) -> str:
-    """What a job asks for, what its partitions have, and which keys to set.
-
-    Args:
-        stage: stage of the job.
-        ask: what it asks for.
-        where: partitions that it may go to.
-        site: the site file.
-        keys: further keys to set.
-    """
+    """What a job asks for, what its partitions have, and which keys to set, `keys` among them."""
     short = dict.fromkeys(KEYS[fact] for partition in where for fact in partition.lacks(ask))
     wanted = [key for key in dict.fromkeys([*short, *keys]) if key != "partition"]
     named = [f"{key} of the preset" if key.startswith("engine.") else f"stages.{stage}.{key}" for key in wanted]

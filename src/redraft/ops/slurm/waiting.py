@@ -28,13 +28,7 @@ SET_BY = (("Time|Wall", "runtime"), ("Cpu", "cpus"), ("Mem", "memory_gb"), ("GRE
 
 
 class Queue:
-    """The jobs that one campaign has submitted.
-
-    Args:
-        executor: Snakemake's executor, the plugin for Slurm.
-        stages: stage of the site file, by rule.
-        site: the site file.
-    """
+    """The jobs that one campaign has submitted."""
 
     def __init__(self, executor: Any, stages: Mapping[str, str], site: Path) -> None:
         self.executor = executor
@@ -103,13 +97,7 @@ def parse_queue(text: str) -> dict[str, tuple[str, str]]:
 
 
 def watch_queue(workflow: Any, stages: Mapping[str, str], site: Path) -> None:
-    """Look at the queue in the background, if the executor is the plugin for Slurm; call it in `onstart`.
-
-    Args:
-        workflow: Snakemake's workflow.
-        stages: stage of the site file, by rule.
-        site: the site file.
-    """
+    """Look at the queue in the background, if the executor is the plugin for Slurm; call it in `onstart`."""
     if on_slurm(workflow):
         queue = Queue(workflow.scheduler._executor, stages, site)
         threading.Thread(target=queue.watch, name="slurm-queue", daemon=True).start()

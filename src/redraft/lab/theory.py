@@ -1,0 +1,180 @@
+"""SPEED-RL's theorems as formulas, and as sums over all rewards that prove them (arXiv 2506.09016; docs/theory.md).
+
+Section 3 and Appendix A bound the signal-to-noise ratio of RLOO's gradient of one prompt by the pass rate. A group is N
+independent responses to the prompt, each with a reward of 0 or 1; p is the prompt's pass rate.
+
+Theorem 4.1 and Appendix B give the objective that SPEED-RL optimises with RLOO's advantages. A prompt of pass rate p is
+screened with N_init responses. If some but not all of them are right, it gets N_cont further ones and RLOO's gradient
+of all N = N_init + N_cont; else its gradient is zero. The expectation of this gradient is Phi'(p) grad p.
+"""
+
+from itertools import product
+from math import comb
+
+import numpy as np
+
+
+def leave_one_out_advantages(rewards: np.ndarray) -> np.ndarray:
+    """Each reward less the mean of the group's other rewards (equation 8).
+
+    Args:
+        rewards: (N,), of one group.
+
+    Returns:
+        float64 (N,).
+
+    Raises:
+        ValueError: for fewer than 2 rewards.
+    """
+    size = len(rewards)
+    if size < 2:
+        raise ValueError(f"an advantage needs the rewards of other responses, got a group of {size}")
+    of_others = (np.sum(rewards) - rewards) / (size - 1)
+    return rewards - of_others
+
+
+def snr_bound(p: float, size: int) -> float:
+    """Upper bound of the ratio at any pass rate (the last line of Theorem 3.1's proof).
+
+    1 / (1 / (N p (1 - p)) + (N - 2)(N - 3) / (N (N - 1)) - 1), and its limit 0 at p = 0 and p = 1. The proof holds from
+    N = 2. A policy reaches the bound if all right responses have one score (gradient of the log-probability) and all
+    wrong ones another, as of two arms.
+
+    Args:
+        p: pass rate.
+        size: responses in a group, N.
+
+    Raises:
+        ValueError: for p outside [0, 1] or N < 2.
+    """
+    if not 0 <= p <= 1 or size < 2:
+        raise ValueError(f"the bound holds for 0 <= p <= 1 and N >= 2, got p = {p}, N = {size}")
+    scaled = size * p * (1 - p)
+    return scaled / (1 + scaled * ((size - 2) * (size - 3) / (size * (size - 1)) - 1))
+
+
+def simple_snr_bound(p: float, size: int) -> float:
+    """Theorem 3.1's bound, 4 N p (1 - p) (equation 11), which is above `snr_bound` in its range.
+
+    Args:
+        p: pass rate.
+        size: responses in a group, N.
+
+    Raises:
+        ValueError: outside the theorem's range, N >= 3 and p < 1/4 or p > 3/4.
+    """
+    if not (0 <= p < 1 / 4 or 3 / 4 < p <= 1) or size < 3:
+        raise ValueError(f"the bound holds for N >= 3 and 0 <= p < 1/4 or 3/4 < p <= 1, got p = {p}, N = {size}")
+    return 4 * size * p * (1 - p)
+
+
+def signal_and_noise(products: np.ndarray) -> tuple[float, float]:
+    """Unbiased estimates of |E g|^2 and E|g - E g|^2 from M independent gradients g.
+
+    The squared norm of their mean is too large for the first: its expectation is |E g|^2 + E|g - E g|^2 / M. The
+    product of two different gradients has the expectation |E g|^2, so the mean of those products is unbiased. The noise
+    is the mean of |g|^2 less that signal, which is the trace of the sample covariance (divisor M - 1).
+
+    Args:
+        products: (M, M), inner products of the gradients.
+
+    Raises:
+        ValueError: for fewer than 2 gradients.
+    """
+    count = len(products)
+    if count < 2:
+        raise ValueError(f"a variance needs at least 2 gradients, got {count}")
+    squares = np.trace(products)
+    signal = (np.sum(products) - squares) / (count * (count - 1))
+    return float(signal), float(squares / count - signal)
+
+
+def estimated_snr(products: np.ndarray) -> tuple[float, float]:
+    """Estimate of the ratio (equation 9) and its standard error by the jackknife over gradients.
+
+    Args:
+        products: (M, M), inner products of M independent gradients.
+
+    Raises:
+        ValueError: for fewer than 3 gradients.
+    """
+    count = len(products)
+    if count < 3:
+        raise ValueError(f"a jackknife needs at least 3 gradients, got {count}")
+    every = [products, *(np.delete(np.delete(products, i, 0), i, 1) for i in range(count))]
+    ratio, *without = (signal / noise for signal, noise in map(signal_and_noise, every))
+    return ratio, float(np.sqrt((count - 1) * np.var(without)))
+
+
+def phi(p: float, n_init: int, n_cont: int) -> float:
+    """Phi(p), the objective of a prompt, with the constant that makes Phi(0) zero.
+
+    It rises from 0 to 1 - 2 N_cont / ((N - 1)(N_init + 1)).
+
+    Raises:
+        ValueError: for p outside [0, 1], N_init < 2 or N_cont < 1.
+    """
+    _check(p, n_init, n_cont)
+    size = n_init + n_cont
+    powers = p ** (n_init + 1) - (1 - p) ** (n_init + 1)
+    mixed = (1 + n_init * p) * (1 - p) ** n_init - p**n_init * (n_init * (1 - p) + 1)
+    constant = n_cont / ((size - 1) * (n_init + 1))
+    share = n_cont / (size * (n_init + 1))
+    return p - share * powers + share / (size - 1) * mixed - constant
+
+
+def phi_derivative(p: float, n_init: int, n_cont: int) -> float:
+    """Phi'(p), the weight of a prompt's gradient; N_init / N at p = 0 and p = 1, positive in between, at most 1.
+
+    Raises:
+        ValueError: for p outside [0, 1], N_init < 2 or N_cont < 1.
+    """
+    _check(p, n_init, n_cont)
+    size = n_init + n_cont
+    uniform = p**n_init + (1 - p) ** n_init
+    mixed = p * (1 - p) ** (n_init - 1) + (1 - p) * p ** (n_init - 1)
+    return 1 - n_cont / size * uniform - n_init * n_cont / (size * (size - 1)) * mixed
+
+
+def weight_by_enumeration(p: float, n_init: int, n_cont: int, low: float = 0.0, high: float = 1.0) -> float:
+    """The factor w in E[gradient] = w grad p, summed over all rewards of a group; no formula of the paper is used.
+
+    Given their rewards, responses are independent, and advantages depend on rewards alone. So each response's score
+    grad log pi(y) may be replaced by its mean given the response's reward. With p = sum of pi(y) over right y, that is
+    sum of pi(y) / p * grad log pi(y) = grad p / p over right y, and -grad p / (1 - p) over wrong y, as all pi(y) sum
+    to 1. A term of the sum is a number of right responses among the first N_init and one among the other N_cont, with
+    its binomial probability; the gradient (equation 7) does not depend on which responses these are.
+
+    Args:
+        p: pass rate.
+        n_init: responses that screen, 1 or more. With 1 nothing can pass, and the factor is 0.
+        n_cont: further responses to a prompt that passes.
+        low: rate of the first responses above which a prompt passes (P_low of Algorithm 2).
+        high: rate below which it passes (P_high). Theorem 4.1 has 0 < rate < 1.
+
+    Raises:
+        ValueError: for p outside (0, 1), N_init < 1 or N_cont < 1.
+    """
+    if not 0 < p < 1 or n_init < 1 or n_cont < 1:
+        raise ValueError(f"needs 0 < p < 1 and responses, got p = {p}, N_init = {n_init}, N_cont = {n_cont}")
+    passing = [right for right in range(n_init + 1) if low < right / n_init < high]
+    weight = 0.0
+    for first, then in product(passing, range(n_cont + 1)):
+        # equation 7 in units of grad p, with each score replaced by its mean
+        rewards = np.arange(n_init + n_cont) < first + then
+        scores = np.where(rewards, 1 / p, -1 / (1 - p))
+        gradient = float(np.mean(leave_one_out_advantages(rewards.astype(float)) * scores))
+        weight += _binomial(first, n_init, p) * _binomial(then, n_cont, p) * gradient
+    return weight
+
+
+def _binomial(right: int, size: int, p: float) -> float:
+    """Probability of so many right responses."""
+    return comb(size, right) * p**right * (1 - p) ** (size - right)
+
+
+def _check(p: float, n_init: int, n_cont: int) -> None:
+    if n_init < 2:
+        raise ValueError(f"N_init must be at least 2, got {n_init}: no rate of one response lies between 0 and 1")
+    if not 0 <= p <= 1 or n_cont < 1:
+        raise ValueError(f"needs 0 <= p <= 1 and N_cont >= 1, got p = {p}, N_cont = {n_cont}")
