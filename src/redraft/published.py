@@ -33,7 +33,15 @@ def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float
         UserError: if the file is missing, empty or cut off, if a validation lacks a number, or if time runs backwards.
     """
     records = _records(file)
-    keys = [_key(field, records[0], file) for field in (time, *fields)]
+    keys = []
+    for field in (time, *fields):
+        found = [key for key in records[0] if fnmatchcase(key, field)]
+        if len(found) != 1:
+            problem = "several keys of these validations match" if found else "these validations have no such field"
+            # Files have many keys of statistics over draws (`best@4/std`).
+            comparable = [key for key in found or records[0] if "best@" not in key]
+            raise UserError(problem, file=file, key="field", value=field, allowed=comparable)
+        keys += found
     rows = [[_number(record, key, line, file) for key in keys] for line, record in enumerate(records, start=1)]
     for line, (row, later) in enumerate(pairwise(rows), start=2):
         if later[0] < row[0]:
@@ -99,17 +107,6 @@ def _records(file: Path) -> list[Record]:
     if not records:
         raise UserError("this published file is empty", file=file)
     return records
-
-
-def _key(field: str, record: Record, file: Path) -> str:
-    """The one key of a validation that matches."""
-    found = [key for key in record if fnmatchcase(key, field)]
-    if len(found) != 1:
-        problem = "several keys of these validations match" if found else "these validations have no such field"
-        # Files have many keys of statistics over draws (`best@4/std`).
-        comparable = [key for key in found or record if "best@" not in key]
-        raise UserError(problem, file=file, key="field", value=field, allowed=comparable)
-    return found[0]
 
 
 def _number(record: Record, key: str, line: int, file: Path) -> float:

@@ -67,15 +67,14 @@ def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, B
     if limit is None:
         return benchmarks
 
-    def cut(benchmark: Benchmark) -> Benchmark:
-        if limit >= min(known_sizes(benchmark.data)):
-            return benchmark
-        cut_down: dict[str, Any] = {"size": limit}
-        if isinstance(benchmark.data, HubProblems):
-            cut_down["incomplete"] = {}
-        return benchmark.model_copy(update={"data": benchmark.data.model_copy(update=cut_down)})
-
-    return {name: cut(benchmark) for name, benchmark in benchmarks.items()}
+    limited = {}
+    for name, benchmark in benchmarks.items():
+        data = benchmark.data
+        if limit < min(known_sizes(data)):
+            incomplete: dict[str, Any] = {"incomplete": {}} if isinstance(data, HubProblems) else {}
+            data = data.model_copy(update={"size": limit} | incomplete)
+        limited[name] = benchmark.model_copy(update={"data": data})
+    return limited
 
 
 COLUMNS = (

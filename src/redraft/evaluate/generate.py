@@ -49,7 +49,7 @@ def generate(
         if lacking := missing(benchmark.data, len(known)):
             print(f"{name}: {lacking}", file=sys.stderr)
         problems[name] = known[:limit]
-    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check=check)
+    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [(i, s) for i in range(len(problems[name])) for s in range(benchmark.samples)

@@ -25,6 +25,8 @@ SCHEMA = pa.schema({
 WHOLE = "whole.parquet"
 """Name of the part that holds all samples, once they are complete."""
 KEY = ["step", "benchmark", "problem", "sample"]
+SAVE_SECONDS = 60.0
+"""Time between two parts."""
 
 
 class Parts:
@@ -33,17 +35,14 @@ class Parts:
     Args:
         file: the file that will hold all samples.
         identity: fingerprint of the generations; parts with another fingerprint are not read.
-        every: seconds between two parts.
         check: raises if another process has taken the folder; called before every write.
 
     Attributes:
         done: keys (step, benchmark, problem, sample) of the saved samples.
     """
 
-    def __init__(
-        self, file: Path, identity: str, every: float = 60.0, check: Callable[[], None] = lambda: None
-    ) -> None:
-        self.file, self.every, self.check = file, every, check
+    def __init__(self, file: Path, identity: str, check: Callable[[], None] = lambda: None) -> None:
+        self.file, self.check = file, check
         self.folder = file.with_name(f"{file.name}.parts") / identity
         self.done: set[tuple[Any, ...]] = set()
         for path in self._paths():
@@ -66,7 +65,7 @@ class Parts:
     def add(self, *rows: dict[str, Any]) -> None:
         """Add finished samples that came together: values of the columns of `SCHEMA`; `seconds` is optional."""
         self._rows += rows
-        if time.perf_counter() - self._began >= self.every:
+        if time.perf_counter() - self._began >= SAVE_SECONDS:
             self.save()
 
     def save(self) -> None:

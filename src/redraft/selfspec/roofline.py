@@ -24,46 +24,36 @@ MARGIN = 0.05
 
 def target_seconds(calibration: Calibration, batch: Numbers, length: Numbers) -> np.ndarray:
     """T_T, one token of every sequence by the target, s."""
-    reading = _reading(calibration, calibration.costs.target_bytes, batch, length)
-    return _pass(calibration, reading, _operations(calibration, batch, length), calibration.target_overhead, batch)
+    weights = calibration.costs.target_bytes
+    return _pass_seconds(calibration, weights, calibration.target_overhead, batch, length)
 
 
 def draft_seconds(calibration: Calibration, batch: Numbers, length: Numbers) -> np.ndarray:
     """T_D, one token of every sequence by the drafter, s; the factor η_d multiplies weights, not keys and values."""
-    reading = _reading(calibration, calibration.draft_factor * calibration.costs.draft_bytes, batch, length)
-    return _pass(calibration, reading, _operations(calibration, batch, length), calibration.draft_overhead, batch)
+    weights = calibration.draft_factor * calibration.costs.draft_bytes
+    return _pass_seconds(calibration, weights, calibration.draft_overhead, batch, length)
 
 
 def verify_seconds(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers) -> np.ndarray:
     """T_V, verification of γ drafted tokens of every sequence, s: the target's reading, γ + 1 times its operations."""
-    reading = _reading(calibration, calibration.costs.target_bytes, batch, length)
-    operations = (gamma + 1) * _operations(calibration, batch, length)
-    return _pass(calibration, reading, operations, calibration.verify_overhead, batch)
+    weights = calibration.costs.target_bytes
+    return _pass_seconds(calibration, weights, calibration.verify_overhead, batch, length, gamma + 1)
+
+
+def _pass_seconds(
+    calibration: Calibration, weights: float, overhead: float, batch: Numbers, length: Numbers, tokens: Numbers = 1
+) -> np.ndarray:
+    """A pass over `tokens` tokens of every sequence that reads `weights` bytes besides keys and values, s."""
+    costs = calibration.costs
+    reading = (weights + calibration.kv_bytes * batch * length) / calibration.bandwidth
+    operations = tokens * (batch * (costs.dense_flops + costs.attention_flops * length))
+    return np.maximum(reading, operations / calibration.flops) + overhead * MICROSECOND * batch
 
 
 def block_seconds(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers) -> np.ndarray:
     """T_SD, γ drafted tokens and their verification, s (equation 1)."""
     drafting = gamma * draft_seconds(calibration, batch, length)
     return drafting + verify_seconds(calibration, batch, length, gamma)
-
-
-def _reading(calibration: Calibration, weights: float, batch: Numbers, length: Numbers) -> Numbers:
-    return (weights + calibration.kv_bytes * batch * length) / calibration.bandwidth
-
-
-def _operations(calibration: Calibration, batch: Numbers, length: Numbers) -> Numbers:
-    costs = calibration.costs
-    return batch * (costs.dense_flops + costs.attention_flops * length)
-
-
-def _pass(
-    calibration: Calibration,
-    reading: Numbers,
-    operations: Numbers,
-    overhead: float,
-    batch: Numbers,
-) -> np.ndarray:
-    return np.maximum(reading, operations / calibration.flops) + overhead * MICROSECOND * batch
 
 
 def block_efficiency(alpha: Numbers, gamma: int) -> np.ndarray:
@@ -102,25 +92,13 @@ def token_acceptance(kept: Numbers, gamma: Numbers, blocks: Numbers = 1.0) -> np
     return np.where(np.isfinite(total + (blocks * gamma).sum(-1)), np.where(below, high, low), np.nan)
 
 
-def speedup(
-    calibration: Calibration,
-    batch: Numbers,
-    length: Numbers,
-    gamma: Numbers,
-    tau: Numbers,
-) -> np.ndarray:
+def speedup(calibration: Calibration, batch: Numbers, length: Numbers, gamma: Numbers, tau: Numbers) -> np.ndarray:
     """Tokens a second by speculation over those without: τ T_T / (γ T_D + T_V) (equation 1)."""
     return tau * target_seconds(calibration, batch, length) / block_seconds(calibration, batch, length, gamma)
 
 
 def boundary(
-    calibration: Calibration,
-    length: Numbers,
-    gamma: int,
-    tau: float,
-    *,
-    margin: float = MARGIN,
-    largest: int = 1024,
+    calibration: Calibration, length: Numbers, gamma: int, tau: float, *, margin: float = MARGIN, largest: int = 1024
 ) -> np.ndarray:
     """Largest batch at which speculation pays, 0 if none up to `largest` does; the shape is that of `length`."""
     batches = np.arange(1, largest + 1)

@@ -60,15 +60,9 @@ class Ranges:
     draft_overhead: Range = (0.0, 200.0)
     verify_overhead: Range = (0.0, 500.0)
 
-    @property
-    def target(self) -> dict[str, Range]:
-        """Ranges of stage 1."""
-        return {name: getattr(self, name) for name in ("bandwidth", "kv_share", "target_overhead")}
-
-    @property
-    def speculation(self) -> dict[str, Range]:
-        """Ranges of stage 2."""
-        return {name: getattr(self, name) for name in ("draft_factor", "draft_overhead", "verify_overhead")}
+    def of(self, *names: str) -> dict[str, Range]:
+        """Ranges of these parameters."""
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -90,11 +84,7 @@ class Fit:
 
 
 def ranges_of_device(peak_bandwidth: float) -> Ranges:
-    """Ranges of the released code, made for GPUs of the A100's size.
-
-    Args:
-        peak_bandwidth: of the device's data sheet, bytes/s.
-    """
+    """Ranges of the released code, made for GPUs of the A100's size; bytes/s of the device's data sheet."""
     return Ranges(bandwidth=(0.4 * peak_bandwidth, 1.05 * peak_bandwidth))
 
 
@@ -142,8 +132,10 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
     def loss_of_decoding(c: Calibration) -> float:
         return float(np.mean(_errors(target_seconds(c, measured.batch, measured.length), measured.seconds)))
 
-    plain, target_loss = _search(start, ranges.target, loss_of_decoding, iterations=300, tolerance=1e-8)
-    fitted, block_loss = _search(plain, ranges.speculation, _block_loss(sweep), iterations=500, tolerance=1e-10)
+    first = ranges.of("bandwidth", "kv_share", "target_overhead")
+    second = ranges.of("draft_factor", "draft_overhead", "verify_overhead")
+    plain, target_loss = _search(start, first, loss_of_decoding, iterations=300, tolerance=1e-8)
+    fitted, block_loss = _search(plain, second, _block_loss(sweep), iterations=500, tolerance=1e-10)
     return Fit(fitted, (target_loss, block_loss), *agreement(fitted, sweep))
 
 

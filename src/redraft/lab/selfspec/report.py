@@ -99,22 +99,7 @@ def boundaries(calibration: Calibration, gammas: Sequence[int]) -> Rows:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a simulation is asked for.
-
-    Attributes:
-        calibration: its file.
-        lengths: a file of lengths, or quantiles.
-        gamma: tokens of a draft, or a ladder of them with commas.
-        alpha: acceptance, or by position, such as 0:0.98,2048:0.95, or steps.jsonl of a run that measured it.
-        model: folder or `config.json` of another model than the calibration's; None for that one.
-        responses: in a rollout, if lengths are quantiles.
-        engines: that share it.
-        slots: responses that an engine decodes at once.
-        prompt: mean tokens of a prompt.
-        threshold: active responses of the mode of that name.
-        rollouts: if gamma is a ladder.
-        last_alpha: acceptance in the last of them, which it moves to evenly; None if it stays.
-    """
+    """Arguments of `redraft simulate`; the help of its options says what each is (`redraft.cli.selfspec`)."""
 
     calibration: Path
     lengths: str

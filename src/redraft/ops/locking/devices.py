@@ -102,8 +102,12 @@ def _take(supply: Sequence[Device], count: int, purpose: str, stack: ExitStack) 
         told = was_told
         while True:
             for device in supply:
-                if len(taken) < count and device not in taken and _hold(files[device], text, stack):
+                free = len(taken) < count and device not in taken
+                if free and (descriptor := lock(files[device], text, wait=False)) is not None:
                     taken.append(device)
+                    _locked.append(descriptor)
+                    stack.callback(os.close, descriptor)  # a child that inherited the file keeps the lock
+                    stack.callback(_locked.remove, descriptor)
             if len(taken) == count:
                 return sorted(taken, key=supply.index)
             told = told or _say(count, {d.name: file for d, file in files.items() if d not in taken})
@@ -126,16 +130,6 @@ def _turn(file: Path, text: str, count: int) -> Iterator[bool]:
         yield told
     finally:
         os.close(descriptor)
-
-
-def _hold(file: Path, text: str, stack: ExitStack) -> bool:
-    """Lock a free GPU until the stack is closed; False if another job holds it."""
-    if (descriptor := lock(file, text, wait=False)) is None:
-        return False
-    _locked.append(descriptor)
-    stack.callback(os.close, descriptor)  # a child that inherited the file keeps the lock
-    stack.callback(_locked.remove, descriptor)
-    return True
 
 
 def _say(count: int, files: Mapping[str, Path]) -> bool:

@@ -29,7 +29,13 @@ def exit_on_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _on_sigterm)
+
+    def note_or_exit(*_: object) -> None:
+        _blocks.asked = True
+        if not _blocks.depth:
+            _exit()
+
+    before = signal.signal(signal.SIGTERM, note_or_exit)
     try:
         yield
     finally:
@@ -51,13 +57,6 @@ def unbroken() -> Iterator[None]:
 def give_way() -> None:
     """Exit now if SIGTERM came in a block that must not be broken off; for a place in it where it may be."""
     if _blocks.asked:
-        _exit()
-
-
-def _on_sigterm(*_: object) -> None:
-    if _blocks.depth:
-        _blocks.asked = True
-    else:
         _exit()
 
 
