@@ -23,11 +23,7 @@ _METRICS: dict[str, dict[str, Any]] = {
         "prompt_level_loose_acc": _MEAN, "inst_level_loose_acc": scoring.share,
     },
 }  # fmt: skip
-_SCORES = {
-    "math": scoring.score_math,
-    "choice": scoring.score_choice,
-    "instructions": scoring.score_instructions,
-}
+_SCORES = {"math": scoring.score_math, "choice": scoring.score_choice, "instructions": scoring.score_instructions}
 
 
 def task_name(benchmark: str, protocol: str | None = None) -> str:
@@ -65,9 +61,7 @@ def _generation(sampling: Sampling) -> dict[str, Any]:
     common: dict[str, Any] = {"until": [], "max_gen_toks": sampling.max_new_tokens, "repetition_penalty": 1.0}
     if not sampling.temperature:
         return common | {"do_sample": False, "temperature": 0.0}
-    return common | {
-        "do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0,
-    }  # fmt: skip
+    return common | {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
 
 
 def write_tasks(folder: Path, check: bool, root: Path | str = ".") -> list[Path]:
@@ -104,10 +98,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(
-    FunctionType, lambda dumper, function: dumper.represent_scalar(
-        "!function", f"{function.__module__}.{function.__qualname__}"
-    ),
-)  # fmt: skip
+    FunctionType,
+    lambda dumper, function: dumper.represent_scalar("!function", f"{function.__module__}.{function.__qualname__}"),
+)
 
 
 def to_yaml(content: dict[str, Any]) -> str:

@@ -18,12 +18,7 @@ A100_BANDWIDTH, A100_FLOPS = 2.039e12, 312e12
 
 
 def decode_shares(
-    model: ModelConstants,
-    batch: int,
-    length: int,
-    *,
-    bandwidth: float = A100_BANDWIDTH,
-    flops: float = A100_FLOPS,
+    model: ModelConstants, batch: int, length: int, *, bandwidth: float = A100_BANDWIDTH, flops: float = A100_FLOPS
 ) -> dict[str, float]:
     """Shares of the parts in the time of a decoding pass, by name; their sum is 1.
 

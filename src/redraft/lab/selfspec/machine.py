@@ -54,9 +54,8 @@ def measure(
                         key="max_position_embeddings", value=model.config.max_position_embeddings,
                         allowed=f"room for {lengths[:2]} and a block")  # fmt: skip
     engine = SelfSpeculativeEngine(
-        model, Fixed(max(gammas)), max(gammas), bits=bits, stops=(), max_rows=max(batches),
-        max_length=max(fitting) + 1,
-    )  # fmt: skip
+        model, Fixed(max(gammas)), max(gammas), bits=bits, stops=(), max_rows=max(batches), max_length=max(fitting) + 1
+    )
     name = folder.resolve().name
     passes = timed_passes(engine, batches, fitting, gammas)
     lines = []

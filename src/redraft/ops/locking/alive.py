@@ -34,7 +34,7 @@ def look(folder: Path) -> Alive:
         for process in psutil.process_iter(["cmdline", "cwd", "status"])
         if process.pid not in mine and process.info["status"] != psutil.STATUS_ZOMBIE
         if process.info["cwd"] and Path(process.info["cwd"]) == folder
-    }  # fmt: skip
+    }
     workflows = {each.pid for each, line in here.items() if _runs(line, "snakemake") and not _is_a_job(line)}
     orphans = []
     for process, arguments in here.items():

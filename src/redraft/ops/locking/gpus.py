@@ -41,7 +41,7 @@ def available() -> list[Device]:
     uuids = {
         name: next((uuid for index, uuid in installed if name == index or uuid.startswith(name)), name)
         for name in names
-    }  # fmt: skip
+    }
     return [Device(name, prefix + uuid) for name, uuid in uuids.items()]
 
 
