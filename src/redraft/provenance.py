@@ -30,8 +30,6 @@ def write_manifest(
     """Write a finished run's manifest: configuration, code, inputs, machine, time, and hashes of the outputs.
 
     Args:
-        file: the manifest.
-        run: the run.
         outputs: files of the run whose hashes are recorded.
         git: `git_state()` at the start of training.
         seconds: time of training in seconds, summed over all processes.

@@ -223,11 +223,7 @@ class Trajectories:
 
 
 class Measurement:
-    """Measures the steps of a run, which must come in order.
-
-    Args:
-        seed: seed of the run, from which Self-BLEU's samples are drawn.
-    """
+    """Measures the steps of a run, which must come in order; Self-BLEU's samples are drawn from the run's seed."""
 
     def __init__(self, seed: int) -> None:
         self.previous = PreviousEpoch()

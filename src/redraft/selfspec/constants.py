@@ -51,7 +51,6 @@ class ModelConstants:
 
     Attributes:
         hidden: width of the residual stream.
-        layers: layers.
         heads: heads of queries.
         kv_heads: heads of keys and values.
         head_dim: width of a head.

@@ -7,13 +7,12 @@ equally many tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
 
 from redraft.selfspec.draft_length import START, Ladder, Position
-from redraft.selfspec.roofline import Numbers
 from redraft.selfspec.toggle import OFF, Rule, Toggle
 
 
@@ -59,15 +58,6 @@ def passes_of(trace: Iterable[Stretch]) -> Iterator[tuple[int, float]]:
     for stretch in trace:
         for length in stretch.lengths.tolist():
             yield stretch.active, length
-
-
-@dataclass(frozen=True)
-class Always:
-    """Speculation pays in every state."""
-
-    def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
-        """True, in the shape of the arguments."""
-        return np.full(np.broadcast_shapes(np.shape(active), np.shape(length)), True)
 
 
 class Control:

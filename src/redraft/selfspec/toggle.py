@@ -60,9 +60,9 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Speculation pays at this many active sequences or fewer, whatever their length."""
+    """Speculation pays at this many active sequences or fewer, whatever their length; always, if that is infinite."""
 
-    largest: int
+    largest: float
 
     def pays(self, active: Numbers, length: Numbers) -> np.ndarray:
         """Whether few enough sequences are active."""
@@ -99,13 +99,7 @@ class Toggle:
     ramp: int = RAMP
 
     def after(self, state: State, active: int, length: float) -> State:
-        """State for the next pass.
-
-        Args:
-            state: that of the last pass.
-            active: sequences that decode.
-            length: their mean length with the prompt.
-        """
+        """State for the next pass, with `active` sequences that decode, of this mean length with the prompt."""
         return self.over(state, active, np.array([length]))[1]
 
     def over(self, state: State, active: int, lengths: np.ndarray) -> tuple[int, State]:

@@ -65,13 +65,8 @@ def evaluate(
     token is missing, and a response counts as cut off if its tokens reach the length limit.
 
     Args:
-        policy: folder in transformers' format, or a hub id.
-        benchmarks: the benchmarks by name.
-        seed: seed of all draws.
         kind: `torch` for the model `redraft` with the in-process engine, `transformers` for lm-eval's `hf`, `vllm`
-            for lm-eval's `vllm`.
-        settings: device, threads and batch sizes.
-        limit: number of problems per benchmark, the first ones; all of them if None.
+            for lm-eval's `vllm`; all else is as of `redraft.evaluate.generate.generate`.
 
     Raises:
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.

@@ -33,10 +33,6 @@ _USED = ("temperature", "top_p", "max_gen_toks")
 class RedraftModel(LM):
     """A backend behind lm-eval's model interface.
 
-    Args:
-        backend: the backend that samples.
-        seed: seed of the sampling streams.
-
     Attributes:
         responses: responses of the last call, by task, problem and sample.
     """

@@ -198,12 +198,7 @@ def _seconds(seconds: float, plain: float) -> tuple[str, str]:
 def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int, ramp: int) -> tuple[list[str], Rows]:
     """Header and a row for each rollout that a run has recorded: what it did, and what another control would do.
 
-    Args:
-        records: `steps.jsonl` of the run.
-        gamma: tokens of a draft, or a ladder of them with commas.
-        calibration: file of a roofline, which then is the rule; None for the threshold.
-        threshold: active responses from which speculation is on.
-        ramp: active responses that must have been exceeded once.
+    The rule is the roofline of a calibration, else the threshold.
 
     Raises:
         UserError: for anything that is not right.

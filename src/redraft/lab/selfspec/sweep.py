@@ -76,12 +76,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measurements of one model, complete enough for a fit.
-
-    Attributes:
-        model: its name.
-        measurements: all lines.
-    """
+    """Measurements of one model, complete enough for a fit."""
 
     model: str
     measurements: tuple[Measurement, ...]

@@ -45,14 +45,7 @@ class LeaseLost(UserError):
 
 
 class Lease:
-    """Ownership of a folder by this process.
-
-    Attributes:
-        folder: the folder.
-        number: number of the entry.
-        content: content of the entry.
-        file: file of the entry.
-    """
+    """Ownership of a folder by this process, with the file, number and content of its entry."""
 
     def __init__(self, folder: Path, number: int, content: Content) -> None:
         self.folder, self.number, self.content = folder, number, content
@@ -124,7 +117,7 @@ def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Leas
 
     Args:
         folder: folder of the run.
-        run: fingerprint of the run.
+        run: the run's fingerprint.
         log: file of this process's messages, named to a process that is refused.
 
     Raises:

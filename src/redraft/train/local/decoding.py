@@ -1,5 +1,6 @@
 """A run's decoding: the engine that it asks for, over the policy that is trained."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ from redraft.config.experiment import Run
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine, Speculated
 from redraft.selfspec.calibration import read_calibration
-from redraft.selfspec.controller import Always, Control
+from redraft.selfspec.controller import Control
 from redraft.selfspec.draft_length import Ladder
 from redraft.selfspec.toggle import Roofline, Rule, Threshold
 from redraft.train.models import stop_tokens
@@ -149,7 +150,7 @@ def _rule_of(asked: SelfSpeculation, calibration: Path | None) -> Any:
     """The rule of a rollout, from its draft length and the last measured tokens of a block."""
     match asked.when:
         case "always":
-            always: Rule = Always()
+            always: Rule = Threshold(math.inf)
             return lambda gamma, accepted: always
         case "threshold":
             threshold: Rule = Threshold(asked.most_active or 0)
