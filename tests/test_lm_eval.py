@@ -276,7 +276,7 @@ def test_the_model_is_made_from_lm_eval_s_arguments(policy):
 
 def sample(*arguments):
     """Generations of all benchmarks."""
-    return pd.concat(list(harness.sample(*arguments)), ignore_index=True)
+    return pd.concat([frame for _, frame, _ in harness.sample(*arguments)], ignore_index=True)
 
 
 def natively(policy, benchmarks, seed):

@@ -109,11 +109,20 @@ def cases(run_folder: Path, file: Path) -> None:
 
 
 class _Rollouts:
-    """The saved rollouts of a run. Tokens are read only for rollouts that are shown."""
+    """A run's saved rollouts and its last policy's tokenizer. Tokens are read only for rollouts that are shown."""
 
     def __init__(self, run_folder: Path) -> None:
+        from transformers import AutoTokenizer
+
         self.files = rollout_files(run_folder)
-        self.tokenizer = _tokenizer(run_folder)
+        policies = sorted((run_folder / "policies").glob("step-*"))
+        if not policies:
+            raise UserError("no policy was saved in this run, so there is no tokenizer", file=run_folder / "policies")
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(policies[-1], trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"the tokenizer cannot be loaded ({reason})", file=policies[-1]) from None
         self.read = cache(lambda step: read_parquet(self.files[step], COLUMNS).set_index(KEY))
 
     def drafted(self) -> pd.DataFrame:
@@ -164,21 +173,3 @@ class _Rollouts:
 
     def _text(self, tokens: np.ndarray) -> str:
         return str(self.tokenizer.decode(tokens.tolist()))
-
-
-def _tokenizer(run_folder: Path) -> Any:
-    """The tokenizer saved with the run's last policy.
-
-    Raises:
-        UserError: if the run saved no policy, or its tokenizer cannot be loaded.
-    """
-    from transformers import AutoTokenizer
-
-    folders = sorted((run_folder / "policies").glob("step-*"))
-    if not folders:
-        raise UserError("no policy was saved in this run, so there is no tokenizer", file=run_folder / "policies")
-    try:
-        return AutoTokenizer.from_pretrained(folders[-1], trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"the tokenizer cannot be loaded ({reason})", file=folders[-1]) from None

@@ -65,7 +65,7 @@ def generate(
             from redraft.evaluate.lm_eval import harness
 
             asked = {name: benchmarks[name] for name in wanted}
-            for frame in harness.sample(policy, asked, seed, evaluation.backend, settings, limit):
+            for _, frame, _ in harness.sample(policy, asked, seed, evaluation.backend, settings, limit):
                 rows = frame.assign(step=step).to_dict("records")
                 parts.add(*(row for row in rows if tuple(row[key] for key in KEY) not in parts.done))
                 parts.save()
@@ -90,17 +90,16 @@ def identity(
         name: [benchmark.model_dump(mode="json", include=how), [[p.prompt, p.answer] for p in problems[name]]]
         for name, benchmark in benchmarks.items()
     }
-    files = [[step, _files(policy)] for step, policy in sorted(policies.items())]
+    files: list[Any] = []
+    for step, policy in sorted(policies.items()):
+        config = models.load_config(policy)  # raises a UserError that names the folder if no policy is there
+        if isinstance(policy, str):
+            files.append([step, [policy, getattr(config, "_commit_hash", None)]])
+            continue
+        stats = [(file.name, file.stat()) for file in sorted(policy.iterdir()) if file.is_file()]
+        files.append([step, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]])
     precision = [] if dtype == "auto" else [dtype]
     return fingerprint([files, asked, seed, evaluation.backend, evaluation.harness, *precision])
-
-
-def _files(policy: Path | str) -> list[Any]:
-    """Names, sizes and modification times of a policy's files; for a hub id, its commit."""
-    if isinstance(policy, str):
-        return [policy, getattr(models.load_config(policy), "_commit_hash", None)]
-    models.load_config(policy)  # raises a UserError that names the folder if no policy is there
-    return [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(policy.iterdir()) if f.is_file()]
 
 
 def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: Path | str) -> list[list[int]]:

@@ -46,15 +46,6 @@ class Evaluated:
     metrics: dict[str, dict[str, float]]
 
 
-def sample(
-    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
-    limit: int | None = None,
-) -> Iterator[pd.DataFrame]:  # fmt: skip
-    """Sample a policy through lm-eval without grading; yields each benchmark's generations. See `evaluate`."""
-    for _, frame, _ in _each(policy, benchmarks, seed, kind, settings, limit, graded=False):
-        yield frame
-
-
 def evaluate(
     policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
     limit: int | None = None,
@@ -71,16 +62,16 @@ def evaluate(
     Raises:
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
-    each = list(_each(policy, benchmarks, seed, kind, settings, limit, graded=True))
+    each = list(sample(policy, benchmarks, seed, kind, settings, limit, graded=True))
     frames = pd.concat([frame for _, frame, _ in each], ignore_index=True)
     return Evaluated(frames, {name: metrics for name, _, metrics in each})
 
 
-def _each(
+def sample(
     policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
-    limit: int | None, *, graded: bool,
+    limit: int | None = None, *, graded: bool = False,
 ) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:  # fmt: skip
-    """Yield the name, generations and lm-eval's metrics of each benchmark when it is done."""
+    """Yield the name, generations and lm-eval's metrics of each benchmark when it is done; see `evaluate`."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
             config = task_config(name, benchmark)

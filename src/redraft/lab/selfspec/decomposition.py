@@ -34,7 +34,11 @@ def decode_shares(
         return VALUE_BYTES * count, 2 * batch * count
 
     positions = batch * length
-    values = batch * _values_a_token(model) + model.layers * model.heads * positions
+    norms = (2 * model.layers + 1) * 2 * model.hidden
+    additions = model.layers * 2 * 3 * model.hidden
+    gate = model.layers * 3 * model.intermediate
+    rotation = model.layers * 2 * (model.heads + model.kv_heads) * model.head_dim
+    values = batch * (norms + additions + gate + rotation) + model.layers * model.heads * positions
     work = {
         "ffn": weights(model.ffn_parameters),
         "qkvo": weights(model.qkvo_parameters),
@@ -44,12 +48,3 @@ def decode_shares(
     }
     seconds = {name: max(moved / bandwidth, operations / flops) for name, (moved, operations) in work.items()}
     return {name: part / sum(seconds.values()) for name, part in seconds.items()}
-
-
-def _values_a_token(model: ModelConstants) -> int:
-    """Values that nonlinear parts read and write for one token, without the softmax."""
-    norms = (2 * model.layers + 1) * 2 * model.hidden
-    additions = model.layers * 2 * 3 * model.hidden
-    gate = model.layers * 3 * model.intermediate
-    rotation = model.layers * 2 * (model.heads + model.kv_heads) * model.head_dim
-    return norms + additions + gate + rotation

@@ -155,8 +155,13 @@ def agreement(calibration: Calibration, sweep: Sweep) -> tuple[int, int]:
 
 
 def _block_loss(sweep: Sweep) -> Loss:
-    drafts, verifications = _Measured.of(sweep, DRAFT), _Measured.of(sweep, VERIFY)
-    targets, blocks = _Measured.of_blocks(sweep)
+    modes = (DRAFT, VERIFY)
+    drafts, verifications = (_joined({gamma: sweep.times(mode, gamma) for gamma in sweep.gammas}) for mode in modes)
+    of_targets, of_blocks = {}, {}
+    for gamma in sweep.gammas:
+        of_targets[gamma], draft, verify = sweep.blocks(gamma)
+        of_blocks[gamma] = Times(draft.batch, draft.length, gamma * draft.seconds + verify.seconds)
+    targets, blocks = _joined(of_targets), _joined(of_blocks)
     ratios = targets.seconds / blocks.seconds
 
     def loss(c: Calibration) -> float:
@@ -188,25 +193,13 @@ class _Measured:
     def mean(self, values: np.ndarray) -> float:
         return float(self.weight @ values)
 
-    @classmethod
-    def of(cls, sweep: Sweep, mode: str) -> "_Measured":
-        return cls._joined({gamma: sweep.times(mode, gamma) for gamma in sweep.gammas})
 
-    @classmethod
-    def of_blocks(cls, sweep: Sweep) -> "tuple[_Measured, _Measured]":
-        targets, blocks = {}, {}
-        for gamma in sweep.gammas:
-            targets[gamma], draft, verify = sweep.blocks(gamma)
-            blocks[gamma] = Times(draft.batch, draft.length, gamma * draft.seconds + verify.seconds)
-        return cls._joined(targets), cls._joined(blocks)
-
-    @classmethod
-    def _joined(cls, by_gamma: Mapping[int, Times]) -> "_Measured":
-        batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
-        sizes = [len(times.seconds) for times in by_gamma.values()]
-        gamma = np.repeat(list(by_gamma), sizes)
-        weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
-        return cls(batch, length, seconds, gamma, weight)
+def _joined(by_gamma: Mapping[int, Times]) -> _Measured:
+    batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
+    sizes = [len(times.seconds) for times in by_gamma.values()]
+    gamma = np.repeat(list(by_gamma), sizes)
+    weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
+    return _Measured(batch, length, seconds, gamma, weight)
 
 
 def _search(
