@@ -66,7 +66,6 @@ def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, B
     """The benchmarks cut to `limit` problems, as the grader is to expect them."""
     if limit is None:
         return benchmarks
-
     limited = {}
     for name, benchmark in benchmarks.items():
         data = benchmark.data
