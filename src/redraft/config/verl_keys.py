@@ -103,13 +103,9 @@ def checked_site_keys(keys: dict[str, Any]) -> dict[str, Any]:
             continue
         setters = [prefix for prefix in SET_BY if under(key, prefix)]
         if setters:
-            raise PydanticCustomError(
-                "not_a_site_s",
-                "a site may not set {verl_key}: it decides what is learned, or is set elsewhere",
-                {"verl_key": key, "expected": SET_BY[max(setters, key=len)]},
-            )
-        raise PydanticCustomError(
-            "not_a_site_s", "a site may not set {verl_key}, a key that is not known to concern execution only",
-            {"verl_key": key, "expected": "below " + ", ".join(SITE_KEYS)},
-        )  # fmt: skip
+            why, expected = ": it decides what is learned, or is set elsewhere", SET_BY[max(setters, key=len)]
+        else:
+            why, expected = ", a key that is not known to concern execution only", "below " + ", ".join(SITE_KEYS)
+        context = {"verl_key": key, "why": why, "expected": expected}
+        raise PydanticCustomError("not_a_site_s", "a site may not set {verl_key}{why}", context)
     return keys
