@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from redraft.config import own
 from redraft.config.cell import Cell, CellFile, Exclusion, Grid
-from redraft.config.read import merge, parse
+from redraft.config.read import check_known, merge, parse
 from redraft.errors import UserError
 
 
@@ -35,12 +35,8 @@ def expand(paper: str, content: CellFile, file: Path, cell_of: Callable[[str], C
     found = Expanded({}, {}, {})
     for grid in content.grids:
         for axis, of_axis in ((axis, labels) for each in grid.exclude for axis, labels in each.when.items()):
-            if axis not in grid.axes:
-                raise UserError("no such axis", file=file, key="exclude.when", value=axis, allowed=grid.axes)
-            for label in of_axis:
-                if label not in grid.axes[axis]:
-                    raise UserError("no such label", file=file, key=f"exclude.when.{axis}", value=label,
-                                    allowed=grid.axes[axis])  # fmt: skip
+            check_known([axis], grid.axes, "no such axis", file, "exclude.when")
+            check_known(of_axis, grid.axes[axis], "no such label", file, f"exclude.when.{axis}")
         base = cell_of(grid.base) if grid.base else None
         for labels in itertools.product(*grid.axes.values()):
             name = "-".join(label for label in labels if label)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -20,7 +20,7 @@ from redraft.config.hyperparameters import HyperparameterFile
 from redraft.config.model import TinyModel
 from redraft.config.paper_files import PaperFiles
 from redraft.config.preset import Preset
-from redraft.config.read import parse, read_yaml
+from redraft.config.read import check_known, parse, read_yaml
 from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
 from redraft.config.trainer import Trainer
@@ -50,12 +50,9 @@ class Experiments(PaperFiles):
         preset = parse(Preset, read_yaml(file), file)
         if preset.name != name:
             raise UserError("a preset is named as its file", file=file, key="name", value=preset.name, allowed=name)
-        for paper in preset.protocols:
-            if paper not in self.papers:
-                raise UserError("a protocol of an unknown paper", file=file, key="protocols", value=paper,
-                                allowed=self.papers)  # fmt: skip
-        for named in filter(None, (*preset.protocols.values(), preset.probe)):
-            self._known_protocol(named, file)
+        check_known(preset.protocols, self.papers, "a protocol of an unknown paper", file, "protocols")
+        if named := [each for each in (*preset.protocols.values(), preset.probe) if each]:
+            check_known(named, self.benchmark_file().protocols, "no such protocol", file, "protocol")
         if not preset.protocol and protocol in ("", name):
             return preset
         return preset.model_copy(update={"benchmarks": self.protocol(protocol or preset.protocol, file)})
@@ -88,14 +85,8 @@ class Experiments(PaperFiles):
             raise UserError("no such file; a paper states its hyperparameters there", file=file, key="trainer",
                             allowed=needed)  # fmt: skip
         content = parse(HyperparameterFile, read_yaml(file), file)
-        self._check_presets(content.at, file, "at")
+        check_known(content.at, self._presets, "no such preset", file, "at")
         return content
-
-    def _check_presets(self, names: Iterable[str], file: Path, key: str) -> None:
-        presets = [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
-        for name in names:
-            if name not in presets:
-                raise UserError("no such preset", file=file, key=key, value=name, allowed=presets)
 
     @cache  # noqa: B019
     def benchmark_file(self) -> BenchmarkFile:
@@ -109,6 +100,10 @@ class Experiments(PaperFiles):
     def _preset(self, name: str) -> Path:
         return self.folder / "presets" / f"{name}.yaml"
 
+    @property
+    def _presets(self) -> list[str]:
+        return [preset.stem for preset in self._preset("*").parent.glob("*.yaml")]
+
     def _hyperparameters(self, paper: str) -> Path:
         return self.folder_of(paper) / "hyperparameters.yaml"
 
@@ -119,24 +114,17 @@ class Experiments(PaperFiles):
             UserError: for an unknown protocol, benchmark or key.
         """
         content, file = self.benchmark_file(), self._benchmarks
-        self._known_protocol(name, asking)
+        check_known([name], content.protocols, "no such protocol", asking, "protocol")
         protocol = content.protocols[name]
         common = protocol.sampling.model_dump(exclude_unset=True)
         benchmarks = {}
         for benchmark, changes in protocol.benchmarks.items():
-            if benchmark not in content.sets:
-                raise UserError("no such benchmark", file=file, key=f"protocols.{name}.benchmarks", value=benchmark,
-                                allowed=content.sets)  # fmt: skip
+            check_known([benchmark], content.sets, "no such benchmark", file, f"protocols.{name}.benchmarks")
             sampling = parse(Sampling, common | changes, f"{file}, protocol {name}, benchmark {benchmark}")
             benchmarks[benchmark] = Benchmark(
                 **dict(content.sets[benchmark]), **sampling.model_dump(exclude_unset=True)
             )
         return benchmarks
-
-    def _known_protocol(self, name: str, asking: Path | None) -> None:
-        known = self.benchmark_file().protocols
-        if name not in known:
-            raise UserError("no such protocol", file=asking, key="protocol", value=name, allowed=known)
 
     def tables(self, paper: str) -> TableFile:
         """Parsed `tables.yaml` of a paper.
@@ -150,7 +138,7 @@ class Experiments(PaperFiles):
         file = self._part(paper, "tables")
         for table in (table for table in content.tables if isinstance(table, TargetTable)):
             measured = [*self.benchmark_file().sets, *get_args(Role), "all"]
-            self._check_presets(table.at, file, f"table {table.number}, at")
+            check_known(table.at, self._presets, "no such preset", file, f"table {table.number}, at")
             for target in (target for targets in (table.targets, *table.at.values()) for target in targets):
                 _, is_accuracy, names = target.quantity.partition("accuracy:")
                 for name in names.split("+") if is_accuracy else ():
@@ -251,9 +239,7 @@ class Experiments(PaperFiles):
         cells, _, by_grid = self._expanded(paper)
         if grids is None:
             return list(cells.values())
-        for grid in grids:
-            if grid not in by_grid:
-                raise UserError("no such grid", file=self.cells_of(paper), value=grid, allowed=by_grid)
+        check_known(grids, by_grid, "no such grid", self.cells_of(paper))
         return [cells[name] for name in dict.fromkeys(name for grid in grids for name in by_grid[grid])]
 
     def seeds(self, cell: Cell, preset: Preset) -> list[int]:
@@ -265,10 +251,7 @@ class Experiments(PaperFiles):
         if not (grids := preset.more_seeds.get(cell.paper)):
             return preset.seeds  # also of a variant, whose paper may have no file yet
         _, _, known = self._expanded(cell.paper)
-        for grid in grids:
-            if grid not in known:
-                raise UserError("no such grid", file=self._preset(preset.name), key=f"more_seeds.{cell.paper}",
-                                value=grid, allowed=known)  # fmt: skip
+        check_known(grids, known, "no such grid", self._preset(preset.name), f"more_seeds.{cell.paper}")
         more = {seed for grid, seeds in grids.items() if cell.name in known[grid] for seed in seeds}
         return [*preset.seeds, *sorted(more.difference(preset.seeds))]
 
@@ -387,12 +370,9 @@ class Experiments(PaperFiles):
         preset = self.preset(preset_name)
         if seed < 0:
             raise UserError("a seed must be >= 0", key="seed", value=seed)
-        roles: list[tuple[str, dict[str, Any], str]]
-        roles = [("models", preset.models, cell.model), ("data", preset.data, cell.data)]
-        for key, known, role in roles:
-            if role not in known:
-                raise UserError(f"the preset has nothing for {cell.id}", file=self._preset(preset_name), key=key,
-                                value=role, allowed=known)  # fmt: skip
+        lacking, file = f"the preset has nothing for {cell.id}", self._preset(preset_name)
+        check_known([cell.model], preset.models, lacking, file, "models")
+        check_known([cell.data], preset.data, lacking, file, "data")
         seeded = preset.of_seed(seed)
         run = Run(
             preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=preset.role(cell.model, seed),

@@ -1,5 +1,6 @@
 """Reading of YAML files into configuration models. Errors name file, key, value and what is allowed."""
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,6 +74,15 @@ def mapping_values(schema: dict) -> dict:
 def resolved(schema: dict, node: dict) -> dict:
     """A node of a JSON schema, or what it refers to."""
     return schema["$defs"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+
+
+def check_known(
+    names: Iterable[str], known: Collection[str], message: str, file: Path | None = None, key: str | None = None
+) -> None:
+    """Raise a UserError for the first name that is not known."""
+    for name in names:
+        if name not in known:
+            raise UserError(message, file=file, key=key, value=name, allowed=known)
 
 
 def read_yaml(file: Path) -> Any:
