@@ -12,13 +12,8 @@ from redraft.errors import UserError
 
 
 class Expanded(NamedTuple):
-    """Cells of a paper.
-
-    Attributes:
-        cells: cells by name, in the order of the file.
-        excluded: exclusions by the name that the cell would have.
-        grids: names of cells by grid.
-    """
+    """Cells of a paper by name, in the order of the file; exclusions by the name that the cell would have; and names of
+    cells by grid."""
 
     cells: dict[str, Cell]
     excluded: dict[str, Exclusion]

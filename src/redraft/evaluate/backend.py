@@ -31,11 +31,9 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """The response to one request.
+    """The response to the request with the same problem and sample.
 
     Attributes:
-        problem: as in the request.
-        sample: as in the request.
         tokens: token ids, int32, (length,); the stop token is included.
         finish: `stop`, or `length` if the response was cut off.
     """

@@ -67,11 +67,6 @@ class StepRollouts:
     """The rollouts of one step, in the order of prompt and sample.
 
     Attributes:
-        step: training step, from 0.
-        epoch: epoch of the step, from 0.
-        prompts: prompt index of each rollout.
-        samples: index of each rollout within its prompt's group.
-        responses: token ids, one row per rollout.
         ages: steps since each token was sampled, int32, (tokens of all rollouts,).
     """
 

@@ -35,12 +35,8 @@ from redraft.train import models
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The results of lm-eval.
-
-    Attributes:
-        generations: one line per sample, with the columns of `redraft.evaluate.parts.SCHEMA` without the step.
-        metrics: lm-eval's aggregated metrics by benchmark and name.
-    """
+    """lm-eval's results: a line per sample with the columns of `redraft.evaluate.parts.SCHEMA` without the step, and
+    aggregated metrics by benchmark and name."""
 
     generations: pd.DataFrame
     metrics: dict[str, dict[str, float]]

@@ -42,16 +42,7 @@ Loss = Callable[[Calibration], float]
 
 @dataclass(frozen=True)
 class Ranges:
-    """Where the parameters are searched.
-
-    Attributes:
-        bandwidth: bytes/s.
-        kv_share: λ.
-        target_overhead: c_T, µs a sequence.
-        draft_factor: η_d.
-        draft_overhead: c_D.
-        verify_overhead: c_V.
-    """
+    """Where the parameters of a `Calibration` are searched, in its units; `kv_share` is λ."""
 
     bandwidth: Range
     kv_share: Range = (0.1, 2.5)

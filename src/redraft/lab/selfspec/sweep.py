@@ -29,18 +29,8 @@ NEEDED = (
 class Measurement:
     """A line of a sweep; its fields are the columns.
 
-    Attributes:
-        model: name of the model.
-        batch: sequences; a line with 0 is of the warm-up, and no fit uses it.
-        seq: positions before the token.
-        gamma: drafted tokens, 0 for plain decoding.
-        mode: what was measured.
-        mean_ms: mean, ms, as are the next four.
-        median_ms: median.
-        std_ms: standard deviation.
-        min_ms: shortest.
-        max_ms: longest.
-        n_samples: passes that were measured.
+    `seq` counts positions before the token, `gamma` drafted tokens, 0 for plain decoding. Times are statistics over
+    `n_samples` passes. A line with `batch` 0 is of the warm-up, and no fit uses it.
     """
 
     model: str
