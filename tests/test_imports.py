@@ -77,7 +77,7 @@ ALLOWED = {
     },
 }  # fmt: skip
 SAMPLERS = {
-    "redraft.evaluate.asked", "redraft.evaluate.torch_backend", "redraft.evaluate.lm_eval.stock",
+    "redraft.evaluate.asked", "redraft.evaluate.backends", "redraft.evaluate.lm_eval.stock",
 }  # fmt: skip
 """Modules of evaluation that run a model or choose its device; grading and measuring need neither torch nor a GPU."""
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.selfspec.draft_length import START, Ladder, Position
+from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Position, Roofline, State, Threshold, Toggle
 from redraft.selfspec.roofline import MARGIN, block_efficiency, speedup
-from redraft.selfspec.toggle import OFF, RAMP, Roofline, State, Threshold, Toggle
 from tests.selfspec import CALIBRATIONS, QWEN
 
 TRACE = st.lists(st.tuples(st.integers(1, 200), st.floats(1, 8192)), min_size=1, max_size=40)

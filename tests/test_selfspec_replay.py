@@ -15,10 +15,8 @@ from redraft.lab.selfspec.replay import Rollout, read_rollouts, replay
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.selfspec.calibration import write_calibration
-from redraft.selfspec.controller import Control, Stretch, extend, passes_of
-from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.controller import Control, Ladder, Roofline, Stretch, Threshold, extend, passes_of
 from redraft.selfspec.roofline import block_efficiency
-from redraft.selfspec.toggle import Roofline, Threshold
 from tests.selfspec import QWEN, ROUND
 from tests.test_torch_engine import EOS, NOTHING, make_model
 

@@ -29,9 +29,8 @@ from redraft.lab.selfspec.simulate import (
     simulate_rollout,
     simulate_training,
 )
-from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.controller import OFF, Ladder, Roofline, Threshold, Toggle
 from redraft.selfspec.roofline import block_efficiency, block_seconds, boundary, target_seconds
-from redraft.selfspec.toggle import OFF, Roofline, Threshold, Toggle
 from tests.selfspec import QWEN
 
 DOCS = Path(__file__).parents[1] / "docs/selfspec.md"

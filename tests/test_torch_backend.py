@@ -8,9 +8,9 @@ import torch
 from redraft.config import InProcessEngine
 from redraft.config.data import Sampling
 from redraft.errors import UserError
-from redraft.evaluate import torch_backend
+from redraft.evaluate import backends
 from redraft.evaluate.backend import Request
-from redraft.evaluate.torch_backend import TorchBackend
+from redraft.evaluate.backends import TorchBackend
 from redraft.train import models
 
 
@@ -18,13 +18,13 @@ from redraft.train import models
 def engines(monkeypatch):
     """Settings of the engines that are opened."""
     opened = []
-    engine = torch_backend.TorchEngine
+    engine = backends.TorchEngine
 
     def recorded(model, **settings):
         opened.append(settings)
         return engine(model, **settings)
 
-    monkeypatch.setattr(torch_backend, "TorchEngine", recorded)
+    monkeypatch.setattr(backends, "TorchEngine", recorded)
     return opened
 
 
@@ -47,13 +47,13 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_made_and_the_rows_tha
     requests, sampling = [Request(0, s, [4, 5]) for s in range(4)], Sampling(max_new_tokens=5)
     config = backend.model.config
     row = 2 * 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 16
-    monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row - 1)
+    monkeypatch.setattr(backends, "available", lambda device: 4 * row - 1)
     with pytest.raises(UserError, match="does not fit into memory") as refused:
         backend.sample("b", requests, sampling, 0, lambda *_: None)
     assert (refused.value.key, refused.value.allowed) == ("max_rows", "at most 3 rows")
     assert "4 rows of 7 tokens" in refused.value.value
     assert not engines
-    monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row)
+    monkeypatch.setattr(backends, "available", lambda device: 4 * row)
     backend.sample("b", requests, sampling, 0, lambda *_: None)
     assert len(engines) == 1
 
@@ -61,9 +61,9 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_made_and_the_rows_tha
 def test_a_cache_on_a_gpu_does_not_grow_and_takes_half(tiny_model, monkeypatch):
     config = models.load_config(tiny_model)
     row = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 16
-    monkeypatch.setattr(torch_backend, "available", lambda device: 4 * row)
+    monkeypatch.setattr(backends, "available", lambda device: 4 * row)
     gpu, cpu = (SimpleNamespace(config=config, dtype=torch.float32, device=torch.device(d)) for d in ("cuda", "cpu"))
-    torch_backend.refuse_too_little(gpu, 4, 16)
+    backends.refuse_too_little(gpu, 4, 16)
     with pytest.raises(UserError, match="does not fit") as refused:
-        torch_backend.refuse_too_little(cpu, 4, 16)
+        backends.refuse_too_little(cpu, 4, 16)
     assert refused.value.allowed == "at most 2 rows"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from redraft.analysis.data.reported import ReportedTable, match_of, read_reported
 from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
-from redraft.config.resolve import trainer_of
+from redraft.config.hyperparameters import trainer_of
 
 WEIGHT_BYTES = 2
 """A kept policy holds bfloat16."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from redraft.config import Cell as CellModel
     from redraft.config import Experiments
     from redraft.config import Preset as PresetModel
-    from redraft.config.resolve import Settings
+    from redraft.config.hyperparameters import Settings
     from redraft.layout import Layout
 
 Row = dict[str, Any]

@@ -8,7 +8,8 @@ from typing import TypeVar, get_args
 
 from pydantic import BaseModel
 
-from redraft.config import own, resolve
+from redraft.config import hyperparameters as trainers
+from redraft.config import own
 from redraft.config.base import PAPER, near
 from redraft.config.cell import Cell, CellFile
 from redraft.config.claims import ClaimFile
@@ -339,7 +340,7 @@ class Experiments(PaperFiles):
                             allowed=[every[other] for other in near(name, every)])  # fmt: skip
         return ids[0]
 
-    def trainer_settings(self, cell: Cell, preset: Preset) -> resolve.Settings:
+    def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
         """Settings of a cell's trainer at a preset, each with its origin.
 
         Raises:
@@ -347,12 +348,12 @@ class Experiments(PaperFiles):
         """
         paper, papers = self.hyperparameters(cell.home), self._hyperparameters(cell.home)
         scale, cells, named = self._preset(preset.name), self.cells_of(cell.paper), f"preset {preset.name}"
-        settings = resolve.defaults() | resolve.stated(paper.trainer, "paper", papers, "trainer")
-        settings |= resolve.given(preset.trainer, named, scale, "trainer")
-        settings |= resolve.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
-        settings |= resolve.stated(paper.at.get(preset.name, {}), f"paper at {named}", papers, f"at.{preset.name}")
-        settings |= resolve.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
-        settings |= resolve.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
+        settings = trainers.defaults() | trainers.stated(paper.trainer, "paper", papers, "trainer")
+        settings |= trainers.given(preset.trainer, named, scale, "trainer")
+        settings |= trainers.scaled(settings, preset.trainer_factors, named, scale, "trainer_factors")
+        settings |= trainers.stated(paper.at.get(preset.name, {}), f"paper at {named}", papers, f"at.{preset.name}")
+        settings |= trainers.given(cell.trainer, "cell", cells, f"{cell.name}.trainer")
+        settings |= trainers.scaled(settings, cell.trainer_factors, "cell", cells, f"{cell.name}.trainer_factors")
         return settings
 
     @cache  # noqa: B019
@@ -379,7 +380,7 @@ class Experiments(PaperFiles):
             data_role=preset.role(cell.data, seed), model=seeded.models[cell.model], data=seeded.data[cell.data],
             algorithm=cell.algorithm, reuse=cell.reuse, schedule=cell.schedule or cell.algorithm.usual_schedule,
             decoding=cell.decoding, engine=preset.engine,
-            trainer=resolve.trainer_of(self.trainer_settings(cell, preset)),
+            trainer=trainers.trainer_of(self.trainer_settings(cell, preset)),
         )  # fmt: skip
         try:
             run.schedule.check(run.trainer, run.data.size)

@@ -1,9 +1,135 @@
-"""The choice of a backend by its name: the in-process engine, transformers' `generate`, or vLLM in this process."""
+"""The choice of an evaluation backend, and those that run a policy by PyTorch: our engine and transformers' `generate`.
 
+`generate` is slow, but independent of this project's engines. `redraft.evaluate.vllm_backend` is imported where chosen.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+from redraft.config.data import Sampling
 from redraft.config.trainer import EngineSettings
-from redraft.evaluate.backend import Backend
+from redraft.engines.torch.engine import TorchEngine
+from redraft.errors import UserError
+from redraft.evaluate.backend import Backend, Request, Response
+from redraft.rollout.engine import Inversion
+from redraft.rollout.streams import stream, uniforms
+from redraft.rollout.types import Finish
+from redraft.train import models
+from redraft.train.pretrained.memory import available, cache_row, gib
+from redraft.train.pretrained.precision import dtype_of
+
+_NOTHING = np.zeros(0, dtype=np.int32)
+
+
+def refuse_too_little(model: Any, rows: int, length: int) -> None:
+    """Refuse a cache that does not fit into memory; Linux would give it, and end a process once it is filled.
+
+    Args:
+        model: whose keys and values it holds.
+        rows: of the cache.
+        length: tokens of the longest.
+
+    Raises:
+        UserError: with the number of rows that fit.
+    """
+    buffers = 2 if model.device.type == "cpu" else 1
+    row, there = cache_row(model.config, length, model.dtype.itemsize, buffers), available(model.device)
+    if rows * row > there:
+        raise UserError("the in-process engine's cache does not fit into memory", key="max_rows",
+                        value=f"{rows} rows of {length:,} tokens, {gib(rows * row)} of {gib(there)}",
+                        allowed=f"at most {int(there // row)} rows", hint="take fewer rows, or vllm")  # fmt: skip
+
+
+class _Loaded:
+    """A policy in transformers' format, loaded to the settings' device in the settings' precision."""
+
+    def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
+        torch.set_num_threads(settings.threads)
+        self.settings = settings
+        self.model, self.tokenizer = models.load(policy, dtype=dtype_of(settings))
+        self.model.to(models.device_of(settings.device))
+        self.stops = models.stop_tokens(self.model, self.tokenizer)
+
+    def close(self) -> None:
+        """Do nothing: the memory is freed with this object."""
+
+
+class TorchBackend(_Loaded):
+    """A policy in the in-process engine; draws depend only on seed, benchmark, problem and sample."""
+
+    def sample(
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+    ) -> None:
+        """Sample every request; uniforms come from the random streams `evaluate/<name>`."""
+        limit = sampling.max_new_tokens
+        rows = min(self.settings.max_rows, len(requests))
+        length = max(len(request.prompt) for request in requests) + limit
+        refuse_too_little(self.model, rows, length)
+        engine = TorchEngine(
+            self.model, stops=self.stops, max_length=length, max_rows=rows,
+            max_batched_tokens=self.settings.max_batched_tokens, temperature=sampling.temperature,
+            top_p=sampling.top_p,
+        )  # fmt: skip
+
+        async def one(request: Request, turn: asyncio.Semaphore) -> None:
+            async with turn, engine.session(request.prompt) as session:
+                u = uniforms(seed, f"evaluate/{name}", request.problem, request.sample, count=limit)
+                continuation = await session.decode(_NOTHING, limit, Inversion(u))
+            finish = "length" if continuation.finish is Finish.LENGTH else "stop"
+            deliver(Response(request.problem, request.sample, continuation.tokens, finish))
+
+        async def everything() -> None:
+            turn = asyncio.Semaphore(2 * self.settings.max_rows)  # the uniforms of all requests would fill the memory
+            await asyncio.gather(*(one(request, turn) for request in requests))
+
+        engine.run(everything())
+
+
+class TransformersBackend(_Loaded):
+    """A policy under `generate`; a batch shares one random generator."""
+
+    def __init__(self, policy: Path | str, settings: EngineSettings) -> None:
+        super().__init__(policy, settings)
+        self.model.eval().generation_config = GenerationConfig()  # drops the model's own penalties and top-k
+
+    def sample(
+        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+    ) -> None:
+        """Sample in batches of prompts of similar length; each batch is seeded by its first request."""
+        ordered = sorted(requests, key=lambda request: len(request.prompt))
+        rows = self.settings.max_rows
+        for start in range(0, len(ordered), rows):
+            batch = ordered[start : start + rows]
+            draw = stream(seed, f"evaluate/{name}/transformers", batch[0].problem, batch[0].sample)
+            with torch.random.fork_rng(), torch.inference_mode():
+                torch.manual_seed(int(draw.integers(2**31)))
+                output = self._generate(batch, sampling)
+            found = []
+            for request, row in zip(batch, output, strict=True):
+                ends = np.flatnonzero(np.isin(row, list(self.stops)))
+                length, finish = (int(ends[0]) + 1, "stop") if len(ends) else (len(row), "length")
+                found.append(Response(request.problem, request.sample, row[:length].astype(np.int32), finish))
+            deliver(*found)
+
+    def _generate(self, batch: list[Request], sampling: Sampling) -> np.ndarray:
+        """The tokens that `generate` appends, int64, (rows, tokens), padded after the stop token."""
+        width = max(len(request.prompt) for request in batch)
+        pad = min(self.stops, default=0)
+        prompts = torch.tensor([[pad] * (width - len(r.prompt)) + r.prompt for r in batch], device=self.model.device)
+        seen = torch.tensor([[0] * (width - len(r.prompt)) + [1] * len(r.prompt) for r in batch])
+        drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        how = drawn if sampling.temperature else {"do_sample": False}
+        output = self.model.generate(
+            prompts, attention_mask=seen.to(self.model.device), max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=sorted(self.stops) or None, pad_token_id=pad, **how,
+        )  # fmt: skip
+        return output[:, width:].cpu().numpy()
 
 
 def open_backend(kind: str, policy: Path | str, settings: EngineSettings, length: int = 0) -> Backend:
@@ -15,6 +141,4 @@ def open_backend(kind: str, policy: Path | str, settings: EngineSettings, length
         from redraft.evaluate.vllm_backend import VLLMBackend
 
         return VLLMBackend(policy, settings, length)
-    from redraft.evaluate.torch_backend import TorchBackend, TransformersBackend
-
     return (TransformersBackend if kind == "transformers" else TorchBackend)(policy, settings)

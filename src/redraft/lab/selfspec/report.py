@@ -26,10 +26,8 @@ from redraft.lab.selfspec.simulate import (
 from redraft.lab.selfspec.sweep import Sweep, read_sweep
 from redraft.selfspec.calibration import Calibration, read_calibration, write_calibration
 from redraft.selfspec.constants import read_model
-from redraft.selfspec.controller import Control
-from redraft.selfspec.draft_length import Ladder
+from redraft.selfspec.controller import Control, Ladder, Roofline, Rule, Threshold
 from redraft.selfspec.roofline import boundary
-from redraft.selfspec.toggle import Roofline, Rule, Threshold
 
 Rows = list[list[str]]
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)

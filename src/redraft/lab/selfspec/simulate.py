@@ -22,9 +22,8 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.files import read_json_lines
 from redraft.selfspec.calibration import Calibration
-from redraft.selfspec.draft_length import START, Ladder
+from redraft.selfspec.controller import OFF, RAMP, START, Ladder, Roofline, Rule, State, Threshold, Toggle
 from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, target_seconds, token_acceptance
-from redraft.selfspec.toggle import OFF, RAMP, Roofline, Rule, State, Threshold, Toggle
 
 Mode = Literal["off", "always", "threshold", "roofline"]
 MODES: tuple[Mode, ...] = ("off", "always", "threshold", "roofline")

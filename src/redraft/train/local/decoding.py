@@ -10,9 +10,7 @@ from redraft.config.experiment import Run
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine, Speculated
 from redraft.selfspec.calibration import read_calibration
-from redraft.selfspec.controller import Control
-from redraft.selfspec.draft_length import Ladder
-from redraft.selfspec.toggle import Roofline, Rule, Threshold
+from redraft.selfspec.controller import Control, Ladder, Roofline, Rule, Threshold
 from redraft.train.models import stop_tokens
 from redraft.train.pretrained.precision import RoundedPolicy, dtype_of
 
