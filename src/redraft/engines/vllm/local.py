@@ -6,7 +6,7 @@ Environment variables are read when vLLM is imported, so they are set here befor
 import asyncio
 import itertools
 import os
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,12 +94,9 @@ class LocalVLLM:
         Raises:
             RuntimeError: if they wait for each other, or for something unknown to `outside`.
         """
-        return asyncio.run(self._serve(coroutines, outside))
-
-    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]], outside: Outside | None) -> list[T]:
+        standstill = "nothing is asked of vLLM, and not all is done"
         try:
-            standstill = "nothing is asked of vLLM, and not all is done"
-            return await run_to_end(coroutines, self._step, lambda: standstill, outside)
+            return asyncio.run(run_to_end(coroutines, self._step, lambda: standstill, outside))
         finally:
             self.engine.abort_request(list(self._answers))
             self._answers.clear()

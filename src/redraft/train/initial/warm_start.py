@@ -16,7 +16,9 @@ import torch
 from redraft.config.data import ArithmeticProblems
 from redraft.config.model import WarmStart
 from redraft.rollout.streams import stream
-from redraft.tasks.arithmetic import MODULUS, Sum, box, draw_one, split_of
+from redraft.tasks.answers import box
+from redraft.tasks.arithmetic import MODULUS, Sum, draw_one
+from redraft.tasks.drawing import split_of
 from redraft.train.initial.muon import Muon
 
 ROWS = 16
@@ -81,7 +83,7 @@ def _batch(
     problems: list[Sum] = []
     while len(problems) < settings.batch_size:
         problem = draw_one(rng, data.min_terms, data.max_terms)
-        if split_of(problem) == "train":
+        if split_of(problem.prompt) == "train":
             problems.append(problem)
     prompts = tokenizer([p.prompt for p in problems])["input_ids"]
     solutions = tokenizer([solution(p, rng, guess_share, settings.error_share) for p in problems])["input_ids"]

@@ -12,8 +12,7 @@ import torch
 
 from redraft.config.capability import Capability
 from redraft.config.experiment import Run
-from redraft.engines.torch.clock import now
-from redraft.engines.torch.loop import Outside
+from redraft.engines.torch.loop import Outside, now
 from redraft.files import read_json, sha256, write_json
 from redraft.methods.strategies import strategy, vanilla
 from redraft.methods.strategies.groups import indices

@@ -22,8 +22,7 @@ from transformers import modeling_gguf_pytorch_utils as theirs
 from transformers.integrations.ggml import GGUF_TO_FAST_CONVERTERS
 
 from redraft.config.model import GgufModel
-from redraft.engines.torch.head import refuse_other_heads
-from redraft.engines.torch.support import refuse_unsupported
+from redraft.engines.torch.head import refuse_unsupported
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.train.models import NO_CODE
@@ -114,7 +113,6 @@ def read(file: Path) -> tuple[Any, Any]:
         raise UserError("the file lacks weights, which would be random numbers", file=file, key="tensors",
                         value=", ".join(missing[:3]), allowed="all weights of the architecture")  # fmt: skip
     refuse_unsupported(model, 1)
-    refuse_other_heads(model)
     return model, tokenizer
 
 
