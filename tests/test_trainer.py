@@ -632,9 +632,7 @@ def test_a_model_is_made_by_a_fixed_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     threads, before = [], torch.get_num_threads()
     torch.set_num_threads(stages.MODEL_THREADS + 1)
-    monkeypatch.setattr(
-        "redraft.train.initial.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads())
-    )
+    monkeypatch.setattr("redraft.train.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads()))
     try:
         stages.make_model("smoke", "qwen3-1.7b-base", tmp_path / "model")
     finally:

@@ -19,8 +19,6 @@ def laws(
     """Log-probabilities of all tokens, some positions at a time.
 
     Args:
-        head: logits of hidden states.
-        vocabulary: number of tokens.
         hidden: (n, size).
         temperature: above 0.
 

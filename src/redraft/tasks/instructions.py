@@ -48,8 +48,6 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     """Check a response against its prompt's instructions.
 
     Args:
-        prompt: the problem's text.
-        text: the response.
         answer: a JSON object with IFEval's columns, `KEYS`.
 
     Raises:

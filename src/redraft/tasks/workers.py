@@ -34,7 +34,6 @@ def run(
     Args:
         function: picklable; runs in the main thread of a worker, so that alarms work.
         items: picklable; no process starts if there are none.
-        processes: largest number of workers.
         seconds: time limit for each item; a worker that exceeds it is killed and replaced.
         lost: gives the result of an item that raised an exception, exceeded the limit (`TimeoutError`) or ended its
             worker (`pebble.ProcessExpired`).

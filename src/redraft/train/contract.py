@@ -41,15 +41,11 @@ class Updated:
 
 @dataclass(frozen=True)
 class Fresh:
-    """New samples of the current policy, which nothing is trained on.
-
-    Attributes:
-        rewards: one a sample.
-        kl: of the policy from the reference policy, on these samples, nats a token; None without a reference.
-    """
+    """New samples of the current policy, which nothing is trained on."""
 
     rewards: list[float]
     kl: float | None = None
+    """Of the policy from the reference policy, on these samples, nats a token; None without a reference."""
 
 
 class Trainer(Protocol):

@@ -11,7 +11,7 @@ import transformers
 
 from redraft.config.model import TinyModel
 from redraft.errors import UserError
-from redraft.train.folders import atomic_folder
+from redraft.files import atomic_folder
 
 # Before transformers' models are loaded, which import scikit-learn for one threshold of assisted decoding and SciPy for
 # the losses of object detection. Nothing here uses these, and they are a quarter of the time that a job takes to start.

@@ -34,8 +34,6 @@ class Quantised:
         codes: uint8 (outputs, groups, group size), 0 to 2^bits - 1; the last group is padded.
         scales: float32 (outputs, groups, 1).
         zeros: float32 (outputs, groups, 1), the code of 0, a whole number.
-        inputs: of the layer.
-        bits: of a code.
     """
 
     codes: torch.Tensor
@@ -72,8 +70,6 @@ class QuantisedDrafter:
     """A drafter made of a policy.
 
     Args:
-        model: the policy, a transformers causal language model.
-        bits: of a weight.
         group: weights that share a scale.
 
     Attributes:

@@ -40,12 +40,10 @@ class TorchEngine:
 
     Args:
         model: the current policy; its weights may change between calls of `run`.
-        stops: tokens that end a response.
         max_length: longest prompt and response together, tokens.
         max_rows: sessions in the cache at once; further ones wait.
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
         temperature: of sampling and of scoring; 0 takes the most probable token.
-        top_p: of sampling.
         lookahead: tokens behind the last one of a response that a pass may compute and drop.
         chunk: draft tokens scored in a pass for who asks for chunks; None for whole drafts.
         burst: tokens of a session that are decoded before the host looks who has ended; None for `BURST`.
@@ -55,7 +53,6 @@ class TorchEngine:
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
             scores nothing and has no capabilities.
-        vocabulary: number of tokens.
         activity: decoding passes of the last run.
         burst: as given; may be changed between runs.
         static: as given or found; may be set to false between runs.
@@ -97,10 +94,6 @@ class TorchEngine:
 
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order.
-
-        Args:
-            coroutines: sessions, and what is made of them.
-            outside: what they may wait for beside the engine.
 
         Raises:
             RuntimeError: if they wait for each other, for rows of the cache, or for something unknown to `outside`.
@@ -255,7 +248,6 @@ class TorchEngine:
         It is captured: it waits for nothing, and what it does follows from the shape and the tensors of the rows.
 
         Args:
-            shape: of the pass.
             first: whether first tokens are to be drawn out of residual laws; such a pass is not captured.
         """
         rows = slice(0, shape.rows)

@@ -28,7 +28,6 @@ class Shape(NamedTuple):
     """What a step depends on beside tensors.
 
     Attributes:
-        rows: of the pass.
         span: slots that it attends to.
         noisy: whether a row draws by Gumbel noise.
         top: most probable tokens noted of each law.
@@ -90,7 +89,6 @@ class Graphs:
 
     Args:
         model: whose weights are updated in place; graphs are dropped if they have moved.
-        capture: makes what captures.
 
     Attributes:
         captured: captures so far, those of dropped graphs included.
@@ -114,7 +112,6 @@ class Graphs:
 
         Args:
             shape: two steps of equal shape do the same, but for what is in the tensors.
-            work: the step.
         """
         if shape not in self._replays:
             if self._warmed.get(shape, 0) < WARM_UP:

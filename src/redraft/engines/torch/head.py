@@ -25,9 +25,6 @@ class Head:
     Args:
         model: a transformers model whose head is one linear layer, with or without scaled or soft-capped logits.
         temperature: of its laws, above 0; logits are as the model makes them.
-
-    Attributes:
-        vocabulary: number of logits.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
@@ -81,7 +78,6 @@ class Head:
 
         Args:
             hidden: (n, size), of this head's trunk.
-            other: another model's head.
             others: (n, size), of its trunk.
         """
         pairs = zip(self.laws(hidden), other.laws(others), strict=True)

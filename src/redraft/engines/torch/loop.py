@@ -44,7 +44,6 @@ class Outside:
 
     Attributes:
         seconds: time in which the engine had nothing to do because of these waits.
-        ended: waits that have ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -81,10 +80,7 @@ async def run_to_end(
     """Run coroutines to their ends, concurrently; return their results in order.
 
     Args:
-        coroutines: sessions that ask the engine.
         work: does what the engine was asked for, or a part; returns false if there was nothing to do.
-        standstill: says why nothing was asked for, for the error.
-        outside: what the sessions may wait for beside the engine.
 
     Raises:
         RuntimeError: if they wait for something that neither the engine nor `outside` knows of.

@@ -106,7 +106,6 @@ class Rows:
     """All rows of a cache.
 
     Args:
-        count: rows of the cache.
         length: longest response, tokens.
 
     Attributes:
@@ -231,7 +230,6 @@ class Rows:
             tokens: int64 (rows, n).
             log_probs: float32 (rows, n, vocabulary), the policy's law of each.
             kept: int64 (rows,), number of tokens that count, 0 to n; a row that keeps none has ended.
-            top: whether the top of each law is noted.
         """
         rows = slice(0, len(tokens))
         places = self.counts[rows, None] + torch.arange(tokens.shape[1], device=self.device)
@@ -275,8 +273,6 @@ class Admission:
     scored.
 
     Args:
-        rows: of the cache.
-        max_rows: number of them.
         max_batched_tokens: prompt and draft tokens in one pass, padding included.
     """
 

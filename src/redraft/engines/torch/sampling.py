@@ -22,7 +22,6 @@ def sample(log_probs: torch.Tensor, uniforms: torch.Tensor, greedy: bool = False
     Args:
         log_probs: (rows, vocabulary).
         uniforms: (rows,) on (0, 1].
-        greedy: take the most probable token.
         top_p: only the most probable tokens that together reach this mass can be drawn; 1 keeps all.
 
     Returns:

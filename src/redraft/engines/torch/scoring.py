@@ -19,9 +19,7 @@ def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], starts: Se
     Each position gets what any of the sessions asks for, and each session only what it asked for.
 
     Args:
-        head: of the model.
         hidden: (rows, width, size), of prompts and drafts, padded on the right.
-        batch: sessions that asked for scores.
         starts: position of each row's first hidden state; at most that before its chunk.
     """
     requests, device = [row.scoring for row in batch], hidden.device

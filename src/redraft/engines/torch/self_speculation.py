@@ -175,15 +175,12 @@ class SelfSpeculativeEngine(TorchEngine):
 
     Args:
         model: the policy, as of `TorchEngine`; the drafter is to be refreshed after its weights have changed.
-        controller: says how many tokens are proposed.
         longest: most of them.
-        bits: of a drafter's weight.
         group: weights that share a scale.
         options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios, and bursts: the controller
             is asked before each pass.
 
     Attributes:
-        drafter: the quantised copy.
         speculated: counts and seconds of the last run.
 
     Raises:
@@ -248,7 +245,6 @@ class _Draws:
     """Random numbers of a speculated pass, and what is drawn by them.
 
     Args:
-        live: the sessions that decode.
         positions: int64 (rows,), absolute position of the last token of each.
         firsts: float64 (rows,), each session's first uniform, whose bits are the key of its further numbers.
 

@@ -61,7 +61,6 @@ class LocalVLLM:
         model: folder in transformers' format; no tokenizer is needed.
         max_length: longest prompt and response together; where drafts are scored, with one token to spare.
         max_rows: requests at once; further ones wait.
-        cache_bytes: memory of the key-value cache.
         settings: further arguments of vLLM's engine, instead of those here.
     """
 
@@ -86,10 +85,6 @@ class LocalVLLM:
 
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order.
-
-        Args:
-            coroutines: sessions, and what is made of them.
-            outside: what they may wait for beside the engine.
 
         Raises:
             RuntimeError: if they wait for each other, or for something unknown to `outside`.

@@ -22,8 +22,6 @@ class Graders:
 
     Args:
         answers: of every prompt, by its index.
-        tokenizer: turns responses into text.
-        processes: how many grade at once.
         rule: which rule of `redraft.tasks.rewards` rewards (`Run.reward`).
 
     Attributes:

@@ -39,7 +39,6 @@ def train_side_by_side(
         runs: of one seed, whose records no other run has.
         models: initial policy of each run, in transformers' format.
         rounds: how often each step's rollouts are made, >= 1.
-        progress: called after each step.
 
     Returns:
         A line a run, step and round: cell, step, round, tokens_decoded, and `seconds.<stage>`, NaN where the round
@@ -70,7 +69,6 @@ def check_work(seconds: pd.DataFrame, records: Path) -> None:
     """Check that every round of a run decoded what the finished run did.
 
     Args:
-        seconds: lines of the run.
         records: `steps.jsonl` of the finished run.
 
     Raises:

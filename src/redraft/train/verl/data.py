@@ -14,7 +14,6 @@ def write_problems(problems: list[Problem], role: str, file: Path) -> None:
     Args:
         problems: in the order of their indices, by which drafts are kept.
         role: the paper's training data, verl's `data_source`.
-        file: where to.
     """
     rows = [
         {

@@ -11,11 +11,7 @@ from redraft.rollout.storage import unpack_groups
 
 
 class Shard:
-    """Memory of a part of the prompts. Ray runs its methods one after the other.
-
-    Args:
-        retention: what the run's method finds in memory.
-    """
+    """Memory of a part of the prompts. Ray runs its methods one after the other."""
 
     def __init__(self, retention: Retention) -> None:
         self.memory = Memory(retention)
