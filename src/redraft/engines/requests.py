@@ -11,21 +11,13 @@ from redraft.rollout.engine import Draws, Gumbel, Residual
 
 
 def refuse_scores(capabilities: Collection[Capability], at: np.ndarray | None, top: int, draws: Gumbel | None) -> None:
-    """Check that a request to score can be served exactly.
-
-    Raises:
-        UserError: if it cannot; it names the capability.
-    """
+    """Raise a UserError that names the capability if a request to score cannot be served exactly."""
     other = {Capability.OTHER_SCORES: at is not None}
     _refuse(capabilities, other | {Capability.TOP_LAW: top > 0, Capability.GUMBEL: draws is not None})
 
 
 def refuse_draws(capabilities: Collection[Capability], draws: Draws, first: Residual | None, top: int) -> None:
-    """Check that a request to decode can be served exactly.
-
-    Raises:
-        UserError: if it cannot; it names the capability.
-    """
+    """Raise a UserError that names the capability if a request to decode cannot be served exactly."""
     needs = {Capability.GUMBEL: isinstance(draws, Gumbel), Capability.RESIDUAL: first is not None}
     _refuse(capabilities, needs | {Capability.TOP_LAW: top > 0})
 
@@ -40,11 +32,7 @@ def _refuse(capabilities: Collection[Capability], needs: dict[Capability, bool])
 
 
 def checked(log_probs: np.ndarray) -> np.ndarray:
-    """A copy of log-probabilities.
-
-    Raises:
-        UserError: if one is NaN, as those of a diverged policy are.
-    """
+    """A copy of log-probabilities, or a UserError if one is NaN, as those of a diverged policy are."""
     if np.isnan(log_probs).any():
         raise UserError(
             "the model's log-probabilities are NaN: it has diverged (then the learning rate was too high), "

@@ -50,11 +50,7 @@ class Sum:
 
 
 def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
-    """Draw `size` different problems of one split. Numbers of terms include the first value.
-
-    Raises:
-        UserError: if there are fewer different problems.
-    """
+    """Draw `size` different problems of one split (`distinct`). Numbers of terms include the first value."""
     rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
     return distinct(lambda: draw_one(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
 

@@ -63,9 +63,6 @@ def compare(content: str, answer: str) -> Outcome:
 
     Equal texts are right before anything is parsed. math-verify takes at most three times `SECONDS`. Outcomes are
     cached, also time-outs.
-
-    Raises:
-        RuntimeError: outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("math-verify's time limits work only in the main thread of a process")

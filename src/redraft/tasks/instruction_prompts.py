@@ -47,16 +47,13 @@ class InstructionPrompt:
 
 
 def draw(size: int, names: Sequence[str], most: int, split: str, seed: int) -> list[InstructionPrompt]:
-    """Draw `size` different prompts, whose topics are those of one split.
+    """Draw `size` different prompts, whose topics are those of one split (`distinct`).
 
     Args:
         names: kinds of instructions, names in `KINDS`, each as probable as the others to be a prompt's first.
         most: the largest number of instructions in a prompt; each number up to it is as probable, where so many kinds
             fit together.
         split: `train` or `held-out`.
-
-    Raises:
-        UserError: if there are fewer different prompts.
     """
     rng = stream(seed, f"instructions/{'+'.join(names)}/{split}", most)
     apart = conflicts()

@@ -65,11 +65,7 @@ def load_problems(data: Data) -> list[Problem]:
 
 
 def checksums(data: Data) -> dict[str, str]:
-    """SHA-256 of every file of a data set, by its name inside the data set; empty for generated problems.
-
-    Raises:
-        UserError: if a file is missing.
-    """
+    """SHA-256 of every file of a data set, by its name inside the data set; empty for generated problems."""
     match data:
         case Generated():
             return {}

@@ -17,9 +17,6 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
     Args:
         chat: `auto`, `required` or `never`; see `redraft.config.data.Sampling`.
 
-    Returns:
-        Token ids of each prompt.
-
     Raises:
         UserError: if a template is required and the tokenizer has none.
     """

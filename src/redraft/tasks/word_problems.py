@@ -114,15 +114,12 @@ class WordProblem:
 
 
 def draw(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
-    """Draw `size` different problems of one split.
+    """Draw `size` different problems of one split (`distinct`).
 
     Args:
         questions: names in `QUESTIONS`, each as probable as the others.
         largest: the largest number in a story.
         split: `train` or `held-out`.
-
-    Raises:
-        UserError: if there are fewer different problems.
     """
     rng = stream(seed, f"word_problems/{'+'.join(questions)}/{split}", largest)
     return distinct(lambda: draw_one(rng, questions, largest), lambda problem: problem.content, split, size)
@@ -145,9 +142,6 @@ def prompts(problems: Sequence[WordProblem], examples: int, options: bool, large
 
     The examples ask the same question about other numbers, and are of the split `train` whatever the problem's is. With
     `options`, the right answer and a wrong one follow the question, in boxes and in any order.
-
-    Raises:
-        UserError: if there are fewer different examples.
     """
     rng = stream(seed, "word_problems/prompts", largest, examples)
     texts = []

@@ -93,8 +93,6 @@ def check_instructions(item: tuple[str, str, str]) -> Instructed:
     Args:
         item: prompt, response and the problem's answer, which names the instructions.
 
-    Raises:
-        UserError: for an answer that names no known instructions.
     """
     from redraft.tasks.instructions import grade_instructions
 

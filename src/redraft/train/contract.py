@@ -65,11 +65,7 @@ class Trainer(Protocol):
         ...
 
     def update(self, groups: Sequence[Group]) -> Updated:
-        """Update the policy from graded groups.
-
-        Raises:
-            UserError: if the policy has diverged.
-        """
+        """Update the policy from graded groups; a UserError if it has diverged."""
         ...
 
     def publish(self) -> None:

@@ -109,11 +109,7 @@ def append_record(file: Path, record: dict[str, Any]) -> None:
 
 
 def truncate_records(file: Path, count: int) -> None:
-    """Keep the first `count` lines: those of the checkpoint that is resumed from.
-
-    Raises:
-        UserError: if there are fewer.
-    """
+    """Keep the first `count` lines, those of the checkpoint that is resumed from; a UserError if there are fewer."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if len(lines) < count:
         raise UserError(

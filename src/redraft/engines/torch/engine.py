@@ -147,11 +147,7 @@ class TorchEngine:
         self.rows.release(row)
 
     def _pass(self) -> bool:
-        """One pass over the model: prefill if enough wait for it and have room, else decode.
-
-        Returns:
-            whether there was anything to do.
-        """
+        """One pass over the model: prefill if enough wait and have room, else decode; False if nothing is asked for."""
         self.rows.compact()
         began = now(self.device)
         self._admission.start_ready()

@@ -90,11 +90,7 @@ def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
 
 
 def refuse_other_heads(model: PreTrainedModel) -> None:
-    """Refuse a model whose logits are not what `Head` makes of its hidden states.
-
-    Raises:
-        UserError: it names the model's type.
-    """
+    """Raise a UserError for a model whose logits are not what `Head` makes of its hidden states."""
     # Two tokens, since the hidden states of a padding token may be 0.
     tokens = torch.arange(2, device=model.device)[None]
     with torch.inference_mode():

@@ -159,13 +159,9 @@ def _at(laws: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def agree(drawn: torch.Tensor, proposals: torch.Tensor) -> torch.Tensor:
-    """Number of leading proposals that are the tokens which the policy draws by the same Gumbel noise.
+    """Number of leading proposals (rows, n) that are the tokens which the policy draws (rows, n + 1) by the same noise.
 
-    The response is then, token by token, the one of plain decoding with that noise.
-
-    Args:
-        drawn: int64 (rows, n + 1), the policy's tokens.
-        proposals: int64 (rows, n).
+    The response is then, token by token, the one of plain decoding with that Gumbel noise.
     """
     return (drawn[:, :-1] == proposals).long().cumprod(1).sum(1)
 

@@ -219,11 +219,7 @@ class VLLMSession:
 
 
 def rows_of(output: Output, count: int, top: int) -> TopLaw:
-    """Rows of an answer, as many as are asked for; with `top` of 0 of the tokens themselves.
-
-    Raises:
-        UserError: if there are others, as a worker that is not ours gives.
-    """
+    """Rows of an answer; a UserError if it has others than `count`, as a worker gives that is not ours."""
     log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
     if len(log_probs) != count + 1 or len(ids) != count + 1:
         raise UserError("vLLM's servers answer without the log-probabilities of a draft alone", key="worker_cls",

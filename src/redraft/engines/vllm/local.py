@@ -124,11 +124,7 @@ class LocalVLLM:
         return to_output(await answer)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over all weights, by their names in transformers' format, and forget what was computed with the others.
-
-        Raises:
-            UserError: for tied embeddings, of which vLLM's CPU build would keep the old ones in the last layer.
-        """
+        """Take over all weights by their names in transformers' format; forget what was computed with the others."""
         if self.engine.model_config.hf_text_config.tie_word_embeddings:
             raise UserError("vLLM on a CPU keeps old embeddings where they are tied", key="tie_word_embeddings",
                             value=True, allowed="false")  # fmt: skip

@@ -66,14 +66,7 @@ def train_side_by_side(
 
 
 def check_work(seconds: pd.DataFrame, records: Path) -> None:
-    """Check that every round of a run decoded what the finished run did.
-
-    Args:
-        records: `steps.jsonl` of the finished run.
-
-    Raises:
-        UserError: for the first step that did not.
-    """
+    """Raise a UserError for the first round that did not decode what the finished run did, by its `steps.jsonl`."""
     finished = pd.Series({record["step"]: record["tokens_decoded"] for record in read_json_lines(records)})
     other = seconds[seconds["tokens_decoded"] != seconds["step"].map(finished)]
     if not other.empty:

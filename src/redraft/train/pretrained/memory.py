@@ -37,11 +37,7 @@ Bytes = Mapping[str, float]
 
 
 def refuse(needed: Bytes, there: float, file: Path) -> None:
-    """Refuse what needs more memory than there is.
-
-    Raises:
-        UserError: with both, in GiB.
-    """
+    """Raise a UserError for what needs more memory than there is, with both in GiB."""
     if (total := sum(needed.values())) > there:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())
         raise UserError("there is too little memory for this model", file=file, key="memory", value=gib(there),

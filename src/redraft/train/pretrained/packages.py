@@ -15,11 +15,7 @@ VERSIONS = re.compile(r"\(from versions: (.*?)\)")
 
 
 def install(lock: Path, folder: Path) -> None:
-    """Install what a file pins by hashes into a folder, without what it depends on.
-
-    Raises:
-        UserError: if pip cannot.
-    """
+    """Install what a file pins by hashes into a folder, without what it depends on."""
     arguments = ("install", "--no-deps", "--require-hashes", "--only-binary=:all:", "--target", folder, "-r", lock)
     if failed := _pip(*arguments):
         raise _no_index(failed, lock) or UserError(f"pip cannot install these packages ({_last(failed)})", file=lock)

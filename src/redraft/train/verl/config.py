@@ -76,11 +76,7 @@ def show(run: Run, model: Path, folder: Path) -> str:
 
 
 def check(runs: Sequence[Run]) -> int:
-    """Compose the configurations of runs before any of them is started; returns how many differ.
-
-    Raises:
-        UserError: for the first that cannot be.
-    """
+    """Compose the configurations of runs before any of them is started; returns how many differ."""
     kinds, places = set(), ("model", Path("problems.parquet"))
     for run in runs:
         gpu = uses_gpu(run.engine)
@@ -97,11 +93,7 @@ def check(runs: Sequence[Run]) -> int:
 
 
 def _refuse(run: Run, gpu: bool) -> None:
-    """Refuse what verl would refuse late or, worse, do otherwise.
-
-    Raises:
-        UserError: for the first such setting.
-    """
+    """Raise a UserError for the first setting that verl would refuse late or, worse, do otherwise."""
     run.check_supported()
     schedule(run, run.data.size)
     trainer, engine = run.trainer, engine_of(run)

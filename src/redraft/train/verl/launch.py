@@ -180,11 +180,7 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
 
 
 def refuse_code(checkpoint: Path) -> None:
-    """Make sure that the pickles of a checkpoint of verl's hold data only.
-
-    Raises:
-        UserError: for the first that names anything else, or cannot be read as a file of `torch.save`.
-    """
+    """Raise a UserError for the first pickle of a checkpoint that names anything but data or cannot be read."""
     import torch.distributed.tensor  # noqa: F401  its types count as safe once they are known
     from torch.serialization import get_unsafe_globals_in_checkpoint
 

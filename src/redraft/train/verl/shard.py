@@ -36,9 +36,6 @@ class Shard:
             files: all that were saved, by however many shards.
             number: of this shard, which keeps what is of its prompts.
             of: shards that there are now.
-
-        Raises:
-            UserError: if a file is missing or damaged.
         """
         retention = self.memory.retention
         self.memory = Memory(retention)

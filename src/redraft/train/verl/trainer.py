@@ -117,11 +117,7 @@ class VerlSteps(PPOTrainerSync):
         return RolledOut(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
 
     def update(self, groups: Sequence[Group]) -> Updated:
-        """One of verl's steps, on these groups.
-
-        Raises:
-            UserError: if the policy has diverged.
-        """
+        """One of verl's steps, on these groups; a UserError if the policy has diverged."""
         self.global_steps += 1
         minis = mini_batches(groups, self.run.trainer)
         if not minis:
