@@ -35,7 +35,7 @@ from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request, StreamingUpdate
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from redraft.engines.chunks import chunk_end
+from redraft.engines.requests import chunk_end
 from redraft.engines.vllm.worker import ScoringRunner, ScoringWorker
 
 

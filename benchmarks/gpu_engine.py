@@ -18,7 +18,7 @@ import torch
 from benchmarks import engine, scoring, shapes
 from benchmarks.shapes import Shape
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.engines.torch.clock import now
+from redraft.engines.torch.loop import now
 from redraft.rollout.engine import Continuation
 from redraft.rollout.types import Rollout
 from redraft.train.local.batch import Batch

@@ -26,8 +26,8 @@ from redraft.tasks.arithmetic import Sum, draw
 from redraft.tasks.rewards import rewards_of
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.initial.warm_start import warm_start
 from redraft.train.local.batch import Batch
+from redraft.train.warm_start import warm_start
 
 SIZE = 8
 """Responses in a group."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from redraft.config.capability import Capability
 from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
-from redraft.engines.chunks import chunk_end
+from redraft.engines.requests import chunk_end
 from redraft.methods.strategies import strategy
 from redraft.methods.strategies.tools import Meter, Streams, Tools
 from redraft.rollout.engine import Continuation, Inversion, Scores

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from redraft.errors import UserError
-from redraft.tasks.arithmetic import MODULUS, Sum, draw, draw_one, split_of
+from redraft.tasks.arithmetic import MODULUS, Sum, draw, draw_one
+from redraft.tasks.drawing import split_of
 
 PROBLEM = Sum(75, (6, -2, 8, 9, 9))
 
@@ -26,8 +27,8 @@ def test_a_slip_is_carried_on_to_the_end():
 def test_no_problem_stands_in_both_splits_and_none_stands_twice():
     train, held_out = (draw(60, 2, 3, "both", split, 0) for split in ("train", "held-out"))
     assert len({*train, *held_out}) == 120
-    assert {split_of(problem) for problem in train} == {"train"}
-    assert {split_of(problem) for problem in held_out} == {"held-out"}
+    assert {split_of(problem.prompt) for problem in train} == {"train"}
+    assert {split_of(problem.prompt) for problem in held_out} == {"held-out"}
 
 
 @pytest.mark.parametrize(("signs", "signed"), [("both", {-1, 1}), ("minus", {-1})])

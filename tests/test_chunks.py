@@ -19,7 +19,7 @@ from redraft.config.reuse import (
     Staged,
     WeightedReuse,
 )
-from redraft.engines.chunks import chunk_end
+from redraft.engines.requests import chunk_end
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.vllm.engine import BLOCK, VLLMEngine
 from redraft.methods.acceptance.block import BlockRule

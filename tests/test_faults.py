@@ -22,10 +22,9 @@ from redraft.files import read_json, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import lease, take, took_part
-from redraft.train import integrity
-from redraft.train.checkpoint import Checkpoints, State
+from redraft.train.checkpoint import Checkpoints, State, damage, measure
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.verl.pickles import refuse_code
+from redraft.train.verl.launch import refuse_code
 from tests.test_lease import age, never, rewrite
 from tests.test_trainer import FILES, make_run, results, train
 
@@ -122,12 +121,12 @@ def test_a_manifest_of_other_inputs_protects_nothing(copy, undisturbed, tiny_mod
 
 def test_a_truncated_file_is_found_without_reading_it(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"12345")
-    recorded = integrity.measure(tmp_path, [tmp_path / "a"])
-    assert integrity.damage(tmp_path, recorded) == ""
-    monkeypatch.setattr(integrity, "sha256", lambda file: pytest.fail("it was read"))
-    assert integrity.damage(tmp_path, recorded, sizes_only=True) == ""
+    recorded = measure(tmp_path, [tmp_path / "a"])
+    assert damage(tmp_path, recorded) == ""
+    monkeypatch.setattr("redraft.train.checkpoint.sha256", lambda file: pytest.fail("it was read"))
+    assert damage(tmp_path, recorded, sizes_only=True) == ""
     cut(tmp_path / "a")
-    assert "has 0 bytes and had 5" in integrity.damage(tmp_path, recorded)
+    assert "has 0 bytes and had 5" in damage(tmp_path, recorded)
 
 
 # verl's checkpoints

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from redraft.evaluate import conformance
-from redraft.tasks.answers import Outcome, boxed
-from redraft.tasks.choices import LETTERS, grade_choice
+from redraft.tasks.answers import LETTERS, Outcome, boxed, grade_choice
 from redraft.tasks.grading import compare, grade
 
 ROOT = Path(__file__).parents[1]

@@ -13,9 +13,9 @@ from math_verify.errors import TimeoutException
 from redraft.config.data import ArithmeticProblems, ProblemFile
 from redraft.errors import UserError
 from redraft.tasks import grading
-from redraft.tasks.answers import Outcome, Verdict, boxed
-from redraft.tasks.arithmetic import MODULUS, Sum, box, draw, split_of
-from redraft.tasks.choices import grade_choice, letter
+from redraft.tasks.answers import Outcome, Verdict, box, boxed, grade_choice, letter
+from redraft.tasks.arithmetic import MODULUS, Sum, draw
+from redraft.tasks.drawing import split_of
 from redraft.tasks.grading import compare, grade, is_correct
 from redraft.tasks.problems import Problem, load_problems
 from redraft.tasks.tokenizer import BOX, EOS, PAD, make_tokenizer
@@ -287,8 +287,8 @@ def test_a_slip_spoils_the_answer_and_a_guess_is_what_is_boxed(problem, error):
 def test_splits_are_disjoint_and_drawn_without_repetition():
     train, held_out = (draw(300, 2, 3, "both", split, seed=0) for split in ("train", "held-out"))
     assert len({*train, *held_out}) == 600
-    assert {split_of(problem) for problem in train} == {"train"}
-    assert {split_of(problem) for problem in held_out} == {"held-out"}
+    assert {split_of(problem.prompt) for problem in train} == {"train"}
+    assert {split_of(problem.prompt) for problem in held_out} == {"held-out"}
 
 
 def test_a_draw_depends_on_its_seed_alone():

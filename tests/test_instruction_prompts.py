@@ -14,12 +14,11 @@ from redraft.config.generated import InstructionName, InstructionPrompts
 from redraft.errors import UserError
 from redraft.tasks import instruction_kinds as kinds
 from redraft.tasks.drawing import split_of
-from redraft.tasks.instruction_kinds import KINDS
+from redraft.tasks.instruction_kinds import COMMON, ENDINGS, FORMS, KINDS, QUESTIONS, TOPICS, WORDS
 from redraft.tasks.instruction_prompts import COPY, OWN_CONFLICTS, YES_OR_NO, choose, draw, draw_one, fits
 from redraft.tasks.instructions import conflicts, follows, grade_instructions
 from redraft.tasks.problems import load_problems
 from redraft.tasks.rewards import rewards_of
-from redraft.tasks.topics import COMMON, ENDINGS, FORMS, QUESTIONS, TOPICS, WORDS
 from tests.ifeval_responses import LANGUAGES, following
 
 IFEVAL = Path(__file__).parents[2] / "shared/data/benchmarks/ifeval.jsonl"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.train.initial.muon import Muon, orthogonal
+from redraft.train.warm_start import Muon, orthogonal
 
 SHAPES = [(24, 24), (12, 40), (40, 12), (1, 7)]
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from redraft.engines.torch.drafter import PROJECTIONS, QuantisedDrafter
-from redraft.engines.torch.quantise import round_to_nearest
+from redraft.engines.torch.drafter import PROJECTIONS, QuantisedDrafter, round_to_nearest
 from tests.test_torch_engine import make_model
 
 WEIGHTS = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 40)), elements=st.floats(-8, 8, width=32))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from redraft.tasks.rewards import REWARDS
-from redraft.tasks.rules import anywhere, last_number
+from redraft.tasks.rewards import REWARDS, anywhere, last_number
 
 last_box = REWARDS["last_box"]
 

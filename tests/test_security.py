@@ -355,7 +355,7 @@ def read(checkpoints, parts):
 
 
 def test_servers_listen_to_this_machine_only_or_are_off():
-    from redraft.train.verl.platforms import on_cpu, on_gpus
+    from redraft.train.verl.settings import on_cpu, on_gpus
 
     line = next(text for text in (ROOT / "Makefile").read_text().splitlines() if "mlflow ui" in text)
     assert "--host 127.0.0.1" in line

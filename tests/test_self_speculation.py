@@ -14,8 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.engines.torch.drafter import QuantisedDrafter
-from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine, Speculated
-from redraft.engines.torch.speculation import agree, keep
+from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine, Speculated, agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.noise import hashed, uniform

@@ -6,7 +6,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.tail import Activity
+from redraft.engines.torch.loop import Activity
 from redraft.rollout.engine import Inversion
 
 NOTHING = np.zeros(0, dtype=np.int32)

@@ -50,8 +50,8 @@ from redraft.config import (
     WeightedReuse,
     run_fingerprint,
 )
-from redraft.engines.torch.clock import now
-from redraft.engines.torch.quantise import round_to_nearest
+from redraft.engines.torch.drafter import round_to_nearest
+from redraft.engines.torch.loop import now
 from redraft.errors import UserError
 from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
@@ -241,7 +241,7 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
 
 def test_time_that_training_does_not_need_is_left_out(monkeypatch):
     clocked = [0.0]
-    monkeypatch.setattr("redraft.engines.torch.clock.time.process_time", lambda: clocked[0])
+    monkeypatch.setattr("redraft.engines.torch.loop.time.process_time", lambda: clocked[0])
     clock = StageClock(partial(now, torch.device("cpu")))
     for block, seconds in ((clock.stage("reward"), 1.0), (clock.excluded(), 5.0), (clock.stage("reward"), 2.0)):
         with block:
@@ -269,8 +269,8 @@ def test_a_stage_ends_when_the_gpu_has_done_its_work(monkeypatch):
         clocked[0] += queued[0]
         queued[0] = 0.0
 
-    monkeypatch.setattr("redraft.engines.torch.clock.time.perf_counter", lambda: clocked[0])
-    monkeypatch.setattr("redraft.engines.torch.clock.torch.cuda.synchronize", synchronize)
+    monkeypatch.setattr("redraft.engines.torch.loop.time.perf_counter", lambda: clocked[0])
+    monkeypatch.setattr("redraft.engines.torch.loop.torch.cuda.synchronize", synchronize)
     clock = StageClock(partial(now, torch.device("cuda")))
     for name, seconds in (("ref", 2.0), ("update_actor", 3.0)):
         with clock.stage(name):
@@ -632,9 +632,7 @@ def test_a_model_is_made_by_a_fixed_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     threads, before = [], torch.get_num_threads()
     torch.set_num_threads(stages.MODEL_THREADS + 1)
-    monkeypatch.setattr(
-        "redraft.train.initial.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads())
-    )
+    monkeypatch.setattr("redraft.train.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads()))
     try:
         stages.make_model("smoke", "qwen3-1.7b-base", tmp_path / "model")
     finally:

@@ -23,8 +23,8 @@ from redraft.config.verl_keys import SITE_KEYS, under
 from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
 from redraft.train.verl import config as verl
-from redraft.train.verl import platforms, schema
-from redraft.train.verl.settings import settings
+from redraft.train.verl import schema
+from redraft.train.verl.settings import environment, rows_per_pass, settings
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -191,7 +191,7 @@ def test_vllm_may_be_asked_for_as_much_of_a_law_as_is_stored(reuse, most):
 def test_drafts_are_scored_by_our_worker_of_vllm(gpu):
     config = composed(EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "paper" if gpu else "verl-tiny"), gpu=gpu)
     assert OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm.worker_cls") == WORKER
-    assert platforms.environment(gpu)["VLLM_USE_V2_MODEL_RUNNER"] == "0", "the worker's model runner is the first"
+    assert environment(gpu)["VLLM_USE_V2_MODEL_RUNNER"] == "0", "the worker's model runner is the first"
     assert find_spec(WORKER.rpartition(".")[0])
 
 
@@ -231,7 +231,7 @@ def test_a_workflows_number_of_threads_does_not_change_how_a_processor_adds(monk
 def test_a_micro_batch_on_a_processor_divides_the_mini_batch(allowed, rows):
     run = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "verl-tiny")
     engine = run.engine.model_copy(update={"rows_per_micro_batch": allowed})
-    assert platforms.rows_per_pass(run.model_copy(update={"engine": engine})) == rows
+    assert rows_per_pass(run.model_copy(update={"engine": engine})) == rows
 
 
 def test_checkpoints_are_the_campaign_s_and_what_it_needs_is_in_the_configuration():

@@ -22,13 +22,13 @@ from redraft.config.reuse import (
     Vanilla,
 )
 from redraft.errors import UserError
+from redraft.files import linked_folder
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train.folders import linked_folder
 from redraft.train.stages import STAGES
 from redraft.train.verl.data import write_problems
 from redraft.train.verl.shard import Shard

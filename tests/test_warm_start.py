@@ -9,7 +9,7 @@ from redraft.config.data import ArithmeticProblems
 from redraft.config.model import WarmStart
 from redraft.rollout.streams import stream
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train.initial import warm_start
+from redraft.train import warm_start
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 64])

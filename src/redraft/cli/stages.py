@@ -37,7 +37,7 @@ def make_model(preset_name: str, name: str, folder: Path) -> None:
 
         from redraft.tasks.tokenizer import make_tokenizer
         from redraft.train import models
-        from redraft.train.initial.warm_start import warm_start
+        from redraft.train.warm_start import warm_start
 
     torch.set_num_threads(MODEL_THREADS)
     preset, role = _of_name(preset_name, name)

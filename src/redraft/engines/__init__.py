@@ -1,1 +1,1 @@
-"""Engines: what runs the strategies' sessions, in this process (`torch_engine`) or on vLLM (`vllm_engine`)."""
+"""Engines: what runs the strategies' sessions, in this process (`torch`) or on vLLM (`vllm`)."""

@@ -19,8 +19,6 @@ def laws(
     """Log-probabilities of all tokens, some positions at a time.
 
     Args:
-        head: of the model.
-        vocabulary: how many tokens it knows.
         hidden: (n, size).
         temperature: above 0.
 
@@ -54,13 +52,9 @@ def given_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of one token and of the most probable ones at each position.
 
-    Args:
-        head: of the model.
-        vocabulary: how many tokens it knows.
-        hidden: (n, size).
+    Args, besides those of `laws`:
         tokens: int64 (n,), the token that is asked for at each.
-        top: most probable tokens to report beside it.
-        temperature: above 0.
+        top: number of most probable tokens.
 
     Returns:
         Tokens, int64, and their log-probabilities, float32, both (n, 1 + top): the given one, then the most probable

@@ -1,9 +1,9 @@
-"""Verdicts of the rules of `redraft.tasks.rules` on the same texts: the table of `docs/grading.md`.
+"""Verdicts of the rules of `redraft.tasks.rewards` on the same texts: the table of `docs/grading.md`.
 
 `python -m redraft.evaluate.conformance` prints the table.
 """
 
-from redraft.tasks.rules import RULES
+from redraft.tasks.rewards import RULES
 
 CASES = (
     (r"So the answer is $\boxed{42}$.", "42"),

@@ -18,10 +18,8 @@ from redraft.evaluate.metrics import score
 from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.files import atomic, write_json
 from redraft.provenance import hashes
-from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
-from redraft.tasks.choices import grade_choice
-from redraft.tasks.responses import Instructed, check_instructions, compare_answers
-from redraft.tasks.workers import run
+from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract, grade_choice
+from redraft.tasks.workers import Instructed, check_instructions, compare_answers, run
 
 GRADES = pa.schema({
     "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),

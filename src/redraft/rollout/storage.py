@@ -4,7 +4,7 @@ The format executes no code. It is uncompressed, so that no length in a file can
 bytes, and it is the one with an index at its end, so that a cut file is noticed. `benchmarks/memory.py` compares it
 with Arrow's stream format, compression and Parquet. Writing and reading go batch by batch: neither holds a second copy.
 
-Checksums are left out, since a checkpoint holds the SHA-256 of each of its files (`train/integrity.py`).
+Checksums are left out, since a checkpoint holds the SHA-256 of each of its files (`train/checkpoint.py`).
 """
 
 from collections.abc import Iterator, Sequence

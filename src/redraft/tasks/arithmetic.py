@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from redraft.rollout.streams import stream
-from redraft.tasks import drawing
+from redraft.tasks.answers import box
+from redraft.tasks.drawing import distinct
 
 MODULUS = 100
 TAGS = "abcdefghijklmnop"
@@ -48,19 +49,10 @@ class Sum:
         return ";".join(steps) + f";{box(value if boxed is None else boxed)}"
 
 
-def box(value: int) -> str:
-    """The value in a box, as the final answer."""
-    return f"\\boxed{{{value}}}"
-
-
 def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
-    """Draw `size` different problems of one split. Numbers of terms include the first value.
-
-    Raises:
-        UserError: if there are fewer different problems.
-    """
+    """Draw `size` different problems of one split (`distinct`). Numbers of terms include the first value."""
     rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
-    return drawing.distinct(lambda: draw_one(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
+    return distinct(lambda: draw_one(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
 
 
 def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
@@ -68,8 +60,3 @@ def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: st
     count = int(rng.integers(min_terms, max_terms + 1)) - 1
     terms = rng.integers(1, 10, count) * rng.choice((-1, 1) if signs == "both" else (-1,), count)
     return Sum(int(rng.integers(MODULUS)), tuple(map(int, terms)))
-
-
-def split_of(problem: Sum) -> str:
-    """The split of a problem, `train` or `held-out`, by its text."""
-    return drawing.split_of(problem.prompt)

@@ -19,7 +19,6 @@ def distinct(draw: Callable[[], Problem], content: Callable[[Problem], str], spl
         draw: draws a problem, of either split.
         content: the part of a problem that no problem of the other split shares.
         split: `train` or `held-out`.
-        size: number of problems.
 
     Raises:
         UserError: if there are fewer, as far as `ENOUGH` draws in a row can tell.

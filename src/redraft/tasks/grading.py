@@ -2,25 +2,33 @@
 
 math-verify compares the content of a response's last box with the answer. `docs/grading.md` lists what it takes for
 equal and its known limits.
+
+math-verify limits its time by one alarm, whose handler raises an exception. Python ignores exceptions in finalisers and
+in callbacks of the garbage collector, and it handles signals that arrive during a collection at that point. The one
+alarm is then lost, and the call runs without a limit. Here the alarm repeats until the exception gets through.
 """
 
 import re
+import signal
 import threading
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-untyped]
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 
-from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract
-from redraft.tasks.limit import limited
+from redraft.tasks.answers import SECONDS, Outcome, Verdict, box, extract
+
+T = TypeVar("T")
 
 # Two modules of math-verify each warn once that its own time limit is off.
 parser.TIMEOUT_WARNING_SHOWN = grader.TIMEOUT_WARNING_SHOWN = True
 
+AGAIN = 0.5
+"""Seconds between an alarm and its repetition."""
 _SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})")
-
 EXPONENTS = range(-12, 300)
 """Exponents with which a text such as 4.5e33 is read as a number.
 
@@ -55,9 +63,6 @@ def compare(content: str, answer: str) -> Outcome:
 
     Equal texts are right before anything is parsed. math-verify takes at most three times `SECONDS`. Outcomes are
     cached, also time-outs.
-
-    Raises:
-        RuntimeError: outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("math-verify's time limits work only in the main thread of a process")
@@ -99,7 +104,7 @@ def _read(content: str) -> list[Any]:
     scientific = _SCIENTIFIC.fullmatch(content.strip())
     if scientific and int(scientific[2]) in EXPONENTS:
         content = f"{scientific[1]} \\times 10^{{{int(scientific[2])}}}"
-    return limited(SECONDS, read_latex, f"\\boxed{{{content}}}")
+    return limited(SECONDS, read_latex, box(content))
 
 
 def read_latex(text: str) -> list[Any]:
@@ -119,3 +124,29 @@ def read_number(text: str) -> list[Any]:
 def equal(gold: list[Any], found: list[Any]) -> bool:
     """True if math-verify takes any of two readings for the same. It has no time limit, and raises as `read_latex`."""
     return verify(gold, found, timeout_seconds=None, raise_on_error=True)
+
+
+def limited(seconds: float, function: Callable[..., T], *args: Any) -> T:
+    """Call a function with a time limit and return its result.
+
+    The limit is in wall seconds. A long call into C code is interrupted only when it returns.
+
+    Raises:
+        TimeoutException: if the limit is exceeded. It is a BaseException, so that handlers inside the function do not
+            swallow it.
+        ValueError: outside the main thread.
+    """
+    ended = False
+
+    def expire(*_: object) -> None:
+        if not ended:
+            raise TimeoutException(f"the limit of {seconds} s is exceeded")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    try:
+        return function(*args)
+    finally:
+        ended = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

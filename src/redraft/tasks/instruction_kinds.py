@@ -1,31 +1,79 @@
 """IFEval's kinds of instructions as this project asks for them: own words, and arguments drawn at random.
 
 Each kind has the name that IFEval's checkers know it by. A kind draws the text that stands in the prompt and the
-arguments that its checker gets. The texts are not IFEval's, so that training on them shows none of its prompts.
+arguments that its checker gets. Texts, topics and words are not IFEval's, so that training on them shows none of its
+prompts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from redraft.tasks.topics import COMMON, ENDINGS, WORDS
-
 LANGUAGES = {"es": "Spanish", "fr": "French", "de": "German", "it": "Italian"}
 
+TOPICS = (
+    "a bakery that opens before dawn", "a beekeeper and her hives", "a bicycle with a flat tire", "a bookshop cat",
+    "a boy who repairs old radios", "a bridge between two villages", "a broken umbrella", "a camping weekend",
+    "a chess game in the park", "a clockmaker's workshop", "a cup of hot chocolate", "a day without electricity",
+    "a dog that is afraid of thunder", "a drawer full of buttons", "a farmer's first tractor", "a ferry in the fog",
+    "a fox in the garden", "a grandmother's recipe book", "a greenhouse in winter", "a hot air balloon",
+    "a kite on a windy beach", "a lantern festival", "a library on a boat", "a lighthouse keeper", "a long train ride",
+    "a lost suitcase", "a market on a rainy morning", "a message in a bottle", "a mountain hut", "a moving day",
+    "a neighbour who plays the trumpet", "a night at the observatory", "a pair of red shoes", "a parrot that sings",
+    "a picnic near the lake", "a piano that nobody plays", "a power cut during dinner", "a sailor's diary",
+    "a school trip to the aquarium", "a snowman in April", "a squirrel and a walnut", "a sunflower field",
+    "a swimming lesson", "a tailor's needle", "a tree house", "a village choir", "a visit to the dentist",
+    "a walk along the canal", "a watermelon contest", "a windmill", "an apple orchard", "an empty theatre",
+    "an old map", "an orchestra rehearsal", "autumn leaves", "baking bread", "birds that fly south", "brushing teeth",
+    "building a raft", "carrots and rabbits", "clouds", "comets", "crossing a desert", "earthworms", "firefighters",
+    "frogs in a pond", "glass blowing", "growing tomatoes", "hedgehogs", "honey", "how a zipper works", "icebergs",
+    "learning to whistle", "lemonade", "magnets", "making pottery", "maple syrup", "milk and cheese", "morning dew",
+    "night trains", "owls", "paper boats", "penguins", "pumpkins", "rainbows", "riding a tram", "rivers", "roof tiles",
+    "sand castles", "seahorses", "shadows", "soap bubbles", "spider webs", "stamps", "the last bus home",
+    "the school garden", "the smell of rain", "tide pools", "traffic lights", "tunnels", "volcanoes", "wool",
+)  # fmt: skip
 
-@dataclass(frozen=True)
-class Instruction:
-    """An instruction in words, and the name and the arguments of its checker."""
+FORMS = (
+    "Write a short story about {}.", "Write a short poem about {}.", "Write a short letter about {}.",
+    "Write a short advertisement about {}.", "Describe {} to a young child.", "Write a diary entry about {}.",
+    "Write a few lines about {} for a newsletter.", "Write a short speech about {}.",
+    "Write a brief description of {}.", "Tell me something about {}.",
+)  # fmt: skip
 
-    name: str
-    text: str
-    arguments: dict[str, Any]
+QUESTIONS = (
+    "Would {} be a good subject for a painting?", "Would {} make a good story?", "Should a child learn about {}?",
+    "Is it easy to write a song about {}?", "Would you like to read a book about {}?",
+)  # fmt: skip
+"""Requests that can be answered with yes, no or maybe."""
+
+WORDS = (
+    "bridge", "candle", "winter", "garden", "silver", "window", "basket", "river", "friend", "music", "forest",
+    "morning", "letter", "bread", "shadow", "yellow", "quiet", "journey", "stone", "smile",
+)  # fmt: skip
+"""Words that a response shall hold."""
+
+COMMON = ("and", "of", "it", "is", "in", "with", "for", "this", "that", "are", "was", "they")
+"""Words that a response shall avoid."""
+
+ENDINGS = (
+    "That is all for today.", "Thank you for reading.", "And so it goes.", "What do you think?", "See you soon.",
+    "Have a wonderful day!", "I hope this helps.", "Tomorrow is another day.",
+)  # fmt: skip
+"""Last words that a response shall have, without commas."""
 
 
 Draw = Callable[[np.random.Generator, str], tuple[str, dict[str, Any]]]
 """From random numbers and the request before the instruction, the instruction's text and arguments."""
+
+
+KINDS: dict[str, Draw] = {}
+"""Every kind of instruction that IFEval has, by the name of its checker."""
+
+
+def kind(name: str) -> Callable[[Draw], Draw]:
+    """Enter a function in `KINDS`."""
+    return lambda draw: KINDS.setdefault(name, draw)
 
 
 def one_of(rng: np.random.Generator, options: Sequence[Any]) -> Any:
@@ -43,11 +91,12 @@ def some_of(rng: np.random.Generator, words: tuple[str, ...], count: int) -> lis
     return [str(word) for word in rng.choice(words, count, replace=False)]
 
 
-def fixed(*texts: str) -> Draw:
-    """A kind without arguments, in one of several wordings."""
-    return lambda rng, request: (one_of(rng, texts), {})
+def fixed(name: str, *texts: str) -> None:
+    """Enter a kind without arguments, in one of several wordings."""
+    KINDS[name] = lambda rng, request: (one_of(rng, texts), {})
 
 
+@kind("keywords:existence")
 def _existence(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     words = some_of(rng, WORDS, number(rng, 1, 3))
     listed = " and ".join(f'"{word}"' for word in words)
@@ -55,18 +104,21 @@ def _existence(rng: np.random.Generator, request: str) -> tuple[str, dict[str, A
     return text, {"keywords": words}
 
 
+@kind("keywords:frequency")
 def _frequency(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     word, count = one_of(rng, WORDS), number(rng, 2, 4)
     text = f'Use the word "{word}" {count} times or more.'
     return text, {"keyword": word, "frequency": count, "relation": "at least"}
 
 
+@kind("keywords:forbidden_words")
 def _forbidden(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     words = some_of(rng, COMMON, number(rng, 1, 2))
     listed = " or ".join(f'"{word}"' for word in words)
     return f"Never use {listed}.", {"forbidden_words": words}
 
 
+@kind("keywords:letter_frequency")
 def _letters(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     if rng.random() < 0.5:
         letter, count = one_of(rng, tuple("gbmpw")), number(rng, 2, 5)
@@ -77,11 +129,13 @@ def _letters(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any
     return text, {"letter": letter, "let_frequency": count, "let_relation": "at least"}
 
 
+@kind("language:response_language")
 def _language(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     code = one_of(rng, tuple(LANGUAGES))
     return f"Write everything in {LANGUAGES[code]}.", {"language": code}
 
 
+@kind("length_constraints:number_sentences")
 def _sentences(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     if rng.random() < 0.5:
         count = number(rng, 3, 6)
@@ -90,6 +144,14 @@ def _sentences(rng: np.random.Generator, request: str) -> tuple[str, dict[str, A
     return f"Use {count} sentences or more.", {"num_sentences": count, "relation": "at least"}
 
 
+@kind("length_constraints:number_paragraphs")
+def _paragraphs(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
+    count = number(rng, 2, 3)
+    text = f"Divide the text into {count} paragraphs with a line of three asterisks (***) between them."
+    return text, {"num_paragraphs": count}
+
+
+@kind("length_constraints:number_words")
 def _words(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     if rng.random() < 0.5:
         count = number(rng, 30, 60, 5)
@@ -98,12 +160,7 @@ def _words(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]
     return f"Write no fewer than {count} words.", {"num_words": count, "relation": "at least"}
 
 
-def _paragraphs(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
-    count = number(rng, 2, 3)
-    text = f"Divide the text into {count} paragraphs with a line of three asterisks (***) between them."
-    return text, {"num_paragraphs": count}
-
-
+@kind("length_constraints:nth_paragraph_first_word")
 def _first_word(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count, word = number(rng, 2, 3), one_of(rng, WORDS)
     nth = number(rng, 1, count)
@@ -111,6 +168,7 @@ def _first_word(rng: np.random.Generator, request: str) -> tuple[str, dict[str, 
     return text, {"num_paragraphs": count, "nth_paragraph": nth, "first_word": word}
 
 
+@kind("detectable_content:number_placeholders")
 def _placeholders(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 1, 3)
     example = one_of(rng, ("[city]", "[price]", "[colour]", "[weekday]"))
@@ -118,71 +176,62 @@ def _placeholders(rng: np.random.Generator, request: str) -> tuple[str, dict[str
     return text, {"num_placeholders": count}
 
 
+@kind("detectable_content:postscript")
 def _postscript(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     marker = one_of(rng, ("P.S.", "P.P.S"))
     return f'Add a postscript that begins with "{marker}" at the end.', {"postscript_marker": marker}
 
 
+@kind("detectable_format:number_bullet_lists")
 def _bullets(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 2, 5)
     text = f"Answer as a list of exactly {count} items, each on a line that begins with * and a space."
     return text, {"num_bullets": count}
 
 
+fixed("detectable_format:constrained_response", 'Choose yes or no or maybe and complete this: "My answer is ____."')
+
+
+@kind("detectable_format:number_highlighted_sections")
 def _highlights(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 1, 4)
     return f"Emphasize {count} or more phrases with asterisks, *like this*.", {"num_highlights": count}
 
 
+@kind("detectable_format:multiple_sections")
 def _sections(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count, word = number(rng, 2, 3), one_of(rng, ("Part", "Chapter", "Section"))
     text = f"Split it into {count} numbered parts headed {word} 1, {word} 2 and so on."
     return text, {"section_spliter": word, "num_sections": count}
 
 
+fixed("detectable_format:json_format", "Give the whole answer as one JSON object.", "Answer in valid JSON only.")
+fixed("detectable_format:title", "Put a title such as <<A Day>> in front.", "Give it a title like <<My Day>>.")
+fixed("combination:two_responses", "Write two versions, with a line of six asterisks (******) between them.")
+
+
+@kind("combination:repeat_prompt")
 def _repeat(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     text = "Begin your answer by copying the request above exactly as it is, then carry it out."
     return text, {"prompt_to_repeat": request}
 
 
+@kind("startend:end_checker")
 def _ending(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     phrase = one_of(rng, ENDINGS)
     return f'Let "{phrase}" be the last words and add nothing to them.', {"end_phrase": phrase}
 
 
+fixed("startend:quotation", 'Start and end the whole answer with a double quote (").')
+
+
+@kind("change_case:capital_word_frequency")
 def _capital_words(rng: np.random.Generator, request: str) -> tuple[str, dict[str, Any]]:
     count = number(rng, 2, 5)
     text = f"Write {count} or more of the words in CAPITALS."
     return text, {"capital_frequency": count, "capital_relation": "at least"}
 
 
-KINDS: dict[str, Draw] = {
-    "keywords:existence": _existence,
-    "keywords:frequency": _frequency,
-    "keywords:forbidden_words": _forbidden,
-    "keywords:letter_frequency": _letters,
-    "language:response_language": _language,
-    "length_constraints:number_sentences": _sentences,
-    "length_constraints:number_paragraphs": _paragraphs,
-    "length_constraints:number_words": _words,
-    "length_constraints:nth_paragraph_first_word": _first_word,
-    "detectable_content:number_placeholders": _placeholders,
-    "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": _bullets,
-    "detectable_format:constrained_response": fixed(
-        'Choose yes or no or maybe and complete this: "My answer is ____."'
-    ),
-    "detectable_format:number_highlighted_sections": _highlights,
-    "detectable_format:multiple_sections": _sections,
-    "detectable_format:json_format": fixed("Give the whole answer as one JSON object.", "Answer in valid JSON only."),
-    "detectable_format:title": fixed("Put a title such as <<A Day>> in front.", "Give it a title like <<My Day>>."),
-    "combination:two_responses": fixed("Write two versions, with a line of six asterisks (******) between them."),
-    "combination:repeat_prompt": _repeat,
-    "startend:end_checker": _ending,
-    "startend:quotation": fixed('Start and end the whole answer with a double quote (").'),
-    "change_case:capital_word_frequency": _capital_words,
-    "change_case:english_capital": fixed("USE CAPITAL LETTERS ONLY.", "Write everything in capital letters."),
-    "change_case:english_lowercase": fixed("use small letters only.", "Write everything in lowercase letters."),
-    "punctuation:no_comma": fixed("Avoid commas.", "Do without commas."),
-}
-"""Every kind of instruction that IFEval has, by the name of its checker."""
+fixed("change_case:english_capital", "USE CAPITAL LETTERS ONLY.", "Write everything in capital letters.")
+fixed("change_case:english_lowercase", "use small letters only.", "Write everything in lowercase letters.")
+fixed("punctuation:no_comma", "Avoid commas.", "Do without commas.")

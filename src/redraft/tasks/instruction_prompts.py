@@ -15,9 +15,8 @@ import numpy as np
 
 from redraft.rollout.streams import stream
 from redraft.tasks.drawing import distinct
-from redraft.tasks.instruction_kinds import KINDS, Instruction, number, one_of
+from redraft.tasks.instruction_kinds import FORMS, KINDS, QUESTIONS, TOPICS, number, one_of
 from redraft.tasks.instructions import conflicts
-from redraft.tasks.topics import FORMS, QUESTIONS, TOPICS
 
 YES_OR_NO, COPY = "detectable_format:constrained_response", "combination:repeat_prompt"
 
@@ -48,18 +47,13 @@ class InstructionPrompt:
 
 
 def draw(size: int, names: Sequence[str], most: int, split: str, seed: int) -> list[InstructionPrompt]:
-    """Draw `size` different prompts, whose topics are those of one split.
+    """Draw `size` different prompts, whose topics are those of one split (`distinct`).
 
     Args:
-        size: number of prompts.
         names: kinds of instructions, names in `KINDS`, each as probable as the others to be a prompt's first.
         most: the largest number of instructions in a prompt; each number up to it is as probable, where so many kinds
             fit together.
         split: `train` or `held-out`.
-        seed: seed of the draw.
-
-    Raises:
-        UserError: if there are fewer different prompts.
     """
     rng = stream(seed, f"instructions/{'+'.join(names)}/{split}", most)
     apart = conflicts()
@@ -73,12 +67,14 @@ def draw_one(
     chosen = choose(rng, names, number(rng, 1, most), apart)
     topic = one_of(rng, TOPICS)
     text = one_of(rng, QUESTIONS if YES_OR_NO in chosen else FORMS).format(topic)
-    instructions = []
+    arguments = {}
     for name in sorted(chosen, key=lambda name: name == COPY):  # what is copied stands before
-        words, arguments = KINDS[name](rng, text)
-        instructions.append(Instruction(name, words, arguments))
+        words, arguments[name] = KINDS[name](rng, text)
         text += ("\n" if name == COPY else " ") + words
-    return InstructionPrompt(topic, text, _answer(text, instructions))
+    # What IFEval's checkers need; the key is a hash of the prompt.
+    key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())
+    answer = {"key": key, "instruction_id_list": list(arguments), "kwargs": list(arguments.values())}
+    return InstructionPrompt(topic, text, json.dumps(answer))
 
 
 def choose(rng: np.random.Generator, names: Sequence[str], count: int, apart: Mapping[str, Set[str]]) -> list[str]:
@@ -92,10 +88,3 @@ def choose(rng: np.random.Generator, names: Sequence[str], count: int, apart: Ma
 def fits(name: str, chosen: Iterable[str], apart: Mapping[str, Set[str]]) -> bool:
     """True if a kind excludes none of those chosen, itself among them."""
     return all(other not in apart[name] and frozenset((name, other)) not in OWN_CONFLICTS for other in chosen)
-
-
-def _answer(prompt: str, instructions: Sequence[Instruction]) -> str:
-    """The JSON object that IFEval's checkers need; the key is a hash of the prompt."""
-    key = int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=4).digest())
-    names, arguments = [each.name for each in instructions], [each.arguments for each in instructions]
-    return json.dumps({"key": key, "instruction_id_list": names, "kwargs": arguments})

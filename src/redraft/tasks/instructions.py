@@ -48,9 +48,7 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     """Check a response against its prompt's instructions.
 
     Args:
-        prompt: the problem's text.
-        text: the response.
-        answer: a JSON object with IFEval's columns `key`, `instruction_id_list` and `kwargs`.
+        answer: a JSON object with IFEval's columns, `KEYS`.
 
     Raises:
         UserError: if the answer is not such an object.
@@ -59,11 +57,11 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     record = instructions_of(answer)
     utils = _checkers()
     example = utils.InputExample(prompt=prompt, **record)
+    verdicts = _checked(utils, example, text, None)
     if not _counts_another_character(record):
-        return _checked(utils, example, text, None)
-    official = _checked(utils, example, text, None)
+        return verdicts
     with _letters_counted_as_asked(utils):
-        return _checked(utils, example, text, official)
+        return _checked(utils, example, text, verdicts)
 
 
 def _checked(utils: Any, example: Any, text: str, official: Instructions | None) -> Instructions:
@@ -150,20 +148,12 @@ def follows(text: str, answer: str) -> bool:
 
 
 def _verdicts(check: Callable[[Any, str], Any], example: Any, text: str) -> list[bool]:
-    try:
-        with _seeded():
-            return [bool(verdict) for verdict in check(example, text).follow_instruction_list]
-    except Exception as error:
-        raise CheckerError(f"prompt {example.key}: {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Seed Python's random numbers within the block, and restore the state of other users afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:
-        yield
+        return [bool(verdict) for verdict in check(example, text).follow_instruction_list]
+    except Exception as error:
+        raise CheckerError(f"prompt {example.key}: {type(error).__name__}: {error}") from error
     finally:
         random.setstate(state)
 

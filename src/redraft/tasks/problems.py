@@ -23,6 +23,11 @@ from redraft.tasks.answers import boxed
 
 DATA_ROOT = "REDRAFT_DATA"
 """Environment variable that names a folder of local copies of data sets."""
+_EXTRACT: dict[str, Callable[[str], str | None]] = {
+    "text": lambda text: text,
+    "box": boxed,
+    "####": lambda text: text.rpartition("####")[2].strip() if "####" in text else None,
+}
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,7 @@ def load_problems(data: Data) -> list[Problem]:
 
 
 def checksums(data: Data) -> dict[str, str]:
-    """SHA-256 of every file of a data set, by its name inside the data set; empty for generated problems.
-
-    Raises:
-        UserError: if a file is missing.
-    """
+    """SHA-256 of every file of a data set, by its name inside the data set; empty for generated problems."""
     match data:
         case Generated():
             return {}
@@ -132,19 +133,15 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
 def _from_hub(data: HubProblems) -> list[Problem]:
     folder, files = _files(data)
     for file in files:
-        _check_hash(file, folder, data)
+        wanted = data.sha256.get(file.relative_to(folder).as_posix())
+        if wanted and (found := sha256(file)) != wanted:
+            raise UserError("the hash of this file is not the declared one", file=file, key="sha256", value=found,
+                            allowed=wanted)  # fmt: skip
     problems = [_problem(row, data, file) for file in files for row in _rows(file)]
     if len(problems) not in (data.rows, *data.incomplete):
         raise UserError("wrong number of problems", file=folder, key="of" if data.of else "size", value=len(problems),
                         allowed=", ".join(map(str, (data.rows, *data.incomplete))))  # fmt: skip
     return problems[data.skip : data.skip + data.size]
-
-
-def _check_hash(file: Path, folder: Path, data: HubProblems) -> None:
-    wanted = data.sha256.get(file.relative_to(folder).as_posix())
-    if wanted and (found := sha256(file)) != wanted:
-        raise UserError("the hash of this file is not the declared one", file=file, key="sha256", value=found,
-                        allowed=wanted)  # fmt: skip
 
 
 def _files(data: HubProblems) -> tuple[Path, list[Path]]:
@@ -186,13 +183,11 @@ def _match(folder: Path, pattern: str) -> Path:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    readers: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
-        ".jsonl": _json_lines,
-        ".parquet": lambda path: read_parquet(path, ()).to_dict("records"),
-    }
-    if file.suffix not in readers:
-        raise UserError("files of this kind cannot be read", file=file, value=file.suffix, allowed=readers)
-    return readers[file.suffix](file)
+    if file.suffix == ".parquet":
+        return read_parquet(file, ()).to_dict("records")
+    if file.suffix == ".jsonl":
+        return _json_lines(file)
+    raise UserError("files of this kind cannot be read", file=file, value=file.suffix, allowed=(".jsonl", ".parquet"))
 
 
 def _problem(row: dict[str, Any], data: HubProblems, file: Path) -> Problem:
@@ -202,31 +197,17 @@ def _problem(row: dict[str, Any], data: HubProblems, file: Path) -> Problem:
         lines = [f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False)]
         prompt = prompt.replace("{choices}", "\n".join(lines))
     text = _text(_column(row, data.problem, file), data.problem, file)
-    return Problem(prompt.replace("{problem}", text), _answer(row, data, file))
-
-
-def _answer(row: dict[str, Any], data: HubProblems, file: Path) -> str:
+    prompt = prompt.replace("{problem}", text)
     if isinstance(data.answer, list):
-        return json.dumps({column: _column(row, column, file) for column in data.answer}, default=_plain)
+        columns = {column: _column(row, column, file) for column in data.answer}
+        return Problem(prompt, json.dumps(columns, default=lambda value: value.tolist()))  # NumPy's, from Parquet
     text = _text(_column(row, data.answer, file), data.answer, file)
     if data.choices is not None and text.isdecimal():
         text = string.ascii_uppercase[int(text)]
     answer = _EXTRACT[data.answer_from](text)
     if not answer or not answer.strip():
         raise UserError("a problem has no answer", file=file, key=data.answer, value=text[-80:])
-    return answer
-
-
-_EXTRACT: dict[str, Callable[[str], str | None]] = {
-    "text": lambda text: text,
-    "box": boxed,
-    "####": lambda text: text.rpartition("####")[2].strip() if "####" in text else None,
-}
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy array or number from Parquet as a plain value for JSON."""
-    return value.tolist()
+    return Problem(prompt, answer)
 
 
 def _column(row: Any, path: str, file: Path) -> Any:

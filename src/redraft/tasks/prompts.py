@@ -15,12 +15,7 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
     SPEC-RL uses Qwen's chat template. The tiny models have no template.
 
     Args:
-        tokenizer: a tokenizer of transformers.
-        texts: problems, with their instructions.
         chat: `auto`, `required` or `never`; see `redraft.config.data.Sampling`.
-
-    Returns:
-        Token ids of each prompt.
 
     Raises:
         UserError: if a template is required and the tokenizer has none.

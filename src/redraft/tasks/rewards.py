@@ -4,15 +4,18 @@ SPEC-RL's paper and its release describe different rules, and this project's def
 compares them. Evaluation grades by the last box whatever rewards training.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.errors import TimeoutException
 
-from redraft.tasks.answers import SECONDS, boxed
-from redraft.tasks.grading import equal, is_correct, read_latex, read_number
-from redraft.tasks.limit import limited
+from redraft.tasks.answers import SECONDS, box, boxed
+from redraft.tasks.grading import equal, is_correct, limited, read_latex, read_number
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
 
 def release(text: str, answer: str) -> bool:
@@ -34,7 +37,7 @@ def boxed_or_numeric(text: str, answer: str) -> bool:
 def _reads(read: Callable[[str], list[Any]], text: str, answer: str) -> bool:
     """True if a reading of the text equals the answer; what fails or exceeds a time limit earns nothing."""
     try:
-        gold = limited(SECONDS, read_latex, f"\\boxed{{{answer}}}")
+        gold = limited(SECONDS, read_latex, box(answer))
         return limited(SECONDS, equal, gold, limited(SECONDS, read, text))
     except (TimeoutException, Exception):  # a time-out is no Exception; sympy raises exceptions of nearly any type
         return False
@@ -63,3 +66,24 @@ def rewards_of(texts: Sequence[str], answer: str, rule: str) -> tuple[list[float
     began = time.process_time()
     rewards = [float(right(text, answer)) for text in texts]
     return rewards, time.process_time() - began
+
+
+def anywhere(text: str, answer: str) -> bool:
+    """math-verify's default configuration on the whole text: LaTeX or a plain expression, boxed or not."""
+    gold = parse(box(answer), extraction_config=[LatexExtractionConfig(boxed_match_priority=0)])
+    return bool(verify(gold, parse(text)))
+
+
+def last_number(text: str, answer: str) -> bool:
+    """The last number in the text against the answer's number, as lm-eval's `flexible-extract` of GSM8K."""
+    found, wanted = _NUMBER.findall(text), answer.strip().strip("$")
+    if not found or not _NUMBER.fullmatch(wanted):
+        return False
+    return float(found[-1].replace(",", "")) == float(wanted.replace(",", ""))
+
+
+RULES = {f"`{name}`": rule for name, rule in REWARDS.items()} | {
+    "math-verify's default": anywhere,
+    "last number": last_number,
+}
+"""Rules by which papers grade and reward responses, for comparison on the same texts."""

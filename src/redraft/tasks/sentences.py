@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +32,8 @@ NOTE = (
     "length_constraints:number_sentences and change_case:capital_word_frequency"
 )
 """Note on results of the untrained splitter."""
+_EMPTY: list[TemporaryDirectory] = []
+"""Folder of empty parameters, which is removed when this process ends."""
 
 
 @cache
@@ -44,14 +47,29 @@ def sentence_splitter() -> Splitter:
     """
     if root := os.environ.get("REDRAFT_DATA"):
         _look_in(Path(root) / "nltk_data", first=False)
-    if _folder() is None:
-        _fetch()
+    if _folder() is None:  # NLTK's downloader in a process that can be stopped
+        with suppress(subprocess.TimeoutExpired):
+            command = [sys.executable, "-m", "nltk.downloader", "--quiet", "punkt_tab"]
+            subprocess.run(command, capture_output=True, timeout=FETCHING, check=False)
     if found := _folder():
         _look_in(found.parents[2], first=False)
     else:
-        _look_in(_untrained(), first=True)
+        _EMPTY.append(TemporaryDirectory(prefix="redraft-punkt-"))
+        root = _EMPTY[-1].name
+        (Path(root) / ENGLISH).mkdir(parents=True)
+        for name in PARAMETERS:
+            (Path(root) / ENGLISH / name).touch()
+        _look_in(Path(root), first=True)
         warnings.warn(NOTE, stacklevel=2)
-    return "punkt_tab" if _trained() else "untrained"
+    folder = _folder()
+    try:
+        trained = bool(nltk.tokenize.punkt.PunktTokenizer()._params.abbrev_types)
+    except Exception as error:
+        raise UserError(
+            f"NLTK's sentence splitter is incomplete or damaged ({type(error).__name__})", file=folder,
+            key="NLTK_DATA", allowed=PARAMETERS,
+        ) from error  # fmt: skip
+    return "punkt_tab" if trained else "untrained"
 
 
 def _look_in(folder: Path, *, first: bool) -> None:
@@ -69,43 +87,3 @@ def _folder() -> Path | None:
         return Path(str(nltk.data.find(ENGLISH)))
     except LookupError:
         return None
-
-
-def _fetch() -> None:
-    """Run NLTK's downloader in a process that can be stopped; the caller checks whether the parameters are there."""
-    command = [sys.executable, "-m", "nltk.downloader", "--quiet", "punkt_tab"]
-    try:
-        subprocess.run(command, capture_output=True, timeout=FETCHING, check=False)
-    except subprocess.TimeoutExpired:
-        return
-
-
-@cache
-def _untrained() -> Path:
-    """A folder with empty parameters, which is removed when this process ends."""
-    _KEPT.append(TemporaryDirectory(prefix="redraft-punkt-"))
-    root = Path(_KEPT[-1].name)
-    (root / ENGLISH).mkdir(parents=True)
-    for name in PARAMETERS:
-        (root / ENGLISH / name).touch()
-    return root
-
-
-_KEPT: list[TemporaryDirectory] = []
-
-
-def _trained() -> bool:
-    """True if the parameters that are found are not empty.
-
-    Raises:
-        UserError: if they cannot be read.
-    """
-    folder = _folder()
-    try:
-        parameters = nltk.tokenize.punkt.PunktTokenizer()._params
-        return bool(parameters.abbrev_types)
-    except Exception as error:
-        raise UserError(
-            f"NLTK's sentence splitter is incomplete or damaged ({type(error).__name__})", file=folder,
-            key="NLTK_DATA", allowed=PARAMETERS,
-        ) from error  # fmt: skip

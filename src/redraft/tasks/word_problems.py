@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from redraft.rollout.streams import stream
+from redraft.tasks.answers import box
 from redraft.tasks.drawing import distinct
 
 NAMES = ("Ben", "Cora", "David", "Ella", "Finn", "Grace", "Hugo", "Lily", "Jack", "Kate", "Leo", "Mia", "Nora", "Oscar",
@@ -40,10 +41,6 @@ def _reckoned(*signs: int) -> Solve:
     return lambda numbers, people: str(sum(sign * n for sign, n in zip(signs, numbers, strict=True)))
 
 
-def _gap(numbers: tuple[int, ...], people: tuple[str, ...]) -> str:
-    return str(max(numbers) - min(numbers))
-
-
 def _most(numbers: tuple[int, ...], people: tuple[str, ...]) -> str:
     return people[numbers.index(max(numbers))]
 
@@ -66,7 +63,7 @@ QUESTIONS: Final[dict[str, Question]] = {
     ),
     "how_many_more": Question(
         "{a} has {x} {things} and {b} has {y} {things}. How many more {things} does one of them have than the other?",
-        _gap,
+        lambda numbers, people: str(max(numbers) - min(numbers)),
     ),
     "who_has_more": Question("{a} has {x} {things} and {b} has {y} {things}. Who has more {things}?", _most),
     "who_has_most": Question(
@@ -117,17 +114,12 @@ class WordProblem:
 
 
 def draw(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
-    """Draw `size` different problems of one split.
+    """Draw `size` different problems of one split (`distinct`).
 
     Args:
-        size: number of problems.
         questions: names in `QUESTIONS`, each as probable as the others.
         largest: the largest number in a story.
         split: `train` or `held-out`.
-        seed: seed of the draw.
-
-    Raises:
-        UserError: if there are fewer different problems.
     """
     rng = stream(seed, f"word_problems/{'+'.join(questions)}/{split}", largest)
     return distinct(lambda: draw_one(rng, questions, largest), lambda problem: problem.content, split, size)
@@ -150,15 +142,12 @@ def prompts(problems: Sequence[WordProblem], examples: int, options: bool, large
 
     The examples ask the same question about other numbers, and are of the split `train` whatever the problem's is. With
     `options`, the right answer and a wrong one follow the question, in boxes and in any order.
-
-    Raises:
-        UserError: if there are fewer different examples.
     """
     rng = stream(seed, "word_problems/prompts", largest, examples)
     texts = []
     for problem in problems:
         solved = [
-            f"{_asked(each, rng, options)} {_box(each.answer)}" for each in _examples(rng, problem, examples, largest)
+            f"{_asked(each, rng, options)} {box(each.answer)}" for each in _examples(rng, problem, examples, largest)
         ]
         request = [] if examples else ["Put your final answer within \\boxed{}."]
         texts.append("\n\n".join([*request, *solved, _asked(problem, rng, options)]))
@@ -167,12 +156,8 @@ def prompts(problems: Sequence[WordProblem], examples: int, options: bool, large
 
 def _asked(problem: WordProblem, rng: np.random.Generator, options: bool) -> str:
     pair = rng.permutation([problem.answer, problem.wrong(rng)])
-    offered = f" {_box(pair[0])} or {_box(pair[1])}?" if options else ""
+    offered = f" {box(pair[0])} or {box(pair[1])}?" if options else ""
     return f"Question: {problem.text}{offered}\nAnswer:"
-
-
-def _box(answer: str) -> str:
-    return f"\\boxed{{{answer}}}"
 
 
 def _examples(rng: np.random.Generator, problem: WordProblem, count: int, largest: int) -> list[WordProblem]:

@@ -1,6 +1,7 @@
-"""Worker processes for code that may hang or crash, such as graders: each item is lost alone.
+"""Worker processes for code that may hang or crash, such as graders, and what they do with responses.
 
-The time limit holds for each item, the memory limit for each worker. A lost item is not tried again.
+Each item is lost alone and not tried again. The time limit holds for each item, the memory limit for each worker. The
+module is light: a worker is forked from a process that has loaded the grader, and would load anything else again.
 """
 
 import multiprocessing
@@ -12,11 +13,16 @@ from typing import Any, TypeVar
 
 from pebble import ProcessPool
 
+from redraft.tasks.answers import Outcome
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MEMORY = 4 << 30
 """Bytes that a worker may map beyond those mapped at its start; more raises MemoryError in the worker."""
+
+Instructed = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool] | None]
+"""An outcome, and the verdicts on each instruction: strict, loose, and both of the unchanged checkers."""
 
 
 def run(
@@ -27,8 +33,7 @@ def run(
 
     Args:
         function: picklable; runs in the main thread of a worker, so that alarms work.
-        items: picklable values; no process starts if there are none.
-        processes: largest number of workers.
+        items: picklable; no process starts if there are none.
         seconds: time limit for each item; a worker that exceeds it is killed and replaced.
         lost: gives the result of an item that raised an exception, exceeded the limit (`TimeoutError`) or ended its
             worker (`pebble.ProcessExpired`).
@@ -36,21 +41,18 @@ def run(
     if not items:
         return []
     with pool(min(processes, len(items))) as workers:
-        results = workers.map(function, items, timeout=seconds).result()
-        return [_next(results, item, lost) for item in items]
+        answers, results = workers.map(function, items, timeout=seconds).result(), []
+        for item in items:
+            try:
+                results.append(next(answers))
+            except Exception as error:
+                results.append(lost(item, error))
+    return results
 
 
 def pool(processes: int) -> ProcessPool:
     """Make a pool of workers with bounded memory that have loaded the grader; they start with the first item."""
     return ProcessPool(processes, initializer=_limit_memory, context=context())
-
-
-def _next(results: Any, item: Item, lost: Callable[[Item, Exception], Result]) -> Result:
-    try:
-        result: Result = next(results)
-    except Exception as error:
-        return lost(item, error)
-    return result
 
 
 def context() -> Any:
@@ -69,3 +71,34 @@ def _limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = mapped + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def compare_answers(pair: tuple[str, str]) -> Outcome:
+    """Compare the content of a box with the answer."""
+    from redraft.tasks.grading import compare  # in a worker alone
+
+    return compare(*pair)
+
+
+def reward(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
+    """`redraft.tasks.rewards.rewards_of` in a worker, which alone loads the grader."""
+    from redraft.tasks.rewards import rewards_of
+
+    return rewards_of(texts, answer, rule)
+
+
+def check_instructions(item: tuple[str, str, str]) -> Instructed:
+    """Check the instructions of a response.
+
+    Args:
+        item: prompt, response and the problem's answer, which names the instructions.
+
+    """
+    from redraft.tasks.instructions import grade_instructions
+
+    prompt, text, answer = item
+    verdicts = grade_instructions(prompt, text, answer)
+    right = Outcome.CORRECT if all(verdicts.strict) else Outcome.WRONG
+    official = verdicts.official
+    beside = (official.strict, official.loose) if official else (None, None)
+    return right if text.strip() else Outcome.EMPTY, verdicts.strict, verdicts.loose, *beside

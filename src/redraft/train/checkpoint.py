@@ -2,22 +2,25 @@
 
 A checkpoint is a folder that is renamed into place when complete, with the size and hash of every file in it. The last
 two are kept; one that was damaged since is set aside. What a trainer puts into it is the trainer's.
+
+Sizes are compared first: they tell a truncated file without reading it. Then every byte is hashed, several files at a
+time, since a flipped bit in the middle of an optimizer's state would train on unnoticed (costs: docs/faults.md).
 """
 
+import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from redraft.errors import UserError
-from redraft.files import read_json, write_json
+from redraft.files import atomic_folder, read_json, sha256, sync, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.rollout.storage import load_groups, save_groups
-from redraft.train.folders import atomic_folder
-from redraft.train.integrity import damage, measure, remove_set_aside, set_aside
 
 KEPT = 2
 FORMAT = 3
@@ -25,6 +28,8 @@ FORMAT = 3
 weights and no lenience."""
 STATE = "state.json"
 COUNTERS = "schedule/counters.json"
+THREADS = min(16, os.cpu_count() or 1)
+"""Files that are hashed at once; hashing leaves Python's lock to others."""
 
 
 @dataclass
@@ -50,7 +55,6 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: where they lie.
         fingerprint: of the run; a checkpoint of another experiment is refused.
         inputs: hashes of the files' contents that it starts from, by name; checkpoints that started from others are
             set aside, since a model or a problem file made anew leaves the fingerprint as it was.
@@ -74,8 +78,9 @@ class Checkpoints:
         complete = self._complete()
         for old in complete[:-KEPT]:
             shutil.rmtree(old)
-        if len(complete) >= KEPT:
-            remove_set_aside(self.folder)
+        if len(complete) >= KEPT:  # enough whole ones
+            for aside in self.folder.glob("damaged-*"):
+                shutil.rmtree(aside)
 
     def save_schedule(self, folder: Path, state: ScheduleState) -> None:
         """Write the groups that wait, a file a name, and the counters."""
@@ -104,7 +109,8 @@ class Checkpoints:
         Raises:
             UserError: if the latest belongs to another experiment or to an earlier version, or is refused.
         """
-        self._refuse_earlier_versions()
+        for folder in self.folder.glob("global_step_*"):  # of verl's naming, which the first version left to verl
+            raise _earlier(folder, "state.json")
         complete = self._complete()
         for folder in reversed(complete):
             content, wrong = self._read(folder)
@@ -120,15 +126,6 @@ class Checkpoints:
             print(f"{self.folder}: no undamaged checkpoint is left; the run starts anew", file=sys.stderr, flush=True)
         return None, State()
 
-    def _refuse_earlier_versions(self) -> None:
-        """Refuse checkpoints of verl's naming, which the first version left to verl.
-
-        Raises:
-            UserError: if there is one.
-        """
-        for folder in self.folder.glob("global_step_*"):
-            raise _earlier(folder, "state.json")
-
     def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
         """State of a checkpoint, and what is wrong with it.
 
@@ -142,8 +139,9 @@ class Checkpoints:
         if not isinstance(content, dict) or not {"run", "inputs", "sha256", "step"} <= set(content):
             return {}, f"{STATE} is damaged: it lacks a key"
         if content["run"] != self.run["run"]:
+            hint = f"remove {folder} to go on from the checkpoint before it, or from the start"
             raise UserError("this checkpoint belongs to another experiment", file=folder / STATE, key="run",
-                            value=content["run"], allowed=str(self.run["run"]), hint=_remedy(folder))  # fmt: skip
+                            value=content["run"], allowed=str(self.run["run"]), hint=hint)  # fmt: skip
         if content.get("format", 1) != FORMAT:
             raise _earlier(folder, content.get("format", 1))
         return content, ""
@@ -155,5 +153,49 @@ def _earlier(folder: Path, version: Any) -> UserError:
                      file=folder / STATE, key="format", value=version, allowed=str(FORMAT), hint=remedy)  # fmt: skip
 
 
-def _remedy(folder: Path) -> str:
-    return f"remove {folder} to go on from the checkpoint before it, or from the start"
+def measure(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Sizes in bytes and hashes of these files of a folder, by their names in it; they are on the disk then."""
+    names = [str(file.relative_to(folder)) for file in sorted(files)]
+    for name in names:
+        sync(folder / name)
+    return {"bytes": {name: (folder / name).stat().st_size for name in names}, "sha256": _hashes(folder, names)}
+
+
+def damage(folder: Path, recorded: Mapping[str, Mapping[str, Any]], *, sizes_only: bool = False) -> str:
+    """Describe the first damage among the files of a folder; empty if there is none.
+
+    Args:
+        recorded: what `measure` said of it; without sizes if it was written before they were recorded.
+    """
+    for name in recorded["sha256"]:
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+    for name, size in recorded.get("bytes", {}).items():
+        if (found := (folder / name).stat().st_size) != size:
+            return f"{name} is damaged: it has {found} bytes and had {size}"
+    if not sizes_only:
+        found_hashes = _hashes(folder, list(recorded["sha256"]))
+        for name, expected in recorded["sha256"].items():
+            if found_hashes[name] != expected:
+                return f"{name} is damaged: its SHA-256 is not what it was"
+    return ""
+
+
+def _hashes(folder: Path, names: list[str]) -> dict[str, str]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(names, pool.map(lambda name: sha256(folder / name), names), strict=True))
+
+
+def set_aside(checkpoint: Path, why: str) -> Path:
+    """Rename a damaged checkpoint, so that none takes it for one; returns where it lies now.
+
+    Says so on standard error, in one line.
+    """
+    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = checkpoint.with_name(f"damaged-{checkpoint.name}-{number}")
+    checkpoint.rename(aside)
+    print(f"{checkpoint}: {why}; set aside as {aside.name}", file=sys.stderr, flush=True)
+    return aside

@@ -41,15 +41,11 @@ class Updated:
 
 @dataclass(frozen=True)
 class Fresh:
-    """New samples of the current policy, which nothing is trained on.
-
-    Attributes:
-        rewards: one a sample.
-        kl: of the policy from the reference policy, on these samples, nats a token; None without a reference.
-    """
+    """New samples of the current policy, which nothing is trained on."""
 
     rewards: list[float]
     kl: float | None = None
+    """Of the policy from the reference policy, on these samples, nats a token; None without a reference."""
 
 
 class Trainer(Protocol):
@@ -69,11 +65,7 @@ class Trainer(Protocol):
         ...
 
     def update(self, groups: Sequence[Group]) -> Updated:
-        """Update the policy from graded groups.
-
-        Raises:
-            UserError: if the policy has diverged.
-        """
+        """Update the policy from graded groups; a UserError if it has diverged."""
         ...
 
     def publish(self) -> None:

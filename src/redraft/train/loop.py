@@ -13,10 +13,10 @@ from redraft.files import read_json_lines, sha256
 from redraft.methods.lenience_controller import lenient, next_lenience
 from redraft.methods.schedule import schedule
 from redraft.ops.locking.lease import Lease
-from redraft.rollout.types import Group, Task
+from redraft.rollout.types import Task
 from redraft.tasks.problems import Problem
 from redraft.train.checkpoint import Checkpoints, State
-from redraft.train.contract import Trainer, Updated
+from redraft.train.contract import Trainer
 from redraft.train.records import append_record, describe, describe_batch, save_groups_of_step, truncate_records
 from redraft.train.run_folder import RunFolder
 from redraft.train.stages import StageClock
@@ -37,11 +37,8 @@ class Campaign:
     """A run's folder, and how far the run is.
 
     Args:
-        run: what to train.
-        folder: where the run's files go.
-        inputs: hashes of what it starts from, by name.
-        problems: prompts in the training data.
-        screen: looks at a checkpoint's files before any of them is read; raises a UserError to refuse it.
+        problems: number of prompts in the training data.
+        screen: as of `Checkpoints`.
 
     Raises:
         UserError: if the schedule does not fit the problems.
@@ -112,12 +109,23 @@ class Campaign:
         clock.add(rolled.seconds, rolled.unseen)
         self.schedule.finished(rolled.groups)
         batch = self.schedule.batch()
-        updated = self._update(trainer, batch, clock)
-        record = self._counts(rolled.groups, epoch) | describe_batch(batch, step) | {
-            "updated": batch is not None, "tokens_cached": rolled.cached, "grading_seconds": rolled.grading_seconds,
-            **rolled.measured, **updated.metrics,
+        if batch is None:
+            metrics = trainer.no_update
+        else:
+            self.state.training_step += 1
+            updated = trainer.update([group.updated for group in batch])
+            clock.add(updated.seconds)
+            metrics = updated.metrics
+        record: dict[str, Any] = {
+            "step": step, "epoch": epoch, "training_step": self.state.training_step,
+            **describe(rolled.groups, step, self.steps_per_epoch), **self.schedule.counts(),
+            **describe_batch(batch, step), "updated": batch is not None, "tokens_cached": rolled.cached,
+            "grading_seconds": rolled.grading_seconds, **rolled.measured, **metrics,
         }  # fmt: skip
-        record |= self._control(record)
+        lenience, reuse = self.lenience, self.run.reuse
+        if lenience is not None and isinstance(reuse, AdaptiveReuse):
+            self.state.lenience = next_lenience(reuse, lenience, record)
+            record["lenience"] = lenience
         self.check()
         save_groups_of_step(self.folder.rollouts(step), epoch, rolled.groups)
         with self._checkpoint(trainer, clock, batch is not None):
@@ -142,34 +150,10 @@ class Campaign:
         reuse = self.run.reuse
         return (self.state.lenience or reuse.initial) if isinstance(reuse, AdaptiveReuse) else None
 
-    def _control(self, record: Mapping[str, Any]) -> dict[str, float]:
-        """Set the next step's lenience by a step's record; returns the step's own, if there is a controller."""
-        reuse, lenience = self.run.reuse, self.lenience
-        if lenience is None or not isinstance(reuse, AdaptiveReuse):
-            return {}
-        self.state.lenience = next_lenience(reuse, lenience, record)
-        return {"lenience": lenience}
-
     @property
     def evaluated_steps(self) -> list[int]:
         """Steps done by the policies that are kept for evaluation so far."""
         return self.run.evaluated_steps(read_json_lines(self.folder.records))
-
-    def _update(self, trainer: Trainer, batch: list[Group] | None, clock: StageClock) -> Updated:
-        if batch is None:
-            return Updated(trainer.no_update)
-        self.state.training_step += 1
-        updated = trainer.update([group.updated for group in batch])
-        clock.add(updated.seconds)
-        return updated
-
-    def _counts(self, groups: Sequence[Group], epoch: int) -> dict[str, Any]:
-        """Record of a step but for its update, its seconds and its fresh reward."""
-        state = self.state
-        return {
-            "step": state.step, "epoch": epoch, "training_step": state.training_step,
-            **describe(groups, state.step, self.steps_per_epoch), **self.schedule.counts(),
-        }  # fmt: skip
 
     def _fresh(self, trainer: Trainer, tasks: Sequence[Task]) -> dict[str, float | None]:
         """Mean reward and KL of new samples: reused rollouts say what an older policy could, and where it was."""

@@ -64,7 +64,6 @@ def advantages(
     """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
     Args:
-        algorithm: whose estimator is taken.
         rewards: float32 (rows,), of whole responses.
         mask: (rows, tokens), 1 on response tokens.
         groups: (rows,), equal for rollouts of one prompt.
@@ -88,7 +87,6 @@ def shaped(algorithm: Algorithm, rewards: np.ndarray, lengths: np.ndarray, limit
     """Rewards after DAPO's soft punishment of overlong responses, where it is configured (arXiv 2503.14476, eq. 13).
 
     Args:
-        algorithm: only DAPO shapes.
         rewards: float32 (rows,).
         lengths: tokens of each response, (rows,).
         limit: longest response, tokens.
@@ -110,7 +108,6 @@ def importance_weights(
     """Truncated weights of response tokens, float32 (rows, tokens), and what verl measures of them.
 
     Args:
-        importance: level and bound.
         log_weights: float32 (rows, tokens), of each token alone.
         mask: (rows, tokens), 1 on response tokens.
     """

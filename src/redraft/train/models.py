@@ -11,7 +11,7 @@ import transformers
 
 from redraft.config.model import TinyModel
 from redraft.errors import UserError
-from redraft.train.folders import atomic_folder
+from redraft.files import atomic_folder
 
 # Before transformers' models are loaded, which import scikit-learn for one threshold of assisted decoding and SciPy for
 # the losses of object detection. Nothing here uses these, and they are a quarter of the time that a job takes to start.
@@ -50,11 +50,7 @@ NO_PICKLE = {"use_safetensors": True}
 
 @contextmanager
 def _naming(path: Path | str) -> Iterator[None]:
-    """Names what cannot be loaded.
-
-    Raises:
-        UserError: instead of what transformers raises where there is nothing that it can load.
-    """
+    """Raise a UserError instead of what transformers raises where there is nothing that it can load."""
     if isinstance(path, Path) and not path.is_dir():  # a hub would be asked for it, for a minute
         raise UserError("no model can be loaded from here (there is no such folder)", file=path)
     try:
@@ -97,21 +93,13 @@ def load_critic(path: Path, seed: int) -> Any:
 
 
 def load_tokenizer(path: Path | str) -> Any:
-    """The tokenizer of a model in a local folder or on the hub.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """The tokenizer of a model in a local folder or on the hub; errors as of `load`."""
     with _naming(path):
         return transformers.AutoTokenizer.from_pretrained(path, **NO_CODE)
 
 
 def load_config(path: Path | str) -> Any:
-    """The configuration of a model in a local folder or on the hub, without its weights.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """The configuration of a model in a local folder or on the hub, without its weights; errors as of `load`."""
     with _naming(path):
         return transformers.AutoConfig.from_pretrained(path, **NO_CODE)
 
@@ -141,11 +129,7 @@ def untie(model: Any) -> None:
 
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write both in transformers' format, whole or not at all.
-
-    Raises:
-        UserError: if there is no space left.
-    """
+    """Write both in transformers' format, whole or not at all."""
     with atomic_folder(folder) as unfinished:
         model.save_pretrained(unfinished, max_shard_size="1000GB")  # one file, which the workflow knows by name
         tokenizer.save_pretrained(unfinished)

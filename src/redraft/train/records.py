@@ -26,7 +26,7 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         steps_per_epoch: turns ages in steps into epochs.
     """
     made = [sample for group in groups for sample in group.samples if not sample.carried]
-    new = [group for group in groups if not _continued(group)]
+    new = [g for g in groups if not any(s.carried and s is not g.replayed for s in g.samples)]
     rollouts = [sample.rollout for sample in made]
     drafted = [r for r in rollouts if r.draft_length]
     ages = step - np.concatenate([r.sampled_at for r in rollouts])
@@ -43,24 +43,16 @@ def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[s
         "token_age_epochs": float(ages.mean()) / steps_per_epoch,
         "rollouts_per_prompt": len(rollouts) / len(groups),
         "informative": _share([group.informative for group in new]),
-        "without_correct": _share([not _any_correct(group) for group in new]),
+        "without_correct": _share(
+            [not any(s.correct for s in group.samples if s is not group.replayed) for group in new]
+        ),
         "replayed": _share([group.replayed is not None for group in new]),
         "reward": float(np.mean([sample.reward for sample in made], dtype=np.float32)),
     }
 
 
-def _continued(group: Group) -> bool:
-    """True if an earlier step screened the prompt."""
-    return any(sample.carried and sample is not group.replayed for sample in group.samples)
-
-
 def _share(holds: Sequence[bool]) -> float | None:
     return float(np.mean(holds)) if holds else None
-
-
-def _any_correct(group: Group) -> bool:
-    """True if a response of the group is correct that was not taken from memory."""
-    return any(sample.correct for sample in group.samples if sample is not group.replayed)
 
 
 def describe_batch(groups: Sequence[Group] | None, step: int) -> dict[str, float | None]:
@@ -98,17 +90,14 @@ def save_groups_of_step(file: Path, epoch: int, groups: Sequence[Group]) -> None
             "finish": [str(r.finish) for r in rollouts],
             "reward": np.array([sample.reward for _, sample in samples], dtype=np.float32),
             "visit": [group.visit for group, _ in samples],
-            "replayed_from": [_replayed_from(group) for group, _ in samples],
+            # step at which the group's response from memory was completed, -1 if it has none
+            "replayed_from": [
+                -1 if (kept := group.replayed) is None else int(kept.rollout.sampled_at[-1]) for group, _ in samples
+            ],
         }
     )
     with atomic(file) as temporary:
         frame.to_parquet(temporary, index=False)
-
-
-def _replayed_from(group: Group) -> int:
-    """Step at which a group's response from memory was completed, -1 if it has none."""
-    replayed = group.replayed
-    return -1 if replayed is None else int(replayed.rollout.sampled_at[-1])
 
 
 def append_record(file: Path, record: dict[str, Any]) -> None:
@@ -120,11 +109,7 @@ def append_record(file: Path, record: dict[str, Any]) -> None:
 
 
 def truncate_records(file: Path, count: int) -> None:
-    """Keep the first `count` lines: those of the checkpoint that is resumed from.
-
-    Raises:
-        UserError: if there are fewer.
-    """
+    """Keep the first `count` lines, those of the checkpoint that is resumed from; a UserError if there are fewer."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if len(lines) < count:
         raise UserError(

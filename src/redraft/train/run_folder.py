@@ -46,11 +46,7 @@ class RunFolder:
         return self.path / "policies" / f"step-{step:04d}"
 
     def keep_policies(self, steps: Sequence[int]) -> None:
-        """Remove the policies of other steps: they are of another experiment, or will be made again.
-
-        Raises:
-            UserError: if one of these is missing.
-        """
+        """Remove the policies of other steps than these; a UserError if one of these is missing."""
         kept = {self.policy(step) for step in steps}
         for other in set(self.policy(0).parent.glob("step-*")) - kept:
             shutil.rmtree(other)

@@ -4,35 +4,79 @@ The drafter has no parameters that could fall behind the policy: `refresh` quant
 tensors. Here the quantised weights are kept as floats ("fake-quantised"), which draft the same tokens as packed ones
 would and save no time; kernels of packed weights are a GPU's.
 
-Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projections; embeddings, norms and the head stay.
+Weights are rounded to the nearest of 2^bits values: asymmetric, in groups along the input, without any data. A group's
+range always holds 0, so that the zero point is one of the codes.
+
+Source: EfficientRollout (arXiv 2606.18967), section 4.1: FFN and QKVO projections; embeddings, norms and the head stay;
+W4 of groups of 128, "following prior practice" (AWQ, arXiv 2306.00978).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
-from redraft.engines.torch.clock import now
-from redraft.engines.torch.quantise import round_to_nearest
+from redraft.engines.torch.loop import now
 from redraft.errors import UserError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Names of the linear layers that are quantised, in transformers' dense decoders."""
+SCALE_BITS = 16
+"""Bits of a group's scale where weights are packed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """A weight of a linear layer as integers.
+
+    Attributes:
+        codes: uint8 (outputs, groups, group size), 0 to 2^bits - 1; the last group is padded.
+        scales: float32 (outputs, groups, 1).
+        zeros: float32 (outputs, groups, 1), the code of 0, a whole number.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor
+    inputs: int
+    bits: int
+
+    def dequantised(self) -> torch.Tensor:
+        """The weight that the codes stand for, float32 (outputs, inputs)."""
+        return ((self.codes - self.zeros) * self.scales).flatten(1)[:, : self.inputs]
+
+    @property
+    def bytes(self) -> float:
+        """Size where codes, scales and zero points are packed."""
+        codes = self.codes.shape[0] * self.inputs * self.bits
+        return (codes + self.scales.numel() * (SCALE_BITS + self.bits)) / 8
+
+
+def round_to_nearest(weight: torch.Tensor, bits: int, group: int) -> Quantised:
+    """Quantise a weight (outputs, inputs); a group is `group` inputs of one output."""
+    outputs, inputs = weight.shape
+    size = min(group, inputs)
+    padded = torch.nn.functional.pad(weight.float(), (0, -inputs % size)).view(outputs, -1, size)
+    low, high = padded.amin(2, keepdim=True).clamp(max=0), padded.amax(2, keepdim=True).clamp(min=0)
+    most = 2**bits - 1
+    scales = ((high - low) / most).clamp(min=torch.finfo(torch.float32).tiny)
+    zeros = (-low / scales).round()
+    codes = ((padded / scales).round() + zeros).clamp(0, most).to(torch.uint8)
+    return Quantised(codes, scales, zeros, inputs, bits)
 
 
 class QuantisedDrafter:
     """A drafter made of a policy.
 
     Args:
-        model: the policy, a transformers causal language model.
-        bits: of a weight.
         group: weights that share a scale.
 
     Attributes:
         bytes: size of the quantised weights where they are packed.
         original_bytes: size of the same weights in the policy.
         error: relative error of the weights, the root of the squared errors' sum over that of their squares.
-        seconds: that the last refreshment took (`redraft.engines.torch.clock`).
+        seconds: that the last refreshment took (`redraft.engines.torch.loop.now`).
 
     Raises:
         UserError: for a model without such projections.

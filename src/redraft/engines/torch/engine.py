@@ -12,27 +12,21 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from redraft.config.capability import Capability
-from redraft.engines.checks import checked
-from redraft.engines.torch.admission import Admission
-from redraft.engines.torch.attention import slot_attention
-from redraft.engines.torch.clock import now
+from redraft.engines.requests import Usage, checked, chunk_end, refuse_draws, refuse_scores
 from redraft.engines.torch.graphs import CudaCapture, Graphs, Shape, capturable
-from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
-from redraft.engines.torch.kv_cache import SlotCache
-from redraft.engines.torch.loop import Outside, run_to_end
-from redraft.engines.torch.rows import Row, Rows, Scoring
+from redraft.engines.torch.head import Head, hidden_states, refuse_unsupported
+from redraft.engines.torch.kv_cache import SlotCache, slot_attention
+from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
+from redraft.engines.torch.rows import Admission, Decoding, Row, Rows, Scoring
 from redraft.engines.torch.sampling import gumbel, log_probs_of, sample, sample_specially
 from redraft.engines.torch.scoring import scores_of
-from redraft.engines.torch.session import TorchSession
-from redraft.engines.torch.support import refuse_unsupported
-from redraft.engines.torch.tail import Activity
-from redraft.engines.usage import Usage
 from redraft.ops.locking.termination import unbroken
-from redraft.rollout.engine import Continuation
+from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLaw
 
 T = TypeVar("T")
@@ -46,12 +40,10 @@ class TorchEngine:
 
     Args:
         model: the current policy; its weights may change between calls of `run`.
-        stops: tokens that end a response.
         max_length: longest prompt and response together, tokens.
         max_rows: sessions in the cache at once; further ones wait.
         max_batched_tokens: prompt and draft tokens in one prefill pass, padding included.
         temperature: of sampling and of scoring; 0 takes the most probable token.
-        top_p: of sampling.
         lookahead: tokens behind the last one of a response that a pass may compute and drop.
         chunk: draft tokens scored in a pass for who asks for chunks; None for whole drafts.
         burst: tokens of a session that are decoded before the host looks who has ended; None for `BURST`.
@@ -61,7 +53,6 @@ class TorchEngine:
     Attributes:
         truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
             scores nothing and has no capabilities.
-        vocabulary: number of tokens.
         activity: decoding passes of the last run.
         burst: as given; may be changed between runs.
         static: as given or found; may be set to false between runs.
@@ -80,7 +71,6 @@ class TorchEngine:
         chunk: int | None = None, burst: int | None = None, static: bool | None = None,
     ) -> None:  # fmt: skip
         refuse_unsupported(model, max_length)
-        refuse_other_heads(model)
         self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
         self.max_length = max_length
@@ -105,38 +95,30 @@ class TorchEngine:
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order.
 
-        Args:
-            coroutines: sessions, and what is made of them.
-            outside: what they may wait for beside the engine.
-
         Raises:
             RuntimeError: if they wait for each other, for rows of the cache, or for something unknown to `outside`.
             UserError: if the model's log-probabilities are NaN.
         """
+
+        def standstill() -> str:
+            if waiting := self._admission.waiting:
+                return f"{waiting} sessions wait for rows of the cache, held by sessions that ask for nothing"
+            return "no session asks for anything: they wait for each other, or for something outside the engine"
+
         training, self.activity = self.model.training, Activity()
         self.model.eval()
         if self._graphs:
             self._graphs.check()
-        try:
-            with torch.inference_mode(), slot_attention(self.model), unbroken():
-                return asyncio.run(self._serve(coroutines, outside))
-        finally:
-            self.model.train(training)
-
-    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]], outside: Outside | None) -> list[T]:
-        try:
-            return await run_to_end(coroutines, self._pass, self._standstill, outside)
-        finally:
-            self._admission.clear()
-            self.rows.clear()
-
-    def _standstill(self) -> str:
-        if waiting := self._admission.waiting:
-            return f"{waiting} sessions wait for rows of the cache, held by sessions that ask for nothing"
-        return "no session asks for anything: they wait for each other, or for something outside the engine"
+        with torch.inference_mode(), slot_attention(self.model), unbroken():
+            try:
+                return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
+            finally:
+                self._admission.clear()
+                self.rows.clear()
+                self.model.train(training)
 
     @asynccontextmanager
-    async def session(self, prompt: Sequence[int]) -> AsyncIterator[TorchSession]:
+    async def session(self, prompt: Sequence[int]) -> AsyncIterator["TorchSession"]:
         """Open a session; it takes a row of the cache as soon as it asks for something."""
         session = TorchSession(self, list(prompt))
         try:
@@ -165,11 +147,7 @@ class TorchEngine:
         self.rows.release(row)
 
     def _pass(self) -> bool:
-        """One pass over the model: prefill if enough wait for it and have room, else decode.
-
-        Returns:
-            whether there was anything to do.
-        """
+        """One pass over the model: prefill if enough wait and have room, else decode; False if nothing is asked for."""
         self.rows.compact()
         began = now(self.device)
         self._admission.start_ready()
@@ -245,30 +223,20 @@ class TorchEngine:
         longest = max(at + min(count, tokens + 1) for at, tokens in zip(positions, left, strict=True))
         noisy = any(request.key is not None for request in requests)
         top = self.rows.top_tokens.shape[2] if any(request.top for request in requests) else 0
-        if first:
-            self._step(Shape(len(requests), longest, noisy, top), first=True)
-        else:
-            self._burst(count, self._shape(Shape(len(requests), longest, noisy, top)))
-        after = self._answer_ended()
-        return [sum(a + n < b for a, b in zip(before, after, strict=True)) for n in range(count)]
-
-    def _shape(self, needed: Shape) -> Shape:
-        """Shape of the passes of a burst; where it is larger than needed, rows that take nothing fill it."""
-        if not self.static:
-            return needed
-        shape = needed.padded(self.max_rows, self.cache.most)
-        # No session reads the last slot: a token there would be followed by one that has no place.
-        self.rows.pad(shape.rows, self.max_length - 1)
-        return shape
-
-    def _burst(self, count: int, shape: Shape) -> None:
-        """So many tokens of every decoding session."""
-        work = partial(self._step, shape)
+        shape = Shape(len(requests), longest, noisy, top)
+        if self.static and not first:
+            # Rows that take nothing fill a larger shape. No session reads the last slot: a token there would be
+            # followed by one that has no place.
+            shape = shape.padded(self.max_rows, self.cache.most)
+            self.rows.pad(shape.rows, self.max_length - 1)
+        graphs, work = self._graphs if self.static and not first else None, partial(self._step, shape, first)
         for _ in range(count):
-            if self._graphs and self.static:
-                self._graphs.run(shape, work)
+            if graphs:
+                graphs.run(shape, work)
             else:
                 work()
+        after = self._answer_ended()
+        return [sum(a + n < b for a, b in zip(before, after, strict=True)) for n in range(count)]
 
     def _step(self, shape: Shape, first: bool = False) -> None:
         """A token of each of the first rows; those that have ended take none.
@@ -276,14 +244,25 @@ class TorchEngine:
         It is captured: it waits for nothing, and what it does follows from the shape and the tensors of the rows.
 
         Args:
-            shape: of the pass.
             first: whether first tokens are to be drawn out of residual laws; such a pass is not captured.
         """
         rows = slice(0, shape.rows)
         laws = self._laws(self.rows.tokens[rows, None], self.rows.positions[rows], shape.span)
-        tokens = self._draw(laws[:, 0], shape.noisy)
+        law, counts = laws[:, 0], self.rows.counts[rows]
+        uniforms = self.rows.uniforms[rows].gather(1, counts[:, None])[:, 0]
+        tokens = sample(law, uniforms, self.temperature == 0, self.top_p)
+        if shape.noisy:
+            places = self.rows.positions[rows] + 1 - self.rows.prompts[rows]
+            noise = gumbel(self.rows.keys[rows], places, law.shape[1])
+            tokens = torch.where(self.rows.noisy[rows], (law.double() + noise).argmax(-1), tokens)
         if first:
-            self._draw_firsts(tokens, laws[:, 0])
+            asking = [row for row in self.rows.live if row.decoding.first is not None]
+            slots = torch.tensor([row.slot for row in asking], device=self.device)
+            firsts, keys = [row.decoding.first for row in asking], [row.decoding.key for row in asking]
+            positions, u = (self.rows.positions + 1 - self.rows.prompts)[slots], self.rows.uniforms[slots, 0]
+            tokens[slots] = sample_specially(law[slots], firsts, u, keys, positions)
+            for row in asking:
+                row.decoding.first = None
         self._take(tokens[:, None], laws, torch.ones_like(tokens), shape.top > 0)
 
     def _laws(self, tokens: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
@@ -325,48 +304,23 @@ class TorchEngine:
         # Who has ended has no tokens left, whatever is computed for its row in the rest of a burst.
         self.rows.limits[rows] = torch.where(kept == until_stop, self.rows.counts[rows], self.rows.limits[rows])
 
-    def _draw(self, log_probs: torch.Tensor, noisy: bool) -> torch.Tensor:
-        """The next token of each of the first rows, int64 (rows,); `noisy` where any draws by Gumbel noise."""
-        rows = slice(0, len(log_probs))
-        u = self.rows.uniforms[rows].gather(1, self.rows.counts[rows, None])[:, 0]
-        tokens = sample(log_probs, u, self.temperature == 0, self.top_p)
-        if not noisy:
-            return tokens
-        places = self.rows.positions[rows] + 1 - self.rows.prompts[rows]
-        noise = gumbel(self.rows.keys[rows], places, log_probs.shape[1])
-        return torch.where(self.rows.noisy[rows], (log_probs.double() + noise).argmax(-1), tokens)
-
-    def _draw_firsts(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> None:
-        """Replace the tokens of sessions that draw their first one out of a residual law."""
-        asking = [row for row in self.rows.live if row.decoding.first is not None]
-        slots = torch.tensor([row.slot for row in asking], device=self.device)
-        firsts, keys = [row.decoding.first for row in asking], [row.decoding.key for row in asking]
-        positions, u = (self.rows.positions + 1 - self.rows.prompts)[slots], self.rows.uniforms[slots, 0]
-        tokens[slots] = sample_specially(log_probs[slots], firsts, u, keys, positions)
-        for row in asking:
-            row.decoding.first = None
-
     def _answer_ended(self) -> list[int]:
         """Look who has ended, and answer them; return how many tokens each decoding session has."""
         _, counts, limits = self.rows.look()
-        live = self.rows.live
-        for slot in reversed(range(len(live))):
-            if counts[slot] == limits[slot]:
-                self._finish(live[slot], counts[slot])
+        for row in reversed(self.rows.live):
+            if (count := counts[row.slot]) < limits[row.slot]:
+                continue
+            request, place = row.decoding, (row.slot, slice(0, count))
+            tokens = self.rows.out_tokens[place].cpu().numpy().copy()
+            log_probs = checked(self.rows.out_log_probs[place].cpu().numpy())
+            finish = Finish.EOS if int(tokens[-1]) in self.stops else Finish.LENGTH
+            top = None
+            if request.top:
+                laws = (self.rows.top_tokens, self.rows.top_log_probs)
+                top = TopLaw(*(law[place][:, : request.top].cpu().numpy().copy() for law in laws))
+            self.rows.finish(row, tokens.tolist())
+            _answer(request.answer, Continuation(tokens, log_probs, finish, request.cached, top))
         return counts
-
-    def _finish(self, row: Row, count: int) -> None:
-        """Answer a session that ends with so many tokens."""
-        request, place = row.decoding, (row.slot, slice(0, count))
-        tokens = self.rows.out_tokens[place].cpu().numpy().copy()
-        log_probs = checked(self.rows.out_log_probs[place].cpu().numpy())
-        finish = Finish.EOS if int(tokens[-1]) in self.stops else Finish.LENGTH
-        top = None
-        if request.top:
-            laws = (self.rows.top_tokens, self.rows.top_log_probs)
-            top = TopLaw(*(law[place][:, : request.top].cpu().numpy().copy() for law in laws))
-        self.rows.finish(row, tokens.tolist())
-        _answer(request.answer, Continuation(tokens, log_probs, finish, request.cached, top))
 
     def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Hidden states, (rows, width, size)."""
@@ -380,3 +334,83 @@ def _answer(answer: asyncio.Future[T], value: T) -> None:
     """Answer a session, unless it stopped waiting."""
     if not answer.done():
         answer.set_result(value)
+
+
+class TorchSession:
+    """One response in the making; see `redraft.rollout.engine.Session`."""
+
+    def __init__(self, engine: TorchEngine, prompt: list[int]) -> None:
+        self._engine, self._row = engine, Row(prompt)
+
+    async def score(
+        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        behind: int | None = None,
+    ) -> Scores:  # fmt: skip
+        """Score a draft or its next chunk; what the session had in the cache beside what is before it is replaced.
+
+        Raises:
+            UserError: if a log-probability is NaN, or for more than the draft on an engine that truncates the policy.
+            ValueError: if the engine truncates the policy, the sequence is too long, or shapes do not fit.
+        """
+        self._check_idle()
+        if self._engine.truncates:
+            raise ValueError("a draft cannot be scored under top-p sampling or at temperature 0")
+        refuse_scores(self._engine.capabilities, at, top, draws)
+        if at is not None and (at.ndim != 2 or len(at) != len(draft)):
+            raise ValueError(f"shapes do not fit: {draft.shape}, {at.shape}")
+        first, end = behind or 0, chunk_end(len(draft), behind, self._engine.chunk)
+        if first:
+            self._keep(self._row.prompt + draft[: first - 1].tolist())
+        else:
+            self._engine.release(self._row)
+        answer: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
+        top, others = min(top, self._engine.vocabulary), None if at is None else at[first:end]
+        return await self._ask(Scoring(draft, others, top, draws, answer, slice(first, end)))
+
+    async def decode(
+        self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
+    ) -> Continuation:
+        """Sample behind prompt and prefix.
+
+        Prompt and prefix are not computed again, but for the last token, if all before it is in the cache. From a
+        residual without mass, which only rounding leaves, the policy's own law is drawn.
+
+        Raises:
+            UserError: if a log-probability is NaN, or for what the engine has not while it truncates the policy.
+            ValueError: if there are too few uniforms, the sequence is too long, or shapes do not fit.
+        """
+        self._check_idle()
+        refuse_draws(self._engine.capabilities, draws, first, top)
+        enough = not isinstance(draws, Inversion) or len(draws.uniforms) >= max_new_tokens
+        if max_new_tokens < 1 or not enough:
+            raise ValueError(f"decoding needs at least one token and as many uniforms, got {max_new_tokens}")
+        if first is not None and first.tokens.shape != first.left.shape:
+            raise ValueError(f"shapes do not fit: {first.tokens.shape}, {first.left.shape}")
+        before = (self._row.prompt + prefix.tolist())[:-1]
+        self._keep(before)
+        cached, top = len(before) if self._row.held else 0, min(top, self._engine.vocabulary)
+        answer: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
+        return await self._ask(Decoding(prefix, max_new_tokens, draws, first, top, answer, cached))
+
+    def _keep(self, before: list[int]) -> None:
+        """Give the row back unless these tokens are at its beginning."""
+        if before != self._row.held[: len(before)]:
+            self._engine.release(self._row)
+
+    def _check_idle(self) -> None:
+        if self._row.asked is not None:
+            raise ValueError("a session asks for one thing at a time")
+
+    async def _ask(self, request: Scoring | Decoding) -> Any:
+        """Queue a request and wait for its answer; one that is given up is forgotten."""
+        self._row.asked = request
+        try:
+            self._engine.ask(self._row)
+            return await request.answer
+        finally:
+            if self._row.asked is request:
+                self.close()
+
+    def close(self) -> None:
+        """Leave the engine."""
+        self._engine.release(self._row)

@@ -10,7 +10,7 @@ memory pool for graphs that never run at once and hand nothing to each other.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -28,7 +28,6 @@ class Shape(NamedTuple):
     """What a step depends on beside tensors.
 
     Attributes:
-        rows: of the pass.
         span: slots that it attends to.
         noisy: whether a row draws by Gumbel noise.
         top: most probable tokens noted of each law.
@@ -62,18 +61,6 @@ def capturable(model: PreTrainedModel) -> bool:
     return not looks and not any("experts" in key and value for key, value in model.config.to_dict().items())
 
 
-class Capture(Protocol):
-    """Captures work on a device."""
-
-    def warm_up(self, work: Work) -> None:
-        """Do work once, as it is."""
-        ...
-
-    def capture(self, work: Work) -> Work:
-        """What does the same work again; it is not done yet."""
-        ...
-
-
 class CudaCapture:
     """Captures work as CUDA graphs that share memory; of these only one may run at a time."""
 
@@ -102,13 +89,12 @@ class Graphs:
 
     Args:
         model: whose weights are updated in place; graphs are dropped if they have moved.
-        capture: makes what captures.
 
     Attributes:
         captured: captures so far, those of dropped graphs included.
     """
 
-    def __init__(self, model: PreTrainedModel, capture: Callable[[], Capture]) -> None:
+    def __init__(self, model: PreTrainedModel, capture: Callable[[], CudaCapture]) -> None:
         self._model, self._make, self.captured = model, capture, 0
         self._places: list[int] = []
         self.check()
@@ -126,7 +112,6 @@ class Graphs:
 
         Args:
             shape: two steps of equal shape do the same, but for what is in the tensors.
-            work: the step.
         """
         if shape not in self._replays:
             if self._warmed.get(shape, 0) < WARM_UP:

@@ -5,6 +5,7 @@ of the positions that are asked for, a chunk at a time, and the vocabulary of a 
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,6 @@ class Head:
     Args:
         model: a transformers model whose head is one linear layer, with or without scaled or soft-capped logits.
         temperature: of its laws, above 0; logits are as the model makes them.
-
-    Attributes:
-        vocabulary: number of logits.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
@@ -58,19 +56,14 @@ class Head:
         Args:
             hidden: (n, size).
             tokens: int64 (n,).
-            entropy: whether it is asked for.
         """
         at_once = positions_of(LOGITS_AT_ONCE[hidden.device.type], self.vocabulary)
         anew = len(hidden) > at_once and torch.is_grad_enabled()
         parts = zip(hidden.split(at_once), tokens.split(at_once), strict=True)
-        found = [self._chunk(*part, entropy, anew) for part in parts]
+        read = partial(checkpoint, self._read, use_reentrant=False) if anew else self._read
+        found = [read(*part, entropy) for part in parts]
         log_probs, entropies = (torch.cat(part) for part in zip(*found, strict=True))
         return log_probs, entropies if entropy else None
-
-    def _chunk(self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool, anew: bool) -> Any:
-        if anew:
-            return checkpoint(self._read, hidden, tokens, entropy, use_reentrant=False)
-        return self._read(hidden, tokens, entropy)
 
     def _read(self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
         log_probs, entropies = [], [torch.empty(0, device=hidden.device)]
@@ -85,7 +78,6 @@ class Head:
 
         Args:
             hidden: (n, size), of this head's trunk.
-            other: another model's head.
             others: (n, size), of its trunk.
         """
         pairs = zip(self.laws(hidden), other.laws(others), strict=True)
@@ -98,11 +90,7 @@ def hidden_states(model: PreTrainedModel, **inputs: Any) -> torch.Tensor:
 
 
 def refuse_other_heads(model: PreTrainedModel) -> None:
-    """Refuse a model whose logits are not what `Head` makes of its hidden states.
-
-    Raises:
-        UserError: it names the model's type.
-    """
+    """Raise a UserError for a model whose logits are not what `Head` makes of its hidden states."""
     # Two tokens, since the hidden states of a padding token may be 0.
     tokens = torch.arange(2, device=model.device)[None]
     with torch.inference_mode():
@@ -113,3 +101,36 @@ def refuse_other_heads(model: PreTrainedModel) -> None:
             "the torch engine does not know how this model makes logits of its hidden states", key="model_type",
             value=model.config.model_type, allowed="models with one linear layer to the vocabulary",
         )  # fmt: skip
+
+
+def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
+    """Refuse a model that the engine would compute wrongly, for prompts and responses of `max_length` tokens.
+
+    Raises:
+        UserError: for attention that is windowed, soft-capped or has sinks, more tokens than the model has positions,
+            or another head; it names the model's type and the key of its configuration.
+    """
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ())
+    windowed = getattr(config, "use_sliding_window", not kinds)  # some only say how large their window is
+    unsupported = {
+        "layer_types": sorted(kinds - {"full_attention"}),
+        "sliding_window": getattr(config, "sliding_window", None) if windowed else None,
+        "attn_logit_softcapping": getattr(config, "attn_logit_softcapping", None),
+        "sinks": [name for name, _ in model.named_parameters() if name.endswith("sinks")],
+    }
+    for key, value in unsupported.items():
+        if value:
+            raise UserError(
+                f"the torch engine cannot run this {config.model_type} model", key=key, value=value,
+                allowed="full attention in every layer, without soft-capping and sinks",
+            )  # fmt: skip
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and max_length > positions:
+        raise UserError(
+            f"prompt and response are longer than this {config.model_type} model's positions",
+            key="max_position_embeddings",
+            value=positions,
+            allowed=f"at least {max_length}, or shorter responses",
+        )
+    refuse_other_heads(model)

@@ -1,9 +1,12 @@
-"""Running sessions on an engine in this process: their coroutines and the engine's work take turns."""
+"""Running sessions on an engine in this process: their coroutines and the engine's work take turns, and are timed."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import torch
 
 from redraft.ops.locking.termination import give_way
 
@@ -13,6 +16,21 @@ NAP = 0.5
 """Seconds after which a loop that sleeps looks whether the process was told to end."""
 IDLE_TURNS = 100
 """Turns of the event loop without a request after which none will come; awaiting through layers takes a few."""
+FEW = 0.1
+"""Share of the most responses that decoded at once below which a pass is one of the tail."""
+
+
+def now(device: torch.device) -> float:
+    """Seconds, for differences.
+
+    On a GPU wall seconds, read when it has done all that it was given, since it runs behind the program that tells it
+    to. On a CPU the process's processor seconds: runs share cores with each other and with whatever else runs, and wall
+    seconds would compare how busy the machine was.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time()
 
 
 class Outside:
@@ -26,7 +44,6 @@ class Outside:
 
     Attributes:
         seconds: time in which the engine had nothing to do because of these waits.
-        ended: waits that have ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -63,10 +80,7 @@ async def run_to_end(
     """Run coroutines to their ends, concurrently; return their results in order.
 
     Args:
-        coroutines: sessions that ask the engine.
         work: does what the engine was asked for, or a part; returns false if there was nothing to do.
-        standstill: says why nothing was asked for, for the error.
-        outside: what the sessions may wait for beside the engine.
 
     Raises:
         RuntimeError: if they wait for something that neither the engine nor `outside` knows of.
@@ -90,3 +104,26 @@ async def run_to_end(
         if not everything.done():
             everything.cancel()
             await asyncio.gather(everything, return_exceptions=True)
+
+
+@dataclass
+class Activity:
+    """Decoding passes of a rollout; in its tail few responses still decode and most of the engine idles.
+
+    Attributes:
+        seconds: of all passes by the number of responses that decoded in them.
+    """
+
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    def add(self, active: int, seconds: float) -> None:
+        """Count a pass."""
+        self.seconds[active] = self.seconds.get(active, 0.0) + seconds
+
+    @property
+    def tail_share(self) -> float | None:
+        """Share of the passes' seconds with fewer than a tenth of the most active responses; None without a pass."""
+        total, most = sum(self.seconds.values()), max(self.seconds, default=0)
+        if not total:
+            return None
+        return sum(seconds for active, seconds in self.seconds.items() if active < FEW * most) / total

@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 
-from redraft.engines.torch.attention import slot_attention
-from redraft.engines.torch.clock import now
+from redraft.engines.torch.kv_cache import slot_attention
+from redraft.engines.torch.loop import now
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 
 PRODUCT = {"cpu": 768, "cuda": 8192}
@@ -47,15 +47,7 @@ def timed_passes(
     proposals: Sequence[int],
     repetitions: int = 15,
 ) -> Iterator[TimedPass]:
-    """Time every kind of pass at every batch size and length.
-
-    Args:
-        engine: that has rows and room for the largest.
-        batches: responses that decode.
-        lengths: positions before the token.
-        proposals: of a block.
-        repetitions: of each pass.
-    """
+    """Time every kind of pass at every batch size and length (see `TimedPass`); the engine has rows for the largest."""
     was_training = engine.model.training
     engine.model.eval()
     try:

@@ -1,12 +1,13 @@
-"""Rows of the cache: which session sits where, and what its decoding needs on the device.
+"""Rows of the cache: which session sits where, what its decoding needs on the device, and which one is computed next.
 
 Decoding sessions occupy the first rows, so that a decoding pass works on views and copies nothing. A session keeps its
 row until it is left: behind the decoding ones it costs nothing but its place, and a second request of it finds what
 the first one computed. Prefill always fills a row from its first slot on; a prefix to decode behind that is only in
-part in the cache is computed anew.
+part in the cache is computed again.
 """
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,7 +106,6 @@ class Rows:
     """All rows of a cache.
 
     Args:
-        count: rows of the cache.
         length: longest response, tokens.
 
     Attributes:
@@ -193,9 +193,10 @@ class Rows:
         """Let a session decode whose prompt and prefix are in the cache; it moves to the end of the decoding rows."""
         request, known = row.decoding, row.sequence
         row.held = known[:-1]
-        self._place(row, self.decoding)
+        slot = self.decoding
+        if row.slot != slot:
+            self._move(row.slot, slot, len(row.held))
         self.decoding += 1
-        slot = row.slot
         self.tokens[slot], self.positions[slot] = known[-1], len(known) - 1
         self.counts[slot], self.limits[slot] = 0, request.limit
         self.prompts[slot], self.noisy[slot] = len(row.prompt), request.key is not None
@@ -203,28 +204,22 @@ class Rows:
             self.keys[slot] = signed(request.key)
         if isinstance(request.draws, Inversion):
             self.uniforms[slot, : request.limit] = torch.from_numpy(request.draws.uniforms[: request.limit])
-        self._reserve_top(request.top)
+        if (more := request.top - self.top_tokens.shape[2]) > 0:
+            self.top_tokens, self.top_log_probs = (
+                torch.nn.functional.pad(top, (0, more)) for top in (self.top_tokens, self.top_log_probs)
+            )
 
-    def _place(self, row: Row, target: int) -> None:
-        """Bring a session to a slot behind the decoding rows; whoever sits there takes its old one."""
-        if row.slot == target:
-            return
-        other = self._rows[target]
+    def _move(self, source: int, target: int, length: int) -> None:
+        """Bring a session with so many tokens in the cache to another slot; whoever sits there takes its old one."""
+        moving, other = self._rows[source], self._rows[target]
+        assert moving is not None
         if other is None:
-            self.cache.move(row.slot, target, len(row.held))
+            self.cache.move(source, target, length)
         else:
-            self.cache.swap(row.slot, target, max(len(row.held), len(other.held)))
-            other.slot = row.slot
-        self._rows[row.slot], self._rows[target] = other, row
-        row.slot = target
-
-    def _reserve_top(self, count: int) -> None:
-        """Make room for the top of each law."""
-        had = self.top_tokens.shape[2]
-        if count > had:
-            pad = (0, count - had)
-            self.top_tokens = torch.nn.functional.pad(self.top_tokens, pad)
-            self.top_log_probs = torch.nn.functional.pad(self.top_log_probs, pad)
+            self.cache.swap(source, target, max(length, len(other.held)))
+            other.slot = source
+        self._rows[source], self._rows[target] = other, moving
+        moving.slot = target
 
     def advance(self, tokens: torch.Tensor, log_probs: torch.Tensor, kept: torch.Tensor, top: bool = False) -> None:
         """Note tokens of the first rows; those behind `kept` are overwritten by the next ones.
@@ -235,7 +230,6 @@ class Rows:
             tokens: int64 (rows, n).
             log_probs: float32 (rows, n, vocabulary), the policy's law of each.
             kept: int64 (rows,), number of tokens that count, 0 to n; a row that keeps none has ended.
-            top: whether the top of each law is noted.
         """
         rows = slice(0, len(tokens))
         places = self.counts[rows, None] + torch.arange(tokens.shape[1], device=self.device)
@@ -263,23 +257,91 @@ class Rows:
         """Close the gaps among the decoding rows: the last decoding row moves to each, from the last gap on."""
         for slot in sorted(self._done, reverse=True):
             self.decoding -= 1
-            if slot != self.decoding:
-                self._fill(slot, self.decoding)
+            if slot != (last := self.decoding):
+                self._move(last, slot, int(self.positions[last]))
+                outputs = (self.out_tokens, self.out_log_probs, self.top_tokens, self.top_log_probs)
+                self._numbers[:, slot] = self._numbers[:, last]
+                for state in (self.noisy, self.uniforms, *outputs):
+                    state[slot] = state[last]
         self._done.clear()
 
-    def _fill(self, gap: int, last: int) -> None:
-        """Move the last decoding row to a gap; a session that is still open takes its old slot."""
-        leaving, moving = self._rows[gap], self._rows[last]
-        assert moving is not None
-        length = int(self.positions[last])
-        if leaving is None:
-            self.cache.move(last, gap, length)
+
+class Admission:
+    """Which sessions go into the next pass over the model that is none of decoding.
+
+    A session waits for a row of the cache, or has one and waits for its turn to decode, or for its next chunk to be
+    scored.
+
+    Args:
+        max_batched_tokens: prompt and draft tokens in one pass, padding included.
+    """
+
+    def __init__(self, rows: Rows, max_rows: int, max_batched_tokens: int) -> None:
+        self._rows, self._max_rows, self._max_batched_tokens = rows, max_rows, max_batched_tokens
+        self._waiting: list[Row] = []
+        self._ready: deque[Row] = deque()
+        self._further: list[Row] = []
+
+    @property
+    def waiting(self) -> int:
+        """Sessions that wait for a row of the cache."""
+        return len(self._waiting)
+
+    def clear(self) -> None:
+        """Forget all sessions."""
+        for queue in (self._waiting, self._ready, self._further):
+            queue.clear()
+
+    def add(self, row: Row) -> None:
+        """Queue a session that set what it asks for."""
+        if not row.held:
+            self._waiting.append(row)
+        elif isinstance(row.asked, Scoring):
+            self._further.append(row)
         else:
-            self.cache.swap(last, gap, max(length, len(leaving.held)))
-            leaving.slot = last
-        self._numbers[:, gap] = self._numbers[:, last]
-        outputs = (self.out_tokens, self.out_log_probs, self.top_tokens, self.top_log_probs)
-        for state in (self.noisy, self.uniforms, *outputs):
-            state[gap] = state[last]
-        self._rows[gap], self._rows[last] = moving, leaving
-        moving.slot = gap
+            self._ready.append(row)
+
+    def forget(self, row: Row) -> None:
+        """Take a session out of its queue, if it is in one."""
+        for queue in (self._waiting, self._ready, self._further):
+            if row in queue:
+                queue.remove(row)
+
+    def start_ready(self) -> None:
+        """Let those decode that have a row with all that is before."""
+        while self._ready:
+            self._rows.start(self._ready.popleft())
+
+    def next_batch(self) -> list[Row]:
+        """Those that go into the next pass, which have rows now; none if it is one of decoding."""
+        if batch := self._admit():
+            return batch
+        self._further.sort(key=lambda row: -len(row.scoring.chunk))
+        width = len(self._further[0].scoring.chunk) + 1 if self._further else 1
+        batch = self._further[: max(1, self._max_batched_tokens // width)]
+        del self._further[: len(batch)]
+        return batch
+
+    def _admit(self) -> list[Row]:
+        """Those waiting that go into one prefill pass; while others decode, only if an eighth of the rows is free."""
+        decoding = self._rows.decoding
+        if self._waiting and not decoding and not self._rows.free:
+            self._rows.give_up_idle()
+        free = self._rows.free
+        if decoding and len(free) < min(len(self._waiting), self._max_rows // 8):
+            return []
+        if len(self._waiting) > len(free):  # who may decode the longest comes first
+            self._waiting.sort(key=lambda row: (-row.expected, -row.length))
+        else:  # the longest to prefill come first, so that rows of a pass need little padding
+            self._waiting.sort(key=lambda row: (not isinstance(row.asked, Scoring), -row.length))
+        batch: list[Row] = []
+        width = 0
+        for slot, row in zip(free, self._waiting, strict=False):
+            width = max(width, row.length)
+            full = (len(batch) + 1) * width > self._max_batched_tokens
+            if batch and (full or type(row.asked) is not type(batch[0].asked)):
+                break
+            self._rows.take(row, slot)
+            batch.append(row)
+        del self._waiting[: len(batch)]
+        return batch

@@ -17,16 +17,12 @@ def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
 
 
 def sample(log_probs: torch.Tensor, uniforms: torch.Tensor, greedy: bool = False, top_p: float = 1.0) -> torch.Tensor:
-    """Draw one token a row by inversion.
+    """Draw one token a row by inversion, int64 (rows,).
 
     Args:
         log_probs: (rows, vocabulary).
         uniforms: (rows,) on (0, 1].
-        greedy: take the most probable token.
         top_p: only the most probable tokens that together reach this mass can be drawn; 1 keeps all.
-
-    Returns:
-        tokens, int64 (rows,).
     """
     if greedy:
         return log_probs.argmax(dim=-1)
@@ -45,7 +41,7 @@ def sample_specially(
     keys: Sequence[int | None],
     positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Draw one token a row, from a residual law or by Gumbel noise or both.
+    """Draw one token a row, int64 (rows,), from a residual law or by Gumbel noise or both.
 
     Args:
         log_probs: (rows, vocabulary), the policy's law.
@@ -53,9 +49,6 @@ def sample_specially(
         uniforms: (rows,) on (0, 1], for rows without a key, which draw by inversion.
         keys: 64 bits each, for rows that draw by Gumbel noise.
         positions: int64 (rows,), position of the token in the response.
-
-    Returns:
-        tokens, int64 (rows,).
     """
     law = log_probs.double()
     for row, first in enumerate(firsts):

@@ -7,6 +7,11 @@ to. How many tokens are proposed is the controller's; with none a pass is a plai
 
 The tokens have the policy's law. Sessions that draw by inversion use other random numbers where a pass speculates, all
 of them made from the session's first; those that draw by Gumbel noise get the very tokens of plain decoding.
+
+A proposal x from the drafter's law q is kept with probability min(1, p(x) / q(x)), where p is the policy's law at the
+same place. After the first one that is not kept, a token is drawn from max(p - q, 0), normalised; if all are kept, from
+the policy's law after them. The tokens then have the policy's law, whatever q is (Leviathan, Kalman and Matias, 2023,
+arXiv 2211.17192, Appendix A.1; Chen et al., 2023, arXiv 2302.01318, Theorem 1).
 """
 
 from collections.abc import Coroutine
@@ -18,14 +23,11 @@ import torch
 from transformers import PreTrainedModel
 
 from redraft.config.decoding import BLOCK_STARTS
-from redraft.engines.torch.clock import now
 from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.loop import Outside
+from redraft.engines.torch.loop import Outside, now
 from redraft.engines.torch.rows import Row
 from redraft.engines.torch.sampling import gumbel, invert, keys_of, sample_specially
-from redraft.engines.torch.speculation import agree, keep
-from redraft.rollout.engine import Gumbel
 from redraft.rollout.noise import uniform
 
 T = TypeVar("T")
@@ -125,20 +127,56 @@ def _sum(one: list[int], other: list[int]) -> list[int]:
     return [a + b for a, b in zip_longest(one, other, fillvalue=0)]
 
 
+def keep(
+    policy: torch.Tensor, drafter: torch.Tensor, proposals: torch.Tensor, chances: torch.Tensor, draws: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keep proposals from the left, and draw one token behind the last kept one.
+
+    Args:
+        policy: log-probabilities, (rows, n + 1, vocabulary), at the place of each proposal and behind the last.
+        drafter: log-probabilities, (rows, n, vocabulary), that the proposals were drawn from.
+        proposals: int64 (rows, n).
+        chances: (rows, n) on (0, 1), uniform.
+        draws: (rows, n + 1) on (0, 1), uniform, for the token behind.
+
+    Returns:
+        number of proposals that are kept, int64 (rows,), and the token drawn behind them, int64 (rows,).
+    """
+    rows, most = torch.arange(len(proposals), device=proposals.device), proposals.shape[1]
+    ratios = (_at(policy[:, :most], proposals) - _at(drafter, proposals)).double().exp()
+    kept = (chances < ratios).long().cumprod(1).sum(1)
+    law = policy[rows, kept].double().exp()
+    rejected = kept < most
+    accepted = drafter[rows, kept.clamp(max=most - 1)].double().exp() * rejected[:, None]
+    rest = (law - accepted).clamp_(min=0.0)
+    # Only rounding leaves nothing, where both laws are equal; a rejection there is as improbable as the rounding error.
+    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, law)
+    return kept, invert(rest, draws[rows, kept])
+
+
+def _at(laws: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return laws.gather(2, tokens[..., None])[..., 0]
+
+
+def agree(drawn: torch.Tensor, proposals: torch.Tensor) -> torch.Tensor:
+    """Number of leading proposals (rows, n) that are the tokens which the policy draws (rows, n + 1) by the same noise.
+
+    The response is then, token by token, the one of plain decoding with that Gumbel noise.
+    """
+    return (drawn[:, :-1] == proposals).long().cumprod(1).sum(1)
+
+
 class SelfSpeculativeEngine(TorchEngine):
     """The in-process engine with a quantised drafter.
 
     Args:
         model: the policy, as of `TorchEngine`; the drafter is to be refreshed after its weights have changed.
-        controller: says how many tokens are proposed.
         longest: most of them.
-        bits: of a drafter's weight.
         group: weights that share a scale.
         options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios, and bursts: the controller
             is asked before each pass.
 
     Attributes:
-        drafter: the quantised copy.
         speculated: counts and seconds of the last run.
 
     Raises:
@@ -203,33 +241,28 @@ class _Draws:
     """Random numbers of a speculated pass, and what is drawn by them.
 
     Args:
-        live: the sessions that decode.
         positions: int64 (rows,), absolute position of the last token of each.
         firsts: float64 (rows,), each session's first uniform, whose bits are the key of its further numbers.
 
     Attributes:
         longest: slots that are in use when the last token of each has been fed.
+        positions: int64 (rows,), tokens of each response before the block.
     """
 
     def __init__(self, live: list[Row], positions: torch.Tensor, firsts: torch.Tensor) -> None:
         self._live, device = live, positions.device
         self.longest = int(positions.max()) + 1
         prompts = torch.tensor([len(row.prompt) for row in live], device=device)
-        self._next = positions + 1 - prompts  # position in the response of the next token
+        self.positions = positions + 1 - prompts
         self._keys = firsts.clone().view(torch.int64)
-        noisy = [(i, d.key) for i, row in enumerate(live) if isinstance(d := row.decoding.draws, Gumbel)]
-        self._noisy = torch.tensor([i for i, _ in noisy], dtype=torch.long, device=device)
-        self._noise = keys_of([key for _, key in noisy], device)
+        noisy = {i: key for i, row in enumerate(live) if (key := row.decoding.key) is not None}
+        self._noisy = torch.tensor(list(noisy), dtype=torch.long, device=device)
+        self._noise = keys_of(list(noisy.values()), device)
         self._special = [i for i, row in enumerate(live) if row.decoding.first is not None]
-
-    @property
-    def positions(self) -> torch.Tensor:
-        """Tokens of each response before the block, int64 (rows,)."""
-        return self._next
 
     def propose(self, law: torch.Tensor, place: int) -> torch.Tensor:
         """Proposals, int64 (rows,), for one place, from the drafter's log-probabilities (rows, vocabulary)."""
-        tokens = invert(law.exp(), self._uniforms(self._next[:, None] + place, PROPOSE)[:, 0])
+        tokens = invert(law.exp(), self._uniforms(self.positions[:, None] + place, PROPOSE)[:, 0])
         if len(self._noise):
             tokens[self._noisy] = self._by_noise(law[self._noisy, None], place)[:, 0]
         return tokens
@@ -238,7 +271,7 @@ class _Draws:
         self, laws: torch.Tensor, drafted: torch.Tensor, proposals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Number of proposals that are kept, and the token behind them, both int64 (rows,)."""
-        places = self._next[:, None] + torch.arange(laws.shape[1], device=laws.device)
+        places = self.positions[:, None] + torch.arange(laws.shape[1], device=laws.device)
         chances, draws = self._uniforms(places[:, :-1], KEEP), self._uniforms(places, BEHIND)
         kept, behind = keep(laws, drafted, proposals, chances, draws)
         if len(self._noise):
@@ -246,8 +279,14 @@ class _Draws:
             agreed = agree(drawn, proposals[self._noisy])
             kept[self._noisy], behind[self._noisy] = agreed, drawn.gather(1, agreed[:, None])[:, 0]
         if self._special:
-            kept[self._special] = 0
-            behind[self._special] = self._first(laws[self._special, 0], draws[self._special, 0])
+            # A first token out of a residual, which no drafter knows.
+            chosen, requests = self._special, [self._live[i].decoding for i in self._special]
+            keys = [request.key for request in requests]
+            firsts = [request.first for request in requests]
+            for request in requests:
+                request.first = None
+            kept[chosen] = 0
+            behind[chosen] = sample_specially(laws[chosen, 0], firsts, draws[chosen, 0], keys, self.positions[chosen])
         return kept, behind
 
     def _uniforms(self, positions: torch.Tensor, use: int) -> torch.Tensor:
@@ -259,15 +298,6 @@ class _Draws:
         """Tokens that Gumbel noise draws, int64 (rows, n), of laws (rows, n, vocabulary) from a place on."""
         each = []
         for i in range(laws.shape[1]):
-            noise = gumbel(self._noise, self._next[self._noisy] + place + i, laws.shape[2])
+            noise = gumbel(self._noise, self.positions[self._noisy] + place + i, laws.shape[2])
             each.append((laws[:, i].double() + noise).argmax(1))
         return torch.stack(each, 1)
-
-    def _first(self, laws: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-        """First tokens of sessions that draw theirs from a residual, which no drafter knows."""
-        requests = [self._live[i].decoding for i in self._special]
-        keys = [d.key if isinstance(d := request.draws, Gumbel) else None for request in requests]
-        firsts = [request.first for request in requests]
-        for request in requests:
-            request.first = None
-        return sample_specially(laws, firsts, uniforms, keys, self._next[self._special])

@@ -37,9 +37,7 @@ from uuid import uuid4
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.engines.checks import checked, refuse_draws, refuse_scores
-from redraft.engines.chunks import chunk_end
-from redraft.engines.usage import Usage
+from redraft.engines.requests import Usage, checked, chunk_end, refuse_draws, refuse_scores
 from redraft.errors import UserError
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLaw
@@ -139,7 +137,13 @@ class VLLMSession:
             shift = (len(self._prompt) + end - 1) % BLOCK
             end = end - shift if end - shift > first else end
         self._engine.scored_tokens += end - first
-        return await self._score(draft[:end], first, top)
+        with self._engine.verification.running():
+            # Of a prompt of one token nothing is cached, and another worker's answer would look like ours.
+            rows = await self._rows(draft[:end], first, top, cached=len(self._prompt) + first > 1)
+            hidden = int(np.isnan(rows.log_probs[:, 0]).cumprod().sum())
+            if hidden:  # another draft in the cache begins alike
+                rows = joined(await self._rows(draft[: first + hidden], first, top, cached=False), rows)
+        return scores_of(rows, draft[first:end], top)
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
@@ -167,16 +171,6 @@ class VLLMSession:
         with self._engine.verification.running():
             rows = await self._rows(np.concatenate([prefix, made.tokens]), len(prefix), top, cached=False)
         return replace(made, top=scores_of(rows, made.tokens, top).top)
-
-    async def _score(self, draft: np.ndarray, first: int, top: int) -> Scores:
-        """Scores from a token on, in one request or, where another draft in the cache begins alike, in two."""
-        with self._engine.verification.running():
-            # Of a prompt of one token nothing is cached, and another worker's answer would look like ours.
-            rows = await self._rows(draft, first, top, cached=len(self._prompt) + first > 1)
-            hidden = int(np.isnan(rows.log_probs[:, 0]).cumprod().sum())
-            if hidden:
-                rows = joined(await self._rows(draft[: first + hidden], first, top, cached=False), rows)
-        return scores_of(rows, draft[first:], top)
 
     async def _rows(self, response: np.ndarray, first: int, top: int, cached: bool) -> TopLaw:
         """Rows of the answer to a request that scores a response from its token `first` on."""
@@ -225,11 +219,7 @@ class VLLMSession:
 
 
 def rows_of(output: Output, count: int, top: int) -> TopLaw:
-    """Rows of an answer, as many as are asked for; with `top` of 0 of the tokens themselves.
-
-    Raises:
-        UserError: if there are others, as a worker that is not ours gives.
-    """
+    """Rows of an answer; a UserError if it has others than `count`, as a worker gives that is not ours."""
     log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
     if len(log_probs) != count + 1 or len(ids) != count + 1:
         raise UserError("vLLM's servers answer without the log-probabilities of a draft alone", key="worker_cls",

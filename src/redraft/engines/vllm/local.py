@@ -6,7 +6,7 @@ Environment variables are read when vLLM is imported, so they are set here befor
 import asyncio
 import itertools
 import os
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +61,6 @@ class LocalVLLM:
         model: folder in transformers' format; no tokenizer is needed.
         max_length: longest prompt and response together; where drafts are scored, with one token to spare.
         max_rows: requests at once; further ones wait.
-        cache_bytes: memory of the key-value cache.
         settings: further arguments of vLLM's engine, instead of those here.
     """
 
@@ -87,19 +86,12 @@ class LocalVLLM:
     def run(self, *coroutines: Coroutine[Any, Any, T], outside: Outside | None = None) -> list[T]:
         """Run coroutines that use this engine to their ends, concurrently; return their results in order.
 
-        Args:
-            coroutines: sessions, and what is made of them.
-            outside: what they may wait for beside the engine.
-
         Raises:
             RuntimeError: if they wait for each other, or for something unknown to `outside`.
         """
-        return asyncio.run(self._serve(coroutines, outside))
-
-    async def _serve(self, coroutines: Sequence[Coroutine[Any, Any, T]], outside: Outside | None) -> list[T]:
+        standstill = "nothing is asked of vLLM, and not all is done"
         try:
-            standstill = "nothing is asked of vLLM, and not all is done"
-            return await run_to_end(coroutines, self._step, lambda: standstill, outside)
+            return asyncio.run(run_to_end(coroutines, self._step, lambda: standstill, outside))
         finally:
             self.engine.abort_request(list(self._answers))
             self._answers.clear()
@@ -132,11 +124,7 @@ class LocalVLLM:
         return to_output(await answer)
 
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over all weights, by their names in transformers' format, and forget what was computed with the others.
-
-        Raises:
-            UserError: for tied embeddings, of which vLLM's CPU build would keep the old ones in the last layer.
-        """
+        """Take over all weights by their names in transformers' format; forget what was computed with the others."""
         if self.engine.model_config.hf_text_config.tie_word_embeddings:
             raise UserError("vLLM on a CPU keeps old embeddings where they are tied", key="tie_word_embeddings",
                             value=True, allowed="false")  # fmt: skip

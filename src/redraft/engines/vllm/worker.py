@@ -101,12 +101,16 @@ class ScoringRunner(ModelRunner):
         return ended
 
     def _part(self, name: str, count: int) -> Scored:
-        """What a step that computes so many tokens of a request finds out for it."""
+        """What a step that computes `count` tokens of a request finds out for it."""
         request = self.requests[name]
         tokens, begin = request.prompt_token_ids, request.num_computed_tokens
         first = (request.sampling_params.extra_args or {}).get("scored_from", 0)
         if name not in self._answers:
-            self._answers[name] = _nothing_yet(len(tokens) - 1 - first, self.num_prompt_logprobs[name])
+            rows, width = len(tokens) - 1 - first, 1 + self.num_prompt_logprobs[name]
+            self._answers[name] = LogprobsTensors(  # rows of NaN; verl's servers want distinct tokens in each
+                torch.arange(width, dtype=torch.int32).repeat(rows, 1), torch.full((rows, width), torch.nan),
+                torch.full((rows,), width, dtype=torch.int32),
+            )  # fmt: skip
         low = max(begin, first)
         high = max(low, min(begin + count, len(tokens) - 1))
         shift = self.query_start_loc.np[self.input_batch.req_id_to_index[name]].item() - begin
@@ -132,14 +136,6 @@ class ScoringRunner(ModelRunner):
             width = part.answer.logprobs.shape[1]
             part.answer.logprob_token_ids[part.rows] = of_ids[:, :width].int()
             part.answer.logprobs[part.rows] = of_log_probs[:, :width]
-
-
-def _nothing_yet(rows: int, top: int) -> LogprobsTensors:
-    """Rows of NaN; verl's servers want distinct tokens in each."""
-    return LogprobsTensors(
-        torch.arange(1 + top, dtype=torch.int32).repeat(rows, 1), torch.full((rows, 1 + top), torch.nan),
-        torch.full((rows,), top + 1, dtype=torch.int32),
-    )  # fmt: skip
 
 
 class ScoringWorker(Worker):

@@ -6,8 +6,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from redraft.config.data import Data
-from redraft.tasks.answers import Outcome, Verdict
-from redraft.tasks.choices import grade_choice
+from redraft.tasks.answers import Outcome, Verdict, grade_choice
 from redraft.tasks.grading import grade
 from redraft.tasks.problems import load_problems
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from redraft.engines.checks import checked
 from redraft.engines.laws import chunks
+from redraft.engines.requests import checked
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 from redraft.lab.predict.drafts import Draft

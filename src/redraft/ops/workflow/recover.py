@@ -20,7 +20,7 @@ from redraft.ops.slurm import jobs as slurm
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
 """Names of unfinished files, as `redraft.files.atomic` makes them."""
 UNFINISHED = re.compile(r"\.(step|global_step)[-_]\d+")
-"""Names of unfinished folders, as `redraft.train.folders.atomic_folder` makes them."""
+"""Names of unfinished folders, as `redraft.files.atomic_folder` makes them."""
 
 
 def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) -> list[str]:

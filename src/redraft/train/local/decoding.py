@@ -1,118 +1,105 @@
 """A run's decoding: the engine that it asks for, over the policy that is trained."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from redraft.config.decoding import BLOCK_STARTS, Plain, SelfSpeculation
 from redraft.config.experiment import Run
 from redraft.engines.torch.engine import TorchEngine
-from redraft.engines.torch.self_speculation import SelfSpeculativeEngine, Speculated
+from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.controller import Control, Ladder, Roofline, Rule, Threshold
 from redraft.train.models import stop_tokens
 from redraft.train.pretrained.precision import RoundedPolicy, dtype_of
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 
 
-class Decoding(Protocol):
-    """Owns the engine of the local trainer."""
+class Decoding:
+    """Owns the engine of the local trainer, which computes with the policy's weights."""
 
-    @property
-    def engine(self) -> TorchEngine:
-        """The engine."""
-        ...
-
-    def publish(self) -> None:
-        """Take in that the policy's weights have changed, before anything is rolled out with them."""
-        ...
-
-    def measured(self) -> Record:
-        """Fields of a step's record about the engine's last rollout."""
-        ...
-
-    def adapt(self) -> None:
-        """Learn from the engine's last rollout, which was one of training."""
-        ...
-
-    def state(self) -> Record:
-        """What a run that goes on needs; empty if nothing."""
-        ...
-
-    def restore(self, state: Record) -> None:
-        """Go on from there, with the policy's present weights."""
-        ...
-
-
-class PlainDecoding:
-    """An engine that computes with the policy's weights.
-
-    Args:
-        policy: in the engine's precision.
-        settings: of the engine.
-    """
+    engine: TorchEngine
 
     def __init__(self, policy: RoundedPolicy, settings: dict[str, Any]) -> None:
         self._policy = policy
         self.engine = TorchEngine(policy.model, **settings)
 
     def publish(self) -> None:
-        """Round the updated weights, where the engine has a copy of them."""
+        """Take in that the policy's weights have changed, before anything is rolled out with them."""
         self._policy.refresh()
 
     def measured(self) -> Record:
-        """The tail of the rollout; see docs/metrics.md."""
+        """Fields of a step's record about the engine's last rollout; see docs/metrics.md."""
         return {"tail_share": self.engine.activity.tail_share}
 
     def adapt(self) -> None:
-        """Do nothing."""
+        """Learn from the engine's last rollout, which was one of training."""
 
     def state(self) -> Record:
-        """Nothing."""
+        """What a run that goes on needs; empty if nothing."""
         return {}
 
     def restore(self, state: Record) -> None:
-        """Round the restored weights."""
+        """Go on from there, with the policy's present weights."""
         self.publish()
 
 
-class SelfSpeculativeDecoding:
+class SelfSpeculativeDecoding(Decoding):
     """An engine that speculates with a quantised copy of the policy.
 
     Args:
-        policy: in the engine's precision.
-        settings: of the engine.
-        asked: the decoding's configuration.
         calibration: file of the model's roofline; only needed for `when: roofline`.
     """
+
+    engine: SelfSpeculativeEngine
 
     def __init__(
         self, policy: RoundedPolicy, settings: dict[str, Any], asked: SelfSpeculation, calibration: Path | None
     ) -> None:
         self._policy = policy
+        roofline = read_calibration(calibration) if asked.when == "roofline" and calibration else None
+
+        def rule(gamma: int, accepted: float | None) -> Rule:
+            """The rule of a rollout, from its draft length and the last measured tokens of a block."""
+            if asked.when == "always":
+                return Threshold(math.inf)
+            if asked.when == "threshold":
+                return Threshold(asked.most_active or 0)
+            assert roofline is not None
+            return Roofline(roofline, gamma, accepted, asked.margin)
+
         ladder = Ladder(tuple(asked.draft_lengths), asked.raise_at, asked.lower_at, asked.patience)
-        ramp = 0 if asked.when == "always" else asked.ramp
-        self.control = Control(ladder, _rule_of(asked, calibration), ramp)
+        self.control = Control(ladder, rule, 0 if asked.when == "always" else asked.ramp)
         self.engine = SelfSpeculativeEngine(
             policy.model, self.control, max(asked.draft_lengths), bits=asked.bits, group=asked.group, **settings
         )
 
     def publish(self) -> None:
         """Round and quantise the updated weights."""
-        self._policy.refresh()
+        super().publish()
         self.engine.drafter.refresh()
 
     def measured(self) -> Record:
         """The tail, draft length, acceptance, seconds, the drafter's error and the passes; see docs/metrics.md."""
-        drafter = self.engine.drafter
-        return {
-            "tail_share": self.engine.activity.tail_share, "draft_length": self.control.gamma,
-            **_acceptance(self.engine.speculated),
-            "quantisation_seconds": drafter.seconds, "quantisation_error": drafter.error,
+        drafter, done = self.engine.drafter, self.engine.speculated
+        passes = done.passes + done.plain_passes
+        at = zip(done.kept_at, done.proposed_at, strict=True)
+        parts = [part for part in zip(BLOCK_STARTS, done.kept_from, done.proposed_from, strict=False) if part[2]]
+        return super().measured() | {
+            "draft_length": self.control.gamma,
+            "block_efficiency": done.block_efficiency,
+            "acceptance": done.kept / done.proposed if done.proposed else None,
+            "speculated_passes": done.passes / passes if passes else None,
+            "drafting_seconds": done.drafting_seconds,
+            "block_verification_seconds": done.verification_seconds,
+            "kept_at": {str(place + 1): kept / proposed for place, (kept, proposed) in enumerate(at)},
+            "kept_from": {str(start): kept for start, kept, _ in parts},
+            "proposed_from": {str(start): proposed for start, _, proposed in parts},
+            "quantisation_seconds": drafter.seconds,
+            "quantisation_error": drafter.error,
             "passes": [list(stretch) for stretch in self.control.trace],
-        }  # fmt: skip
+        }
 
     def adapt(self) -> None:
         """Tell the control how many tokens a block had."""
@@ -128,46 +115,8 @@ class SelfSpeculativeDecoding:
         self.publish()
 
 
-def _acceptance(done: Speculated) -> Record:
-    passes = done.passes + done.plain_passes
-    at = zip(done.kept_at, done.proposed_at, strict=True)
-    parts = [part for part in zip(BLOCK_STARTS, done.kept_from, done.proposed_from, strict=False) if part[2]]
-    return {
-        "block_efficiency": done.block_efficiency,
-        "acceptance": done.kept / done.proposed if done.proposed else None,
-        "speculated_passes": done.passes / passes if passes else None,
-        "drafting_seconds": done.drafting_seconds,
-        "block_verification_seconds": done.verification_seconds,
-        "kept_at": {str(place + 1): kept / proposed for place, (kept, proposed) in enumerate(at)},
-        "kept_from": {str(start): kept for start, kept, _ in parts},
-        "proposed_from": {str(start): proposed for start, _, proposed in parts},
-    }
-
-
-def _rule_of(asked: SelfSpeculation, calibration: Path | None) -> Any:
-    """The rule of a rollout, from its draft length and the last measured tokens of a block."""
-    match asked.when:
-        case "always":
-            always: Rule = Threshold(math.inf)
-            return lambda gamma, accepted: always
-        case "threshold":
-            threshold: Rule = Threshold(asked.most_active or 0)
-            return lambda gamma, accepted: threshold
-        case "roofline":
-            assert calibration is not None
-            roofline = read_calibration(calibration)
-            return lambda gamma, accepted: Roofline(roofline, gamma, accepted, asked.margin)
-
-
 def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) -> Decoding:
-    """The decoding of a run.
-
-    Args:
-        run: whose engine settings, temperature and longest response.
-        policy: a transformers causal language model.
-        tokenizer: the policy's.
-        longest_prompt: tokens.
-    """
+    """The decoding of a run, whose longest prompt has so many tokens."""
     run.reuse.check_vocabulary(policy.config.vocab_size)
     settings = {
         "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
@@ -177,6 +126,6 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     own = RoundedPolicy(policy, dtype_of(run.engine))
     match run.decoding:
         case Plain():
-            return PlainDecoding(own, settings)
+            return Decoding(own, settings)
         case SelfSpeculation() as asked:
             return SelfSpeculativeDecoding(own, settings, asked, run.calibration)

@@ -9,8 +9,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from redraft.ops.locking.termination import unbroken
 from redraft.rollout.types import Rollout
-from redraft.tasks.responses import reward
-from redraft.tasks.workers import pool
+from redraft.tasks.workers import pool, reward
 
 SECONDS = 30.0
 """Limit for one response: twice what the grader allows itself. A response beyond it earns nothing."""
@@ -23,8 +22,6 @@ class Graders:
 
     Args:
         answers: of every prompt, by its index.
-        tokenizer: turns responses into text.
-        processes: how many grade at once.
         rule: which rule of `redraft.tasks.rewards` rewards (`Run.reward`).
 
     Attributes:

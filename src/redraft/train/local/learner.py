@@ -32,10 +32,8 @@ class Learner:
     """Policy, reference policy and critic of a run.
 
     Args:
-        run: what is trained.
         policy: the initial policy; it is trained in place.
         model_folder: where it came from; reference policy and critic start from there too.
-        device: where all of them compute.
         pad: token that fills rows behind a response's end.
     """
 
@@ -92,7 +90,6 @@ class Learner:
         Args:
             groups: in the order of their mini-batches.
             prompts: tokens of every prompt by its index.
-            clock: gets the seconds.
 
         Raises:
             UserError: before an update that is not finite.
@@ -102,7 +99,10 @@ class Learner:
         owner = np.repeat(np.arange(len(groups)), [len(group.samples) for group in groups])
         with torch.no_grad(), clock.stage("old_log_probs"):
             old, entropy = self.log_probs(self.policy, batch, entropy=True)
-            _put_stored(old, samples)
+            for row, sample in enumerate(samples):
+                if sample.old_log_probs is OldLogProbs.STORED:
+                    stored = torch.from_numpy(sample.rollout.log_probs)
+                    old[row, : len(stored)] = stored.to(old)
             drift = _drift(old, samples, batch.mask)
         ref = values = None
         if self.reference is not None:
@@ -112,12 +112,17 @@ class Learner:
             with torch.no_grad(), clock.stage("values"):
                 values = self._values(batch)
         with clock.stage("adv"):
-            rewards = torch.from_numpy(self._rewards(samples)).to(self.device)
-            advantage, returns = advantages(self.run.algorithm, rewards, batch.mask, owner, values)
+            rewards = np.array([sample.reward for sample in samples], dtype=np.float32)
+            lengths = np.array([sample.rollout.length for sample in samples])
+            rewards = shaped(self.run.algorithm, rewards, lengths, self.run.trainer.max_response_tokens)
+            on_device = torch.from_numpy(rewards).to(self.device)
+            advantage, returns = advantages(self.run.algorithm, on_device, batch.mask, owner, values)
         metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum()), "drift": drift}
         weights = None
         if importance := self.run.reuse.importance:
-            weights, measured = importance_weights(importance, _log_weights(samples, batch.mask), batch.mask)
+            found = (sample.rollout.log_weights for sample in samples)
+            log_weights = _padded([np.zeros(0, np.float32) if each is None else each for each in found], batch.mask)
+            weights, measured = importance_weights(importance, log_weights, batch.mask)
             metrics |= measured
         minis = self._mini_batches(batch, owner)
         if not minis:
@@ -131,12 +136,6 @@ class Learner:
     def _batch(self, samples: Sequence[Sample], prompts: Sequence[Sequence[int]]) -> Batch:
         rollouts, stopped = [sample.rollout for sample in samples], [sample.use is Use.STOPPED for sample in samples]
         return Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device, stopped)
-
-    def _rewards(self, samples: Sequence[Sample]) -> np.ndarray:
-        """Rewards after shaping, float32 (samples,)."""
-        rewards = np.array([sample.reward for sample in samples], dtype=np.float32)
-        lengths = np.array([sample.rollout.length for sample in samples])
-        return shaped(self.run.algorithm, rewards, lengths, self.run.trainer.max_response_tokens)
 
     def log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies (zero unless asked for) at the run's temperature.
@@ -155,14 +154,8 @@ class Learner:
     def divergence(self, rollouts: Sequence[Rollout], prompts: Sequence[Sequence[int]]) -> float | None:
         """KL divergence of the policy from the reference policy over the whole vocabulary, nats a token.
 
-        Both are taken at the run's temperature.
-
-        Args:
-            rollouts: sampled from the policy as it is.
-            prompts: tokens of every prompt by its index.
-
-        Returns:
-            Mean over the rollouts' tokens; None without a reference policy.
+        It is the mean over the tokens of rollouts that were sampled from the policy as it is, at the run's temperature;
+        None without a reference policy.
         """
         if self.reference is None:
             return None
@@ -270,14 +263,6 @@ class Learner:
         return norm
 
 
-def _put_stored(old: torch.Tensor, samples: Sequence[Sample]) -> None:
-    """Put stored log-probabilities in place of recomputed ones, float32 (rows, tokens), where samples ask for it."""
-    for row, sample in enumerate(samples):
-        if sample.old_log_probs is OldLogProbs.STORED:
-            stored = torch.from_numpy(sample.rollout.log_probs)
-            old[row, : len(stored)] = stored.to(old)
-
-
 def _drift(old: torch.Tensor, samples: Sequence[Sample], mask: torch.Tensor) -> float:
     """Estimate of the KL divergence of the policies that sampled from the current one, nats a token.
 
@@ -286,12 +271,6 @@ def _drift(old: torch.Tensor, samples: Sequence[Sample], mask: torch.Tensor) -> 
     """
     gaps = (old - _padded([sample.rollout.behaviour for sample in samples], mask)).double() * mask
     return float((gaps.expm1() - gaps).sum() / mask.sum())
-
-
-def _log_weights(samples: Sequence[Sample], mask: torch.Tensor) -> torch.Tensor:
-    """Log-weights of response tokens, float32 (rows, tokens); 0 where a rollout has none."""
-    found = (sample.rollout.log_weights for sample in samples)
-    return _padded([np.zeros(0, np.float32) if weights is None else weights for weights in found], mask)
 
 
 def _padded(rows: Sequence[np.ndarray], like: torch.Tensor) -> torch.Tensor:

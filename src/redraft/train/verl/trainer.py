@@ -7,7 +7,7 @@ sampler, filter of groups and checkpoint naming are not used.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from redraft.config.experiment import Run
 from redraft.errors import UserError
+from redraft.files import linked_folder
 from redraft.ops.locking.lease import check_held
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
-from redraft.train.folders import linked_folder
 from redraft.train.loop import Campaign
 from redraft.train.losses import WEIGHTS, estimator
 from redraft.train.verl.data import read_problems
@@ -117,11 +117,7 @@ class VerlSteps(PPOTrainerSync):
         return RolledOut(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
 
     def update(self, groups: Sequence[Group]) -> Updated:
-        """One of verl's steps, on these groups.
-
-        Raises:
-            UserError: if the policy has diverged.
-        """
+        """One of verl's steps, on these groups; a UserError if the policy has diverged."""
         self.global_steps += 1
         minis = mini_batches(groups, self.run.trainer)
         if not minis:
@@ -133,18 +129,15 @@ class VerlSteps(PPOTrainerSync):
         batch = self._step_once(metrics, self.timing_raw, sum(map(len, minis)))
         gaps = dict(zip(GAPS, log_prob_gaps(batch), strict=True))
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
-        measured = {key: self._number(metrics, name) for key, name in self._metric_names.items()}
+        measured: dict[str, float | None] = {}
+        for key, name in self._metric_names.items():
+            if (value := metrics.get(name)) is not None and not math.isfinite(value):
+                raise UserError(f"the policy has diverged: verl's {name} of an update is {value}",
+                                key="trainer.learning_rate", value=self.run.trainer.learning_rate,
+                                hint="take a smaller one")  # fmt: skip
+            measured[key] = None if value is None else float(value)
         seconds = {stage: self.timing_raw.get(timer, 0.0) for timer, stage in TIMERS.items()}
         return Updated(measured | gaps, seconds)
-
-    def _number(self, metrics: Mapping[str, Any], name: str) -> float | None:
-        """A metric of verl's, if there is one."""
-        value = metrics.get(name)
-        if value is not None and not math.isfinite(value):
-            raise UserError(f"the policy has diverged: verl's {name} of an update is {value}",
-                            key="trainer.learning_rate", value=self.run.trainer.learning_rate,
-                            hint="take a smaller one")  # fmt: skip
-        return None if value is None else float(value)
 
     def publish(self) -> None:
         """Give vLLM the updated weights."""
@@ -155,17 +148,15 @@ class VerlSteps(PPOTrainerSync):
         self._wake()
         groups = self.agent_loop_manager.fresh(tasks, step)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
-        return Fresh(rewards, self._divergence(groups) if self.use_reference_policy else None)
-
-    def _divergence(self, groups: Sequence[Group]) -> float:
-        """Estimate the divergence from the reference policy, which computes while vLLM leaves its memory to it."""
-        self._rest()
+        if not self.use_reference_policy:
+            return Fresh(rewards)
+        self._rest()  # the reference policy computes while vLLM leaves its memory to it
         batch = self._balance_batch(self.rows.put_unmasked(groups, self.global_steps), {})
         batch = self._compute_ref_log_prob(batch, {})
-        found = low_variance_kl(batch)
+        divergence = low_variance_kl(batch)
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
         self._wake()
-        return found
+        return Fresh(rewards, divergence)
 
     def save(self, folder: Path) -> None:
         """Have every process write its part, while vLLM leaves its memory to them."""

@@ -65,7 +65,6 @@ class RolloutWorker:
 
     Args:
         config: complete, with the run under `redraft`.
-        llm_client: reaches vLLM's servers.
     """
 
     def __init__(self, config: DictConfig, llm_client: Any, *_: Any) -> None:

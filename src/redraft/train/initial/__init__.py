@@ -1,1 +1,0 @@
-"""Initial policies of the tiny models."""
