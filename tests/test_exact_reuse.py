@@ -7,15 +7,6 @@ import yaml
 from redraft.config import Experiments
 from redraft.config.capability import Capability
 from redraft.config.model import TinyModel
-from redraft.config.reuse import (
-    BlockReuse,
-    CoupledReuse,
-    OneHotReuse,
-    ResidualReuse,
-    Speculative,
-    Vanilla,
-    WeightedReuse,
-)
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit import samplers
@@ -23,7 +14,14 @@ from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.goodness import LEVEL, POWER, draws_for, g_test, power
 from redraft.lab.audit.models import ModelPolicy, drifting
 from redraft.lab.audit.sampling import counts, last_visit
-from redraft.methods.strategies.exact import is_renewed
+from redraft.methods.block import BlockReuse
+from redraft.methods.drafts.groups import is_renewed
+from redraft.methods.gumbel import CoupledReuse
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.residual import ResidualReuse
+from redraft.methods.speculative import Speculative
+from redraft.methods.vanilla import Vanilla
+from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.types import Finish, Task
 from redraft.tasks.tokenizer import make_tokenizer

@@ -196,7 +196,7 @@ def test_no_import_cycle():
 
 
 LIGHT = [
-    "redraft.config", "redraft.files", "redraft.layout", "redraft.provenance", "redraft.methods.strategies",
+    "redraft.config", "redraft.files", "redraft.layout", "redraft.provenance", "redraft.methods.speculative",
     "redraft.ops.workflow.status", "redraft.ops.workflow.recover",
 ]  # fmt: skip
 

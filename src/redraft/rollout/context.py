@@ -1,4 +1,4 @@
-"""Tools of a group strategy: engine, reward, memory, meter, and the random streams of its step."""
+"""Context of a group strategy: engine, reward, memory, meter, and the random streams of its step."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class Tools:
+class RolloutContext:
     """Everything that a strategy may use.
 
     Attributes:
@@ -100,6 +100,6 @@ class Tools:
 class Strategy(Protocol):
     """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
 
-    async def __call__(self, task: Task, tools: Tools) -> Group:
+    async def __call__(self, task: Task, context: RolloutContext) -> Group:
         """Make the graded group of a task."""
         ...
