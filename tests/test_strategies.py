@@ -270,7 +270,7 @@ def test_every_rollout_is_graded_once_and_by_its_own_reward(method):
     setting = Setting(3, 1, memory_of([1, 2, 3], top=method.retention.top), reward=reward)
     group = ScriptedWorld().run(method.strategy()(setting.task(0), setting.context(ScriptedEngine())))[0]
     stages = [samples for _, samples in graded]
-    assert sum(stages, []) == list(range(len(group.rollouts)))
+    assert list(itertools.chain(*stages)) == list(range(len(group.rollouts)))
     assert {prompt for prompt, _ in graded} == {0}
     if method.kind != "staged":
         assert stages == [list(range(GROUP))]

@@ -126,7 +126,7 @@ def drawn_by(strategy, retention, temperature=1.0, **servers):
     ids=lambda m: str(m) if isinstance(m, float) else named(m),
 )  # fmt: skip
 def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature):
-    found, kept = drawn_by(strategy(method), method.retention, temperature)
+    found, kept = drawn_by(method.strategy(), method.retention, temperature)
     assert not found.wrong, found
     assert kept > 0.1
 
@@ -134,7 +134,7 @@ def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature)
 @pytest.mark.parametrize("fault", ["the published rule", "biases unheard", "half a residual"])
 def test_another_law_is_found(fault):
     method = samplers.METHODS["published, l = 1" if fault == "the published rule" else "residual"]
-    rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else strategy(method)
+    rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else method.strategy()
     assert drawn_by(rolled, method.retention, biased=fault != "biases unheard")[0].wrong
 
 

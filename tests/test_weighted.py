@@ -112,7 +112,7 @@ def test_an_engine_draws_weighted_responses_with_the_policys_law(top):
     models, method = drifting(samplers.SPACE, 3, 0.12), WeightedReuse(top=top)
     engines = [TorchEngine(model, stops={0}, max_length=16, max_rows=1024) for model in models]
     group, law = (
-        last_visit(strategy(method), method.retention, engines, samplers.SPACE, DRAWS),
+        last_visit(method.strategy(), method.retention, engines, samplers.SPACE, DRAWS),
         ModelPolicy(samplers.SPACE, models[-1]).responses(),
     )
     weights = [rollout.log_weights for rollout in group]
