@@ -11,11 +11,11 @@ from redraft.config.base import Config
 class Registered(Config):
     """Configuration that is found by its `kind`. Each direct subclass is a family with members of its own."""
 
-    members: ClassVar[dict[str, type["Registered"]]]
+    members: ClassVar[dict[str, Any]]
     order: ClassVar[int] = 1000
     """Rank within the family, in unions, tables and figures; members of equal rank are sorted by kind."""
     if TYPE_CHECKING:
-        kind: str
+        kind: str = ""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
