@@ -11,7 +11,7 @@ import pytest
 from redraft.lab.audit import laboratory
 from redraft.lab.audit.bandit import Bandit, Coupled, Softmax, Verified, trained
 from redraft.lab.audit.enumeration import Policy, Space, distance, over_visits
-from redraft.lab.audit.laboratory import RULES, WHOLE, sources
+from redraft.lab.audit.laboratory import BY_NUMBERS, RULES, WHOLE, sources
 from redraft.lab.audit.numbers import Fresh, Shared
 from redraft.lab.audit.rules import EXACT, stored
 from redraft.lab.audit.visits import Chain, shared_numbers
@@ -268,6 +268,14 @@ def test_a_coupled_sample_s_noise_stays():
     assert [way.weight for way in source.again(first[1].sample, at[0.2])] == [1.0]
 
 
+def test_the_laboratory_has_the_rules_that_its_page_names():
+    published = ["published, l = 1", "published, l = e^0.5"]
+    exact = ["residual", "block", "one-hot"]
+    assert {*published, "no verification", "random cut", *exact, "residual, top 2"} <= set(RULES)
+    assert {published[0], "published, l = 1, renewed", *exact} <= set(BY_NUMBERS)
+    assert {"no reuse", *published, "no verification", *exact, "Gumbel"} <= set(sources())
+
+
 def test_all_rows_are_there_and_are_shares(monkeypatch):
     monkeypatch.setattr(laboratory, "SPACE", Space(WHOLE, 2))
     for name, value in {
@@ -281,8 +289,8 @@ def test_all_rows_are_there_and_are_shares(monkeypatch):
     found = laboratory.laws()
     assert {row["rule"] for row in found["drifts"]} == set(RULES)
     assert len(found["drifts"]) == 2 * len(RULES)
-    assert len(found["numbers"]) == 4 * 5 * 2
-    assert len(found["bandit"]) == 8 * (2 * 3 + 3)
+    assert len(found["numbers"]) == 4 * len(BY_NUMBERS) * 2
+    assert len(found["bandit"]) == len(sources()) * (2 * 3 + 3)
     for row in (*found["drifts"], *found["numbers"], *found["bandit"]):
         numbers = [
             v
