@@ -32,8 +32,9 @@ from redraft.engines.vllm.engine import SAMPLING, VLLMEngine, VLLMSession, conti
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.response import Verification
 from redraft.methods.drafts.verification import spec_rl_verifier, verify
+from redraft.methods.reuse import Strategy
 from redraft.methods.vanilla import vanilla
-from redraft.rollout.context import RolloutContext, Strategy
+from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task

@@ -59,7 +59,9 @@ assert "threshold, 0.2" in sources()
 assert [rule.name for rule in chosen(candidates(), ["threshold"])] == ["threshold, 0.1"]
 
 from redraft.analysis.pages.by_rule import rule_of
-from tests.groups import METHODS, name_of, two_epochs
+
+sys.path.insert(0, "tests")
+from groups import METHODS, name_of, two_epochs
 
 assert rule_of(method, []) == "threshold"
 assert "threshold" in [name_of(each) for each in METHODS]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from redraft.config.base import Lenience, parse_lenience
-from redraft.methods.reuse import DraftsOfLastVisit
+from redraft.methods.reuse import DraftsOfLastVisit, Strategy
 
 if TYPE_CHECKING:
-    from redraft.rollout.context import Strategy
     from redraft.rollout.types import Task
 
 
@@ -47,7 +46,7 @@ class AdaptiveReuse(DraftsOfLastVisit):
             raise ValueError("0 < lowest <= initial <= highest < inf must hold of its leniences")
         return self
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """SPEC-RL's with the initial lenience, which the task's replaces."""
         from redraft.methods.drafts.groups import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier

@@ -1,15 +1,12 @@
 """SPEC-RL's Delayed Reuse (arXiv 2509.23232, §4.3)."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
 from redraft.config.base import Lenience, parse_lenience
 from redraft.config.retention import Retention
-from redraft.methods.reuse import ReuseMethod
-
-if TYPE_CHECKING:
-    from redraft.rollout.context import Strategy
+from redraft.methods.reuse import ReuseMethod, Strategy
 
 
 class DelayedReuse(ReuseMethod):
@@ -20,7 +17,7 @@ class DelayedReuse(ReuseMethod):
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3)."""
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Reuse of older drafts by the published rule."""
         from redraft.methods.drafts.groups import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from redraft.config.capability import Capability
-from redraft.methods.reuse import Candidate, DraftsOfLastVisit
+from redraft.methods.reuse import Candidate, DraftsOfLastVisit, Strategy
 
 if TYPE_CHECKING:
     from redraft.methods.drafts.response import DraftVerifier, Sampler, Verification
-    from redraft.rollout.context import RolloutContext, Strategy
+    from redraft.rollout.context import RolloutContext
     from redraft.rollout.engine import Gumbel, Scores, Session
     from redraft.rollout.types import Rollout, Task
 
@@ -18,9 +18,10 @@ class CoupledReuse(DraftsOfLastVisit):
 
     order: ClassVar[int] = 90
     exact: ClassVar[bool] = True
+    label: ClassVar[str] = "Gumbel"
     kind: Literal["gumbel"] = "gumbel"
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Reuse of drafts by common noise."""
         from redraft.methods.drafts.groups import reuse_drafts
 
@@ -31,11 +32,6 @@ class CoupledReuse(DraftsOfLastVisit):
     def needs(self) -> frozenset[Capability]:
         """Samples by noise that can be made again."""
         return frozenset({Capability.GUMBEL})
-
-    @property
-    def names(self) -> list[str]:
-        """As in the bias laboratory."""
-        return ["Gumbel"]
 
     @classmethod
     def sampled(cls, vocabulary: int) -> dict[str, Self]:

@@ -1,13 +1,10 @@
 """Exact reuse of drafts whose distribution is not known."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from redraft.config.capability import Capability
-from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit
-
-if TYPE_CHECKING:
-    from redraft.rollout.context import Strategy
+from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit, Strategy
 
 
 class OneHotReuse(DraftsOfLastVisit):
@@ -15,9 +12,10 @@ class OneHotReuse(DraftsOfLastVisit):
 
     order: ClassVar[int] = 100
     exact: ClassVar[bool] = True
+    label: ClassVar[str] = "one-hot"
     kind: Literal["one_hot"] = "one_hot"
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Reuse of drafts that are taken to be certain."""
         from redraft.methods.acceptance.residual import ResidualRule
         from redraft.methods.drafts.groups import reuse_drafts
@@ -29,11 +27,6 @@ class OneHotReuse(DraftsOfLastVisit):
     def needs(self) -> frozenset[Capability]:
         """Residuals."""
         return frozenset({Capability.RESIDUAL})
-
-    @property
-    def names(self) -> list[str]:
-        """As in the bias laboratory."""
-        return ["one-hot"]
 
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from redraft.config.retention import Retention
-from redraft.methods.reuse import AuditedRule, Candidate, ReuseMethod
+from redraft.methods.reuse import AuditedRule, Candidate, ReuseMethod, Strategy
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from redraft.methods.acceptance.positions import Positions
     from redraft.methods.drafts.response import Verification
-    from redraft.rollout.context import RolloutContext, Strategy
+    from redraft.rollout.context import RolloutContext
     from redraft.rollout.engine import Session
     from redraft.rollout.types import Rollout, Task
 
@@ -20,9 +17,10 @@ class RandomReuse(ReuseMethod):
     """SPEC-RL's Random Reuse (§4.3): drafts are cut at a uniformly random token, without verification."""
 
     order: ClassVar[int] = 30
+    label: ClassVar[str] = "random cut"
     kind: Literal["random"] = "random"
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Reuse of drafts up to a random token."""
         from redraft.methods.drafts.groups import reuse_drafts
 
@@ -32,11 +30,6 @@ class RandomReuse(ReuseMethod):
     def retention(self) -> Retention:
         """Drafts of the last visit."""
         return Retention(visits=1)
-
-    @property
-    def names(self) -> list[str]:
-        """As in the bias laboratory."""
-        return ["random cut"]
 
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:
@@ -50,10 +43,8 @@ class RandomReuse(ReuseMethod):
         """Half of each draft."""
         from redraft.methods.acceptance.random_cut import RandomCut
 
-        def kept(at: "Positions") -> "np.ndarray":
-            return RandomCut.of_length(len(at.tokens))
-
-        return [Candidate("random cut", "random", False, False, kept, scores=False)]
+        kept = RandomCut.of_length
+        return [Candidate("random cut", "random", False, False, lambda at: kept(len(at.tokens)), scores=False)]
 
 
 async def at_random(draft: "Rollout", session: "Session", task: "Task", context: "RolloutContext") -> "Verification":

@@ -1,17 +1,14 @@
 """SPEC-RL's published code (arXiv 2509.23232), where it deviates from the paper."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
 from redraft.config.base import Lenience, parse_lenience
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
-from redraft.methods.reuse import AuditedRule, ReuseMethod
+from redraft.methods.reuse import AuditedRule, ReuseMethod, Strategy
 from redraft.methods.speculative import published
-
-if TYPE_CHECKING:
-    from redraft.rollout.context import Strategy
 
 DEVIATIONS = ("fixed_uniforms", "refreshed_log_probs", "trainer_verification")
 """Fields that switch a deviation on."""
@@ -31,7 +28,7 @@ class ReleaseVariant(ReuseMethod):
     trainer_verification: bool = True
     """The training engine scores drafts, and the rollout engine prefills the accepted prefix once more."""
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Reuse of drafts by the published rule with the chosen deviations."""
         from redraft.methods.drafts.groups import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier

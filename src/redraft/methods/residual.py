@@ -9,7 +9,7 @@ from redraft.config.base import Lenience
 from redraft.methods.reuse import AuditedRule, Candidate, StoredTop
 
 if TYPE_CHECKING:
-    from redraft.rollout.context import Strategy
+    from redraft.methods.acceptance.residual import ResidualRule
 
 
 class ResidualReuse(StoredTop):
@@ -28,44 +28,32 @@ class ResidualReuse(StoredTop):
             raise ValueError("must be above 0 and at most 1: no residual exists for another lenience")
         return lenience
 
-    def strategy(self) -> "Strategy":
-        """Reuse of drafts by the residual rule."""
+    def rule(self) -> "ResidualRule":
+        """The residual rule."""
         from redraft.methods.acceptance.residual import ResidualRule
-        from redraft.methods.drafts.groups import reuse_drafts
-        from redraft.methods.drafts.verification import stored_top_verifier
 
-        return reuse_drafts(stored_top_verifier(ResidualRule(self.lenience)), fresh_every=self.fresh_every)
+        return ResidualRule(self.lenience)
 
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:
-        """The whole distribution stored and a part of it, and half a lenience."""
-        from redraft.methods.acceptance.residual import ResidualRule
-
-        return {
-            "residual": AuditedRule(ResidualRule()),
-            "residual, top 2": AuditedRule(ResidualRule(), 2, parts=("rules", "drift")),
-            "residual, top 2 of both": AuditedRule(ResidualRule(), 2, both=True, parts=("rules",)),
-            "residual, top 2, l = 1/2": AuditedRule(ResidualRule(0.5), 2, parts=("rules",)),
-        }
+        """Half a lenience too."""
+        top = AuditedRule(cls().rule(), 2, parts=("rules", "drift"))
+        half = AuditedRule(cls(lenience=0.5).rule(), 2, parts=("rules",))
+        return super().audited() | {"residual, top 2": top, "residual, top 2, l = 1/2": half}
 
     @classmethod
     def sampled(cls, vocabulary: int) -> dict[str, Self]:
-        """The whole distribution stored and a part of it, and fresh samples by turns."""
-        return {
-            "residual": cls(top=vocabulary),
-            "residual, top 2": cls(top=2),
-            "residual, every 2nd visit fresh": cls(top=vocabulary, fresh_every=2),
-        }
+        """Fresh samples by turns too."""
+        return super().sampled(vocabulary) | {"residual, every 2nd visit fresh": cls(top=vocabulary, fresh_every=2)}
 
     @classmethod
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
         """The whole distribution stored, and its top."""
-        from redraft.methods.acceptance.residual import ResidualRule
+        from redraft.methods.acceptance.positions import kept_by
 
-        rule = ResidualRule()
+        rule = cls().rule()
         return [
-            Candidate("residual", "residual", True, False,
-                      lambda at: rule.distribution_of_kept(rule.acceptance(at.drafts))),
+            Candidate("residual", "residual", True, False, kept_by(rule)),
             Candidate(f"residual, top {top}", "residual", True, True,
                       lambda at: rule.distribution_of_kept(rule.acceptance(at.of_top))),
         ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import Field
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     from redraft.methods.acceptance.positions import Positions
     from redraft.methods.acceptance.rule import Rule
-    from redraft.rollout.context import Strategy
+    from redraft.rollout.context import RolloutContext
+    from redraft.rollout.types import Group, Task
+
+
+class Strategy(Protocol):
+    """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
+
+    async def __call__(self, task: "Task", context: "RolloutContext") -> "Group":
+        """Make the graded group of a task."""
+        ...
+
 
 Part = Literal["rules", "drift", "numbers", "bandit"]
 """What enumerates a rule: the audit (`rules`), or a part of the bias laboratory."""
@@ -84,8 +94,10 @@ class ReuseMethod(Registered):
 
     exact: ClassVar[bool] = False
     """True if responses have the current policy's distribution."""
+    label: ClassVar[str] = ""
+    """Name in tables and figures, if that is not the kind."""
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """The function that rolls out a prompt."""
         raise NotImplementedError
 
@@ -124,7 +136,7 @@ class ReuseMethod(Registered):
     @property
     def names(self) -> list[str]:
         """Names of this setting in tables and figures, the most precise one first."""
-        return [self.kind]
+        return [self.label or self.kind]
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -192,3 +204,29 @@ class StoredTop(DraftsOfLastVisit):
     def examples(cls) -> list[Self]:
         """Few tokens, and all of the tests' vocabulary."""
         return [cls(top=2), cls(top=6)]
+
+    def rule(self) -> "Rule":
+        """The rule that verifies drafts."""
+        raise NotImplementedError
+
+    def strategy(self) -> Strategy:
+        """Reuse of drafts by the rule."""
+        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.verification import stored_top_verifier
+
+        return reuse_drafts(stored_top_verifier(self.rule()), fresh_every=self.fresh_every)
+
+    @classmethod
+    def audited(cls) -> dict[str, AuditedRule]:
+        """The whole distribution stored, and a part of it."""
+        kind, rule = cls().kind, cls().rule()
+        return {
+            kind: AuditedRule(rule),
+            f"{kind}, top 2": AuditedRule(rule, 2, parts=("rules",)),
+            f"{kind}, top 2 of both": AuditedRule(rule, 2, both=True, parts=("rules",)),
+        }
+
+    @classmethod
+    def sampled(cls, vocabulary: int) -> dict[str, Self]:
+        """The whole distribution stored, and a part of it."""
+        return {cls().kind: cls(top=vocabulary), f"{cls().kind}, top 2": cls(top=2)}

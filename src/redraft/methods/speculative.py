@@ -1,19 +1,13 @@
 """SPEC-RL (arXiv 2509.23232): the rollout of the last visit is a draft, verified by equation (3) and continued."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
 from redraft.config.base import Lenience, format_lenience, parse_lenience
-from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit, Part
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from redraft.methods.acceptance.positions import Positions
-    from redraft.rollout.context import Strategy
+from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit, Part, Strategy
 
 
 class Speculative(DraftsOfLastVisit):
@@ -24,7 +18,7 @@ class Speculative(DraftsOfLastVisit):
     lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
     """ℓ of equation (3): 0 reuses nothing, 1 is the plain rule, inf reuses all. The paper has e^0.5 for GRPO."""
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Reuse of drafts by the published rule."""
         from redraft.methods.drafts.groups import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier
@@ -64,13 +58,11 @@ class Speculative(DraftsOfLastVisit):
     @classmethod
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
         """The rule with each lenience."""
+        from redraft.methods.acceptance.positions import kept_by
         from redraft.methods.acceptance.spec_rl import SpecRLRule
 
-        def kept(lenience: float) -> Callable[["Positions"], "np.ndarray"]:
-            rule = SpecRLRule(lenience)
-            return lambda at: rule.distribution_of_kept(rule.acceptance(at.drafts))
-
-        return [Candidate(published(lenience), "speculative", False, False, kept(lenience)) for lenience in leniences]
+        rules = {published(lenience): SpecRLRule(lenience) for lenience in leniences}
+        return [Candidate(name, "speculative", False, False, kept_by(rule)) for name, rule in rules.items()]
 
 
 def published(lenience: float) -> str:

@@ -11,13 +11,13 @@ from redraft.config.capability import Capability
 from redraft.config.retention import Retention
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
-from redraft.methods.reuse import ReuseMethod
+from redraft.methods.reuse import ReuseMethod, Strategy
 from redraft.methods.schedule import ScheduleMethod
 from redraft.methods.speed import Speed
 
 if TYPE_CHECKING:
     from redraft.methods.drafts.response import DraftVerifier
-    from redraft.rollout.context import RolloutContext, Strategy
+    from redraft.rollout.context import RolloutContext
     from redraft.rollout.types import Group, OldLogProbs, Task, Use
 
 
@@ -72,7 +72,7 @@ class Staged(ReuseMethod):
         """Updates from stored log-probabilities for direct replay."""
         return frozenset({Capability.STORED_LOG_PROBS} if self.replay == "stored" else ())
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Responses in stages, from drafts where there is a lenience."""
         from redraft.methods.drafts.verification import spec_rl_verifier
 
@@ -84,7 +84,7 @@ class Staged(ReuseMethod):
         return [cls(stage_size=2), cls(stage_size=2, lenience=1.0)]
 
 
-def staged(method: Staged, verifier: "DraftVerifier | None" = None) -> "Strategy":
+def staged(method: Staged, verifier: "DraftVerifier | None" = None) -> Strategy:
     """Make `stage_size` responses at a time until one is correct or the task's number of samples is made.
 
     Args:

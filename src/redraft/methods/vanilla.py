@@ -3,10 +3,10 @@
 import asyncio
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from redraft.methods.reuse import AuditedRule, ReuseMethod
+from redraft.methods.reuse import AuditedRule, ReuseMethod, Strategy
 
 if TYPE_CHECKING:
-    from redraft.rollout.context import RolloutContext, Strategy
+    from redraft.rollout.context import RolloutContext
     from redraft.rollout.types import Group, Task
 
 
@@ -15,16 +15,12 @@ class Vanilla(ReuseMethod):
 
     order: ClassVar[int] = 0
     exact: ClassVar[bool] = True
+    label: ClassVar[str] = "no reuse"
     kind: Literal["vanilla"] = "vanilla"
 
-    def strategy(self) -> "Strategy":
+    def strategy(self) -> Strategy:
         """Sample every rollout from its first token on."""
         return vanilla
-
-    @property
-    def names(self) -> list[str]:
-        """As in the bias laboratory."""
-        return ["no reuse"]
 
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:

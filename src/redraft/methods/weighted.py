@@ -1,7 +1,8 @@
 """SPEC-RL's rule with importance weights."""
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -10,7 +11,7 @@ from redraft.config.capability import Capability
 from redraft.methods.reuse import AuditedRule, Importance, StoredTop
 
 if TYPE_CHECKING:
-    from redraft.rollout.context import Strategy
+    from redraft.methods.acceptance.weighted import WeightedRule
 
 
 class WeightedReuse(StoredTop):
@@ -30,13 +31,11 @@ class WeightedReuse(StoredTop):
             raise ValueError("must be above 0 and finite: no weights undo another lenience")
         return lenience
 
-    def strategy(self) -> "Strategy":
-        """Reuse of drafts with weights."""
+    def rule(self) -> "WeightedRule":
+        """SPEC-RL's rule with weights."""
         from redraft.methods.acceptance.weighted import WeightedRule
-        from redraft.methods.drafts.groups import reuse_drafts
-        from redraft.methods.drafts.verification import stored_top_verifier
 
-        return reuse_drafts(stored_top_verifier(WeightedRule(self.lenience)), fresh_every=self.fresh_every)
+        return WeightedRule(self.lenience)
 
     @property
     def needs(self) -> frozenset[Capability]:
@@ -51,11 +50,10 @@ class WeightedReuse(StoredTop):
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:
         """The paper's lenience, with the whole distribution stored and with a part of it."""
-        from redraft.methods.acceptance.weighted import WeightedRule
+        audited = super().audited().items()
+        return {f"{name}, l = e^0.5": replace(rule, parts=("rules",)) for name, rule in audited}
 
-        rule = WeightedRule(math.exp(0.5))
-        return {
-            "weighted, l = e^0.5": AuditedRule(rule, parts=("rules",)),
-            "weighted, top 2, l = e^0.5": AuditedRule(rule, 2, parts=("rules",)),
-            "weighted, top 2 of both, l = e^0.5": AuditedRule(rule, 2, both=True, parts=("rules",)),
-        }
+    @classmethod
+    def sampled(cls, vocabulary: int) -> dict[str, Self]:
+        """None: its samples have the policy's distribution by weight alone."""
+        return {}

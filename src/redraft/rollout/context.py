@@ -11,7 +11,7 @@ import numpy as np
 from redraft.rollout.engine import Engine
 from redraft.rollout.memory import Memory
 from redraft.rollout.streams import stream, uniforms
-from redraft.rollout.types import Group, Rollout, Task
+from redraft.rollout.types import Rollout
 
 
 class Reward(Protocol):
@@ -95,11 +95,3 @@ class RolloutContext:
     prompts: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
     limit: int
     scores: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
-
-
-class Strategy(Protocol):
-    """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
-
-    async def __call__(self, task: Task, context: RolloutContext) -> Group:
-        """Make the graded group of a task."""
-        ...

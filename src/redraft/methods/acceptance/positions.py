@@ -1,10 +1,12 @@
 """What `redraft predict` knows of saved drafts, position by position."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.rule import Rule
 
 NOWHERE = -1
 """A token that no vocabulary has."""
@@ -69,3 +71,8 @@ class Positions:
         if self.both is None:
             raise ValueError("the drafter's law is not known")
         return self.both
+
+
+def kept_by(rule: Rule) -> Callable[[Positions], np.ndarray]:
+    """Distribution of a rule's kept tokens, float64 (n + 1,), from the draft's own tokens."""
+    return lambda at: rule.distribution_of_kept(rule.acceptance(at.drafts))
