@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from redraft.config.reuse import Retention
-from redraft.methods.strategies.response import Kept
-from redraft.methods.strategies.reuse import reuse_drafts
-from redraft.methods.strategies.tools import Meter, Strategy, Streams, Tools
+from redraft.config.retention import Retention
+from redraft.methods.drafts.groups import reuse_drafts
+from redraft.methods.drafts.response import Verification
+from redraft.methods.reuse import Strategy
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Engine, Session
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Rollout, Task
@@ -19,12 +20,12 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def accepted(share: float) -> Strategy:
     """SPEC-RL that scores each draft and then keeps the given share of its tokens."""
 
-    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
         await session.score(draft.tokens)
         prefix = int(share * draft.length)
-        return Kept(prefix, draft.log_probs[:prefix], verified=draft.length)
+        return Verification(prefix, draft.log_probs[:prefix], verified=draft.length)
 
-    return reuse_drafts(cut)
+    return reuse_drafts(verifier)
 
 
 def one_visit() -> Memory:
@@ -32,10 +33,10 @@ def one_visit() -> Memory:
     return Memory(Retention(visits=1))
 
 
-def tools_of(engine: Engine, memory: Memory, prompts: Sequence[Sequence[int]], limit: int, step: int) -> Tools:
-    """Tools of one step whose responses earn nothing."""
+def tools_of(engine: Engine, memory: Memory, prompts: Sequence[Sequence[int]], limit: int, step: int) -> RolloutContext:
+    """Context of one step whose responses earn nothing."""
 
     async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
         return np.zeros(len(rollouts), np.float32)
 
-    return Tools(engine, reward, memory, Meter(), Streams(0, step), prompts, limit)
+    return RolloutContext(engine, reward, memory, Meter(), Streams(0, step), prompts, limit)

@@ -13,12 +13,13 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.laws import Laws
-from redraft.methods.acceptance.ratio import first_rejection
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLaw
@@ -73,15 +74,14 @@ def judging() -> dict[str, list[float]]:
     u, places = 1 - random.random(JUDGED), np.arange(JUDGED)
     new, old = p[places, tokens], q[places, tokens]
 
-    def by(rule: ResidualRule | BlockRule) -> Callable[[], object]:
+    def by(rule: Rule) -> Callable[[], object]:
         def judge() -> None:
-            laws = Laws(tokens, new, old, support, p, q)
-            rule.behind(laws, rule.kept(rule.chances(laws), u))
+            drafts = Distributions(tokens, new, old, support, p, q)
+            rule.residual(drafts, rule.kept(rule.accepts(drafts, u)))
 
         return lambda: [judge() for _ in range(20)]
 
-    published = lambda: [first_rejection(new[None], old[None], u[None], [JUDGED], 1.0) for _ in range(20)]  # noqa: E731
-    alternatives = {"published": published, "residual": by(ResidualRule()), "block": by(BlockRule())}
+    alternatives = {"published": by(SpecRLRule()), "residual": by(ResidualRule()), "block": by(BlockRule())}
     return seconds("judging", alternatives, ROUNDS, time.process_time)
 
 

@@ -16,8 +16,8 @@ from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.shapes import Shape
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.engines.torch.engine import TorchEngine
-from redraft.methods.strategies import vanilla
-from redraft.methods.strategies.tools import Strategy
+from redraft.methods.reuse import Strategy
+from redraft.methods.vanilla import vanilla
 from redraft.rollout.types import Group, Task
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.files import atomic
 from redraft.rollout.columns import SCHEMA, batches, groups_of
 from redraft.rollout.memory import Memory

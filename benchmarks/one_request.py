@@ -29,11 +29,12 @@ from benchmarks.vllm_scoring import LARGER, TINY_VOCABULARY, Case
 from redraft.config import TinyModel
 from redraft.engines.vllm import local as vllm_local
 from redraft.engines.vllm.engine import SAMPLING, VLLMEngine, VLLMSession, continuation_of, rows_of, seed_of
-from redraft.methods.strategies import vanilla
-from redraft.methods.strategies.response import Kept
-from redraft.methods.strategies.reuse import reuse_drafts, verified
-from redraft.methods.strategies.tools import Strategy, Tools
-from redraft.methods.strategies.verification import verify
+from redraft.methods.drafts.groups import reuse_drafts
+from redraft.methods.drafts.response import Verification
+from redraft.methods.drafts.verification import spec_rl_verifier, verify
+from redraft.methods.reuse import Strategy
+from redraft.methods.vanilla import vanilla
+from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task
@@ -119,39 +120,39 @@ class OneRequestEngine(VLLMEngine):
         yield OneRequestSession(self, [int(token) for token in prompt])
 
 
-def in_one(least: Callable[[Rollout, Tools], np.ndarray]) -> Strategy:
+def in_one(least: Callable[[Rollout, RolloutContext], np.ndarray]) -> Strategy:
     """SPEC-RL by one request a draft; `least` makes the thresholds of its tokens."""
 
-    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
         assert isinstance(session, OneRequestSession)
-        uniform = tools.streams.uniforms("sampling", draft.prompt, draft.sample, 1)[0]
-        prefix, scored = await session.verify(draft.tokens, least(draft, tools), tools.limit, uniform)
-        return Kept(prefix, draft.log_probs[:prefix], verified=scored)
+        uniform = context.streams.uniforms("sampling", draft.prompt, draft.sample, 1)[0]
+        prefix, scored = await session.verify(draft.tokens, least(draft, context), context.limit, uniform)
+        return Verification(prefix, draft.log_probs[:prefix], verified=scored)
 
-    return reuse_drafts(cut)
+    return reuse_drafts(verifier)
 
 
 def in_two(share: float) -> Strategy:
     """SPEC-RL that keeps a share of each draft, by a request for each chunk and one for what follows."""
 
-    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
         kept = int(share * draft.length)
         prefix, scores = await verify(
-            draft.tokens, session, tools, lambda _, places: max(0, min(kept, places.stop) - places.start)
+            draft.tokens, session, context, lambda _, places: max(0, min(kept, places.stop) - places.start)
         )
-        return Kept(prefix, draft.log_probs[:prefix], verified=len(scores.log_probs))
+        return Verification(prefix, draft.log_probs[:prefix], verified=len(scores.log_probs))
 
-    return reuse_drafts(cut)
+    return reuse_drafts(verifier)
 
 
-def of_share(share: float) -> Callable[[Rollout, Tools], np.ndarray]:
+def of_share(share: float) -> Callable[[Rollout, RolloutContext], np.ndarray]:
     """Thresholds by which a share of the draft is kept."""
-    return lambda draft, tools: np.where(np.arange(draft.length) < int(share * draft.length), -np.inf, np.inf)
+    return lambda draft, context: np.where(np.arange(draft.length) < int(share * draft.length), -np.inf, np.inf)
 
 
-def of_rule(draft: Rollout, tools: Tools) -> np.ndarray:
+def of_rule(draft: Rollout, context: RolloutContext) -> np.ndarray:
     """Thresholds of the published rule."""
-    u = tools.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)
+    u = context.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)
     return np.log(u) - np.log(LENIENCE) + draft.log_probs.astype(np.float64)
 
 
@@ -229,7 +230,7 @@ def check(work: Work, stops: tuple[int, ...]) -> str:
     memory = work.drafts(stops, noise=0.3)
     made = {}
     for way, (engine, chunk) in WAYS.items():
-        strategy = reuse_drafts(verified(LENIENCE)) if engine is VLLMEngine else in_one(of_rule)
+        strategy = reuse_drafts(spec_rl_verifier(LENIENCE)) if engine is VLLMEngine else in_one(of_rule)
         made[way] = [r for group in work.groups(strategy, memory, engine, chunk, stops=stops) for r in group.rollouts]
         check_cache(work, made[way])
     first, *others = made.values()

@@ -23,13 +23,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from benchmarks.controlled import tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from benchmarks.vllm_rollout import GROUP, LONGEST_PROMPT, PROMPTS, SHAPES, TOKENS, save
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.engines.vllm.engine import VLLMEngine, VLLMSession, bias_of
 from redraft.engines.vllm.local import LocalOutput, LocalVLLM
-from redraft.methods.strategies import vanilla
-from redraft.methods.strategies.response import Kept
-from redraft.methods.strategies.reuse import reuse_drafts
-from redraft.methods.strategies.tools import Strategy, Tools
+from redraft.methods.drafts.groups import reuse_drafts
+from redraft.methods.drafts.response import Verification
+from redraft.methods.reuse import Strategy
+from redraft.methods.vanilla import vanilla
+from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Inversion, Residual, Session
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task
@@ -84,13 +85,13 @@ def cut_at(share: float, left: int = 0, top: int = 0) -> Strategy:
         top: most probable tokens that are scored.
     """
 
-    async def cut(draft: Rollout, session: Session, task: Task, tools: Tools) -> Kept:
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
         scores = await session.score(draft.tokens, top=top)
         prefix = int(share * draft.length)
         first = Residual(np.arange(left, dtype=np.int32), np.full(left, 0.5)) if left else None
-        return Kept(prefix, scores.log_probs[:prefix], draft.length, first, scores.top)
+        return Verification(prefix, scores.log_probs[:prefix], draft.length, first, scores.top)
 
-    return reuse_drafts(cut)
+    return reuse_drafts(verifier)
 
 
 class Work:

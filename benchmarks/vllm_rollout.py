@@ -24,8 +24,8 @@ from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines.vllm import engine as vllm_engine
 from redraft.engines.vllm import local as vllm_local
-from redraft.methods.strategies import vanilla
-from redraft.methods.strategies.tools import Strategy
+from redraft.methods.reuse import Strategy
+from redraft.methods.vanilla import vanilla
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Group, Rollout, Task

@@ -34,7 +34,8 @@ from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines.laws import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
-from redraft.methods.acceptance.ratio import first_rejection
+from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
@@ -152,8 +153,10 @@ class Work:
     def _decide(self, name: str, log_probs: list[list[float]]) -> None:
         length = self.case.draft
         new = np.array([row[-length:] for row in log_probs], dtype=np.float32)
-        cut = first_rejection(new, self.old, self.uniforms, [length] * len(new), LENIENCE)
-        self.prefixes[name] = cut.tolist()
+        rule, tokens = SpecRLRule(LENIENCE), np.zeros(length, np.int32)
+        drafts = (Distributions.of_tokens(tokens, *rows) for rows in zip(new, self.old, strict=True))
+        judged = zip(drafts, self.uniforms, strict=True)
+        self.prefixes[name] = [rule.kept(rule.accepts(draft, u)) for draft, u in judged]
 
 
 def flat(answer: Any) -> list[float]:

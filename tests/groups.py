@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.config.reuse import DelayedReuse, RandomReuse, ReleaseVariant, Retention, Speculative, Vanilla
+from redraft.config.retention import Retention
 from redraft.engines.requests import chunk_end
-from redraft.methods.strategies import strategy
-from redraft.methods.strategies.tools import Meter, Streams, Tools
+from redraft.methods.release import DEVIATIONS, ReleaseVariant
+from redraft.methods.reuse import ReuseMethod
+from redraft.methods.speculative import Speculative
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.memory import Memory
 from redraft.rollout.noise import gumbel
@@ -19,9 +21,11 @@ from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLaw
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4
 PROMPTS = {0: [3, 4], 1: [5], 2: [2, 2, 2]}
-SPECULATIVE = [Speculative(lenience=lenience) for lenience in (0, 1, "e^0.5", "inf")]
+SPECULATIVE = Speculative.examples()
 REUSING = SPECULATIVE[1:]
-DEVIATIONS = ("fixed_uniforms", "refreshed_log_probs", "trainer_verification")
+RELEASES = ReleaseVariant.examples()
+METHODS = [method for kind in ReuseMethod.registered() for method in kind.examples()]
+"""Settings of all registered methods."""
 
 
 def release(*deviations, lenience="e^0.5"):
@@ -29,13 +33,15 @@ def release(*deviations, lenience="e^0.5"):
     return ReleaseVariant(lenience=lenience, **{name: name in deviations for name in DEVIATIONS})
 
 
-RELEASES = [release(), *map(release, DEVIATIONS), release(*DEVIATIONS)]
-METHODS = [Vanilla(), *SPECULATIVE, RandomReuse(), DelayedReuse(), DelayedReuse(lenience="inf"), *RELEASES]
-
-
 def name_of(method):
-    deviations = [name for name in DEVIATIONS if getattr(method, name, False)]
-    return "-".join([method.kind, f"{getattr(method, 'lenience', 0):.3g}", *deviations])
+    """A name that differs wherever settings do."""
+    fields = method.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
+    return "-".join([method.kind, *(f"{name}={value}" for name, value in fields.items())])
+
+
+def is_able(engine, method):
+    """True if an engine's sessions can do what a method needs."""
+    return method.needs - {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS} <= engine.capabilities
 
 
 class Recording:
@@ -105,7 +111,7 @@ class ScriptedSession:
         self.engine, self.prompt = engine, prompt
 
     def laws(self, response):
-        """Laws, float64 (length, vocabulary), of each token of a response."""
+        """Distributions, float64 (length, vocabulary), of each token of a response."""
         return np.array([self.engine.law([*self.prompt, *response[:i]]) for i in range(len(response))])
 
     async def score(self, draft, at=None, top=0, draws=None, behind=None):
@@ -200,9 +206,11 @@ class Setting:
     group: int = GROUP
     prompts: dict = field(default_factory=lambda: PROMPTS)
 
-    def tools(self, engine):
+    def context(self, engine):
         streams = Streams(7, self.step)
-        return Tools(engine, self.reward, self.memory, self.meter, streams, self.prompts, self.limit, self.scores)
+        return RolloutContext(
+            engine, self.reward, self.memory, self.meter, streams, self.prompts, self.limit, self.scores
+        )
 
     def task(self, prompt, **fields):
         return Task(prompt, self.visit, self.group, **fields)
@@ -210,7 +218,7 @@ class Setting:
 
 def roll_out(method, prompt, engine, setting, world=ScriptedWorld(), **fields):  # noqa: B008
     """Rollouts of one prompt."""
-    return world.run(strategy(method)(setting.task(prompt, **fields), setting.tools(engine)))[0].rollouts
+    return world.run(method.strategy()(setting.task(prompt, **fields), setting.context(engine)))[0].rollouts
 
 
 def two_epochs(method, world=ScriptedWorld()):  # noqa: B008
@@ -221,23 +229,25 @@ def two_epochs(method, world=ScriptedWorld()):  # noqa: B008
     Returns:
         for each of the two, the engine and the rollouts.
     """
-    memory, epochs = new_memory(), []
+    memory, epochs = Memory(method.retention), []
     for epoch in range(2):
         engine = world.engine(epoch)
         settings = {p: Setting(10 * epoch + p, epoch, memory) for p in PROMPTS}
-        groups = world.run(*(strategy(method)(settings[p].task(p), settings[p].tools(engine)) for p in PROMPTS))
+        groups = world.run(*(method.strategy()(settings[p].task(p), settings[p].context(engine)) for p in PROMPTS))
         for group in groups:
             memory.put(group)
         epochs.append((engine, [rollout for group in groups for rollout in group.rollouts]))
     return epochs
 
 
-def a_draft(tokens, log_probs=None, sampled_at=0, sample=0):
-    """A rollout of prompt 0 that some earlier policy drew."""
+def a_draft(tokens, log_probs=None, sampled_at=0, sample=0, top=0):
+    """A rollout of prompt 0 that some earlier policy sampled; with `top`, that policy had a uniform distribution."""
     tokens = np.array(tokens, dtype=np.int32)
     log_probs = np.full(len(tokens), -1.0, np.float32) if log_probs is None else np.array(log_probs, np.float32)
     finish = Finish.EOS if tokens[-1] == EOS else Finish.LENGTH
-    return Rollout(0, sample, tokens, log_probs, np.full(len(tokens), sampled_at, np.int32), finish)
+    stored = np.tile(np.arange(top, dtype=np.int32), (len(tokens), 1))
+    law = TopLaw(stored, np.full(stored.shape, -np.log(VOCABULARY), np.float32)) if top else None
+    return Rollout(0, sample, tokens, log_probs, np.full(len(tokens), sampled_at, np.int32), finish, top=law)
 
 
 def group_of(rollouts, visit=0, rewards=()):
@@ -248,6 +258,6 @@ def group_of(rollouts, visit=0, rewards=()):
 
 def memory_of(*tokens, **fields):
     """A memory whose visit 0 of prompt 0 has these tokens as every sample's draft."""
-    memory = new_memory()
+    memory = new_memory(top=fields.get("top", 0))
     memory.put(group_of([a_draft(*tokens, sample=sample, **fields) for sample in range(GROUP)]))
     return memory

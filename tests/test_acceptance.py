@@ -8,10 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.methods.acceptance.random_cut import random_rejection
-from redraft.methods.acceptance.ratio import first_rejection
+from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.random_cut import RandomCut
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 
 LENIENCES = [0.0, 0.3, 1.0, math.exp(0.5), 4.0, math.inf]
+
+
+def first_rejection(new, old, uniforms, lengths, lenience):
+    """Index of the first rejected token of each draft, (drafts,), from tables (drafts, tokens)."""
+    new, old, uniforms = map(np.asarray, (new, old, uniforms))
+    valid = np.arange(new.shape[1]) < np.asarray(lengths)[:, None]
+    rule, accepted = SpecRLRule(lenience), np.ones(valid.shape, dtype=bool)
+    drafts = Distributions.of_tokens(np.zeros(valid.sum(), int), new[valid], old[valid])
+    accepted[valid] = rule.accepts(drafts, uniforms[valid])
+    return np.array([rule.kept(row[:length]) for row, length in zip(accepted, lengths, strict=True)], dtype=np.int64)
 
 
 def random_policy(rng, vocabulary, length, zeros=0.0):
@@ -198,7 +209,7 @@ def test_no_drafts_and_empty_drafts():
     assert first_rejection(*np.ones((3, 2, 3)), [0, 0], 1.0).tolist() == [0, 0]
 
 
-GOOD = {"new_log_probs": [[-1.0, -1.0]], "old_log_probs": [[-1.0, -1.0]], "uniforms": [[0.5, 0.5]], "lengths": [2]}
+GOOD = {"policy": [-1.0, -1.0], "drawn_from": [-1.0, -1.0], "uniforms": [0.5, 0.5], "lenience": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -206,22 +217,39 @@ GOOD = {"new_log_probs": [[-1.0, -1.0]], "old_log_probs": [[-1.0, -1.0]], "unifo
     [
         ({"lenience": -0.1}, "lenience"),
         ({"lenience": math.nan}, "lenience"),
-        ({"new_log_probs": [[-1.0, math.nan]]}, "NaN"),
-        ({"old_log_probs": [[math.nan, -1.0]]}, "NaN"),
-        ({"uniforms": [[0.0, 0.5]]}, "uniforms"),
-        ({"uniforms": [[0.5, 1.1]]}, "uniforms"),
-        ({"uniforms": [[0.5, math.nan]]}, "uniforms"),
-        ({"uniforms": [[0.5]]}, "shapes"),
-        ({"old_log_probs": [-1.0, -1.0]}, "shapes"),
-        ({"lengths": [2, 2]}, "shapes"),
-        ({"lengths": [3]}, "lengths"),
-        ({"lengths": [-1]}, "lengths"),
+        ({"policy": [-1.0, math.nan]}, "NaN"),
+        ({"drawn_from": [math.nan, -1.0]}, "NaN"),
+        ({"uniforms": [0.0, 0.5]}, "uniform"),
+        ({"uniforms": [0.5, 1.1]}, "uniform"),
+        ({"uniforms": [0.5, math.nan]}, "uniform"),
+        ({"uniforms": [0.5]}, "uniform"),
+        ({"uniforms": [[0.5, 0.5]]}, "uniform"),
+        ({"drawn_from": [-1.0]}, "shapes"),
     ],
 )
-def test_what_makes_no_sense_is_refused(change, message):
-    assert first_rejection(**GOOD, lenience=1.0).tolist() == [2]
+def test_what_makes_no_sense_is_rejected(change, message):
+    def kept(policy, drawn_from, uniforms, lenience):
+        rule = SpecRLRule(lenience)
+        drafts = Distributions.of_tokens(np.zeros(2, int), np.array(policy), np.array(drawn_from))
+        return rule.kept(rule.accepts(drafts, np.array(uniforms)))
+
+    assert kept(**GOOD) == 2
     with pytest.raises(ValueError, match=message):
-        first_rejection(**({**GOOD, "lenience": 1.0} | change))
+        kept(**(GOOD | change))
+
+
+@pytest.mark.parametrize("lenience", LENIENCES)
+def test_probabilities_are_those_of_the_decisions(lenience):
+    """The function that is summed over accepts a uniform that is just below its value, and none above."""
+    rng = np.random.default_rng(3)
+    new, old = -rng.exponential(1.0, (2, 200))
+    new[:20] = -math.inf
+    old[10:40] = -math.inf
+    rule, drafts = SpecRLRule(lenience), Distributions.of_tokens(np.zeros(200, int), new, old)
+    probability = rule.acceptance(drafts)
+    assert rule.accepts(drafts, np.clip(probability * (1 - 1e-12), 1e-300, 1))[probability > 1e-200].all()
+    assert not rule.accepts(drafts, np.clip(probability * (1 + 1e-12), 1e-300, 1))[probability < 1 - 1e-9].any()
+    assert set(probability[:20]) == {float(lenience == math.inf)}
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 64])
@@ -229,35 +257,34 @@ def test_a_random_cut_is_each_of_a_drafts_prefixes_with_the_same_probability(len
     """By enumeration of u: each prefix but the whole draft has an interval of width 1/length."""
     each = 100
     u = (np.arange(each * length) + 0.5) / (each * length)
-    cuts = random_rejection(u, np.full(len(u), length))
-    assert np.bincount(cuts).tolist() == [each] * length
-    assert cuts.dtype == np.int64
+    assert np.bincount([RandomCut.cut(one, length) for one in u]).tolist() == [each] * length
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5000))
 def test_a_random_cut_leaves_at_least_one_token_to_sample(seed, length):
     u = np.append(1.0 - np.random.default_rng(seed).random(20), [1.0, 5e-324])
-    cuts = random_rejection(u, np.full(len(u), length))
-    assert ((cuts >= 0) & (cuts < length)).all()
-    assert cuts[-2:].tolist() == [length - 1, 0]
+    cuts = [RandomCut.cut(one, length) for one in u]
+    assert all(0 <= cut < length for cut in cuts)
+    assert cuts[-2:] == [length - 1, 0]
 
 
 def test_a_random_cut_of_nothing_is_nothing():
-    assert random_rejection([0.5, 1.0], [0, 0]).tolist() == [0, 0]
-    assert random_rejection([], []).tolist() == []
+    assert [RandomCut.cut(u, 0) for u in (0.5, 1.0)] == [0, 0]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_a_random_cut_accepts_the_tokens_before_it(length):
+    rule, drafts = RandomCut(), Distributions.one_hot(np.zeros(length, int), np.zeros(length))
+    for u in (0.01, 0.3, 0.7, 1.0):
+        assert rule.kept(rule.accepts(drafts, np.array([u]))) == RandomCut.cut(u, length)
+    with pytest.raises(ValueError, match="one uniform"):
+        rule.accepts(drafts, np.full(length + 1, 0.5))
 
 
 @pytest.mark.parametrize(
-    ("uniforms", "lengths", "message"),
-    [
-        ([0.0], [3], "uniforms"),
-        ([1.1], [3], "uniforms"),
-        ([math.nan], [3], "uniforms"),
-        ([0.5], [-1], "negative"),
-        ([0.5], [3, 3], "shapes"),
-        ([[0.5]], [[3]], "shapes"),
-    ],
+    ("uniform", "length", "message"),
+    [(0.0, 3, "uniforms"), (1.1, 3, "uniforms"), (math.nan, 3, "uniforms"), (0.5, -1, "negative")],
 )
-def test_a_random_cut_that_makes_no_sense_is_refused(uniforms, lengths, message):
+def test_a_random_cut_that_makes_no_sense_is_rejected(uniform, length, message):
     with pytest.raises(ValueError, match=message):
-        random_rejection(uniforms, lengths)
+        RandomCut.cut(uniform, length)

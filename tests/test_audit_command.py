@@ -10,6 +10,7 @@ from redraft.cli.app import main
 from redraft.engines.torch.engine import TorchEngine
 from redraft.lab.audit import rules, samplers, vllm_speculation
 from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.reuse import AuditedRule
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,10 +35,10 @@ def test_the_rules_are_printed_as_the_documentation_has_them(capsys):
 
 def test_a_rule_that_should_be_exact_and_is_not_ends_in_an_error(capsys, monkeypatch):
     class Wrong(ResidualRule):
-        def behind(self, laws, kept):
+        def residual(self, drafts, kept):
             return None
 
-    monkeypatch.setattr(rules, "RULES", {"residual": (Wrong(), 4, False)})
+    monkeypatch.setattr(rules, "RULES", {"residual": AuditedRule(Wrong(), 4)})
     monkeypatch.setattr(rules, "DRIFTS", (0.3,))
     code, out, _ = audited(capsys, "rules", "--json")
     assert code == 1

@@ -10,23 +10,22 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from redraft.config.reuse import (
-    BlockReuse,
-    CoupledReuse,
-    OneHotReuse,
-    ResidualReuse,
-    Speculative,
-    Staged,
-    WeightedReuse,
-)
 from redraft.engines.requests import chunk_end
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.vllm.engine import BLOCK, VLLMEngine
 from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.random_cut import RandomCut
-from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
+from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
+from redraft.methods.block import BlockReuse
+from redraft.methods.gumbel import CoupledReuse
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.residual import ResidualReuse
+from redraft.methods.speculative import Speculative
+from redraft.methods.staged import Staged
+from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.engine import Gumbel, Inversion
 from redraft.rollout.streams import stream, uniforms
 from tests.groups import (
@@ -126,22 +125,22 @@ def test_chunks_cover_a_draft_and_none_is_less_than_half_of_one(length, chunk):
         chunk_end(length, length, chunk)
 
 
-@pytest.mark.parametrize("rule", [ResidualRule(0.8), PublishedRule(1.3), WeightedRule(1.2), BlockRule(), RandomCut()])
+@pytest.mark.parametrize("rule", [ResidualRule(0.8), SpecRLRule(1.3), WeightedRule(1.2), BlockRule(), RandomCut()])
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(1, 7))
 def test_a_rule_that_stops_early_needs_no_more_than_the_laws_up_to_its_cut(rule, seed, cut):
     numbers = np.random.default_rng(seed)
     p, q = np.log(numbers.dirichlet(np.ones(VOCABULARY), (2, 8)))
     tokens, places = numbers.integers(0, VOCABULARY, 8), np.arange(8)
-    whole = Laws(tokens, p[places, tokens], q[places, tokens], np.tile(np.arange(VOCABULARY), (8, 1)), p, q)
+    whole = Distributions(tokens, p[places, tokens], q[places, tokens], np.tile(np.arange(VOCABULARY), (8, 1)), p, q)
     parts = [
-        Laws(*(getattr(whole, name)[part] for name in whole.__dataclass_fields__))
+        Distributions(*(getattr(whole, name)[part] for name in whole.__dataclass_fields__))
         for part in (slice(cut), slice(cut, 8))
     ]
-    same = np.array_equal(rule.chances(whole), np.concatenate([rule.chances(part) for part in parts]))
+    same = np.array_equal(rule.acceptance(whole), np.concatenate([rule.acceptance(part) for part in parts]))
     assert same or not rule.stops_early
-    kept = rule.kept(rule.chances(whole), 1.0 - numbers.random(8))
+    kept = rule.kept(1.0 - numbers.random(8) <= rule.acceptance(whole))
     if rule.stops_early and kept < cut:
-        first, alone = (rule.behind(laws, kept) for laws in (whole, parts[0]))
+        first, alone = (rule.residual(laws, kept) for laws in (whole, parts[0]))
         assert (first is None) is (alone is None)
         if first is not None:
             assert first.left.tolist() == alone.left.tolist()
@@ -151,17 +150,20 @@ def test_chances_of_rules_that_need_the_whole_draft_do_depend_on_it():
     """Whoever declares them to stop early makes these tests fail."""
     assert not BlockRule.stops_early
     assert not RandomCut.stops_early
-    laws = Laws.one_hot(np.zeros(4, np.int32), np.full(4, -0.5))
-    half = Laws.one_hot(np.zeros(2, np.int32), np.full(2, -0.5))
-    assert RandomCut().chances(laws)[:2].tolist() != RandomCut().chances(half).tolist()
-    assert BlockRule().chances(laws)[:2].tolist() != BlockRule().chances(half).tolist()
+    laws = Distributions.one_hot(np.zeros(4, np.int32), np.full(4, -0.5))
+    half = Distributions.one_hot(np.zeros(2, np.int32), np.full(2, -0.5))
+    assert RandomCut().acceptance(laws)[:2].tolist() != RandomCut().acceptance(half).tolist()
+    assert BlockRule().acceptance(laws)[:2].tolist() != BlockRule().acceptance(half).tolist()
 
 
 def test_joined_laws_are_those_of_the_whole():
     numbers = np.random.default_rng(0)
-    whole = Laws.one_hot(np.arange(5, dtype=np.int32), numbers.random(5))
-    parts = [Laws.one_hot(np.arange(5, dtype=np.int32)[part], whole.policy[part]) for part in (slice(2), slice(2, 5))]
-    joined = Laws.joined(parts)
+    whole = Distributions.one_hot(np.arange(5, dtype=np.int32), numbers.random(5))
+    parts = [
+        Distributions.one_hot(np.arange(5, dtype=np.int32)[part], whole.policy[part])
+        for part in (slice(2), slice(2, 5))
+    ]
+    joined = Distributions.joined(parts)
     for name in whole.__dataclass_fields__:
         assert getattr(joined, name).tolist() == getattr(whole, name).tolist()
 

@@ -8,14 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.config.reuse import (
-    BlockReuse,
-    CoupledReuse,
-    OneHotReuse,
-    RandomReuse,
-    ResidualReuse,
-    Speculative,
-)
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit.enumeration import Space
@@ -27,8 +19,13 @@ from redraft.lab.predict.drafts import Draft
 from redraft.lab.predict.estimates import by_prompt, estimate, ratio
 from redraft.lab.predict.positions import _same, read_positions
 from redraft.lab.predict.rules import candidates, chosen, kept
-from redraft.methods.acceptance.random_cut import law_of_random_cut, random_rejection
-from redraft.methods.strategies import strategy
+from redraft.methods.acceptance.random_cut import RandomCut
+from redraft.methods.block import BlockReuse
+from redraft.methods.gumbel import CoupledReuse
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.random import RandomReuse
+from redraft.methods.residual import ResidualReuse
+from redraft.methods.speculative import Speculative
 from redraft.rollout.noise import gumbel
 
 SPACE = Space(vocabulary=4, longest=3)
@@ -104,7 +101,7 @@ DRAWS = 600
 def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, models):
     method = METHODS[name]
     engines = [TorchEngine(model, stops={0}, max_length=6, max_rows=1024) for model in models]
-    _, found = counts(last_visit(strategy(method), method.retention, engines, SPACE, DRAWS), SPACE)
+    _, found = counts(last_visit(method.strategy(), method.retention, engines, SPACE, DRAWS), SPACE)
     assert found == pytest.approx(expected[name], abs=4 * 1.2 / math.sqrt(DRAWS)), "kept tokens deviate by 1.2 at most"
 
 
@@ -187,7 +184,9 @@ def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, mon
     for one, other in zip(whole, read_positions(drafts, prompts, *models, top=3), strict=True):
         assert np.array_equal(one.tokens, other.tokens)
         for rule in candidates(top=3):
-            assert rule.law_of_kept(one) == pytest.approx(rule.law_of_kept(other), abs=1e-5), rule.name
+            assert rule.distribution_of_kept(one) == pytest.approx(rule.distribution_of_kept(other), abs=1e-5), (
+                rule.name
+            )
         assert one.both.overlap == pytest.approx(other.both.overlap, abs=1e-5)
 
 
@@ -236,8 +235,8 @@ def test_models_of_different_vocabularies_and_diverged_ones_are_refused(uneven, 
 
 def test_a_random_cut_has_the_law_of_its_draws():
     grid = (np.arange(6000) + 0.5) / 6000
-    found = np.bincount(random_rejection(grid, np.full(6000, 6)), minlength=7) / 6000
-    assert found == pytest.approx(law_of_random_cut(6))
+    found = np.bincount([RandomCut.cut(u, 6) for u in grid], minlength=7) / 6000
+    assert found == pytest.approx(RandomCut.of_length(6))
 
 
 def test_rules_are_chosen_by_their_kind():

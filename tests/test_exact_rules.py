@@ -12,10 +12,10 @@ from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_vi
 from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.coupling import first_difference
-from redraft.methods.acceptance.laws import Laws
-from redraft.methods.acceptance.ratio import first_rejection
-from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
+from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.rollout.noise import gumbel
 
 SMALL = Space(vocabulary=3, longest=3)
@@ -37,14 +37,16 @@ def test_a_space_has_every_response_once_and_none_that_goes_on_behind_its_end():
 
 def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows_its_formula(audited):
     assert {row.rule for row in audited} == set(RULES)
+    shipped = {name: name.split(",")[0] for name in RULES}
+    assert all(RULES[name].exact for name, of in shipped.items() if of in ("residual", "block", "one-hot", "weighted"))
     for row in audited:
-        exact = not row.rule.startswith("published")
         by_weight = "exact by weight" if row.rule.startswith("weighted") else "exact"
-        assert row.verdict == (by_weight if exact else "not exact, as its formula"), row
         assert row.passes
-        if exact:
+        if RULES[row.rule].exact:
+            assert row.verdict == by_weight, row
             assert max(row.first, row.last) <= EXACT
-        else:
+        if row.rule.startswith("published"):
+            assert row.verdict == "not exact, as its formula", row
             assert row.formula <= EXACT
             assert row.first > row.policies / 3, "of the size of the drift"
 
@@ -63,11 +65,11 @@ def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejecti
     """q stores tokens 0 and 1; the policy's top has 1 and 2. Of 0 nothing is accepted, so all of it is left."""
     q, p = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
     own = lambda token: -np.inf if token == 0 else math.log(p[token])  # noqa: E731
-    laws = [Laws(np.array([token]), np.array([own(token)]), np.log(q[[token]]), np.array([[0, 1]]),
+    laws = [Distributions(np.array([token]), np.array([own(token)]), np.log(q[[token]]), np.array([[0, 1]]),
                  np.array([[-np.inf, math.log(0.3)]]), np.log(q[None, :2])) for token in range(3)]  # fmt: skip
     for rule in (ResidualRule(), BlockRule()):
-        assert [float(rule.chances(of_token)[0]) for of_token in laws] == pytest.approx([0, 1, 0])
-        assert rule.behind(laws[0], 0).left == pytest.approx([1, 0])
+        assert [float(rule.acceptance(of_token)[0]) for of_token in laws] == pytest.approx([0, 1, 0])
+        assert rule.residual(laws[0], 0).left == pytest.approx([1, 0])
 
 
 @settings(max_examples=25)
@@ -81,27 +83,29 @@ def test_block_verification_keeps_as_much_as_the_residual_rule_at_least(seed, dr
 
 
 def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earlier_one():
-    laws = Laws(np.array([0, 0]), np.log([0.25, 0.5]), np.log([0.5, 0.25]), np.tile([0, 1], (2, 1)),
+    laws = Distributions(np.array([0, 0]), np.log([0.25, 0.5]), np.log([0.5, 0.25]), np.tile([0, 1], (2, 1)),
                 np.log([[0.25, 0.75], [0.5, 0.5]]), np.log([[0.5, 0.5], [0.25, 0.75]]))  # fmt: skip
-    assert ResidualRule().chances(laws) == pytest.approx([0.5, 1.0])
-    assert BlockRule().chances(laws)[-1] == pytest.approx(1.0), "(1/4 * 1/2) / (1/2 * 1/4)"
+    assert ResidualRule().acceptance(laws) == pytest.approx([0.5, 1.0])
+    assert BlockRule().acceptance(laws)[-1] == pytest.approx(1.0), "(1/4 * 1/2) / (1/2 * 1/4)"
 
 
-@pytest.mark.parametrize("lenience", [0.0, 1.0, math.exp(0.5), 100.0])
-def test_the_published_rule_here_is_the_one_that_is_trained_with(lenience):
+@pytest.mark.parametrize("lenience", [0.0, 1.0, math.exp(0.5), 100.0, math.inf])
+def test_the_rule_that_is_enumerated_keeps_what_its_formula_says(lenience):
     earlier, now = (Policy(SMALL, 5, number, 0.8) for number in (1, 2))
     random = np.random.default_rng(0)
     for draft in SMALL.responses:
-        laws, u = stored_laws(draft, earlier, now, 3), 1 - random.random(len(draft))
-        rule = PublishedRule(lenience)
-        theirs = first_rejection(laws.policy[None], laws.drawn_from[None], u[None], [len(draft)], lenience)[0]
-        assert rule.kept(rule.chances(laws), u) == theirs
-        assert rule.behind(laws, 0) is None
+        drafts, u = stored_laws(draft, earlier, now, 3), 1 - random.random(len(draft))
+        rule = SpecRLRule(lenience)
+        ratio = [lenience * math.exp(p - q) for p, q in zip(drafts.policy, drafts.drawn_from, strict=True)]
+        rejected = [i for i in range(len(draft)) if u[i] > ratio[i]]
+        assert rule.kept(rule.accepts(drafts, u)) == (rejected or [len(draft)])[0]
+        assert rule.acceptance(drafts) == pytest.approx(np.minimum(ratio, 1))
+        assert rule.residual(drafts, 0) is None
 
 
 def test_a_published_rule_of_large_lenience_gives_drafts_back_as_they_were():
     earlier, now = (Policy(SPACE, 0, number, 0.8) for number in (1, 2))
-    law = made(PublishedRule(1e6), earlier.responses(), earlier, now, 4)
+    law = made(SpecRLRule(1e6), earlier.responses(), earlier, now, 4)
     assert distance(law, earlier.responses()) <= EXACT
     assert distance(published(earlier, now, 1e6), earlier.responses()) <= EXACT
 
@@ -112,14 +116,14 @@ def test_the_law_of_kept_tokens_is_that_of_the_uniforms_that_decide(kind):
     for quarters in itertools.product(range(5), repeat=3):
         chances = np.array(quarters) / 4
         grid = (np.array(u) / 4 for u in itertools.product((1, 2, 3, 4), repeat=3))
-        counts = np.bincount([kind.kept(chances, u) for u in grid], minlength=4) / 64
-        assert counts == pytest.approx(kind.law_of_kept(chances), abs=1e-15)
+        counts = np.bincount([kind.kept(u <= chances) for u in grid], minlength=4) / 64
+        assert counts == pytest.approx(kind.distribution_of_kept(chances), abs=1e-15)
 
 
 def test_a_longest_prefix_may_hold_rejected_tokens_and_the_other_way_not():
     chances, u = np.array([0.5, 0.5, 0.5]), np.array([0.9, 0.1, 0.9])
-    assert LongestPrefix().kept(chances, u) == 2
-    assert FromTheLeft().kept(chances, u) == 0
+    assert LongestPrefix().kept(u <= chances) == 2
+    assert FromTheLeft().kept(u <= chances) == 0
 
 
 def test_drawing_old_tokens_anew_would_not_be_exact_and_drawing_by_turns_is():
@@ -169,18 +173,18 @@ def test_no_residual_exists_for_other_leniences(lenience):
 def test_laws_that_do_not_fit_or_are_nan_are_refused():
     tokens, one, table = np.array([1, 2]), np.log([0.5, 0.5]), np.log([[0.5, 0.5]] * 2)
     support = np.array([[0, 1], [2, 0]])
-    assert Laws(tokens, one, one, support, table, table).stored.tolist() == [True, True]
+    assert Distributions(tokens, one, one, support, table, table).stored.tolist() == [True, True]
     for broken in (
         (tokens, one[:1], one, support, table, table), (tokens, one, one, support[:1], table, table),
         (tokens, one, one, support, table[:, :1], table), (tokens, one, one, support[:1], table[:1], table[:1]),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="shapes do not fit"):
-            Laws(*broken)
+            Distributions(*broken)
     with pytest.raises(ValueError, match="NaN: drawn_from_at"):
-        Laws(tokens, one, one, support, table, np.full_like(table, np.nan))
+        Distributions(tokens, one, one, support, table, np.full_like(table, np.nan))
 
 
 @pytest.mark.parametrize("uniforms", [[0.0, 0.5], [0.5, 1.5], [0.5]])
 def test_uniforms_outside_their_interval_or_too_few_are_refused(uniforms):
     with pytest.raises(ValueError, match="one uniform on"):
-        ResidualRule().kept(np.array([0.5, 0.5]), np.array(uniforms))
+        ResidualRule().accepts(Distributions.one_hot(np.array([1, 2]), np.log([0.5, 0.5])), np.array(uniforms))

@@ -11,15 +11,16 @@ import pytest
 from redraft.lab.audit import laboratory
 from redraft.lab.audit.bandit import Bandit, Coupled, Softmax, Verified, trained
 from redraft.lab.audit.enumeration import Policy, Space, distance, over_visits
-from redraft.lab.audit.laboratory import RULES, STALE, WHOLE, sources
+from redraft.lab.audit.laboratory import BY_NUMBERS, RULES, WHOLE, sources
 from redraft.lab.audit.numbers import Fresh, Shared
-from redraft.lab.audit.rules import EXACT
+from redraft.lab.audit.rules import EXACT, stored
 from redraft.lab.audit.visits import Chain, shared_numbers
 from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.laws import Laws
-from redraft.methods.acceptance.random_cut import RandomCut, random_rejection
-from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
+from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.random_cut import RandomCut
+from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 
 SPACE = Space(vocabulary=3, longest=2)
 POLICIES = [Policy(SPACE, 0, number, 0.6) for number in range(1, 5)]
@@ -32,7 +33,7 @@ def away(visits, policies=POLICIES):
 
 def chain(name, policies=POLICIES, **changes):
     studied = RULES[name]
-    return replace(Chain(studied.rule, policies, min(studied.top, 3), studied.renewed), **changes)
+    return replace(Chain(studied.rule, policies, min(stored(studied, SPACE), 3), studied.renewed), **changes)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -90,9 +91,11 @@ def simulated(enumerated, policies, uniforms, random):
             tokens, places = np.array(response), np.arange(len(response))
             support = np.tile(np.arange(3), (len(tokens), 1))
             q = np.array(drawn_from)
-            laws = Laws(tokens, np.log(now)[places, tokens], np.log(q)[places, tokens], support, np.log(now), np.log(q))
-            kept = enumerated.rule.kept(enumerated.rule.chances(laws), uniforms[number][: len(tokens)])
-            first = enumerated.rule.behind(laws, kept)
+            laws = Distributions(
+                tokens, np.log(now)[places, tokens], np.log(q)[places, tokens], support, np.log(now), np.log(q)
+            )
+            kept = enumerated.rule.kept(enumerated.rule.accepts(laws, uniforms[number][: len(tokens)]))
+            first = enumerated.rule.residual(laws, kept)
         response, made = (
             response[:kept],
             (*(made[:kept] if not enumerated.renewed else [number] * kept), number, number),
@@ -123,7 +126,7 @@ def test_a_shared_number_accepts_and_draws_as_its_value_says(rule):
     assert numbers.weights == pytest.approx([1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 4])
     u = [0.125, 0.125, 0.375, 0.375, 0.75, 0.75], [0.25, 0.75] * 3
     chances = np.array([0.25, 0.5])
-    expected = [rule.kept(chances, np.array(each)) for each in zip(*u, strict=True)]
+    expected = [rule.kept(np.array(each) <= chances) for each in zip(*u, strict=True)]
     assert numbers.kept(rule, chances).argmax(axis=1).tolist() == expected
     assert numbers.drawn(0, np.array([0.25, 0.25, 0.5])).argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 2]
     assert numbers.drawn(1, np.array([0.5, 0.5])).argmax(axis=1).tolist() == [0, 1] * 3
@@ -157,7 +160,7 @@ def test_log_probabilities_that_stay_differ_from_renewed_ones_from_the_second_vi
 
 
 def test_without_verification_responses_stay_those_of_the_first_policy():
-    visits = chain(STALE).visits(Fresh())
+    visits = chain("no verification").visits(Fresh())
     assert visits[-1].law == pytest.approx(POLICIES[0].responses())
     assert visits[-1].kept == pytest.approx(visits[-1].draft)
 
@@ -165,11 +168,11 @@ def test_without_verification_responses_stay_those_of_the_first_policy():
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_a_random_cut_as_a_rule_keeps_what_training_keeps(length):
     grid = (np.arange(60) + 0.5) / 60
-    trained_with = np.bincount(random_rejection(grid, np.full(60, length)), minlength=length + 1) / 60
+    trained_with = np.bincount([RandomCut.cut(u, length) for u in grid], minlength=length + 1) / 60
     rule = RandomCut()
-    laws = Laws.one_hot(np.zeros(length, int), np.zeros(length))
-    assert rule.law_of_kept(rule.chances(laws)) == pytest.approx(trained_with)
-    assert rule.behind(laws, 0) is None
+    laws = Distributions.one_hot(np.zeros(length, int), np.zeros(length))
+    assert rule.distribution_of_kept(rule.acceptance(laws)) == pytest.approx(trained_with)
+    assert rule.residual(laws, 0) is None
 
 
 BANDIT = Bandit(start=(-1.0, 0.0), group=3, rate=2.0)
@@ -201,7 +204,7 @@ def test_an_update_is_the_gradient_of_the_policy():
     rewards, start, step = np.array(bandit.rewards), np.array(bandit.start), np.array([1e-6, 0, 0])
     above, below = (float(Softmax(tuple(logits)).law(()) @ rewards) for logits in (start + step, start - step))
     slope = (above - below) / 2e-6
-    (first,) = trained(Verified(PublishedRule(0.0), 3), bandit, 0)
+    (first,) = trained(Verified(SpecRLRule(0.0), 3), bandit, 0)
     assert first.fresh_gradient == pytest.approx((1 - 1 / bandit.group) * slope)
     gradients = {arms: bandit.gradient(arms) for arms in itertools.product(range(3), repeat=3)}
     weights = {arms: Softmax(bandit.start).law(())[list(arms)].prod() for arms in gradients}
@@ -265,6 +268,14 @@ def test_a_coupled_sample_s_noise_stays():
     assert [way.weight for way in source.again(first[1].sample, at[0.2])] == [1.0]
 
 
+def test_the_laboratory_has_the_rules_that_its_page_names():
+    published = ["published, l = 1", "published, l = e^0.5"]
+    exact = ["residual", "block", "one-hot"]
+    assert {*published, "no verification", "random cut", *exact, "residual, top 2"} <= set(RULES)
+    assert {published[0], "published, l = 1, renewed", *exact} <= set(BY_NUMBERS)
+    assert {"no reuse", *published, "no verification", *exact, "Gumbel"} <= set(sources())
+
+
 def test_all_rows_are_there_and_are_shares(monkeypatch):
     monkeypatch.setattr(laboratory, "SPACE", Space(WHOLE, 2))
     for name, value in {
@@ -278,8 +289,8 @@ def test_all_rows_are_there_and_are_shares(monkeypatch):
     found = laboratory.laws()
     assert {row["rule"] for row in found["drifts"]} == set(RULES)
     assert len(found["drifts"]) == 2 * len(RULES)
-    assert len(found["numbers"]) == 4 * 5 * 2
-    assert len(found["bandit"]) == 8 * (2 * 3 + 3)
+    assert len(found["numbers"]) == 4 * len(BY_NUMBERS) * 2
+    assert len(found["bandit"]) == len(sources()) * (2 * 3 + 3)
     for row in (*found["drifts"], *found["numbers"], *found["bandit"]):
         numbers = [
             v

@@ -18,12 +18,17 @@ from redraft.analysis.pages.multiples import Panel, style, ticks
 from redraft.analysis.pages.part import listed, marked
 from redraft.analysis.pages.site import write_report
 from redraft.config import Experiments
-from redraft.config.reuse import BlockReuse, OneHotReuse, ReleaseVariant, ResidualReuse, Speculative, Vanilla
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.lab.audit import laboratory as laws
 from redraft.lab.audit.enumeration import Space
 from redraft.layout import Layout
+from redraft.methods.block import BlockReuse
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.release import ReleaseVariant
+from redraft.methods.residual import ResidualReuse
+from redraft.methods.speculative import Speculative
+from redraft.methods.vanilla import Vanilla
 from tests.browser import dom
 from tests.checkout import copy_to, snakemake
 
@@ -92,7 +97,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def enumerated():
-    """Laws of few settings."""
+    """Distributions of few settings."""
     few = {"SPACE": Space(4, 2), "DRIFTS": (0.1, 0.3), "VISITS": 2, "DIRECTIONS": 1, "RATES": (0.0, 1.0), "GROUP": 2,
            "GROUPS": (2, 3)}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

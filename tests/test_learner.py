@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from redraft.config import DAPO, GRPO, PPO, RLOO, InProcessEngine, ProblemFile, Run, TinyModel, Vanilla
-from redraft.config.reuse import WeightedReuse
 from redraft.errors import UserError
-from redraft.methods.strategies.staged import REPLAYS
+from redraft.methods.staged import part_of_replay
+from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
@@ -389,7 +389,7 @@ def test_one_reused_correct_response_in_a_group_of_eight(untrained, ragged):
     assert_same(found[0], gradient_by_hand(learner, sequences, [-0.35355] * 8, others))
 
 
-@pytest.mark.parametrize("replay", REPLAYS)
+@pytest.mark.parametrize("replay", ["recomputed", "stopped", "stored"])
 def test_the_gradient_of_each_of_ar3po_s_options(replay, untrained, ragged):
     """The reused response is the fourth of eight; a behaviour policy gave its tokens half the probability or twice it.
 
@@ -403,7 +403,7 @@ def test_the_gradient_of_each_of_ar3po_s_options(replay, untrained, ragged):
     with torch.no_grad():
         now = [log_probs.numpy() for log_probs in log_probs_by_hand(learner.policy, sequences)]
     behaviour = now[reused] + np.log(np.array([2, 0.5, 2, 0.5], np.float32))
-    use, source = REPLAYS[replay]
+    use, source = part_of_replay(replay)
     groups = groups_of(sequences, rewards, sizes, use={reused: use}, old_log_probs={reused: source},
                        log_probs={reused: behaviour})  # fmt: skip
     (found,), _ = gradients(learner, groups, prompts_of(sequences, sizes))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redraft.config.reuse import AdaptiveReuse, WeightedReuse
 from redraft.files import read_json_lines
-from redraft.methods.lenience_controller import lenient, next_lenience
+from redraft.methods.adaptive import AdaptiveReuse, with_lenience
+from redraft.methods.weighted import WeightedReuse
 from redraft.rollout.types import Task
 from redraft.train.local.trainer import LocalTrainer
 from tests.test_trainer import first_steps, make_run, train
@@ -19,7 +19,7 @@ HELD = AdaptiveReuse(budget=0.02, gain=0.25)
 
 
 def after(measured, lenience=1.0, verified=10, reuse=HELD):
-    return next_lenience(reuse, lenience, {"drift": measured, "clip_fraction": 0.5, "tokens_verified": verified})
+    return reuse.next_lenience(lenience, {"drift": measured, "clip_fraction": 0.5, "tokens_verified": verified})
 
 
 def test_log_lenience_moves_by_the_relative_error_from_the_budget():
@@ -60,8 +60,8 @@ def test_a_drift_that_rises_with_the_lenience_is_brought_to_the_budget(slope, st
 
 def test_tasks_carry_it():
     tasks = [Task(3, 1, 4), Task(5, 1, 4)]
-    assert [task.lenience for task in lenient(tasks, 1.5)] == [1.5, 1.5]
-    assert lenient(tasks, None) == tasks
+    assert [task.lenience for task in with_lenience(tasks, 1.5)] == [1.5, 1.5]
+    assert with_lenience(tasks, None) == tasks
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_record_of_each_step_has_the_lenience_that_the_steps_before_it_set(a
     records = adaptive
     assert records[0]["lenience"] == pytest.approx(math.exp(0.5))
     for one, other in pairwise(records):
-        assert other["lenience"] == pytest.approx(next_lenience(TRAINED, one["lenience"], one))
+        assert other["lenience"] == pytest.approx(TRAINED.next_lenience(one["lenience"], one))
     assert len({record["lenience"] for record in records}) > 2
 
 

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from redraft.config.reuse import DelayedReuse, Retention, Speculative, Vanilla
+from redraft.config.retention import Retention
 from redraft.errors import UserError
+from redraft.methods.delayed import DelayedReuse
+from redraft.methods.speculative import Speculative
+from redraft.methods.vanilla import Vanilla
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import load_groups, save_groups
 from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLaw

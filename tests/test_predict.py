@@ -16,8 +16,6 @@ from redraft.cli.app import main
 from redraft.config import Run, TinyModel
 from redraft.config.algorithm import GRPO
 from redraft.config.data import ProblemFile
-from redraft.config.reuse import Speculative, Vanilla
-from redraft.config.schedule import Epochs
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.files import sha256
@@ -25,6 +23,9 @@ from redraft.lab.predict import laboratory
 from redraft.lab.predict.drafts import read_file
 from redraft.lab.predict.laboratory import measured
 from redraft.lab.predict.runs import SavedRun, open_run
+from redraft.methods.epochs import Epochs
+from redraft.methods.speculative import Speculative
+from redraft.methods.vanilla import Vanilla
 from redraft.provenance import write_manifest
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models

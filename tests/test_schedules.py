@@ -19,7 +19,7 @@ from redraft.config import (
     Vanilla,
 )
 from redraft.errors import UserError
-from redraft.methods.schedule import ScheduleState, schedule
+from redraft.methods.schedule import ScheduleState
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample
@@ -39,7 +39,7 @@ def a_schedule(chosen=None, size=3, batch=None, update=1, seed=0, problems=PROBL
         data=ProblemFile(path="none", size=problems), algorithm=algorithm or GRPO(), reuse=Vanilla(),
         schedule=chosen or Epochs(), trainer=trainer, engine=InProcessEngine(),
     )  # fmt: skip
-    return schedule(run, problems)
+    return run.schedule.schedule(trainer, problems, seed)
 
 
 def group(prompt, rewards, visit=0):

@@ -321,7 +321,7 @@ def give_own_code(folder, code):
 def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_hashes(name, tmp_path, bomb):
     import torch
 
-    from redraft.config.reuse import Retention
+    from redraft.config.retention import Retention
     from redraft.methods.schedule import ScheduleState
     from redraft.rollout.memory import Memory
     from redraft.train.checkpoint import Checkpoints, State
@@ -341,7 +341,7 @@ def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_has
 
 def read(checkpoints, parts):
     """All that a trainer and its schedule read of a checkpoint."""
-    from redraft.config.reuse import Retention
+    from redraft.config.retention import Retention
     from redraft.rollout.memory import Memory
     from redraft.train.local.tensors import restore_parts
 

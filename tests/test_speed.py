@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from redraft.config import GRPO, InProcessEngine, ProblemFile, Run, Speed, TinyModel, Vanilla
 from redraft.errors import UserError
-from redraft.methods.schedule import ScheduleState, schedule
+from redraft.methods.schedule import ScheduleState
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample
 from tests.trainers import make_trainer
@@ -23,7 +23,7 @@ def a_schedule(speed=None, size=STEP, batch=BATCH, seed=0, problems=PROBLEMS, gr
         data=ProblemFile(path="none", size=problems), algorithm=GRPO(), reuse=Vanilla(),
         schedule=speed or Speed(screening=SCREENING), trainer=trainer, engine=InProcessEngine(),
     )  # fmt: skip
-    return schedule(run, problems)
+    return run.schedule.schedule(trainer, problems, seed)
 
 
 def rolled(task, step, correct):
@@ -177,7 +177,7 @@ def test_a_restored_schedule_goes_on_as_the_uninterrupted_one(seed, stop):
     assert trace(first, range(stop)) == expected[:stop]
     state = first.state()
     packed = {name: unpack_groups(pack_groups(groups)) for name, groups in state.waiting.items()}
-    second.restore(ScheduleState(packed, dict(state.counters)))
+    second.restore(ScheduleState(packed, dict(state.values)))
     assert [second.epoch(0), *trace(second, range(stop, 12))] == [first.epoch(0), *expected[stop:]]
 
 

@@ -11,7 +11,6 @@ import torch
 from redraft.analysis.data.prompt_log import prompt_log
 from redraft.config import GRPO, Epochs, Speed, Staged, Vanilla
 from redraft.errors import UserError
-from redraft.methods.strategies import strategy
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, OldLogProbs, Sample, Use
 from redraft.train.losses import advantages
@@ -38,7 +37,7 @@ def roll_out(method, outcomes, memory=None, step=3, visit=1, group=WHOLE):
     memory = memory or Memory(method.retention)
     setting = Setting(step, visit, memory, reward=reward, group=group)
     engine = ScriptedEngine()
-    made = ScriptedWorld().run(strategy(method)(setting.task(0), setting.tools(engine)))[0]
+    made = ScriptedWorld().run(method.strategy()(setting.task(0), setting.context(engine)))[0]
     return made, asked, engine
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from redraft.config import Vanilla
-from redraft.methods.strategies import vanilla
+from redraft.methods.vanilla import vanilla
 from redraft.rollout.types import Task
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.stages import StageClock

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from redraft.cli.app import main
 from redraft.config import DAPO, GRPO, PPO, RLOO, Experiments, Run, TinyModel
-from redraft.config.reuse import WeightedReuse
 from redraft.config.trainer import InProcessEngine, Trainer, VerlEngine
 from redraft.config.verl_keys import SITE_KEYS, under
 from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
+from redraft.methods.weighted import WeightedReuse
 from redraft.train.verl import config as verl
 from redraft.train.verl import schema
 from redraft.train.verl.settings import environment, rows_per_pass, settings

@@ -12,17 +12,15 @@ import pytest
 from transfer_queue import KVBatchMeta
 
 from redraft.config import PPO, Experiments
-from redraft.config.reuse import (
-    DelayedReuse,
-    RandomReuse,
-    ReleaseVariant,
-    ResidualReuse,
-    Retention,
-    Speculative,
-    Vanilla,
-)
+from redraft.config.retention import Retention
 from redraft.errors import UserError
 from redraft.files import linked_folder
+from redraft.methods.delayed import DelayedReuse
+from redraft.methods.random import RandomReuse
+from redraft.methods.release import ReleaseVariant
+from redraft.methods.residual import ResidualReuse
+from redraft.methods.speculative import Speculative
+from redraft.methods.vanilla import Vanilla
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups, unpack_groups
 from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from redraft.config.capability import Capability
-from redraft.config.reuse import Speculative
 from redraft.engines.vllm.engine import WORKER, VLLMEngine, bias_of, seed_of
 from redraft.errors import UserError
+from redraft.methods.speculative import Speculative
 from redraft.rollout.engine import Gumbel, Inversion, Residual
 from redraft.rollout.streams import uniforms
 from redraft.rollout.types import Finish

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from redraft.config.reuse import BlockReuse, CoupledReuse, OneHotReuse, ResidualReuse
 from redraft.engines.vllm.engine import VLLMEngine, seed_of
 from redraft.lab.audit import samplers, vllm_samplers
 from redraft.lab.audit.enumeration import Policy, Space, distance
@@ -22,10 +21,13 @@ from redraft.lab.audit.goodness import g_test
 from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
 from redraft.lab.audit.sampling import counts, last_visit
 from redraft.methods.acceptance.residual import ResidualRule
-from redraft.methods.strategies import strategy
-from redraft.methods.strategies.exact import by_stored_laws
-from redraft.methods.strategies.response import complete
-from redraft.methods.strategies.tools import Meter, Streams, Tools
+from redraft.methods.block import BlockReuse
+from redraft.methods.drafts.response import complete
+from redraft.methods.drafts.verification import stored_top_verifier
+from redraft.methods.gumbel import CoupledReuse
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.residual import ResidualReuse
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Inversion, Residual
 from redraft.rollout.types import Finish, Rollout, Task, TopLaw
 from tests.groups import new_memory, no_reward
@@ -124,7 +126,7 @@ def drawn_by(strategy, retention, temperature=1.0, **servers):
     ids=lambda m: str(m) if isinstance(m, float) else named(m),
 )  # fmt: skip
 def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature):
-    found, kept = drawn_by(strategy(method), method.retention, temperature)
+    found, kept = drawn_by(method.strategy(), method.retention, temperature)
     assert not found.wrong, found
     assert kept > 0.1
 
@@ -132,7 +134,7 @@ def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature)
 @pytest.mark.parametrize("fault", ["the published rule", "biases unheard", "half a residual"])
 def test_another_law_is_found(fault):
     method = samplers.METHODS["published, l = 1" if fault == "the published rule" else "residual"]
-    rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else strategy(method)
+    rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else method.strategy()
     assert drawn_by(rolled, method.retention, biased=fault != "biases unheard")[0].wrong
 
 
@@ -163,8 +165,8 @@ def judged(token, q, stored, policy, temperature):
     draft = Rollout(0, 0, np.array([token], np.int32), np.log(q[[token]]).astype(np.float32), np.zeros(1, np.int32),
                     Finish.LENGTH, top=TopLaw(stored, np.log(q[stored]).astype(np.float32)))  # fmt: skip
     engine, memory = Engine(servers, temperature), new_memory(visits=1, top=stored.shape[1])
-    tools = Tools(engine, no_reward, memory, Meter(), Streams(0, 0), {0: PROMPT}, 1)
-    engine.run(complete(draft, Task(0, 1, 1), tools, by_stored_laws(Half())))
+    tools = RolloutContext(engine, no_reward, memory, Meter(), Streams(0, 0), {0: PROMPT}, 1)
+    engine.run(complete(draft, Task(0, 1, 1), tools, stored_top_verifier(Half())))
     drawing = next(r for r in servers.requests if "seed" in r)
     weights = np.exp(servers.logits([], drawing))
     return found["chance"], weights / weights.sum()
@@ -175,8 +177,8 @@ def test_what_is_stored_is_the_current_policys_law_also_of_tokens_that_were_kept
     engine, memory = None, new_memory(**method.retention.model_dump())
     for visit, policy in enumerate(POLICIES[:2]):
         engine = Engine(Servers(policy))
-        tools = Tools(engine, no_reward, memory, Meter(), Streams(0, visit), {0: PROMPT}, SPACE.longest)
-        (group,) = engine.run(strategy(method)(Task(0, visit, 100), tools))
+        tools = RolloutContext(engine, no_reward, memory, Meter(), Streams(0, visit), {0: PROMPT}, SPACE.longest)
+        (group,) = engine.run(method.strategy()(Task(0, visit, 100), tools))
         memory.put(group)
     assert {r.prefix_length for r in group.rollouts} >= {0, 1}
     for rollout in group.rollouts:
@@ -194,8 +196,8 @@ def test_requests_have_seeds_of_their_own_and_a_bias_is_the_first_tokens_alone()
     servers = Servers(POLICIES[1])
     engine, memory = Engine(servers), new_memory(visits=1)
     for visit in (0, 1):
-        tools = Tools(engine, no_reward, memory, Meter(), Streams(0, visit), {0: PROMPT}, SPACE.longest)
-        (group,) = engine.run(strategy(OneHotReuse())(Task(0, visit, 200), tools))
+        tools = RolloutContext(engine, no_reward, memory, Meter(), Streams(0, visit), {0: PROMPT}, SPACE.longest)
+        (group,) = engine.run(OneHotReuse().strategy()(Task(0, visit, 200), tools))
         memory.put(group)
     sampled = [request for request in servers.requests if "seed" in request]
     assert len({request["seed"] for request in sampled}) == len(sampled)

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from redraft.config.reuse import WeightedReuse
 from redraft.engines.torch.engine import TorchEngine
 from redraft.lab.audit import samplers
 from redraft.lab.audit.enumeration import Policy, Space, distance, made, stored_laws, two_state
 from redraft.lab.audit.models import ModelPolicy, drifting
 from redraft.lab.audit.sampling import last_visit
 from redraft.lab.audit.weighted import made_weighted, over_visits_weighted, weighted_law
-from redraft.methods.acceptance.residual import PublishedRule
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
-from redraft.methods.strategies import strategy
+from redraft.methods.weighted import WeightedReuse
 
 SPACE = Space(vocabulary=3, longest=3)
 LENIENCES = (0.4, 1.0, math.exp(0.5), 20.0)
@@ -45,7 +44,7 @@ def test_a_visit_makes_each_response_as_often_as_the_published_rule(lenience):
         WeightedRule(lenience), first_drafts(before), before, now, 3
     ).items():
         plain[response] += probability
-    law = made(PublishedRule(lenience), before.responses(), before, now, 3)
+    law = made(SpecRLRule(lenience), before.responses(), before, now, 3)
     assert distance(np.array([plain[r] for r in SPACE.responses]), law) < 1e-12
     assert distance(law, now.responses()) > 1e-5
 
@@ -53,7 +52,7 @@ def test_a_visit_makes_each_response_as_often_as_the_published_rule(lenience):
 def test_weight_of_a_rejected_token_goes_over_to_the_one_behind():
     laws = stored_laws((1, 2, 0), *policies(count=2), 3)
     weights = WeightedRule(1.0).weights(laws, 1, np.array([0.1, 0.7, 0.0]))
-    assert weights.behind(2) == 0.7
+    assert weights.after(2) == 0.7
     assert len(weights.kept) == 1
 
 
@@ -63,8 +62,8 @@ def test_a_token_that_cannot_be_kept_weighs_more_behind_a_rejection():
     inside = int(laws.support[0, 0])
     outside = next(token for token in range(3) if token != inside)
     mass = float(np.exp(min(laws.drawn_from_at[0, 0], laws.policy_at[0, 0])))
-    assert weights.behind(inside) == 0
-    assert weights.behind(outside) == pytest.approx(-math.log(1 - mass))
+    assert weights.after(inside) == 0
+    assert weights.after(outside) == pytest.approx(-math.log(1 - mass))
 
 
 @pytest.mark.parametrize("lenience", [0, math.inf, -1])
@@ -76,7 +75,7 @@ def test_leniences_without_weights_are_refused(lenience):
 @pytest.mark.parametrize("lenience", LENIENCES)
 def test_density_by_the_recursion_is_the_law_of_the_published_rule(lenience):
     before, now = policies(count=2)
-    law = made(PublishedRule(lenience), before.responses(), before, now, SPACE.vocabulary)
+    law = made(SpecRLRule(lenience), before.responses(), before, now, SPACE.vocabulary)
     density = [math.exp(two_state(before, now, lenience, response).sum()) for response in SPACE.responses]
     assert np.abs(law - density).max() < 1e-12
     assert (law * now.responses() / density).sum() == pytest.approx(1, abs=1e-12)
@@ -88,7 +87,7 @@ def test_weights_of_kept_tokens_vary_more_than_those_of_the_whole_density():
     lenience = math.exp(0.5)
     drafts = made_weighted(WeightedRule(lenience), first_drafts(before), before, now, 3)
     own = sum(probability * math.exp(2 * sum(weights)) for (_, weights), probability in drafts.items())
-    law = made(PublishedRule(lenience), before.responses(), before, now, 3)
+    law = made(SpecRLRule(lenience), before.responses(), before, now, 3)
     assert 1 < float((now.responses() ** 2 / law).sum()) < own
     assert weighted_law(drafts, SPACE).sum() == pytest.approx(1, abs=1e-12)
 
@@ -113,7 +112,7 @@ def test_an_engine_draws_weighted_responses_with_the_policys_law(top):
     models, method = drifting(samplers.SPACE, 3, 0.12), WeightedReuse(top=top)
     engines = [TorchEngine(model, stops={0}, max_length=16, max_rows=1024) for model in models]
     group, law = (
-        last_visit(strategy(method), method.retention, engines, samplers.SPACE, DRAWS),
+        last_visit(method.strategy(), method.retention, engines, samplers.SPACE, DRAWS),
         ModelPolicy(samplers.SPACE, models[-1]).responses(),
     )
     weights = [rollout.log_weights for rollout in group]

@@ -9,12 +9,9 @@ from redraft.analysis.data.statistics import Estimate, estimate
 from redraft.analysis.pages.multiples import said
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.part import percent
-from redraft.config.base import format_lenience
-from redraft.config.reuse import ReleaseVariant, Reuse, Speculative, StoredLaw
+from redraft.config.reuse import Reuse
 
 ByRule = Mapping[str, Estimate]
-NAMES = {"vanilla": "no reuse", "one_hot": "one-hot", "gumbel": "Gumbel", "random": "random cut"}
-"""Rules by the kind of a cell's reuse, where that says all."""
 
 
 def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
@@ -22,22 +19,12 @@ def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
 
     Args:
         reuse: of the cell.
-        observed: rules that were observed: one that stores a law has the number of its tokens in its name if such a
-            rule is among them, and else the name of the rule that knows the whole law.
+        observed: rules that were observed: of several names of a rule the most precise one of them is taken, and the
+            least precise one if none is.
     """
-    name, every = _name(reuse, observed), getattr(reuse, "fresh_every", 0)
+    known, every = set(observed), getattr(reuse, "fresh_every", 0)
+    name = next((name for name in reuse.names if name in known), reuse.names[-1])
     return f"{name}, every {every} visits fresh" if every else name
-
-
-def _name(reuse: Reuse, observed: Iterable[str]) -> str:
-    if isinstance(reuse, ReleaseVariant):
-        return f"published, l = {format_lenience(reuse.lenience)}, released"
-    if isinstance(reuse, Speculative):
-        return f"published, l = {format_lenience(reuse.lenience)}"
-    if isinstance(reuse, StoredLaw):
-        top = f"{reuse.kind}, top {reuse.top}"
-        return top if top in observed else reuse.kind
-    return NAMES.get(reuse.kind, reuse.kind)
 
 
 def by_rule(paper: Paper, frame: pd.DataFrame, column: str) -> dict[str, Estimate]:

@@ -30,23 +30,9 @@ from redraft.config.load import Experiments
 from redraft.config.model import GgufModel, Model, PretrainedModel, TinyModel, WarmStart
 from redraft.config.preset import Preset
 from redraft.config.reported import CostRules, KeyColumn, Reported, ReportedTimes
-from redraft.config.reuse import (
-    AdaptiveReuse,
-    BlockReuse,
-    CoupledReuse,
-    DelayedReuse,
-    OneHotReuse,
-    RandomReuse,
-    ReleaseVariant,
-    ResidualReuse,
-    Retention,
-    Reuse,
-    Speculative,
-    Staged,
-    Vanilla,
-    WeightedReuse,
-)
-from redraft.config.schedule import DynamicSampling, Epochs, Schedule, Speed
+from redraft.config.retention import Retention
+from redraft.config.reuse import Reuse
+from redraft.config.schedule import Schedule
 from redraft.config.tables import (
     BudgetTable,
     CellTable,
@@ -63,6 +49,21 @@ from redraft.config.tables import (
     TargetTable,
 )
 from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
+from redraft.methods.adaptive import AdaptiveReuse
+from redraft.methods.block import BlockReuse
+from redraft.methods.delayed import DelayedReuse
+from redraft.methods.dynamic import DynamicSampling
+from redraft.methods.epochs import Epochs
+from redraft.methods.gumbel import CoupledReuse
+from redraft.methods.one_hot import OneHotReuse
+from redraft.methods.random import RandomReuse
+from redraft.methods.release import ReleaseVariant
+from redraft.methods.residual import ResidualReuse
+from redraft.methods.speculative import Speculative
+from redraft.methods.speed import Speed
+from redraft.methods.staged import Staged
+from redraft.methods.vanilla import Vanilla
+from redraft.methods.weighted import WeightedReuse
 
 __all__ = [
     "DAPO", "GRPO", "PPO", "REINFORCE", "RLOO", "AdaptiveReuse", "Algorithm", "ArithmeticProblems", "Benchmark",

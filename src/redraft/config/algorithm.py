@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from redraft.config.base import Config
-from redraft.config.schedule import DynamicSampling, Epochs, Schedule
+from redraft.config.schedule import Schedule
+from redraft.methods.dynamic import DynamicSampling
+from redraft.methods.epochs import Epochs
 
 
 class PolicyGradient(Config):

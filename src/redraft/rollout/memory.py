@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.rollout.storage import described, load_groups, pack_groups, save_groups, unpack_groups
 from redraft.rollout.types import Group, Rollout, Sample, TopLaw
 

@@ -33,6 +33,10 @@ class TopLaw:
         same = tokens[:, :, None] == self.tokens[:, None]
         return np.where(same, self.log_probs[:, None], np.float32(-np.inf)).max(axis=-1)
 
+    def leading(self, count: int) -> "TopLaw":
+        """Those of the first `count` positions."""
+        return TopLaw(self.tokens[:count], self.log_probs[:count])
+
 
 @dataclass(frozen=True, eq=False)
 class Rollout:

@@ -27,7 +27,7 @@ FORMAT = 3
 """Version of a checkpoint's files. The first kept drafts by epoch; nobody can tell their visits. The second had no
 weights and no lenience."""
 STATE = "state.json"
-COUNTERS = "schedule/counters.json"
+VALUES = "schedule/counters.json"
 THREADS = min(16, os.cpu_count() or 1)
 """Files that are hashed at once; hashing leaves Python's lock to others."""
 
@@ -83,16 +83,16 @@ class Checkpoints:
                 shutil.rmtree(aside)
 
     def save_schedule(self, folder: Path, state: ScheduleState) -> None:
-        """Write the groups that wait, a file a name, and the counters."""
+        """Write the groups that wait, a file a name, and the other values."""
         for name, groups in state.waiting.items():
             save_groups(folder / "schedule" / f"{name}.arrow", groups)
-        if state.counters:
-            write_json(folder / COUNTERS, dict(state.counters))
+        if state.values:
+            write_json(folder / VALUES, dict(state.values))
 
     def schedule(self, folder: Path) -> ScheduleState:
         """State of the schedule when a checkpoint was written."""
         waiting = {file.stem: load_groups(file) for file in sorted((folder / "schedule").glob("*.arrow"))}
-        return ScheduleState(waiting, read_json(folder / COUNTERS) if (folder / COUNTERS).exists() else {})
+        return ScheduleState(waiting, read_json(folder / VALUES) if (folder / VALUES).exists() else {})
 
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))

@@ -8,10 +8,8 @@ from typing import Any
 
 from redraft.config.experiment import Run
 from redraft.config.identity import fingerprint, run_fingerprint
-from redraft.config.reuse import AdaptiveReuse
 from redraft.files import read_json_lines, sha256
-from redraft.methods.lenience_controller import lenient, next_lenience
-from redraft.methods.schedule import schedule
+from redraft.methods.adaptive import AdaptiveReuse, with_lenience
 from redraft.ops.locking.lease import Lease
 from redraft.rollout.types import Task
 from redraft.tasks.problems import Problem
@@ -50,7 +48,7 @@ class Campaign:
     ) -> None:  # fmt: skip
         self.run, self.folder, self.identity = run, RunFolder(folder), run_fingerprint(run)
         self.steps, self.steps_per_epoch = run.steps, run.trainer.steps_per_epoch(problems)
-        self.schedule = schedule(run, problems)
+        self.schedule = run.schedule.schedule(run.trainer, problems, run.seed)
         self.checkpoints = Checkpoints(self.folder.checkpoints(self.identity), self.identity, dict(inputs), screen)
         self.state = State()
         self.check: Callable[[], None] = lambda: None
@@ -124,7 +122,7 @@ class Campaign:
         }  # fmt: skip
         lenience, reuse = self.lenience, self.run.reuse
         if lenience is not None and isinstance(reuse, AdaptiveReuse):
-            self.state.lenience = next_lenience(reuse, lenience, record)
+            self.state.lenience = reuse.next_lenience(lenience, record)
             record["lenience"] = lenience
         self.check()
         save_groups_of_step(self.folder.rollouts(step), epoch, rolled.groups)
@@ -142,7 +140,7 @@ class Campaign:
 
     def tasks(self, step: int) -> list[Task]:
         """Tasks of a step, from 0, with the lenience that a controller has set."""
-        return lenient(self.schedule.next(step), self.lenience)
+        return with_lenience(self.schedule.next(step), self.lenience)
 
     @property
     def lenience(self) -> float | None:

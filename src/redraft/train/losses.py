@@ -11,7 +11,7 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weig
 from verl.workers.config import ActorConfig
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, Algorithm, PolicyGradient
-from redraft.config.reuse import Importance
+from redraft.methods.reuse import Importance
 
 ESTIMATORS = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "reinforce": "grpo", "ppo": "gae"}
 """An algorithm's kind, and what verl calls its estimator of advantages."""

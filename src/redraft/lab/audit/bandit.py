@@ -101,11 +101,11 @@ class Verified:
         """By the rule's chance, and behind a rejection by its law."""
         policy, tokens = Softmax(logits), (draft.arm,)
         laws = stored_laws(tokens, Softmax(draft.memory), policy, self.top)
-        rejected, accepted = self.rule.law_of_kept(self.rule.chances(laws))
+        rejected, accepted = self.rule.distribution_of_kept(self.rule.acceptance(laws))
         if accepted > 0:
             yield Way(float(accepted), Sample(draft.arm, logits if self.renewed else draft.memory), kept=True)
         if rejected > 0:
-            first = self.rule.behind(laws, 0)
+            first = self.rule.residual(laws, 0)
             law = policy.law(())
             yield from _drawn(law if first is None else residual(law, first), logits, float(rejected))
 

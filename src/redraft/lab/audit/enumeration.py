@@ -1,7 +1,7 @@
-"""Laws of responses that rules make of drafts, by sums over all drafts, all numbers of kept tokens and all responses.
+"""Distributions of responses that rules make of drafts, by sums over drafts, numbers of kept tokens and responses.
 
-Nothing is drawn. A rule enters by the chances, the law of kept tokens and the law behind them that it is trained with
-too (`redraft.methods.acceptance.rule`), so that an error in one of them is an error in the law.
+Nothing is sampled. A rule enters by the functions that it is trained with too (`redraft.methods.acceptance.rule`), so
+that an error in one of them is an error in the distribution.
 """
 
 import math
@@ -11,7 +11,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.rule import Rule
 from redraft.rollout.engine import Residual
 from redraft.rollout.streams import stream
@@ -72,7 +72,7 @@ class Policy:
         return self._known[prefix]
 
     def laws(self, response: Response) -> np.ndarray:
-        """Laws of each token of a response, float64 (length, vocabulary)."""
+        """Distributions of each token of a response, float64 (length, vocabulary)."""
         return np.array([self.law(response[:place]) for place in range(len(response))])
 
     def probability(self, response: Response, behind: int = 0) -> float:
@@ -114,23 +114,23 @@ def made(
     space, law = policy.space, np.zeros(len(policy.space.responses))
     for draft, weight in zip(space.responses, drafts, strict=True):
         laws = stored_laws(draft, drawn_from, policy, top, both)
-        for kept, chance in enumerate(rule.law_of_kept(rule.chances(laws))):
+        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(laws))):
             if weight * chance > 0:
-                law += weight * chance * _going_on(draft[:kept], policy, rule.behind(laws, kept))
+                law += weight * chance * _going_on(draft[:kept], policy, rule.residual(laws, kept))
     return law
 
 
-def stored_laws(draft: Response, drawn_from: Policy, policy: Policy, top: int, both: bool = False) -> Laws:
-    """Laws of a draft, of which so many tokens are stored at each place; arguments as of `made`."""
+def stored_laws(draft: Response, drawn_from: Policy, policy: Policy, top: int, both: bool = False) -> Distributions:
+    """Distributions of a draft, of which so many tokens are stored at each place; arguments as of `made`."""
     tokens, places = np.array(draft), np.arange(len(draft))
     p, q = np.log(policy.laws(draft)), np.log(drawn_from.laws(draft))
     if not top:
-        return Laws.one_hot(tokens, p[places, tokens])
+        return Distributions.one_hot(tokens, p[places, tokens])
     support = np.argsort(-q, axis=1, kind="stable")[:, :top]
     at = (places[:, None], support)
     if both:
         p = np.where(np.argsort(np.argsort(-p, axis=1, kind="stable"), axis=1) < top, p, -np.inf)
-    return Laws(tokens, p[places, tokens], q[places, tokens], support, p[at], q[at])
+    return Distributions(tokens, p[places, tokens], q[places, tokens], support, p[at], q[at])
 
 
 def _going_on(prefix: Response, policy: Policy, first: Residual | None) -> np.ndarray:

@@ -4,9 +4,8 @@ Three questions, each answered by sums with no drawing: what a rule does over dr
 random numbers, and what it does if the policy was trained on the drafts.
 """
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,31 +13,11 @@ import numpy as np
 from redraft.lab.audit.bandit import Bandit, Coupled, Source, Verified, trained
 from redraft.lab.audit.enumeration import Policy, Space, distance
 from redraft.lab.audit.numbers import Fresh, Numbers
+from redraft.lab.audit.rules import rules_of, stored
 from redraft.lab.audit.visits import Chain, shared_numbers
-from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.random_cut import RandomCut
-from redraft.methods.acceptance.residual import PublishedRule, ResidualRule
-from redraft.methods.acceptance.rule import Rule
+from redraft.methods.reuse import AuditedRule
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Studied:
-    """A rule, and what stands with a draft.
-
-    Attributes:
-        rule: keeps tokens.
-        top: 0, or the number of tokens whose law is stored; `WHOLE` for all.
-        renewed: false if a token keeps the log-probability of the visit in which it was drawn.
-        exact: true if the responses should have the policy's law, with independent random numbers and drafts that the
-            policy was not trained on.
-    """
-
-    rule: Rule
-    top: int
-    renewed: bool = True
-    exact: bool = True
 
 
 WHOLE = 4
@@ -56,30 +35,9 @@ RATE, GROUP = 1.0, 4
 GROUPS, GROUP_VISITS = (2, 4, 8, 16), 2
 START = (-1.0, 0.0)
 """Logits of the bandit's first policy, whose first arm has the reward 1."""
-NO_REUSE, STALE = "no reuse", "no verification"
 
 
-def _published(lenience: float, renewed: bool = False) -> Studied:
-    return Studied(PublishedRule(lenience), WHOLE, renewed, exact=False)
-
-
-RULES = {
-    "published, l = 1": _published(1.0),
-    "published, l = e^0.2": _published(math.exp(0.2)),
-    "published, l = e^0.5": _published(math.exp(0.5)),
-    STALE: _published(math.inf),
-    "random cut": Studied(RandomCut(), WHOLE, exact=False),
-    "residual": Studied(ResidualRule(), WHOLE),
-    "residual, top 2": Studied(ResidualRule(), 2),
-    "block": Studied(BlockRule(), WHOLE),
-    "one-hot": Studied(ResidualRule(), 0),
-}
-RELEASED = "published, l = 1, renewed"
-"""The rule as its release has it: log-probabilities are those of the last policy, also of old tokens."""
-BY_NUMBERS = {
-    name: {**RULES, RELEASED: _published(1.0, renewed=True)}[name]
-    for name in ("published, l = 1", RELEASED, "residual", "block", "one-hot")
-}
+RULES, BY_NUMBERS = rules_of("drift"), rules_of("numbers")
 NUMBERS = {
     "fresh": (False, False),
     "accepts in all visits": (False, True),
@@ -112,9 +70,9 @@ def over_drift() -> Iterator[Row]:
                    "last": last, "kept": kept}  # fmt: skip
 
 
-def _course(studied: Studied, policies: list[Policy]) -> tuple[float, float, float, float]:
+def _course(studied: AuditedRule, policies: list[Policy]) -> tuple[float, float, float, float]:
     """Distances of policies, first and last visit, and the share of a draft that the first one keeps."""
-    visits = Chain(studied.rule, policies, studied.top, studied.renewed).visits(Fresh())
+    visits = Chain(studied.rule, policies, stored(studied, SPACE), studied.renewed).visits(Fresh())
     first, last = visits[0], visits[-1]
     return (
         distance(policies[0].responses(), policies[1].responses()), distance(first.law, policies[1].responses()),
@@ -133,9 +91,9 @@ def by_numbers() -> Iterator[Row]:
                 yield {"numbers": numbers, "rule": name, "visit": number, "distance": away, "kept": kept}
 
 
-def _visits(studied: Studied, policies: list[Policy], draws: bool, shared: bool) -> list[tuple[float, float]]:
+def _visits(studied: AuditedRule, policies: list[Policy], draws: bool, shared: bool) -> list[tuple[float, float]]:
     """Distance and kept share of each visit."""
-    chain = Chain(studied.rule, policies, studied.top, studied.renewed, shared)
+    chain = Chain(studied.rule, policies, stored(studied, SPACE), studied.renewed, shared)
     used: Numbers = shared_numbers(chain, draws) if draws or shared else Fresh()
     return [
         (distance(visit.law, policy.responses()), visit.kept / visit.draft)
@@ -160,8 +118,8 @@ def _bandits(bandit: Bandit, visits: int) -> Iterator[Row]:
 
 def sources() -> dict[str, Source]:
     """The ways in which the bandit's samples come about, by name."""
-    found: dict[str, Source] = {NO_REUSE: Verified(PublishedRule(0.0), WHOLE)}
-    for name in ("published, l = 1", "published, l = e^0.5", STALE, "residual", "block", "one-hot"):
-        studied = RULES[name]
-        found[name] = Verified(studied.rule, studied.top, studied.renewed)
+    rules = rules_of("bandit").items()
+    found: dict[str, Source] = {
+        name: Verified(audited.rule, stored(audited, SPACE), audited.renewed) for name, audited in rules
+    }
     return found | {"Gumbel": Coupled()}

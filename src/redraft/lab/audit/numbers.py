@@ -24,12 +24,12 @@ class Numbers(Protocol):
 
     weights: np.ndarray
 
-    def kept(self, rule: Rule, chances: np.ndarray) -> np.ndarray:
+    def kept(self, rule: Rule, acceptance: np.ndarray) -> np.ndarray:
         """Probability of each number of kept tokens, float64 (cells, n + 1); one row if all have the same.
 
         Args:
             rule: keeps tokens.
-            chances: of the draft's tokens, float64 (n,).
+            acceptance: probabilities of the draft's tokens, float64 (n,).
         """
         ...
 
@@ -53,14 +53,14 @@ class Fresh:
 
     def __init__(self) -> None:
         self.weights = np.ones(1)
-        self._chances: defaultdict[int, set[float]] = defaultdict(set)
+        self._acceptance: defaultdict[int, set[float]] = defaultdict(set)
         self._drawn: defaultdict[int, set[float]] = defaultdict(set)
 
-    def kept(self, rule: Rule, chances: np.ndarray) -> np.ndarray:
-        """The rule's law."""
-        for place, chance in enumerate(chances):
-            self._chances[place].add(float(chance))
-        return rule.law_of_kept(chances)[None]
+    def kept(self, rule: Rule, acceptance: np.ndarray) -> np.ndarray:
+        """The rule's distribution."""
+        for place, probability in enumerate(acceptance):
+            self._acceptance[place].add(float(probability))
+        return rule.distribution_of_kept(acceptance)[None]
 
     def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
         """The law."""
@@ -69,8 +69,8 @@ class Fresh:
 
     def bounds(self, draws: bool) -> dict[int, set[float]]:
         """Numbers at which an answer changes, by place: those of drafts, and with `draws` those of tokens too."""
-        places = self._chances.keys() | self._drawn.keys()
-        return {place: self._chances[place] | (self._drawn[place] if draws else set()) for place in places}
+        places = self._acceptance.keys() | self._drawn.keys()
+        return {place: self._acceptance[place] | (self._drawn[place] if draws else set()) for place in places}
 
 
 class Shared:
@@ -87,11 +87,11 @@ class Shared:
         self._uniforms = _grid([(each[1:] + each[:-1]) / 2 for each in edges])
         self.weights = _grid([np.diff(each) for each in edges]).prod(axis=0)
 
-    def kept(self, rule: Rule, chances: np.ndarray) -> np.ndarray:
+    def kept(self, rule: Rule, acceptance: np.ndarray) -> np.ndarray:
         """1 for the number of tokens that the rule keeps in a cell."""
-        n = len(chances)
-        accepted = self._uniforms[:n] <= chances[:, None]
-        by_pattern = {flags: rule.kept(np.array(flags, float), np.full(n, 0.5)) for flags in product((0, 1), repeat=n)}
+        n = len(acceptance)
+        accepted = self._uniforms[:n] <= acceptance[:, None]
+        by_pattern = {flags: rule.kept(np.array(flags, bool)) for flags in product((0, 1), repeat=n)}
         kept = np.array(list(by_pattern.values()))[accepted.T @ (1 << np.arange(n)[::-1])]
         return (kept[:, None] == np.arange(n + 1)).astype(float)
 

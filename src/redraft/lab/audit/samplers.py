@@ -7,28 +7,19 @@ from functools import partial
 from transformers import PreTrainedModel
 
 from redraft.config.capability import Capability
-from redraft.config.reuse import (
-    BlockReuse,
-    CoupledReuse,
-    OneHotReuse,
-    ResidualReuse,
-    Retention,
-    Reuse,
-    Speculative,
-    Vanilla,
-)
+from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.goodness import Tested, draws_for, g_test
 from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
 from redraft.lab.audit.sampling import SharedUniforms, counts, last_visit
-from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
-from redraft.methods.strategies import strategy
-from redraft.methods.strategies.exact import by_stored_laws
-from redraft.methods.strategies.reuse import reuse_drafts
-from redraft.methods.strategies.tools import Strategy, Streams
+from redraft.methods.drafts.groups import reuse_drafts
+from redraft.methods.drafts.verification import stored_top_verifier
+from redraft.methods.reuse import ReuseMethod, Strategy
+from redraft.rollout.context import Streams
 from redraft.rollout.engine import Residual
 
 SPACE = Space(vocabulary=4, longest=3)
@@ -36,26 +27,17 @@ VISITS, DRIFT = 3, 0.12
 DISTANCE = 0.05
 """Total variation from the policy's law that is found with probability `goodness.POWER`."""
 DRAWS = draws_for(len(SPACE.responses), DISTANCE)
-METHODS: dict[str, Reuse] = {
-    "vanilla": Vanilla(),
-    "published, l = 1": Speculative(lenience=1),
-    "published, l = e^0.5": Speculative(),
-    "residual": ResidualReuse(top=SPACE.vocabulary),
-    "residual, top 2": ResidualReuse(top=2),
-    "residual, every 2nd visit fresh": ResidualReuse(top=SPACE.vocabulary, fresh_every=2),
-    "block": BlockReuse(top=SPACE.vocabulary),
-    "block, top 2": BlockReuse(top=2),
-    "one-hot": OneHotReuse(),
-    "Gumbel": CoupledReuse(),
+METHODS = {
+    name: setting for kind in ReuseMethod.registered() for name, setting in kind.sampled(SPACE.vocabulary).items()
 }
 
 
 class HalfResidual(ResidualRule):
     """A fault to be found: half of what was accepted is taken off the policy's law."""
 
-    def behind(self, laws: Laws, kept: int) -> Residual | None:
-        """The wrong law."""
-        first = super().behind(laws, kept)
+    def residual(self, drafts: Distributions, kept: int) -> Residual | None:
+        """The wrong distribution."""
+        first = super().residual(drafts, kept)
         return None if first is None else replace(first, left=(1.0 + first.left) / 2)
 
 
@@ -114,7 +96,7 @@ def samplers() -> Iterator[Sampler]:
     yield half_a_residual("torch")
     shared = partial(Sampler, "planted: the same random numbers for all", "torch", exact=False)
     yield shared(
-        strategy=strategy(METHODS["residual"]), retention=METHODS["residual"].retention, streams=SharedUniforms
+        strategy=METHODS["residual"].strategy(), retention=METHODS["residual"].retention, streams=SharedUniforms
     )
 
 
@@ -122,12 +104,12 @@ def of_engine(engine: str, capabilities: frozenset[Capability]) -> Iterator[Samp
     """Samplers of the methods that an engine can do."""
     for name, method in METHODS.items():
         if method.needs <= capabilities:
-            yield Sampler(name, engine, strategy(method), method.retention, not isinstance(method, Speculative))
+            yield Sampler(name, engine, method.strategy(), method.retention, method.exact)
 
 
 def half_a_residual(engine: str) -> Sampler:
     """A planted fault."""
-    faulty, kept = reuse_drafts(by_stored_laws(HalfResidual())), METHODS["residual"].retention
+    faulty, kept = reuse_drafts(stored_top_verifier(HalfResidual())), METHODS["residual"].retention
     return Sampler("planted: half a residual", engine, faulty, kept, exact=False)
 
 

@@ -6,10 +6,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.models import PROMPT
-from redraft.methods.strategies.tools import Meter, Strategy, Streams, Tools
+from redraft.methods.reuse import Strategy
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Engine
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Rollout, Task
@@ -58,8 +59,8 @@ def last_visit(
     memory = Memory(retention)
     group = None
     for visit, engine in enumerate(engines):
-        tools = Tools(engine, _no_reward, memory, Meter(), streams(0, visit), {0: PROMPT}, space.longest)
-        (group,) = engine.run(strategy(Task(0, visit, draws), tools))
+        context = RolloutContext(engine, _no_reward, memory, Meter(), streams(0, visit), {0: PROMPT}, space.longest)
+        (group,) = engine.run(strategy(Task(0, visit, draws), context))
         memory.put(group)
     assert group is not None
     return group.rollouts

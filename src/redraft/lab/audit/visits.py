@@ -1,4 +1,4 @@
-"""Laws of responses over many visits, each from the response of the visit before as its draft.
+"""Distributions of responses over many visits, each from the response of the visit before as its draft.
 
 As `redraft.lab.audit.enumeration`, with two things more: random numbers that visits share (`audit.numbers`), and
 log-probabilities that stay with a token from the visit in which it was drawn.
@@ -52,7 +52,7 @@ class Patchwork(Policy):
 
 
 class Endings:
-    """Laws of the responses that a policy makes of a prefix.
+    """Distributions of the responses that a policy makes of a prefix.
 
     Args:
         policy: draws the tokens.
@@ -134,10 +134,10 @@ class Chain:
             drawn_from = Patchwork(self.policies, made)
             for place, draft in enumerate(self.space.responses):
                 laws = stored_laws(draft, drawn_from, policy, self.top)
-                for count, chance in enumerate(numbers.kept(self.rule, self.rule.chances(laws)).T):
+                for count, chance in enumerate(numbers.kept(self.rule, self.rule.acceptance(laws)).T):
                     mass = law[:, place] * chance
                     if mass.any():
-                        ending = endings.behind(draft[:count], self.rule.behind(laws, count))
+                        ending = endings.behind(draft[:count], self.rule.residual(laws, count))
                         target = self._made(made[:count], number)
                         after[target] = after.get(target, 0.0) + mass[:, None] * ending
                         kept += count * float(_mean(mass, numbers))

@@ -44,7 +44,7 @@ def made_weighted(
     behind_of: dict[Response, list[tuple[Response, float]]] = {}
     for (draft, before), probability in drafts.items():
         laws = stored_laws(draft, drawn_from, policy, top, both)
-        for kept, chance in enumerate(rule.law_of_kept(rule.chances(laws))):
+        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(laws))):
             if probability * chance == 0:
                 continue
             weights, prefix = rule.weights(laws, kept, np.array(before)), draft[:kept]
@@ -53,7 +53,7 @@ def made_weighted(
             for response, continued in behind_of[prefix]:
                 behind = [0.0] * (len(response) - kept)
                 if behind:
-                    behind[0] = weights.behind(response[kept])
+                    behind[0] = weights.after(response[kept])
                 key = response, tuple(np.round([*weights.kept, *behind], DIGITS).tolist())
                 found[key] += probability * chance * continued
     return found

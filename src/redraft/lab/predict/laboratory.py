@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.files import sha256
 from redraft.lab.predict.drafts import Draft
 from redraft.lab.predict.estimates import by_prompt, estimate, ratio
-from redraft.lab.predict.positions import Positions, read_positions
+from redraft.lab.predict.positions import read_positions
 from redraft.lab.predict.prediction import distance
-from redraft.lab.predict.rules import TOP, Candidate, candidates, kept
+from redraft.lab.predict.rules import TOP, candidates, kept
 from redraft.lab.predict.runs import SavedRun, open_run
-from redraft.methods.strategies import vanilla
-from redraft.methods.strategies.tools import Meter, Streams, Tools
+from redraft.methods.acceptance.positions import Positions
+from redraft.methods.reuse import Candidate
+from redraft.methods.vanilla import vanilla
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Rollout, Task
 from redraft.train import models
@@ -128,8 +130,8 @@ def _drawn(run: SavedRun, drafter: Any, stops: frozenset[int], prompts: Tokens, 
         max_batched_tokens=engine.max_batched_tokens, temperature=run.configuration.trainer.temperature,
     )  # fmt: skip
     memory, streams = Memory(Retention()), Streams(run.configuration.seed, step, "held-out")
-    tools = Tools(sampler, _no_reward, memory, Meter(), streams, prompts, limit)
-    groups = sampler.run(*(vanilla(Task(prompt, 0, count), tools) for prompt in prompts))
+    context = RolloutContext(sampler, _no_reward, memory, Meter(), streams, prompts, limit)
+    groups = sampler.run(*(vanilla(Task(prompt, 0, count), context) for prompt in prompts))
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     return [Draft(rollout.prompt, rollout.tokens, rollout.log_probs) for rollout in rollouts]
 

@@ -1,7 +1,6 @@
-"""Laws of two policies at every position of drafts, of which few are held at once."""
+"""Distributions of two policies at every position of drafts, of which few are held at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,50 +11,13 @@ from redraft.engines.requests import checked
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 from redraft.lab.predict.drafts import Draft
-from redraft.methods.acceptance.block import joint_chances, joint_weights
+from redraft.methods.acceptance.block import joint_acceptance, joint_weights
+from redraft.methods.acceptance.positions import BothDistributions, Positions
 
 TOKENS_AT_ONCE = 1 << 13
 """Tokens of the sequences of one pass."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers of a law, in float64, that are compared at once."""
-
-
-@dataclass(frozen=True, eq=False)
-class BothLaws:
-    """What follows from the whole laws p and q at each of a draft's positions, float64 (n,) unless stated.
-
-    Attributes:
-        drafter: log q of the token by the drafter's model; what is stored with it may differ by rounding.
-        overlap: sum of min(p, q), which is 1 - TV.
-        same: probability that p draws the draft's token by the noise by which q drew it.
-        in_top: bool, true where the token is among the most probable of q.
-        block: chances of block verification with the whole of q stored.
-        block_top: likewise with the most probable tokens of q stored.
-    """
-
-    drafter: np.ndarray
-    overlap: np.ndarray
-    same: np.ndarray
-    in_top: np.ndarray
-    block: np.ndarray
-    block_top: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class Positions:
-    """A draft under the current policy p and the law q that it was drawn from.
-
-    Attributes:
-        tokens: integer (n,).
-        policy: float64 (n,), log p of each.
-        drawn_from: float64 (n,), log q of each, as stored.
-        both: what takes the whole laws; None where the drafter's is not known.
-    """
-
-    tokens: np.ndarray
-    policy: np.ndarray
-    drawn_from: np.ndarray
-    both: BothLaws | None
 
 
 def read_positions(
@@ -153,9 +115,9 @@ class _Reader:
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         policy, both = columns.pop("policy"), None
         if columns:
-            block = joint_chances(columns.pop("weights"), columns.pop("rest")[1:])
-            block_top = joint_chances(columns.pop("weights_top"), columns.pop("rest_top")[1:])
-            both = BothLaws(**columns, block=block, block_top=block_top)
+            block = joint_acceptance(columns.pop("weights"), columns.pop("rest")[1:])
+            block_top = joint_acceptance(columns.pop("weights_top"), columns.pop("rest_top")[1:])
+            both = BothDistributions(**columns, block=block, block_top=block_top)
         return Positions(self.draft.tokens, policy, self._drawn_from, both)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.lab.predict.drafts import Saved
 from redraft.lab.predict.estimates import Estimate, Sums, by_prompt, estimate, ratio
-from redraft.lab.predict.positions import Positions
-from redraft.lab.predict.rules import Candidate, Kept, kept
+from redraft.lab.predict.rules import Kept, kept
+from redraft.methods.acceptance.positions import Positions
+from redraft.methods.reuse import Candidate
 
 FAR = 0.05
 """Mean distance of stored log-probabilities from the drafter's, nats, that no rounding explains."""

@@ -1,1 +1,1 @@
-"""Rules that say how much of a draft is kept, as pure functions of arrays."""
+"""Acceptance rules, as pure functions of arrays: one implementation each, for training, audit and prediction."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.rule import LongestPrefix
 from redraft.rollout.engine import Residual
 
@@ -17,39 +17,39 @@ ROUNDING = 1e-12
 class BlockRule(LongestPrefix):
     """Keep the longest prefix that is accepted; among exact rules none keeps more tokens in expectation, they prove.
 
-    Law: the policy's, p, of a draft that was drawn from q. With w_0 = 1 and w_i = min(1, w_(i-1) p(y_i) / q(y_i)), each
-    prefix of i < n tokens is accepted with probability
+    The responses have the policy's distribution, p, if the draft was sampled from q. With w_0 = 1 and
+    w_i = min(1, w_(i-1) p(y_i) / q(y_i)), each prefix of i < n tokens is accepted with probability
 
-        h_i = R_i / (R_i + 1 - w_i),   R_i = sum over x of max(w_i p(x) - q(x), 0), laws at position i + 1,
+        h_i = R_i / (R_i + 1 - w_i),   R_i = sum over x of max(w_i p(x) - q(x), 0), distributions at position i + 1,
 
-    and the whole draft with probability w_n. Behind a prefix the token is drawn from max(w_i p - q, 0), normalised. A
+    and the whole draft with probability w_n. After a prefix the token is sampled from max(w_i p - q, 0), normalised. A
     token outside S has w = 0, and q counts as 0 outside S: the rule takes the draft to end there in a token that p
-    never draws.
+    never samples.
 
-    Stored: k tokens and log-probabilities a position, 8 k bytes. Scored beside the draft: S of each position.
+    Stored: k tokens and log-probabilities a position, 8 k bytes. Scored in addition to the draft: S of each position.
     """
 
-    def chances(self, laws: Laws) -> np.ndarray:
+    def acceptance(self, drafts: Distributions) -> np.ndarray:
         """h_1 to h_(n-1), and w_n.
 
-        Where R_i and 1 - w_i are both 0, p and q are equal behind i. A longer prefix is then accepted for certain, and
-        i itself must not be, since it leaves nothing to draw from.
+        Where R_i and 1 - w_i are both 0, p and q are equal after i. A longer prefix is then accepted for certain, and
+        i itself must not be, since it leaves nothing to sample from.
         """
-        weights = _weights_of(laws)
+        weights = _weights_of(drafts)
         before = weights[:-1]
-        p, q = np.exp(laws.policy_at[1:]), np.exp(laws.drawn_from_at[1:])
+        p, q = np.exp(drafts.policy_at[1:]), np.exp(drafts.drawn_from_at[1:])
         outside = 1.0 - p.sum(axis=1)
         outside[outside < ROUNDING] = 0.0
         rest = np.maximum(before[:, None] * p - q, 0.0).sum(axis=1) + before * outside
-        return joint_chances(weights, rest)
+        return joint_acceptance(weights, rest)
 
-    def behind(self, laws: Laws, kept: int) -> Residual | None:
-        """max(w p - q, 0) behind the kept prefix, whose w is above 0: p less min(q / w, p)."""
-        if kept == len(laws.tokens):
+    def residual(self, drafts: Distributions, kept: int) -> Residual | None:
+        """max(w p - q, 0) after the kept prefix, whose w is above 0: p less min(q / w, p)."""
+        if kept == len(drafts.tokens):
             return None
-        weight = _weights_of(laws)[kept - 1] if kept else 1.0
-        accepted = np.exp(np.minimum(laws.excess(kept) - math.log(weight), 0.0))
-        return Residual(laws.support[kept], 1.0 - accepted)
+        weight = _weights_of(drafts)[kept - 1] if kept else 1.0
+        accepted = np.exp(np.minimum(drafts.excess(kept) - math.log(weight), 0.0))
+        return Residual(drafts.support[kept], 1.0 - accepted)
 
 
 def joint_weights(policy: np.ndarray, drawn_from: np.ndarray, stored: np.ndarray, weight: float = 1.0) -> np.ndarray:
@@ -64,19 +64,19 @@ def joint_weights(policy: np.ndarray, drawn_from: np.ndarray, stored: np.ndarray
     with np.errstate(over="ignore", invalid="ignore"):
         growth = np.where(stored & ~np.isneginf(policy), np.exp(policy - drawn_from), 0.0)
     weights = np.empty(len(growth))
-    for place, factor in enumerate(growth):
+    for position, factor in enumerate(growth):
         weight = min(weight * factor, 1.0) if weight else 0.0
-        weights[place] = weight
+        weights[position] = weight
     return weights
 
 
-def joint_chances(weights: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Chances of a draft, float64 (n,), from w_1 to w_n and R_1 to R_(n-1)."""
+def joint_acceptance(weights: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Acceptance probabilities of a draft, float64 (n,), from w_1 to w_n and R_1 to R_(n-1)."""
     whole = rest + 1.0 - weights[:-1]
     inner = np.divide(rest, whole, out=np.zeros_like(rest), where=whole > 0)
     return np.append(inner, weights[-1:])
 
 
-def _weights_of(laws: Laws) -> np.ndarray:
+def _weights_of(drafts: Distributions) -> np.ndarray:
     """w_1 to w_n, float64 (n,)."""
-    return joint_weights(laws.policy, laws.drawn_from, laws.stored)
+    return joint_weights(drafts.policy, drafts.drawn_from, drafts.stored)

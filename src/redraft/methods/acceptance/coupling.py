@@ -1,23 +1,23 @@
-"""Gumbel coupling: policies draw by the same noise, so that near policies draw the same tokens (arXiv 2408.07978).
+"""Gumbel coupling: policies sample by the same noise, so that near policies sample the same tokens (arXiv 2408.07978).
 
-Law: the policy's, p. Every token of a response is the argmax of log-probabilities and Gumbel noise; the draft is kept
-up to the first place where the current policy draws another token by the draft's own noise, and that token goes on the
-response. The result is what the policy draws from the first token on, so it depends on the draft in nothing but cost.
+The responses have the policy's distribution, p. Every token is the argmax of log-probabilities plus Gumbel noise; the
+draft is kept up to the first position where the current policy samples another token by the draft's own noise, and that
+token continues the response. The result is what the policy samples from the first token on: the draft changes its cost.
 Tokens agree with probability sum over v of 1 / sum over w of max(p_w / p_v, q_w / q_v), at least (1 - TV) / (1 + TV).
 
-Stored: nothing; the noise is made again from its key (`redraft.rollout.noise`). Scored beside the draft: the argmax
-over the vocabulary at each position.
+Stored: nothing; the noise is made again from its key (`redraft.rollout.noise`). Scored in addition to
+the draft: the argmax over the vocabulary at each position.
 """
 
 import numpy as np
 
 
 def first_difference(tokens: np.ndarray, drawn: np.ndarray) -> int:
-    """Index of the first token that the policy does not draw too, or the draft's length.
+    """Index of the first token that the policy does not sample too, or the draft's length.
 
     Args:
         tokens: integer (n,), of the draft.
-        drawn: integer (n,), tokens that the current policy draws in their places.
+        drawn: integer (n,), tokens that the current policy samples at their positions.
 
     Raises:
         ValueError: if the shapes differ.

@@ -1,74 +1,104 @@
-"""Interface of rules that keep a prefix of a draft by chances, and the two ways to do so."""
+"""Interface of rules that keep a prefix of a draft token by token, and the two ways to do so."""
 
 from typing import Protocol
 
 import numpy as np
 
-from redraft.methods.acceptance.laws import Laws
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.rollout.engine import Residual
 
 
 class Rule(Protocol):
-    """A rule. What it does to the law of responses follows from its methods alone (`redraft audit` enumerates it)."""
+    """A rule. The distribution of responses follows from these methods alone; `redraft audit` sums over them.
+
+    Training decides by `kept(accepts(...))`, audit and prediction sum by `distribution_of_kept(acceptance(...))`.
+    """
 
     stops_early: bool
-    """True if nothing behind the first rejected token matters: a draft may then be judged in chunks, up to the one that
-    holds the cut, each by its own laws."""
+    """True if nothing after the first rejected token matters: a draft may then be judged in chunks, up to the one with
+    the rejection, each by its own distributions."""
 
-    def chances(self, laws: Laws) -> np.ndarray:
+    def acceptance(self, drafts: Distributions) -> np.ndarray:
         """Probability that each token is accepted, float64 (n,)."""
         ...
 
-    def kept(self, chances: np.ndarray, uniforms: np.ndarray) -> int:
-        """Number of leading tokens that are kept.
+    def accepts(self, drafts: Distributions, uniforms: np.ndarray) -> np.ndarray:
+        """True where a token is accepted, bool (n,).
 
         Args:
-            chances: float64 (n,).
+            drafts: at the draft's positions.
             uniforms: float64 (n,) on (0, 1], independent.
+
+        Raises:
+            ValueError: for a uniform outside (0, 1], or another number of them.
         """
         ...
 
-    def law_of_kept(self, chances: np.ndarray) -> np.ndarray:
+    def kept(self, accepted: np.ndarray) -> int:
+        """Number of leading tokens that are kept, of bool (n,)."""
+        ...
+
+    def distribution_of_kept(self, acceptance: np.ndarray) -> np.ndarray:
         """Probability of each number of kept tokens, float64 (n + 1,)."""
         ...
 
-    def behind(self, laws: Laws, kept: int) -> Residual | None:
-        """Law of the token behind so many that are kept; the policy's if None, as behind a draft that is kept whole."""
+    def residual(self, drafts: Distributions, kept: int) -> Residual | None:
+        """Distribution of the token after `kept` tokens; None for the policy's, as after a draft that is kept whole."""
         ...
 
 
-class FromTheLeft:
+class Independent:
+    """Tokens are accepted by one uniform each, and responses continue from the policy."""
+
+    def acceptance(self, drafts: Distributions) -> np.ndarray:
+        """Probability that each token is accepted, float64 (n,)."""
+        raise NotImplementedError
+
+    def accepts(self, drafts: Distributions, uniforms: np.ndarray) -> np.ndarray:
+        """True where the uniform is at most the acceptance probability, bool (n,)."""
+        return checked(uniforms, len(drafts.tokens)) <= self.acceptance(drafts)
+
+    def residual(self, drafts: Distributions, kept: int) -> Residual | None:
+        """The policy's distribution."""
+        return None
+
+
+class FromTheLeft(Independent):
     """Tokens are kept up to the first one that is rejected."""
 
     stops_early = True
 
-    def kept(self, chances: np.ndarray, uniforms: np.ndarray) -> int:
+    def kept(self, accepted: np.ndarray) -> int:
         """Index of the first rejected token, or the draft's length."""
-        rejected = ~_accepted(chances, uniforms)
-        return int(rejected.argmax()) if rejected.any() else len(rejected)
+        return len(accepted) if accepted.all() else int(accepted.argmin())
 
-    def law_of_kept(self, chances: np.ndarray) -> np.ndarray:
-        """Product of the chances so far, and of the next one's rejection."""
-        return np.cumprod(np.append(1.0, chances)) * np.append(1.0 - chances, 1.0)
+    def distribution_of_kept(self, acceptance: np.ndarray) -> np.ndarray:
+        """Product of the probabilities so far, and of the next token's rejection."""
+        return np.cumprod(np.append(1.0, acceptance)) * np.append(1.0 - acceptance, 1.0)
 
 
-class LongestPrefix:
+class LongestPrefix(Independent):
     """The longest prefix whose last token is accepted is kept, also where tokens within it are rejected."""
 
     stops_early = False
 
-    def kept(self, chances: np.ndarray, uniforms: np.ndarray) -> int:
-        """Index behind the last accepted token, or 0."""
-        accepted = np.flatnonzero(_accepted(chances, uniforms))
-        return int(accepted[-1]) + 1 if len(accepted) else 0
+    def kept(self, accepted: np.ndarray) -> int:
+        """Index after the last accepted token, or 0."""
+        found = np.flatnonzero(accepted)
+        return int(found[-1]) + 1 if len(found) else 0
 
-    def law_of_kept(self, chances: np.ndarray) -> np.ndarray:
-        """Product of the chance, and of all later rejections."""
-        later = np.cumprod(np.append(1.0, (1.0 - chances)[::-1]))[::-1]
-        return np.append(1.0, chances) * later
+    def distribution_of_kept(self, acceptance: np.ndarray) -> np.ndarray:
+        """Product of the probability, and of all later rejections."""
+        later = np.cumprod(np.append(1.0, (1.0 - acceptance)[::-1]))[::-1]
+        return np.append(1.0, acceptance) * later
 
 
-def _accepted(chances: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    if uniforms.shape != chances.shape or not ((uniforms > 0) & (uniforms <= 1)).all():
+def checked(uniforms: np.ndarray, count: int) -> np.ndarray:
+    """The uniforms, if there are `count` on (0, 1].
+
+    Raises:
+        ValueError: if there are not.
+    """
+    if uniforms.shape != (count,) or not ((uniforms > 0) & (uniforms <= 1)).all():
         raise ValueError("a draft needs one uniform on (0, 1] a token")
-    return uniforms <= chances
+    return uniforms

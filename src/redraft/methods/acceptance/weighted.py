@@ -1,14 +1,13 @@
-"""SPEC-RL's rule with importance weights: its responses do not have the policy's law, their weighted law does."""
+"""SPEC-RL's rule with importance weights, with which its responses have the policy's distribution."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.methods.acceptance.laws import Laws
-from redraft.methods.acceptance.residual import ratios
+from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.rule import FromTheLeft
-from redraft.rollout.engine import Residual
+from redraft.methods.acceptance.spec_rl import SpecRLRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,9 +16,9 @@ class Weights:
 
     Attributes:
         kept: float64 (kept,), of the tokens that are kept.
-        support: integer (at most k,), S at the place of the first rejection; empty behind a draft that is kept whole.
-        inside: of the token behind them, if it is in S.
-        outside: of the token behind them, if it is not. Later tokens have weight 1.
+        support: integer (at most k,), S at the first rejection; empty after a draft that is kept whole.
+        inside: of the token after them, if it is in S.
+        outside: of the token after them, if it is not. Later tokens have weight 1.
     """
 
     kept: np.ndarray
@@ -27,26 +26,33 @@ class Weights:
     inside: float
     outside: float
 
-    def behind(self, token: int) -> float:
-        """Log-weight of the first token behind what is kept."""
+    def after(self, token: int) -> float:
+        """Log-weight of the first token after what is kept."""
         return self.inside if (self.support == token).any() else self.outside
+
+    def of_response(self, sampled: np.ndarray) -> np.ndarray:
+        """Log-weights of the kept tokens and of the tokens sampled after them, float32 (kept + sampled,)."""
+        later = np.zeros(len(sampled))
+        if len(sampled):
+            later[0] = self.after(int(sampled[0]))
+        return np.concatenate([self.kept, later]).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class WeightedRule(FromTheLeft):
-    """Accept a token with probability min(1, l p / q); behind a rejection draw from p. Weights make up for it.
+    """Accept a token with probability min(1, l p / q); after a rejection sample from p. Weights make up for it.
 
-    Law: with m = min(q, l p) on S and b = sum m, a kept token has the law m / b where p is asked for, so its weight is
-    b p / m. The token behind a rejection is drawn from p. Its weight is 1 in S and 1 / (1 - b) outside, where no token
+    With m = min(q, l p) on S and b = sum m, a kept token was sampled from m / b where p is wanted, so its weight is
+    b p / m. The token after a rejection is sampled from p. Its weight is 1 in S and 1 / (1 - b) outside, where no token
     can be kept, times the weight of the rejected token, on which the rejection depends. The weights of a response
-    multiply, also over visits: a draft with weights stands for the law of its own policy. With them the expectation
+    multiply, also over visits: a draft with weights represents its own policy's distribution. With them the expectation
     of anything is that under p, for every lenience above 0 (`tests/test_weighted.py` enumerates it).
 
-    These weights need the laws of kept positions alone. The density of the whole response, which sums over all places
-    where a draft might have been cut, needs the draft's law behind the cut too, of an earlier policy
+    These weights need the distributions at kept positions alone. The density of the whole response, which sums over all
+    positions where a draft might have been cut, needs the draft's distribution after the cut too, of an earlier policy
     (`redraft.lab.audit.enumeration.two_state`).
 
-    Stored: k tokens and log-probabilities a position, 8 k bytes, and a weight. Scored beside the draft: S.
+    Stored: k tokens and log-probabilities a position, 8 k bytes, and a weight. Scored in addition to the draft: S.
 
     Attributes:
         lenience: l, above 0.
@@ -61,28 +67,24 @@ class WeightedRule(FromTheLeft):
         if not 0 < self.lenience < math.inf:
             raise ValueError(f"weights exist for a finite lenience above 0, got {self.lenience}")
 
-    def chances(self, laws: Laws) -> np.ndarray:
+    def acceptance(self, drafts: Distributions) -> np.ndarray:
         """min(1, l p / q), and 0 outside S."""
-        return np.where(laws.stored, ratios(laws, self.lenience), 0.0)
+        return np.where(drafts.stored, SpecRLRule(self.lenience).acceptance(drafts), 0.0)
 
-    def behind(self, laws: Laws, kept: int) -> Residual | None:
-        """The policy's law."""
-        return None
-
-    def weights(self, laws: Laws, kept: int, before: np.ndarray) -> Weights:
-        """Weights of the response behind so many kept tokens.
+    def weights(self, drafts: Distributions, kept: int, before: np.ndarray) -> Weights:
+        """Weights of the response after `kept` tokens.
 
         Args:
-            laws: at the draft's places.
+            drafts: at the draft's positions.
             kept: number of its tokens that are kept.
             before: float64 (n,), log-weights of the draft.
         """
         ell = math.log(self.lenience)
-        mass = np.exp(np.minimum(laws.drawn_from_at, ell + laws.policy_at)).sum(axis=1).clip(max=1.0)
-        own = np.log(mass[:kept]) + np.maximum(laws.policy[:kept] - laws.drawn_from[:kept], -ell)
-        if kept == len(laws.tokens):
-            return Weights(before + own, laws.support[:0].reshape(-1), 0.0, 0.0)
+        mass = np.exp(np.minimum(drafts.drawn_from_at, ell + drafts.policy_at)).sum(axis=1).clip(max=1.0)
+        own = np.log(mass[:kept]) + np.maximum(drafts.policy[:kept] - drafts.drawn_from[:kept], -ell)
+        if kept == len(drafts.tokens):
+            return Weights(before + own, drafts.support[:0].reshape(-1), 0.0, 0.0)
         rejected, missed = float(before[kept]), 1.0 - float(mass[kept])
         outside = rejected - math.log(missed) if missed > 0 else rejected
-        support = laws.support[kept][~np.isneginf(laws.policy_at[kept])]
+        support = drafts.support[kept][~np.isneginf(drafts.policy_at[kept])]
         return Weights(before[:kept] + own, support, rejected, outside)

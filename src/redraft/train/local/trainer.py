@@ -14,10 +14,11 @@ from redraft.config.capability import Capability
 from redraft.config.experiment import Run
 from redraft.engines.torch.loop import Outside, now
 from redraft.files import read_json, sha256, write_json
-from redraft.methods.strategies import strategy, vanilla
-from redraft.methods.strategies.groups import indices
-from redraft.methods.strategies.tools import Meter, Strategy, Streams, Tools
+from redraft.methods.drafts.groups import indices
+from redraft.methods.reuse import Strategy
+from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.lease import Lease
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.problems import load_problems
@@ -62,7 +63,7 @@ class LocalTrainer:
         self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
         self.memory = Memory(run.reuse.retention)
-        self.strategy = strategy(run.reuse)
+        self.strategy = run.reuse.strategy()
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
         self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, longest)
@@ -104,9 +105,9 @@ class LocalTrainer:
         """
         clock, meter, outside = StageClock(self.now), Meter(), Outside()
         worked = self.graders.seconds
-        tools = self._tools(Streams(self.run.seed, step), meter, outside, self._scores(tasks, clock))
+        context = self._context(Streams(self.run.seed, step), meter, outside, self._scores(tasks, clock))
         before, began = self.engine.usage.verification_seconds, self.now()
-        groups = self._groups(self.strategy, tasks, tools, outside)
+        groups = self._groups(self.strategy, tasks, context, outside)
         total, grading = self.now() - began, self.graders.seconds - worked
         verification = self.engine.usage.verification_seconds - before
         # On a CPU seconds are processor seconds: this process takes none while it waits for rewards, and the graders no
@@ -118,17 +119,19 @@ class LocalTrainer:
                    "rollout": rollout})  # fmt: skip
         return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
 
-    def _tools(
+    def _context(
         self, streams: Streams, meter: Meter, outside: Outside, scores: dict[tuple[int, int], np.ndarray]
-    ) -> Tools:
+    ) -> RolloutContext:
         async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
             return await outside.wait(self.graders.grade(prompt, rollouts))
 
         limit = self.run.trainer.max_response_tokens
-        return Tools(self.engine, reward, self.memory, meter, streams, self.prompts, limit, scores)
+        return RolloutContext(self.engine, reward, self.memory, meter, streams, self.prompts, limit, scores)
 
-    def _groups(self, method: Strategy, tasks: Sequence[Task], tools: Tools, outside: Outside) -> list[Group]:
-        return self.engine.run(*(method(task, tools) for task in tasks), outside=outside)
+    def _groups(
+        self, method: Strategy, tasks: Sequence[Task], context: RolloutContext, outside: Outside
+    ) -> list[Group]:
+        return self.engine.run(*(method(task, context) for task in tasks), outside=outside)
 
     def _scores(self, tasks: Sequence[Task], clock: StageClock) -> dict[tuple[int, int], np.ndarray]:
         """Log-probabilities of drafts under the current policy, by the training engine, if the method asks for them."""
@@ -159,8 +162,8 @@ class LocalTrainer:
     def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
         """Measure new samples of the current policy; the divergence is exact, over the vocabulary."""
         meter, outside = Meter(), Outside()
-        tools = self._tools(Streams(self.run.seed, step, "fresh"), meter, outside, {})
-        groups = self._groups(vanilla, tasks, tools, outside)
+        context = self._context(Streams(self.run.seed, step, "fresh"), meter, outside, {})
+        groups = self._groups(vanilla, tasks, context, outside)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
         return Fresh(rewards, self.learner.divergence([r for group in groups for r in group.rollouts], self.prompts))
 

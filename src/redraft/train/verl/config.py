@@ -17,7 +17,6 @@ from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.errors import UserError
-from redraft.methods.schedule import schedule
 from redraft.train.verl import schema
 from redraft.train.verl.settings import engine_of, environment, on_cpu, on_gpus, settings
 
@@ -95,7 +94,7 @@ def check(runs: Sequence[Run]) -> int:
 def _refuse(run: Run, gpu: bool) -> None:
     """Raise a UserError for the first setting that verl would refuse late or, worse, do otherwise."""
     run.check_supported()
-    schedule(run, run.data.size)
+    run.schedule.check(run.trainer, run.data.size)
     trainer, engine = run.trainer, engine_of(run)
     ranks = (engine.gpus if gpu else 1) * engine.nodes
     rows = trainer.most_prompts_per_update * trainer.group_size

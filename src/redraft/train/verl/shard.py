@@ -5,7 +5,7 @@ Prompts are spread over shards by their index in the data, so that no process ho
 
 from pathlib import Path
 
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import unpack_groups
 

@@ -17,10 +17,10 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 
 from redraft.config.experiment import Run
-from redraft.config.reuse import Retention
+from redraft.config.retention import Retention
 from redraft.engines.vllm.engine import VLLMEngine
-from redraft.methods.strategies import strategy, vanilla
-from redraft.methods.strategies.tools import Meter, Streams, Tools
+from redraft.methods.vanilla import vanilla
+from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import pack_groups
 from redraft.rollout.types import Group, Rollout, Task
@@ -69,7 +69,7 @@ class RolloutWorker:
 
     def __init__(self, config: DictConfig, llm_client: Any, *_: Any) -> None:
         self.run = Run.model_validate(OmegaConf.to_container(config.redraft.run))
-        self.strategy, self.llm_client = strategy(self.run.reuse), llm_client
+        self.strategy, self.llm_client = self.run.reuse.strategy(), llm_client
         self.max_length = config.actor_rollout_ref.rollout.max_model_len
         path = config.actor_rollout_ref.model.path
         self.tokenizer = models.load_tokenizer(path)
@@ -93,18 +93,18 @@ class RolloutWorker:
         shard, retention = self.shards[task.prompt % len(self.shards)], self.run.reuse.retention
         keeps = retention.visits > 0 or retention.correct > 0
         memory = Memory.unpacked(await shard.find.remote(task.prompt), retention) if keeps else Memory(retention)
-        tools, waited = self._tools(memory, Streams(self.run.seed, step))
-        group = await self.strategy(task, tools)
+        context, waited = self._context(memory, Streams(self.run.seed, step))
+        group = await self.strategy(task, context)
         if keeps:
             await shard.put.remote(pack_groups([group]))
-        usage = tools.engine.usage
+        usage = context.engine.usage
         seconds = {
             "verification": usage.verification_seconds, "rollout": usage.decoding_seconds,
-            "assembly": tools.meter.assembly_seconds, "reward": waited.seconds,
+            "assembly": context.meter.assembly_seconds, "reward": waited.seconds,
         }  # fmt: skip
-        return group, seconds, tools.meter.cached_tokens, waited.grading_seconds
+        return group, seconds, context.meter.cached_tokens, waited.grading_seconds
 
-    def _tools(self, memory: Memory, streams: Streams) -> tuple[Any, "Waited"]:
+    def _context(self, memory: Memory, streams: Streams) -> tuple[Any, "Waited"]:
         waited = Waited()
 
         async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
@@ -120,12 +120,13 @@ class RolloutWorker:
             self.llm_client, self.stops, self.max_length, chunk=self.run.engine.draft_chunk,
             temperature=trainer.temperature,
         )  # fmt: skip
-        return Tools(engine, reward, memory, Meter(), streams, self.prompts, trainer.max_response_tokens), waited
+        limit = trainer.max_response_tokens
+        return RolloutContext(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
     async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
         """Packed groups of new samples of the current policy, which nobody remembers."""
-        tools, _ = self._tools(Memory(Retention()), Streams(self.run.seed, step, "fresh"))
-        return pack_groups(await asyncio.gather(*(vanilla(task, tools) for task in tasks)))
+        context, _ = self._context(Memory(Retention()), Streams(self.run.seed, step, "fresh"))
+        return pack_groups(await asyncio.gather(*(vanilla(task, context) for task in tasks)))
 
 
 @dataclass

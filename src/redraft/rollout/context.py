@@ -1,4 +1,4 @@
-"""Tools of a group strategy: engine, reward, memory, meter, and the random streams of its step."""
+"""Context of a group strategy: engine, reward, memory, meter, and the random streams of its step."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from redraft.rollout.engine import Engine
 from redraft.rollout.memory import Memory
 from redraft.rollout.streams import stream, uniforms
-from redraft.rollout.types import Group, Rollout, Task
+from redraft.rollout.types import Rollout
 
 
 class Reward(Protocol):
@@ -72,7 +72,7 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class Tools:
+class RolloutContext:
     """Everything that a strategy may use.
 
     Attributes:
@@ -95,11 +95,3 @@ class Tools:
     prompts: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
     limit: int
     scores: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
-
-
-class Strategy(Protocol):
-    """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
-
-    async def __call__(self, task: Task, tools: Tools) -> Group:
-        """Make the graded group of a task."""
-        ...

@@ -1,4 +1,4 @@
-"""Laws at a draft's positions, as far as they are stored."""
+"""Distributions at a draft's positions, as far as they are stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -8,17 +8,17 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Laws:
-    """Law q that a draft was drawn from and the current policy's law p, both on the stored tokens S of each position.
+class Distributions:
+    """Distribution q that a draft was sampled from and the current policy's p, both on the stored tokens S.
 
-    S depends on what stands before a position and not on the token drawn there, as the k most probable tokens of a law
+    S of a position depends on the tokens before it and not on the token sampled there, as the k most probable tokens
     do. q on S may have less mass than 1: a token outside S is rejected, which costs acceptance and not exactness.
 
     Attributes:
         tokens: integer (n,), the draft's tokens.
         policy: float64 (n,), log p of each; -inf also for one that is not known to be in S.
         drawn_from: float64 (n,), log q of each.
-        support: integer (n, k), S of each position; no token stands twice in a row.
+        support: integer (n, k), S of each position; no token twice in a row.
         policy_at: float64 (n, k), log p of S; -inf also where it is not known, which takes the token out of S.
         drawn_from_at: float64 (n, k), log q of S.
 
@@ -46,30 +46,34 @@ class Laws:
             raise ValueError(f"shapes do not fit: tokens {self.tokens.shape}, support {self.support.shape}")
 
     @classmethod
-    def one_hot(cls, tokens: np.ndarray, policy: np.ndarray) -> Self:
-        """Laws of a draft that is taken to be certain: q has all its mass on the draft's own token.
+    def of_tokens(cls, tokens: np.ndarray, policy: np.ndarray, drawn_from: np.ndarray) -> Self:
+        """Distributions of which the draft's tokens alone are known, each (n,); S is the draft's own token."""
+        return cls(tokens, policy, drawn_from, tokens[:, None], policy[:, None], drawn_from[:, None])
 
-        A rule is then exact whatever the draft is, also one that the policy was trained on, since nothing is supposed
-        about its law; it keeps about 1 / (1 - sum p^2) tokens (suffix decoding, arXiv 2411.04975, verifies like this).
-        Nothing is stored, and nothing but the draft is scored.
+    @classmethod
+    def one_hot(cls, tokens: np.ndarray, policy: np.ndarray) -> Self:
+        """Distributions of a draft that is taken to be certain: q has all its mass on the draft's own token.
+
+        A rule is then exact whatever the draft is, also one that the policy was trained on, since nothing is assumed
+        about its distribution; it keeps about 1 / (1 - sum p^2) tokens (suffix decoding, arXiv 2411.04975, verifies
+        like this). Nothing is stored, and nothing but the draft is scored.
 
         Args:
             tokens: integer (n,), of the draft.
             policy: float (n,), log p of each.
         """
-        certain = np.zeros(len(tokens))
-        return cls(tokens, policy, certain, tokens[:, None], policy[:, None], certain[:, None])
+        return cls.of_tokens(tokens, policy, np.zeros(len(tokens)))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Laws of a draft's leading tokens, from those of its chunks in order, one at least."""
+        """Distributions of a draft's leading tokens, from those of its chunks in order, one at least."""
         if len(parts) == 1:
             return parts[0]
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
-    def excess(self, place: int) -> np.ndarray:
-        """Log q / p of S at a place, float64 (k,); -inf where p is 0 or not known: nothing of it is accepted."""
-        p, q = self.policy_at[place], self.drawn_from_at[place]
+    def excess(self, position: int) -> np.ndarray:
+        """Log q / p of S at a position, float64 (k,); -inf where p is 0 or not known: nothing of it is accepted."""
+        p, q = self.policy_at[position], self.drawn_from_at[position]
         return np.subtract(q, p, out=np.full_like(p, -np.inf), where=~np.isneginf(p))
 
     @property

@@ -1,13 +1,40 @@
-"""Passes over the data: each takes every prompt once, in an order of its own; every group is trained on."""
+"""Passes over the data: each takes every prompt once, in a new order; every group is trained on."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from redraft.config.trainer import Trainer
-from redraft.methods.schedule.base import ScheduleState
-from redraft.rollout.streams import stream
-from redraft.rollout.types import Group, Task
+from redraft.errors import UserError
+from redraft.methods.schedule import ScheduleMethod, ScheduleState, check_steps
+
+if TYPE_CHECKING:
+    from redraft.rollout.types import Group, Task
 
 WAITING = "waiting"
+
+
+class Epochs(ScheduleMethod):
+    """Epochs: each prompt once a pass, in a new order every pass. All groups of a step are trained on."""
+
+    order: ClassVar[int] = 0
+    kind: Literal["epochs"] = "epochs"
+
+    def check(self, trainer: Trainer, problems: int) -> None:
+        """Reject sizes that do not fit each other.
+
+        Raises:
+            UserError: if a step does not divide the data, or a batch is no whole number of steps.
+        """
+        size, batch = trainer.prompts_per_step, trainer.batch_prompts
+        if batch % size:
+            raise UserError("a batch must be a whole number of steps, since all groups are trained on",
+                            key="trainer.prompts_per_batch", value=batch, allowed=f"multiples of {size}")  # fmt: skip
+        check_steps(trainer, problems)
+
+    def schedule(self, trainer: Trainer, problems: int, seed: int) -> "EpochSchedule":
+        """All groups of each step."""
+        self.check(trainer, problems)
+        return EpochSchedule(trainer, problems, seed)
 
 
 class EpochSchedule:
@@ -27,19 +54,22 @@ class EpochSchedule:
         """Pass that the step belongs to."""
         return step // self.trainer.steps_per_epoch(self.problems)
 
-    def next(self, step: int) -> list[Task]:
+    def next(self, step: int) -> list["Task"]:
         """The next prompts of the pass that the step belongs to."""
+        from redraft.rollout.streams import stream
+        from redraft.rollout.types import Task
+
         size = self.trainer.prompts_per_step
         epoch, position = divmod(step, self.trainer.steps_per_epoch(self.problems))
         order = stream(self.seed, "order", epoch).permutation(self.problems)
         chosen = order[position * size : (position + 1) * size].tolist()
         return [Task(prompt, epoch, self.trainer.group_size) for prompt in chosen]
 
-    def finished(self, groups: Sequence[Group]) -> None:
+    def finished(self, groups: Sequence["Group"]) -> None:
         """Take the groups of a step."""
         self.waiting += groups
 
-    def batch(self) -> list[Group] | None:
+    def batch(self) -> list["Group"] | None:
         """All groups that wait, once a batch is full."""
         if len(self.waiting) < self.trainer.batch_prompts:
             return None

@@ -1,0 +1,1 @@
+"""Machinery that methods share: one response from a draft, verification chunk by chunk, and groups."""

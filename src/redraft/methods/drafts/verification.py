@@ -1,0 +1,178 @@
+"""Verification of drafts by acceptance rules, chunk by chunk: nothing after the chunk with the rejection is computed.
+
+A response of an exact rule has the distribution of the policy that verified it, whoever sampled its tokens. So the
+log-probabilities and top distributions stored with it are that policy's, also for the tokens that were kept.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from redraft.config.capability import Capability
+from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.spec_rl import SpecRLRule
+from redraft.methods.acceptance.weighted import WeightedRule
+from redraft.methods.drafts.response import DraftVerifier, Verification
+from redraft.rollout.context import RolloutContext
+from redraft.rollout.engine import Gumbel, Scores, Session
+from redraft.rollout.types import Rollout, Task, TopLaw
+
+
+class Judge(Protocol):
+    """A function that decides how much of a chunk is kept. All before the chunk has been kept."""
+
+    def __call__(self, scores: Scores, positions: slice) -> int:
+        """Number of leading tokens that are kept of the draft's tokens at `positions`, which have these scores."""
+        ...
+
+
+async def verify(
+    draft: np.ndarray, session: Session, context: RolloutContext, judge: Judge, *, whole: bool = False,
+    at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+) -> tuple[int, Scores]:  # fmt: skip
+    """Score and judge a draft up to the chunk in which a token is rejected.
+
+    Args:
+        draft: int32 (n,), at least one token.
+        session: of its prompt.
+        context: whose meter takes the judge's time.
+        judge: gets each chunk once, in order.
+        whole: judge the whole draft at once, as a rule needs that does not stop early.
+        at: of `Session.score`, as are the next two.
+
+    Returns:
+        number of leading tokens that are kept, and the scores of all that were scored.
+    """
+    kept, parts, known = 0, [], 0
+    while kept == known < len(draft):
+        scores = await session.score(draft, at, top, draws, None if whole else known)
+        positions = slice(known, known + len(scores.log_probs))
+        with context.meter.assembling():
+            kept += judge(scores, positions)
+        parts.append(scores)
+        known = positions.stop
+    return kept, _joined(parts)
+
+
+def _joined(parts: Sequence[Scores]) -> Scores:
+    """Scores of chunks as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    tops = [part.top for part in parts if part.top]
+    columns = (
+        [getattr(part, name) for part in parts if getattr(part, name) is not None]
+        for name in ("log_probs", "others", "drawn")
+    )
+    log_probs, others, drawn = (np.concatenate(column) if column else None for column in columns)
+    top = TopLaw(*(np.concatenate([getattr(t, f.name) for t in tops]) for f in fields(TopLaw))) if tops else None
+    assert log_probs is not None
+    return Scores(log_probs, others, top, drawn)
+
+
+def spec_rl_verifier(lenience: float, fixed_uniforms: bool = False, refreshed_log_probs: bool = False) -> DraftVerifier:
+    """SPEC-RL's verification (arXiv 2509.23232, Algorithm 1).
+
+    Args:
+        lenience: of equation (3); a task's own replaces it.
+        fixed_uniforms: decide by the same numbers at every step.
+        refreshed_log_probs: store the current policy's log-probability of a kept token; else that of the policy which
+            sampled it stays.
+    """
+
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
+        rule = SpecRLRule(lenience if task.lenience is None else task.lenience)
+        draw = context.streams.fixed_uniforms if fixed_uniforms else context.streams.uniforms
+        with context.meter.assembling():
+            u = draw("acceptance", draft.prompt, draft.sample, draft.length)
+
+        def judge(scores: Scores, positions: slice) -> int:
+            drafts = Distributions.of_tokens(draft.tokens[positions], scores.log_probs, draft.log_probs[positions])
+            return rule.kept(rule.accepts(drafts, u[positions]))
+
+        known = context.scores.get((draft.prompt, draft.sample))
+        if known is None:
+            prefix, scores = await verify(draft.tokens, session, context, judge)
+        else:
+            scores = Scores(known)
+            with context.meter.assembling():
+                prefix = judge(scores, slice(0, draft.length))
+        new = scores.log_probs
+        return Verification(prefix, (new if refreshed_log_probs else draft.log_probs)[:prefix], verified=len(new))
+
+    return verifier
+
+
+def one_hot_verifier(rule: Rule) -> DraftVerifier:
+    """Verification by a rule that takes the draft to be certain."""
+
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
+        def drafts_of(scores: Scores, positions: slice) -> Distributions:
+            return Distributions.one_hot(draft.tokens[positions], scores.log_probs)
+
+        return (await _judged(rule, drafts_of, draft, session, context))[0]
+
+    return verifier
+
+
+def stored_top_verifier(rule: Rule) -> DraftVerifier:
+    """Verification by a rule that knows the top of the distribution that the draft was sampled from, stored with it.
+
+    A rule with importance weights gives them to the response.
+    """
+
+    async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
+        kept, drafts = await _judged_by_top(rule, draft, session, context)
+        if not isinstance(rule, WeightedRule):
+            return kept
+        before = np.zeros(draft.length) if draft.log_weights is None else draft.log_weights
+        return replace(kept, weights=rule.weights(drafts, kept.prefix, before))
+
+    return verifier
+
+
+async def _judged_by_top(
+    rule: Rule, draft: Rollout, session: Session, context: RolloutContext
+) -> tuple[Verification, Distributions]:
+    """What is kept by the distributions at a draft's positions: what is stored with it, and the current policy's.
+
+    Of an engine that reports the top of the policy's distribution and no other tokens, S is what both tops have. It
+    depends on the tokens before a position alone, as either does, so that responses have the policy's distribution.
+    """
+    if draft.top is None:
+        raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored law")
+    stored = draft.top
+
+    def drafts_of(scores: Scores, positions: slice) -> Distributions:
+        tokens, support = draft.tokens[positions], stored.tokens[positions]
+        own, others = scores.log_probs, scores.others
+        if others is None:
+            assert scores.top is not None
+            own, others = scores.top.of(tokens[:, None])[:, 0], scores.top.of(support)
+        return Distributions(tokens, own, draft.log_probs[positions], support, others, stored.log_probs[positions])
+
+    at = stored.tokens if Capability.OTHER_SCORES in context.engine.capabilities else None
+    return await _judged(rule, drafts_of, draft, session, context, at=at, top=context.memory.retention.top)
+
+
+async def _judged(
+    rule: Rule, drafts_of: Callable[[Scores, slice], Distributions], draft: Rollout, session: Session,
+    context: RolloutContext, **wanted: Any,
+) -> tuple[Verification, Distributions]:  # fmt: skip
+    """What a rule keeps, and the distributions at the positions that were scored to find out."""
+    parts: list[Distributions] = []
+    with context.meter.assembling():
+        u = context.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)
+
+    def judge(scores: Scores, positions: slice) -> int:
+        parts.append(drafts_of(scores, positions))
+        return rule.kept(rule.accepts(parts[-1], u[positions]))
+
+    count, scores = await verify(draft.tokens, session, context, judge, whole=not rule.stops_early, **wanted)
+    with context.meter.assembling():
+        drafts = Distributions.joined(parts)
+        first = rule.residual(drafts, count)
+    top = scores.top.leading(count) if scores.top else None
+    return Verification(count, scores.log_probs[:count], len(scores.log_probs), first, top), drafts

@@ -1,0 +1,75 @@
+"""Exact reuse by Gumbel coupling (arXiv 2408.07978)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from redraft.config.capability import Capability
+from redraft.methods.reuse import Candidate, DraftsOfLastVisit, Strategy
+
+if TYPE_CHECKING:
+    from redraft.methods.drafts.response import DraftVerifier, Sampler, Verification
+    from redraft.rollout.context import RolloutContext
+    from redraft.rollout.engine import Gumbel, Scores, Session
+    from redraft.rollout.types import Rollout, Task
+
+
+class CoupledReuse(DraftsOfLastVisit):
+    """Exact reuse by Gumbel coupling: each visit draws by the same noise, which is not stored (arXiv 2408.07978)."""
+
+    order: ClassVar[int] = 90
+    exact: ClassVar[bool] = True
+    label: ClassVar[str] = "Gumbel"
+    kind: Literal["gumbel"] = "gumbel"
+
+    def strategy(self) -> Strategy:
+        """Reuse of drafts by common noise."""
+        from redraft.methods.drafts.groups import reuse_drafts
+
+        verifier, sampler = coupled(self.fresh_every)
+        return reuse_drafts(verifier, fresh_every=self.fresh_every, sampler=sampler)
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Samples by noise that can be made again."""
+        return frozenset({Capability.GUMBEL})
+
+    @classmethod
+    def sampled(cls, vocabulary: int) -> dict[str, Self]:
+        """Its only setting."""
+        return {"Gumbel": cls()}
+
+    @classmethod
+    def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
+        """Tokens that both policies sample."""
+        from redraft.methods.acceptance.rule import FromTheLeft
+
+        kept = FromTheLeft().distribution_of_kept
+        return [Candidate("Gumbel", "gumbel", True, True, lambda at: kept(at.whole.same))]
+
+
+def coupled(fresh_every: int) -> tuple["DraftVerifier", "Sampler"]:
+    """Keep what the policy samples again by the draft's own noise, and sample by it.
+
+    The noise of a sample is the same in all its visits until its turn without a draft. Noise that changed where a token
+    was rejected, and stayed where it was kept, would not be independent of the token, and the distribution not the
+    policy's.
+    """
+    from redraft.methods.acceptance.coupling import first_difference
+    from redraft.methods.drafts.response import Verification
+    from redraft.methods.drafts.verification import verify
+    from redraft.rollout.engine import Gumbel
+
+    def sampler(prompt: int, sample: int, limit: int, task: "Task", context: "RolloutContext") -> "Gumbel":
+        generation = (task.visit + sample) // fresh_every if fresh_every else 0
+        return Gumbel(context.streams.key("noise", prompt, sample, generation))
+
+    async def verifier(draft: "Rollout", session: "Session", task: "Task", context: "RolloutContext") -> "Verification":
+        def judge(scores: "Scores", positions: slice) -> int:
+            assert scores.drawn is not None
+            return first_difference(draft.tokens[positions], scores.drawn)
+
+        noise = sampler(draft.prompt, draft.sample, draft.length, task, context)
+        kept, scores = await verify(draft.tokens, session, context, judge, draws=noise)
+        return Verification(kept, scores.log_probs[:kept], len(scores.log_probs))
+
+    return verifier, sampler

@@ -1,0 +1,232 @@
+"""Base of all kinds of reuse: what a method declares to trainers, audit, prediction and tests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, get_args
+
+from pydantic import Field
+
+from redraft.config.base import Config
+from redraft.config.capability import Capability
+from redraft.config.retention import Retention
+from redraft.config.trainer import Trainer
+from redraft.errors import UserError
+from redraft.methods.registry import Registered
+from redraft.methods.schedule import ScheduleMethod
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from redraft.methods.acceptance.positions import Positions
+    from redraft.methods.acceptance.rule import Rule
+    from redraft.rollout.context import RolloutContext
+    from redraft.rollout.types import Group, Task
+
+
+class Strategy(Protocol):
+    """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
+
+    async def __call__(self, task: "Task", context: "RolloutContext") -> "Group":
+        """Make the graded group of a task."""
+        ...
+
+
+Part = Literal["rules", "drift", "numbers", "bandit"]
+"""What enumerates a rule: the audit (`rules`), or a part of the bias laboratory."""
+
+
+@dataclass(frozen=True)
+class AuditedRule:
+    """Acceptance rule whose distribution of responses is enumerated.
+
+    Attributes:
+        rule: keeps prefixes.
+        top: most probable tokens of the draft's distribution that are stored; all if None, and with 0 the draft is
+            taken to be certain.
+        both: of the stored tokens, only those count that are among as many most probable ones of the policy, as under
+            vLLM.
+        renewed: false if a kept token keeps the log-probability of the visit in which it was sampled.
+        exact: true if responses should have the policy's distribution, or have it by weight.
+        parts: that enumerate it.
+    """
+
+    rule: "Rule"
+    top: int | None = None
+    both: bool = False
+    renewed: bool = True
+    exact: bool = True
+    parts: tuple[Part, ...] = get_args(Part)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Rule whose kept tokens are predicted from saved drafts.
+
+    Attributes:
+        name: in tables.
+        kind: of the configuration's `reuse`.
+        exact: true if responses have the policy's distribution, given that drafts are sampled from q.
+        of_both: true if it takes the drafter's whole distribution.
+        distribution_of_kept: probability of each number of kept tokens, float64 (n + 1,).
+        scores: true if drafts are scored.
+    """
+
+    name: str
+    kind: str
+    exact: bool
+    of_both: bool
+    distribution_of_kept: Callable[["Positions"], "np.ndarray"]
+    scores: bool = True
+
+
+class Importance(Config):
+    """Importance weights of the policy loss, as verl's rollout correction takes them: truncated."""
+
+    level: Literal["token", "sequence"] = "sequence"
+    """Weight of a token: its own, or the product of its response's, without which the weighted law is not the
+    policy's; that product varies more."""
+    bound: float = Field(default=2.0, gt=0)
+    """Largest weight; verl's default."""
+
+
+class ReuseMethod(Registered):
+    """Reuse of earlier rollouts of a prompt. The defaults of each kind are its paper's settings."""
+
+    exact: ClassVar[bool] = False
+    """True if responses have the current policy's distribution."""
+    label: ClassVar[str] = ""
+    """Name in tables and figures, if that is not the kind."""
+
+    def strategy(self) -> Strategy:
+        """The function that rolls out a prompt."""
+        raise NotImplementedError
+
+    @property
+    def retention(self) -> Retention:
+        """Earlier rollouts that the method reads."""
+        return Retention()
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Capabilities of engine and trainer that the method needs."""
+        return frozenset()
+
+    @property
+    def importance(self) -> Importance | None:
+        """Importance weights in the update; None if all are 1."""
+        return None
+
+    def check(self, schedule: ScheduleMethod, trainer: Trainer) -> None:
+        """Reject a schedule or a trainer that the method does not fit; most fit all.
+
+        Raises:
+            UserError: for the first that it does not fit.
+        """
+
+    def check_vocabulary(self, size: int) -> None:
+        """Reject a model that has fewer tokens than are to be kept of each distribution.
+
+        Raises:
+            UserError: if it has.
+        """
+        if self.retention.top > size:
+            raise UserError("more tokens of each law would be kept than the model knows", key="reuse.top",
+                            value=self.retention.top, allowed=f"1 to {size}")  # fmt: skip
+
+    @property
+    def names(self) -> list[str]:
+        """Names of this setting in tables and figures, the most precise one first."""
+        return [self.label or self.kind]
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """Settings that every engine is tested with (`tests/test_engines.py`)."""
+        return [cls()]
+
+    @classmethod
+    def audited(cls) -> dict[str, AuditedRule]:
+        """Rules by name, for `redraft audit rules` and the bias laboratory."""
+        return {}
+
+    @classmethod
+    def sampled(cls, vocabulary: int) -> dict[str, Self]:
+        """Settings by name whose samples `redraft audit samplers` tests, for a model of so many tokens."""
+        return {}
+
+    @classmethod
+    def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
+        """Rules for `redraft predict`.
+
+        Args:
+            top: number of most probable tokens that are stored, for rules that store some.
+            leniences: for rules that have one.
+        """
+        return []
+
+
+class DraftsOfLastVisit(ReuseMethod):
+    """Fields of methods whose draft is the rollout of the last visit."""
+
+    fresh_every: int = Field(default=0, ge=0)
+    """Visits after which a sample is drawn anew, without a draft; 0 for never. Samples of a group take turns: no token
+    is older than so many visits, and each group of as many samples has one new trajectory at least. An exact rule stays
+    exact, since nothing that was accepted decides."""
+
+    @property
+    def retention(self) -> Retention:
+        """Drafts of the last visit."""
+        return Retention(visits=1)
+
+
+class StoredTop(DraftsOfLastVisit):
+    """Fields of rules that know the draft's distribution by its most probable tokens, which are stored with it."""
+
+    top: int = Field(default=32, ge=1)
+    """Most probable tokens of the law that are stored with each token (k), 8 bytes each. A token that is not among them
+    is rejected, which costs acceptance and not exactness."""
+
+    @property
+    def retention(self) -> Retention:
+        """Drafts of the last visit with the top of their distribution."""
+        return Retention(visits=1, top=self.top)
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Top distributions and residuals."""
+        return frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
+
+    @property
+    def names(self) -> list[str]:
+        """With the number of stored tokens, and without."""
+        return [f"{self.kind}, top {self.top}", self.kind]
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """Few tokens, and all of the tests' vocabulary."""
+        return [cls(top=2), cls(top=6)]
+
+    def rule(self) -> "Rule":
+        """The rule that verifies drafts."""
+        raise NotImplementedError
+
+    def strategy(self) -> Strategy:
+        """Reuse of drafts by the rule."""
+        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.verification import stored_top_verifier
+
+        return reuse_drafts(stored_top_verifier(self.rule()), fresh_every=self.fresh_every)
+
+    @classmethod
+    def audited(cls) -> dict[str, AuditedRule]:
+        """The whole distribution stored, and a part of it."""
+        kind, rule = cls().kind, cls().rule()
+        return {
+            kind: AuditedRule(rule),
+            f"{kind}, top 2": AuditedRule(rule, 2, parts=("rules",)),
+            f"{kind}, top 2 of both": AuditedRule(rule, 2, both=True, parts=("rules",)),
+        }
+
+    @classmethod
+    def sampled(cls, vocabulary: int) -> dict[str, Self]:
+        """The whole distribution stored, and a part of it."""
+        return {cls().kind: cls(top=vocabulary), f"{cls().kind}, top 2": cls(top=2)}

@@ -1,0 +1,59 @@
+"""SPEC-RL's rule with importance weights."""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator
+
+from redraft.config.base import Lenience, parse_lenience
+from redraft.config.capability import Capability
+from redraft.methods.reuse import AuditedRule, Importance, StoredTop
+
+if TYPE_CHECKING:
+    from redraft.methods.acceptance.weighted import WeightedRule
+
+
+class WeightedReuse(StoredTop):
+    """SPEC-RL's rule by the stored law, with importance weights that undo its bias. Ours."""
+
+    order: ClassVar[int] = 80
+    kind: Literal["weighted"] = "weighted"
+    lenience: Lenience = Field(default=parse_lenience("e^0.5"), validate_default=True)
+    """ℓ, above 0 and finite."""
+    weights: Importance = Importance()
+    """Use of the weights in the update."""
+
+    @field_validator("lenience")
+    @classmethod
+    def _has_weights(cls, lenience: float) -> float:
+        if not 0 < lenience < math.inf:
+            raise ValueError("must be above 0 and finite: no weights undo another lenience")
+        return lenience
+
+    def rule(self) -> "WeightedRule":
+        """SPEC-RL's rule with weights."""
+        from redraft.methods.acceptance.weighted import WeightedRule
+
+        return WeightedRule(self.lenience)
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """Top distributions."""
+        return frozenset({Capability.TOP_LAW})
+
+    @property
+    def importance(self) -> Importance:
+        """The configured weights."""
+        return self.weights
+
+    @classmethod
+    def audited(cls) -> dict[str, AuditedRule]:
+        """The paper's lenience, with the whole distribution stored and with a part of it."""
+        audited = super().audited().items()
+        return {f"{name}, l = e^0.5": replace(rule, parts=("rules",)) for name, rule in audited}
+
+    @classmethod
+    def sampled(cls, vocabulary: int) -> dict[str, Self]:
+        """None: its samples have the policy's distribution by weight alone."""
+        return {}
