@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.figures.view import ticks
 from redraft.analysis.pages import laboratory, multiples
 from redraft.analysis.pages.by_rule import rule_of
-from redraft.analysis.figures.view import ticks
 from redraft.analysis.pages.multiples import Panel, palette
 from redraft.analysis.pages.part import listed, marked
 from redraft.analysis.pages.site import write_report
@@ -298,8 +298,8 @@ def test_ticks_are_round(low, high, whole, expected):
 def test_a_rule_has_one_style_and_one_name_everywhere(whole):
     rules = list(dict.fromkeys((*laws.RULES, *laws.sources(), "a rule that nobody listed")))
     assert len(set(palette(rules).values())) == len(rules)
-    drawn = re.findall(r'<g style="([^"]*)"><title>(.*?), at the end [^\n]*\n<polyline[^>]*?( stroke-dasharray="[^"]*")?/>',
-                       (whole.pages / laboratory.PAGE).read_text())  # fmt: skip
+    line = r'<g style="([^"]*)"><title>(.*?), at the end [^\n]*\n<polyline[^>]*?( stroke-dasharray="[^"]*")?/>'
+    drawn = re.findall(line, (whole.pages / laboratory.PAGE).read_text())
     styles = {name: {(ink, dashes) for ink, other, dashes in drawn if other == name} for _, name, _ in drawn}
     assert len(styles) > 10
     assert all(len(found) == 1 for found in styles.values()), "the same in all diagrams"

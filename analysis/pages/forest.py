@@ -1,4 +1,4 @@
-"""Forest plots as SVG: a point with its interval as a line, next to the paper's value, no effect and the machine's noise.
+"""Forest plots as SVG: a point with its interval, next to the paper's value, no effect and the machine's noise.
 
 An interval that goes on beyond the axis (`redraft.analysis.figures.view`) ends in an arrow at its end.
 
