@@ -2,50 +2,26 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
 
+from redraft.analysis.pages.paper import Paper
 from redraft.config.read import read_yaml
 
 
-class Cited(Protocol):
-    """A paper with a name and its publication (`arXiv 2509.23232`)."""
-
-    @property
-    def name(self) -> str:
-        """Key of the entry."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Title."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """Publication."""
-        ...
-
-
-def citations(root: Path, papers: Iterable[Cited]) -> str:
+def citations(root: Path, papers: Iterable[Paper]) -> str:
     """An entry for each paper on arXiv; without authors if `CITATION.cff` under the root has none for it."""
     file = root / "CITATION.cff"
     references = read_yaml(file).get("references", []) if file.exists() else []
-    authors = {_arxiv(reference): _authors(reference) for reference in references}
-    found = [(paper, paper.source.removeprefix("arXiv ")) for paper in papers if paper.source.startswith("arXiv ")]
-    return "\n\n".join(_entry(paper, number, authors.get(number, "")) for paper, number in found)
-
-
-def _arxiv(reference: dict[str, Any]) -> str:
-    values = [str(each["value"]) for each in reference.get("identifiers", [])]
-    return next((value.removeprefix("arXiv:") for value in values if value.startswith("arXiv:")), "")
-
-
-def _authors(reference: dict[str, Any]) -> str:
-    return " and ".join(f"{author['family-names']}, {author['given-names']}" for author in reference["authors"])
-
-
-def _entry(paper: Cited, number: str, authors: str) -> str:
-    fields = {"title": f"{{{paper.title}}}", "author": authors, "year": f"20{number[:2]}", "eprint": number,
-              "archivePrefix": "arXiv"}  # fmt: skip
-    lines = [f"  {key} = {{{value}}}" for key, value in fields.items() if value]
-    return f"@misc{{{paper.name},\n" + ",\n".join(lines) + "\n}"
+    authors = {
+        str(identifier["value"]): " and ".join(f"{a['family-names']}, {a['given-names']}" for a in reference["authors"])
+        for reference in references
+        for identifier in reference.get("identifiers", [])
+    }
+    entries = []
+    for paper in papers:
+        if paper.source.startswith("arXiv "):
+            number = paper.source.removeprefix("arXiv ")
+            fields = {"title": f"{{{paper.title}}}", "author": authors.get(paper.source.replace(" ", ":", 1)),
+                      "year": f"20{number[:2]}", "eprint": number, "archivePrefix": "arXiv"}  # fmt: skip
+            lines = [f"  {key} = {{{value}}}" for key, value in fields.items() if value]
+            entries.append(f"@misc{{{paper.name},\n" + ",\n".join(lines) + "\n}")
+    return "\n\n".join(entries)

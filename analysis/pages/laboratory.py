@@ -7,7 +7,7 @@ from redraft.analysis.pages import drafts, laws, trained
 from redraft.analysis.pages.multiples import Style, multiples, palette
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.part import Part, marked
-from redraft.analysis.pages.parts import link
+from redraft.analysis.pages.runs import link
 from redraft.files import atomic, read_json
 from redraft.layout import Layout
 

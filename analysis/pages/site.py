@@ -12,7 +12,7 @@ from redraft.analysis.pages.citations import citations
 from redraft.analysis.pages.definitions import definitions
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
-from redraft.analysis.pages.runs import RunView, page_content
+from redraft.analysis.pages.runs import page_content
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Experiments
 from redraft.files import write_atomically, write_json
@@ -52,22 +52,16 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         if paper.own_page:
             _page(layout, f"{paper.name}.html", common | {"paper": paper}, "comparison.html")
         for run in paper.run_views:
-            _run_page(layout, paper, run, common)
-    write_json(layout.pages / "summary.json", {"papers": summary(told), "missing": common["missing"]})
+            steps = paper.runs.steps_of(run.cell)
+            content = page_content(layout, run, steps[steps["seed"] == run.seed])
+            _page(layout, run.page, common | content | {"root": "../../"}, "run.html")
+    first_screen = {
+        paper.name: {"method": paper.method, "title": paper.title, "headlines": headline.as_data(paper.points),
+                     "claims": paper.counts}
+        for paper in told
+    }  # fmt: skip
+    write_json(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
-
-
-def summary(papers: list[Paper]) -> dict[str, Any]:
-    """What the first screen says, as data."""
-    return {
-        paper.name: {
-            "method": paper.method,
-            "title": paper.title,
-            "headlines": headline.as_data(paper.points),
-            "claims": paper.counts,
-        }
-        for paper in papers
-    }
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
@@ -87,21 +81,6 @@ def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
 def _page(layout: Layout, name: str, content: dict[str, Any], template: str = "") -> None:
     """Write a page; `template` is the name of its template where that is not its own, and `root` where pages lie."""
     template = template or name
-    style, script = _assets(template)
-    text = TEMPLATES.get_template(f"{template}.j2").render(
-        **{"root": ""} | content | {"page": name, "style": style, "script": script}
-    )
-    write_atomically(layout.pages / name, text)
-
-
-def _run_page(layout: Layout, paper: Paper, run: RunView, common: dict[str, Any]) -> None:
-    steps = paper.runs.steps_of(run.cell)
-    content = page_content(layout, run, steps[steps["seed"] == run.seed])
-    _page(layout, run.page, common | content | {"root": "../../"}, "run.html")
-
-
-def _assets(template: str) -> tuple[Markup, Markup]:
-    """Styles and scripts of a page."""
     folder = FOLDER / "templates"
     named = ["base.css", "claims.js"] + (["table.css", "table.js"] if template in TABLES else [])
     named += ["multiples.css"] if template == laboratory.PAGE else []
@@ -111,7 +90,10 @@ def _assets(template: str) -> tuple[Markup, Markup]:
         figure_css, figure_js = figure_assets()
         css.append(figure_css)
         js.append(figure_js)
-    return Markup("\n".join(css)), Markup("\n".join(js))
+    text = TEMPLATES.get_template(f"{template}.j2").render(**{"root": ""} | content | {
+        "page": name, "style": Markup("\n".join(css)), "script": Markup("\n".join(js)),
+    })  # fmt: skip
+    write_atomically(layout.pages / name, text)
 
 
 def _plots(papers: list[Paper]) -> list[dict[str, Any]]:
