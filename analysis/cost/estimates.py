@@ -72,7 +72,7 @@ class Estimates:
         if (scale := rules.scale(cell)) is None:
             return None, "unknown: the paper has no such model, and its parameters are not known"
         if row := rules.printed(cell, scale.model):
-            return rules.value(row, "hours") * scale.factor, f"{rules.name}{scale.note}"
+            return rules.value(row, "hours") * scale.factor, f"Table {rules.times.table}{scale.note}"
         setting, stand_in = rules.setting(cell, scale.model)
         seconds, rule = rules.seconds_a_step(cell, setting)
         if seconds is None:
@@ -110,11 +110,6 @@ class _Rules:
     cost: CostRules
     times: ReportedTimes
     tables: Mapping[int, ReportedTable]
-
-    @property
-    def name(self) -> str:
-        """The table of times, for a source."""
-        return f"Table {self.times.table}"
 
     @property
     def breakdown(self) -> ReportedTable:
@@ -186,9 +181,9 @@ class _Rules:
         reference = self.breakdown.select({**setting, **self.cost.reference})
         if not baseline or not reference:
             return None, ""
-        match = match_of(cell, self.spec)
+        match, name = match_of(cell, self.spec), f"Table {self.times.table}"
         if match and self.times.baseline.items() <= match.items():
-            return self.value(baseline, "seconds:total"), f"{self.name} s/step"
+            return self.value(baseline, "seconds:total"), f"{name} s/step"
         if match and (found := self.speedup(cell, match)):
             speedup, number = found
             unverified = any(row.items() <= match.items() for row in self.cost.without_verification)
@@ -196,8 +191,8 @@ class _Rules:
             overhead += 0.0 if unverified else self.value(reference, "seconds:verification")
             rollout = self.value(baseline, "seconds:rollout")
             rest = self.value(baseline, "seconds:total") - rollout
-            return rest + rollout / speedup + overhead, f"{self.name} × Table {number} speedup"
-        return self.value(reference, "seconds:total"), f"{self.name} s/step of {self.cost.reference_name}"
+            return rest + rollout / speedup + overhead, f"{name} × Table {number} speedup"
+        return self.value(reference, "seconds:total"), f"{name} s/step of {self.cost.reference_name}"
 
     def speedup(self, cell: Cell, match: Mapping[str, str]) -> tuple[float, int] | None:
         """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
-from redraft.analysis.data.words import THEMES, in_words, words
+from redraft.analysis.data.words import in_words, words
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
 from redraft.files import read_json
@@ -32,17 +32,6 @@ def read_claims(file: Path) -> list[dict[str, Any]]:
             "reported_words": in_words(claim.get("reported_evidence", ""), quantities),
         })  # fmt: skip
     return sorted(views, key=lambda claim: ORDER.index(claim["verdict"]))
-
-
-def by_theme(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Claims by theme: those that were run, and those that were not; themes without claims are left out."""
-    found = []
-    for theme in THEMES:
-        own = [claim for claim in claims if claim["theme"] == theme]
-        run = [claim for claim in own if claim["verdict"] != NOT_RUN]
-        if own:
-            found.append({"name": theme, "run": run, "not_run": [claim for claim in own if claim not in run]})
-    return found
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:

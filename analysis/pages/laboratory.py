@@ -14,11 +14,6 @@ from redraft.layout import Layout
 PAGE = "laboratory.html"
 
 
-def with_laboratory(papers: Sequence[Paper]) -> list[Paper]:
-    """The papers of which a cell is observed."""
-    return [paper for paper in papers if paper.experiments.observed_cell(paper.name)]
-
-
 def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
     """What the page shows of the papers that have a laboratory; the data of each part are written beside it."""
     enumerated = read_json(layout.laws) if layout.laws.exists() else None

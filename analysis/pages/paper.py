@@ -11,14 +11,15 @@ from typing import Any
 import pandas as pd
 
 from redraft.analysis.claims.reported_claims import NOT_SUPPORTED
-from redraft.analysis.claims.verdicts import CONTRADICTED, REPRODUCED
+from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REPRODUCED
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.analysis.data.words import THEMES
 from redraft.analysis.figures.page import figure_fragment
 from redraft.analysis.figures.parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
-from redraft.analysis.pages.claims import by_theme, counts, read_claims
+from redraft.analysis.pages.claims import counts, read_claims
 from redraft.analysis.pages.runs import RunView, link, views
 from redraft.analysis.tables.main_result import read_table
 from redraft.analysis.tables.verdicts import MISSING
@@ -88,8 +89,14 @@ class Paper:
 
     @property
     def themes(self) -> list[dict[str, Any]]:
-        """Claims by theme."""
-        return by_theme(self.claims)
+        """Claims by theme: those that were run, and those that were not; themes without claims are left out."""
+        found = []
+        for theme in THEMES:
+            own = [claim for claim in self.claims if claim["theme"] == theme]
+            run = [claim for claim in own if claim["verdict"] != NOT_RUN]
+            if own:
+                found.append({"name": theme, "run": run, "not_run": [claim for claim in own if claim not in run]})
+        return found
 
     @property
     def counts(self) -> dict[str, int]:

@@ -35,14 +35,10 @@ class RunView:
     Attributes:
         cell: its name among the collected runs of the paper whose pages show it.
         cell_id: `paper/cell`.
-        seed: of the run.
-        page: its page, relative to the folder of pages.
-        fingerprint: of its identity.
+        page: relative to the folder of pages.
         seconds: processor seconds that it took.
         fresh_reward: of the last epoch, as text.
         scores: correct of all answers of its last policy, by benchmark.
-        manifest: what it was made of.
-        folder: where its files lie.
     """
 
     cell: str
@@ -79,7 +75,7 @@ def views(paper: str, runs: Runs) -> list[RunView]:
             fingerprint=str(run.fingerprint),
             seconds=float(run.seconds),
             fresh_reward=number(rewards[run.cell].get(int(run.seed), math.nan), 2),
-            scores=_scores(runs.scores, str(run.cell), int(run.seed)),
+            scores=_last_scores(runs.scores, str(run.cell), int(run.seed)),
             manifest=read_json(Path(str(run.manifest))),
             folder=Path(str(run.manifest)).parent,
         )
@@ -87,7 +83,7 @@ def views(paper: str, runs: Runs) -> list[RunView]:
     ]
 
 
-def _scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
+def _last_scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
     """Counts of the last policy."""
     chosen = scores[(scores["cell"] == cell) & (scores["seed"] == seed)]
     chosen = chosen[chosen["step"] == chosen["step"].max()]
