@@ -103,7 +103,8 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
     axis.set_xlim(-0.6, len(panel.cells) - 0.4)
     labels = [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells]
     axis.set_xticks(range(len(labels)), labels)
-    width = 0.8 * axis.figure.get_figwidth() / axis.get_gridspec().ncols / len(labels)
+    drawing, grid = axis.figure, axis.get_gridspec()
+    width = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
     if LETTER * max(len(line) for label in labels for line in label.split("\n")) > width:
         axis.tick_params(axis="x", labelrotation=30)
         for label in axis.get_xticklabels():

@@ -81,7 +81,9 @@ def points(
         compared = chosen[chosen["verdict"] != BASELINE]  # none where the table lacks the row or column at this preset
         if compared.empty or compared.iloc[-1]["verdict"] in (MISSING, NO_DATA):
             sentence = f"{headline.words.format('…')}: not run."
-            found.append(Point(headline.short, headline.form, *[math.nan] * 4, MISSING, 0, sentence, False, "not run"))
+            nan = math.nan
+            found.append(Point(headline.short, headline.form, nan, nan, nan, nan, MISSING, 0, sentence, False,
+                               "not run"))  # fmt: skip
         else:
             found.append(_point(headline, compared.iloc[-1], declared[headline.table], uneven))
     return found
