@@ -69,15 +69,15 @@ def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
     drawn = [part for part in parts if part["mean"] is not None][:MOST]
     if not drawn:
         return Markup("")
-    ends = [[math.nan if part[name] is None else part[name] for part in drawn] for name in ("low", "high")]
-    shown = view([part[name] for part in drawn for name in ("mean", "threshold")], *ends)
+    lows, highs = ([math.nan if part[name] is None else part[name] for part in drawn] for name in ("low", "high"))
+    shown = view([part[name] for part in drawn for name in ("mean", "threshold")], lows, highs)
     axis = Axis.around(shown, ROOM, 0, SMALL)
     lines = [
         {
             "y": SMALL_LINE * i + SMALL_LINE / 2, "x": axis(part["mean"]), "threshold": axis(part["threshold"]),
             "above": part["expected"] == "above", **_interval(axis, shown, low, high),
         }
-        for i, (part, low, high) in enumerate(zip(drawn, *ends, strict=True))
+        for i, (part, low, high) in enumerate(zip(drawn, lows, highs, strict=True))
     ]  # fmt: skip
     return Markup(TEMPLATES.get_template("mini.html.j2").render(
         lines=lines, width=SMALL, line=SMALL_LINE, height=SMALL_LINE * len(lines)
