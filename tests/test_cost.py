@@ -50,6 +50,11 @@ def costs(experiments, tmp_path_factory):
     return {line.cell: line for line in found}
 
 
+def text_of(costs, lines, preset, available, hardware=None):
+    """What a terminal shows."""
+    return f"{cost_text.tables(costs, lines, preset)}\n\n{cost_text.ending(costs, preset, available, hardware)}"
+
+
 def test_all_settings_of_table_4_have_its_printed_hours(costs):
     prefixes = {"": "qwen3-1.7b-base", "8b-": "qwen3-8b-base", "llama-": "llama-3.2-1b-instruct"}
     lenience = {"grpo": "spec-l0.5", "ppo": "spec-l0.3", "dapo": "spec-l0.15"}
@@ -180,7 +185,7 @@ def test_what_nobody_knows_is_unknown_and_no_nought(experiments):
     assert (other.device_hours, other.cumulative) == (32.0, 32.0)
     assert cost.total([]) == 0, "nothing costs nothing"
     preset = experiments.preset("tiny")
-    text = cost_text.text([line("a", None)], cost.part_costs([line("a", None)], {"Table 1": ["a"]}), preset, 1)
+    text = text_of([line("a", None)], cost.part_costs([line("a", None)], {"Table 1": ["a"]}), preset, 1)
     assert "0.0" not in text
     assert re.search(r"Table 1 +1 +unknown +unknown +unknown +1 cell unknown", text)
     assert "no hours are known: 1 cell, none" in text
@@ -198,7 +203,7 @@ def test_runs_of_another_machine_stand_in_where_nothing_else_is_known(experiment
     assert (measured.hours, measured.source) == (2.0, "measured (1 of 3 runs)")
     assert (elsewhere.hours, elsewhere.device_hours) == (0.01, pytest.approx(0.03))
     assert "another machine, at this one's pace (workflows/seconds.yaml)" in elsewhere.source
-    text = cost_text.text([elsewhere], [], preset, 1)
+    text = text_of([elsewhere], [], preset, 1)
     assert "3 runs, 0.03 core-hours" in text
     assert "at least 0.03 wall hours on 1 core, 1 a run" in text
     paper = experiments.preset("paper")
@@ -241,7 +246,7 @@ def test_finished_runs_count_with_their_own_hours_unless_configured_otherwise(ex
 def test_the_paper_s_hours_never_stand_for_another_scale(experiments, tmp_path):
     lines = cell_costs(experiments, experiments.preset("tiny"), Layout("tiny", tmp_path), extras=True)
     assert {(c.hours, c.device_hours, c.policies, c.rollouts) for c in lines} == {(None, None, None, None)}
-    text = cost_text.text(lines, [], experiments.preset("tiny"), 1)
+    text = text_of(lines, [], experiments.preset("tiny"), 1)
     assert "unknown until one run is finished" in text
     assert "core-hours" in text
 
@@ -338,7 +343,7 @@ def test_storage_and_devices_are_those_of_finished_runs_too(experiments, tmp_pat
     assert measured.source == measured.stored_source == "measured (2 of 3 runs)"
     assert estimated.stored == estimated.policies + estimated.rollouts + 3 * 2 * estimated.drafts
     assert estimated.stored_source == "parameters and token counts"
-    text = cost_text.text(list(lines.values()), [], experiments.preset("paper"), 8)
+    text = text_of(list(lines.values()), [], experiments.preset("paper"), 8)
     assert "measured (2 of 3 runs)" in text
     assert "Table 4; parameters and token counts" in text
 
@@ -353,6 +358,6 @@ def test_a_model_of_unknown_size_is_unknown_and_not_refused(costs, tmp_path):
     unknown = {c.cell for c in lines if c.hours is None}
     assert unknown == {name for name in costs if name.startswith("14b-")}
     assert all(c.stored is None for c in lines if c.cell in unknown)
-    text = cost_text.text(lines, [], preset, 8)
+    text = text_of(lines, [], preset, 8)
     assert "its parameters are not known" in text
     assert f"{len(unknown)} of {len(lines)} cells unknown" in text

@@ -294,7 +294,7 @@ def legend(drawing):
 def test_no_text_of_a_drawing_lies_over_a_line_a_bar_or_another_text(number, part):
     figure, _, data = half_run(number, part)
     drawing = plot(figure, data)
-    drawing.canvas.draw()
+    drawing.draw_without_rendering()
     written = [
         (text, axis)
         for axis in drawing.axes if axis.get_visible()
@@ -334,7 +334,7 @@ def hides(box, path):
 
 def test_what_was_not_run_stands_between_the_title_and_the_diagram():
     drawing = plot(FIGURES[4], figure_data(FIGURES[4], made_up({"grpo-spec-l0.5": 2}), paper_scale=False))
-    drawing.canvas.draw()
+    drawing.draw_without_rendering()
     for axis in drawing.axes:
         note, title = (text.get_window_extent() for text in (axis.texts[0], axis.title))
         assert axis.bbox.y1 <= note.y0 < note.y1 <= title.y0 + 0.5
@@ -347,7 +347,7 @@ def test_a_long_note_is_broken_so_that_it_stays_above_its_own_diagram():
     panels = [{"quantity": "reward", "title": title, "cells": cells} for title in "pqr"]
     figure = Figure(number=5, title="t", x="step", columns=3, panels=panels)
     drawing = plot(figure, figure_data(figure, made_up({"a": 2}), paper_scale=False))
-    drawing.canvas.draw()
+    drawing.draw_without_rendering()
     assert len(drawing.axes) == 3
     for axis in drawing.axes:
         note, title = (text.get_window_extent() for text in (axis.texts[0], axis.title))

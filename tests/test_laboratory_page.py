@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.figures.view import ticks
 from redraft.analysis.pages import laboratory, multiples
 from redraft.analysis.pages.by_rule import rule_of
-from redraft.analysis.pages.multiples import Panel, style, ticks
+from redraft.analysis.pages.multiples import Panel, palette
 from redraft.analysis.pages.part import listed, marked
 from redraft.analysis.pages.site import write_report
 from redraft.config import Experiments
@@ -299,10 +300,15 @@ def test_ticks_are_round(low, high, whole, expected):
     assert ticks(low, high, whole) == pytest.approx(expected)
 
 
-def test_a_rule_has_one_style_and_one_name_everywhere():
-    assert style("residual, top 32") == style("residual, top 2") != style("residual")
-    assert len({style(rule) for rule in laws.RULES}) == len(laws.RULES)
-    assert len({style(rule) for rule in laws.sources()}) == len(laws.sources())
+def test_a_rule_has_one_style_and_one_name_everywhere(whole):
+    rules = list(dict.fromkeys((*laws.RULES, *laws.sources(), "a rule that nobody listed")))
+    assert len(set(palette(rules).values())) == len(rules)
+    line = r'<g style="([^"]*)"><title>(.*?), at the end [^\n]*\n<polyline[^>]*?( stroke-dasharray="[^"]*")?/>'
+    drawn = re.findall(line, (whole.pages / laboratory.PAGE).read_text())
+    styles = {name: {(ink, dashes) for ink, other, dashes in drawn if other == name} for _, name, _ in drawn}
+    assert len(styles) > 10
+    assert all(len(found) == 1 for found in styles.values()), "the same in all diagrams"
+    assert len(set().union(*styles.values())) == len(styles)
     observed = {"residual", "residual, top 32", "block", "one-hot"}
     names = {
         rule_of(reuse, observed) for reuse in (ResidualReuse(top=32), BlockReuse(top=44), OneHotReuse(), Vanilla())
@@ -312,7 +318,7 @@ def test_a_rule_has_one_style_and_one_name_everywhere():
     assert rule_of(ReleaseVariant(lenience=1), observed) == "published, l = 1, released"
     cells = {cell.name: rule_of(cell.reuse, observed) for cell in Experiments(ROOT).cells("exact_reuse")}
     assert cells["refreshed"] == "published, l = e^0.5, every 4 visits fresh", "its numbers are its own"
-    assert len(set(cells.values())) == len({style(rule) for rule in cells.values()}) == len(cells)
+    assert len(set(cells.values())) == len(set(palette(cells.values()).values())) == len(cells)
     assert listed([]) == "no rule"
     assert marked("`a` < b") == "<code>a</code> &lt; b"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from matplotlib import pyplot as plt
 
 from redraft.analysis.claims.family import family_of
 from redraft.analysis.claims.verdicts import judge
@@ -16,7 +17,6 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.reported import no_reported, read_reported
 from redraft.analysis.data.statistics import Family, corrected, estimate
 from redraft.analysis.figures.drawing import draw, plot
-from redraft.analysis.figures.panels import plt
 from redraft.analysis.pages.claims import counts
 from redraft.analysis.tables import render
 from redraft.analysis.tables.columns import expand

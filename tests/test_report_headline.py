@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.timing import Agreement
-from redraft.analysis.pages.forest import _axis, claim_plot, headline_plot
+from redraft.analysis.figures.view import Axis
+from redraft.analysis.pages.forest import claim_plot, headline_plot
 from redraft.analysis.pages.headline import Point, interval, number, points, said
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
@@ -141,7 +142,7 @@ def test_the_asserted_side_of_a_claim_is_shaded():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), st.booleans())
 def test_an_axis_keeps_order_and_stays_inside(values, log):
     values = [abs(value) + 0.01 for value in values] if log else values
-    axis = _axis(values, 300, log)
+    axis = Axis.around(values, 0.08, 0, 300, log)
     places = [axis(value) for value in sorted(values)]
     assert places == sorted(places)
     assert all(0 <= place <= 300 for place in places)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.colors import to_rgba
 
-from redraft.analysis.figures.panels import plt
 from redraft.analysis.figures.roofline import draw_roofline, plot_roofline
 from redraft.analysis.figures.roofline_panel import SWITCH
 from redraft.analysis.figures.roofline_points import BORDER

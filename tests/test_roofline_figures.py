@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from matplotlib import pyplot as plt
 
 from benchmarks.self_speculation import FOLDER, SOURCE, SWEEP
 from redraft.analysis.data.collect import Runs
@@ -15,7 +16,6 @@ from redraft.analysis.figures import roofline_points
 from redraft.analysis.figures.drawing import plot
 from redraft.analysis.figures.files import write_figures
 from redraft.analysis.figures.page import figure_fragment
-from redraft.analysis.figures.panels import plt
 from redraft.analysis.figures.parts import absent
 from redraft.analysis.figures.points import AUTHORS_SWEEP, figure_data, published_rooflines
 from redraft.analysis.figures.roofline_points import BOUNDARY, MEASURED, PREDICTED, agreement_note

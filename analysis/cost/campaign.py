@@ -53,15 +53,6 @@ class CellCost:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A finished run: wall hours, the GPUs (or cores) that it had, and bytes of its files."""
-
-    hours: float
-    devices: int
-    stored: int
-
-
-@dataclass(frozen=True)
 class PartCost:
     """Costs of a table or figure: its cells' hours, those that nothing before it needs, and the sum so far.
 
@@ -142,25 +133,17 @@ def _cell_cost(
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
     if measured := [m for run in runs if (m := _measured(run, cell, layout, preset)) is not None]:
         source = f"measured ({len(measured)} of {count} runs)"
-        hours, device_hours, stored = (
-            sum(values) / len(measured)
-            for values in zip(*((m.hours, m.hours * m.devices, m.stored) for m in measured), strict=True)
-        )
+        hours, device_hours, stored = (sum(values) / len(measured) for values in zip(*measured, strict=True))
         return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
     if estimated is None and timed is not None:
         estimated, source = timed / 3600, ELSEWHERE
     total = None if estimated is None else estimated * devices(preset) * count
-    return CellCost(cell.name, count, estimated, total, *storage, source, *_stored(*storage, count), fresh)
-
-
-def _stored(
-    policies: float | None, rollouts: float | None, drafts: float | None, runs: int
-) -> tuple[float | None, str]:
-    """Bytes that all runs leave, by what is estimated of them; the last checkpoints hold a draft store each."""
+    policies, rollouts, drafts = storage
     if policies is None or rollouts is None or drafts is None:
-        return None, UNKNOWN
-    return policies + rollouts + drafts * CHECKPOINTS * runs, "parameters and token counts"
+        return CellCost(cell.name, count, estimated, total, *storage, source, fresh_share=fresh)
+    left = policies + rollouts + drafts * CHECKPOINTS * count  # the last checkpoints hold a draft store each
+    return CellCost(cell.name, count, estimated, total, *storage, source, left, "parameters and token counts", fresh)
 
 
 def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Preset, layout: Layout) -> str:
@@ -187,8 +170,8 @@ def unit(preset: Preset) -> str:
     return "GPU-hours" if preset.engine.gpus else "core-hours"
 
 
-def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> Measured | None:
-    """Costs of a finished run, if it is configured as it would be run today; its GPUs are those that it had."""
+def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[float, float, int] | None:
+    """Wall hours, hours of the GPUs (or cores) that it had, and bytes of a finished run of this configuration."""
     folder = layout.run(cell.id, run.seed)
     if not (folder / "manifest.json").exists():
         return None
@@ -198,7 +181,8 @@ def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> Measured 
     engine = manifest.get("configuration", {}).get("engine", {})
     had = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
     stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return Measured(manifest["seconds"] / 3600, had, stored)
+    hours = manifest["seconds"] / 3600
+    return hours, hours * had, stored
 
 
 def parts(experiments: Experiments, paper: str, extras: bool) -> dict[str, list[str]]:

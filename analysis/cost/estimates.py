@@ -6,7 +6,7 @@ scale; elsewhere nothing is estimated.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from redraft.analysis.data.reported import ReportedTable, match_of, read_reported
 from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
@@ -45,19 +45,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Estimates:
-    """A paper's rules with its tables, read once; without rules everything is unknown.
-
-    Attributes:
-        preset: whose runs are estimated.
-        spec: the vocabulary of the tables.
-        stated: the paper's trainer, without what cells change; None without rules.
-        tables: those that rules name and that are transcribed, by number.
-    """
+    """A paper's rules with its tables, read once; without rules everything is unknown."""
 
     preset: Preset
-    spec: Reported | None = None
-    stated: Trainer | None = None
-    tables: Mapping[int, ReportedTable] = field(default_factory=dict)
+    rules: "_Rules | None" = None
 
     @classmethod
     def of(cls, experiments: Experiments, paper: str, preset: Preset) -> "Estimates":
@@ -68,17 +59,20 @@ class Estimates:
         numbers = {spec.times.table, *spec.cost.speedups, *spec.cost.lengths}
         files = {number: folder / "reported" / f"table{number:02d}.csv" for number in numbers}
         tables = {n: read_reported(folder, n, spec) for n, file in files.items() if file.exists()}
+        if spec.times.table not in tables:
+            return cls(preset)
         unchanged = experiments.cells(paper)[0].model_copy(update={"trainer": {}, "trainer_factors": {}})
-        return cls(preset, spec, trainer_of(experiments.trainer_settings(unchanged, preset)), tables)
+        stated = trainer_of(experiments.trainer_settings(unchanged, preset))
+        return cls(preset, _Rules(preset, spec, stated, spec.cost, spec.times, tables))
 
     def hours(self, cell: Cell, run: Run) -> tuple[float | None, str]:
         """Wall hours of one run, and by which rule; None where the tables say nothing."""
-        if not self.preset.paper_scale or not (rules := self._rules()):
+        if not self.preset.paper_scale or not (rules := self.rules):
             return None, UNKNOWN
         if (scale := rules.scale(cell)) is None:
             return None, "unknown: the paper has no such model, and its parameters are not known"
         if row := rules.printed(cell, scale.model):
-            return rules.value(row, "hours") * scale.factor, f"{rules.name}{scale.note}"
+            return rules.value(row, "hours") * scale.factor, f"Table {rules.times.table}{scale.note}"
         setting, stand_in = rules.setting(cell, scale.model)
         seconds, rule = rules.seconds_a_step(cell, setting)
         if seconds is None:
@@ -90,8 +84,7 @@ class Estimates:
 
     def storage(self, cell: Cell, run: Run, runs: int) -> Storage:
         """Bytes of all kept policies, of all rollouts, and of one memory of drafts; None where they are unknown."""
-        rules = self._rules()
-        if not rules:
+        if not (rules := self.rules):
             return None, None, None
         size = rules.parameters(cell.model)
         length = rules.length(cell, run.trainer) if self.preset.paper_scale else None
@@ -103,16 +96,13 @@ class Estimates:
         drafts = run.data.size * group * length * DRAFT_BYTES * float(run.reuse.retention.visits)
         return policies, rollouts, drafts
 
-    def _rules(self) -> "_Rules | None":
-        spec = self.spec
-        if not spec or not self.stated or not spec.cost or not spec.times or spec.times.table not in self.tables:
-            return None
-        return _Rules(self.preset, spec, self.stated, spec.cost, spec.times, self.tables)
-
 
 @dataclass(frozen=True)
 class _Rules:
-    """Declared rules at work on the tables."""
+    """Declared rules at work on the tables that they name and that are transcribed, by number.
+
+    `stated` is the paper's trainer, without what cells change.
+    """
 
     preset: Preset
     spec: Reported
@@ -120,11 +110,6 @@ class _Rules:
     cost: CostRules
     times: ReportedTimes
     tables: Mapping[int, ReportedTable]
-
-    @property
-    def name(self) -> str:
-        """The table of times, for a source."""
-        return f"Table {self.times.table}"
 
     @property
     def breakdown(self) -> ReportedTable:
@@ -173,7 +158,7 @@ class _Rules:
     def setting(self, cell: Cell, model: str) -> tuple[dict[str, str], str]:
         """Key columns that a cell shares with its baseline, with replaced values; and a note on these."""
         plain = self._plain(cell) | {self.column("model"): model}
-        found = self._with_stand_ins(plain)
+        found = self._substituted(plain)
         notes = [f", {plain[name]} as {found[name]}" for name in found if found[name] != plain[name]]
         return {name: found[name] for name in self.times.setting}, "".join(notes)
 
@@ -182,7 +167,7 @@ class _Rules:
         unnamed = {name: column.model_copy(update={"names": {}}) for name, column in self.spec.key.items()}
         return match_of(cell, self.spec.model_copy(update={"key": unnamed})) or {}
 
-    def _with_stand_ins(self, match: Mapping[str, str]) -> dict[str, str]:
+    def _substituted(self, match: Mapping[str, str]) -> dict[str, str]:
         return {name: self.cost.stand_ins.get(name, {}).get(value, value) for name, value in match.items()}
 
     def seconds_a_step(self, cell: Cell, setting: Mapping[str, str]) -> tuple[float | None, str]:
@@ -196,9 +181,9 @@ class _Rules:
         reference = self.breakdown.select({**setting, **self.cost.reference})
         if not baseline or not reference:
             return None, ""
-        match = match_of(cell, self.spec)
+        match, name = match_of(cell, self.spec), f"Table {self.times.table}"
         if match and self.times.baseline.items() <= match.items():
-            return self.value(baseline, "seconds:total"), f"{self.name} s/step"
+            return self.value(baseline, "seconds:total"), f"{name} s/step"
         if match and (found := self.speedup(cell, match)):
             speedup, number = found
             unverified = any(row.items() <= match.items() for row in self.cost.without_verification)
@@ -206,8 +191,8 @@ class _Rules:
             overhead += 0.0 if unverified else self.value(reference, "seconds:verification")
             rollout = self.value(baseline, "seconds:rollout")
             rest = self.value(baseline, "seconds:total") - rollout
-            return rest + rollout / speedup + overhead, f"{self.name} × Table {number} speedup"
-        return self.value(reference, "seconds:total"), f"{self.name} s/step of {self.cost.reference_name}"
+            return rest + rollout / speedup + overhead, f"{name} × Table {number} speedup"
+        return self.value(reference, "seconds:total"), f"{name} s/step of {self.cost.reference_name}"
 
     def speedup(self, cell: Cell, match: Mapping[str, str]) -> tuple[float, int] | None:
         """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
@@ -229,7 +214,7 @@ class _Rules:
         """
         limit = trainer.max_response_tokens / self.stated.max_response_tokens
         tokens, data = self.spec.quantities.get("tokens_decoded"), self.column("data")
-        key = self._with_stand_ins(self._plain(cell))
+        key = self._substituted(self._plain(cell))
         known = {name: key[name] for name in (*self.times.setting, data)} | self.times.baseline
         for of in (cell.data, self.values_of(data)[0]):
             for table in (self.tables[number] for number in self.cost.lengths if number in self.tables):

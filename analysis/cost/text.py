@@ -26,28 +26,12 @@ def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.Da
     return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
 
 
-def text(
-    costs: list[CellCost], lines: list[PartCost], preset: Preset, available: int, hardware: str | None = None
-) -> str:
-    """Both tables, the totals and what is not in them, for a terminal.
-
-    Args:
-        costs: a line a cell.
-        lines: a line a table or figure.
-        preset: whose runs these are.
-        available: GPUs, or cores, at hand.
-        hardware: what estimated hours are of; None if none is estimated.
-    """
-    return f"{tables(costs, lines, preset)}\n\n{ending(costs, preset, available, hardware)}"
-
-
 def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide: bool = False) -> str:
     """The table of cells and that of tables and figures; `wide` has parts of the storage and each cell's source."""
     per_part = [
-        [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative),
-         _unknown(p)]
+        [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative), _unknown(p)]
         for p in lines
-    ]  # fmt: skip
+    ]
     of_parts = ["table or figure", "cells", unit(preset), "of them new", "sum so far", ""]
     per_cell = _wide(costs, preset) if wide else _narrow(costs, preset)
     return f"{per_cell}\n\n{table(of_parts, per_part, left=[''], wide=wide)}"
@@ -82,15 +66,20 @@ def _wide(costs: list[CellCost], preset: Preset) -> str:
 
 
 def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str | None = None) -> str:
-    """The totals, and what is not in them."""
+    """The totals, and what is not in them.
+
+    Args:
+        costs: a line a cell.
+        preset: whose runs these are.
+        available: GPUs, or cores, at hand.
+        hardware: what estimated hours are of; None if none is estimated.
+    """
     return "\n".join([*_totals(costs, preset, available), "", *map(filled, _left_out(costs, preset, hardware))])
 
 
 def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
-    name, known = (
-        counted(available, "GPU" if preset.engine.gpus else "core"),
-        [c for c in costs if c.device_hours is not None],
-    )
+    name = counted(available, "GPU" if preset.engine.gpus else "core")
+    known = [c for c in costs if c.device_hours is not None]
     hours, wall, each = total(costs), wall_hours(costs, preset, available), devices(preset)
     if not known:
         return [f"no hours are known: {counted(len(costs), 'cell')}, none with a finished run"]
@@ -103,16 +92,12 @@ def _totals(costs: list[CellCost], preset: Preset, available: int) -> list[str]:
         else f"at least {_number(wall)} wall hours{days} on {name}, {each} a run"
     )
     without = f"; {len(costs) - len(stored)} of {len(costs)} cells unknown" if len(stored) < len(costs) else ""
+    sum_of_hours = f"{hours:,.0f}" if hours and hours >= 10 else _number(hours or 0.0)
     return [
-        f"{sum(c.runs for c in known)} runs, {_rounded(hours or 0.0)} {unit(preset)}{unknown}",
+        f"{sum(c.runs for c in known)} runs, {sum_of_hours} {unit(preset)}{unknown}",
         lasting,
         f"{sum(stored) / 1e12:,.4g} TB of storage{without}" if stored else "storage is not estimated at this scale",
     ]
-
-
-def _rounded(hours: float) -> str:
-    """A sum of hours, whole where it is large."""
-    return f"{hours:,.0f}" if hours >= 10 else _number(hours)
 
 
 def _left_out(costs: list[CellCost], preset: Preset, hardware: str | None) -> list[str]:

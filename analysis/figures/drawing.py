@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from redraft.analysis.figures.panels import CUT_MARK, DRAWN, PAPER_MARK, REUSE_MARK, TEXT, Colours, plt
+from redraft.analysis.figures.panels import CUT_MARK, DRAWN, MUTED, PAPER_MARK, REUSE_MARK, TEXT, Colours
 from redraft.analysis.figures.parts import (
     BARS,
     CUT,
@@ -43,7 +43,6 @@ LETTERS_PER_INCH = 12
 """Letters of a note or a title in an inch; the widest of the labels take less."""
 LEGEND_KEY = 0.65
 """Inches that an entry of the legend takes beside its letters."""
-MUTED = "#626b7a"
 
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", panels: list[Panel] | None = None) -> None:
@@ -64,7 +63,6 @@ def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", pan
     text = io.StringIO()
     drawing.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     write_atomically(stem.with_suffix(".svg"), compact(text.getvalue()))
-    plt.close(drawing)
 
 
 def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) -> Drawing:
@@ -75,47 +73,45 @@ def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) 
     rows = math.ceil(len(panels) / columns)
     wide = PANEL_WIDTH if columns > 1 else 1.9 * PANEL_WIDTH
     height = PANEL_HEIGHT * (1 if rows > 1 else 1.3)
-    fig, axes = plt.subplots(
-        rows, columns, figsize=(wide * columns, height * rows + 0.4), squeeze=False, layout="constrained"
-    )
+    fig = Drawing(figsize=(wide * columns, height * rows + 0.4), layout="constrained")
+    axes = fig.subplots(rows, columns, squeeze=False).flat
     colours = {label: hue.light for label, hue in hues(figure).items()}
-    for axis, panel in zip(axes.flat, panels, strict=False):
+    for axis, panel in zip(axes, panels, strict=False):
         part, x = data[data["panel"] == panel.title], figure.axis(panel)
         DRAWN[x](axis, figure, panel, part, colours)
-        _head(axis, panel.title, _note(x, panel, part), int(LETTERS_PER_INCH * wide))
+        _head(axis, x, panel, part, int(LETTERS_PER_INCH * wide))
         axis.tick_params(labelsize=TEXT)
+        if panel.log and x in (*LINES, "bins") and (part["reproduced"] > 0).any():
+            axis.set_yscale("log", nonpositive="mask")
         if x != "roofline":
             axis.grid(alpha=0.25, linewidth=0.6, axis="y" if x in BARS else "both")
         axis.spines[["top", "right"]].set_visible(False)
         if x in LINES:
-            axis.set_xlabel(axis_label(figure, panel), fontsize=TEXT)
-    for axis in axes.flat[len(panels) :]:
+            axis.set_xlabel(axis_label(figure, panel))
+    for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    if of_rooflines := [a for a, p in zip(axes.flat, panels, strict=False) if figure.axis(p) == "roofline"]:
+    if of_rooflines := [a for a, p in zip(axes, panels, strict=False) if figure.axis(p) == "roofline"]:
         scale_colours(fig, of_rooflines, TEXT)
     if handles := _legend(figure, panels, data, colours):
         widest = max(len(str(handle.get_label())) for handle in handles) / LETTERS_PER_INCH + LEGEND_KEY
-        fig.legend(
-            handles=handles, loc="outside lower center", ncols=max(1, min(len(handles), int(wide * columns / widest))),
-            fontsize=TEXT, frameon=False,
-        )  # fmt: skip
+        in_a_row = max(1, min(len(handles), int(wide * columns / widest)))
+        fig.legend(handles=handles, loc="outside lower center", ncols=in_a_row)
     return fig
 
 
-def _head(axis: Axes, title: str, note: str, letters: int) -> None:
-    """Write the title, and the note between it and the diagram: no line runs there, so that nothing is hidden."""
+def _head(axis: Axes, x: str, panel: Panel, points: pd.DataFrame, letters: int) -> None:
+    """Write the title, and between it and the diagram, where it hides no line, what was not run or whose points it has.
+
+    Bars have what was not run at its position.
+    """
+    note = "" if x == "cell" else cells_not_run(panel, points)
+    if x == "roofline":
+        note = f"{AUTHORS_SWEEP}, no run of ours: {agreement_note(points)}"
     lines = textwrap.wrap(note, letters)
-    axis.set_title(textwrap.fill(title, letters), fontsize=TEXT + 0.5, pad=6 + LINE_HEIGHT * len(lines))
+    axis.set_title(textwrap.fill(panel.title, letters), fontsize=TEXT + 0.5, pad=6 + LINE_HEIGHT * len(lines))
     if lines:
         axis.annotate("\n".join(lines), (0.5, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points",
                       ha="center", va="bottom", fontsize=TEXT, color=MUTED)  # fmt: skip
-
-
-def _note(x: str, panel: Panel, points: pd.DataFrame) -> str:
-    """What stands between a panel's title and its diagram: what was not run, or what its points are of."""
-    if x == "roofline":
-        return f"{AUTHORS_SWEEP}, no run of ours: {agreement_note(points)}"
-    return "" if x == "cell" else cells_not_run(panel, points)
 
 
 def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Colours) -> list[Line2D | Patch]:

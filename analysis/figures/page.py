@@ -1,4 +1,4 @@
-"""A figure in a page: lines that a reader can ask for their values, over a drawing that stands without JavaScript.
+"""A figure in a page: lines that a reader can ask for their values, over a drawing for pages without JavaScript.
 
 The page holds the styles and the script of `figure_assets` once, and each figure's fragment with its points as JSON.
 """
@@ -69,6 +69,14 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
     lines = [panel for panel in shown if figure.axis(panel) in LINES]
     still = still_drawing(stem) if lines and len(lines) < len(shown) else None
     stand_in = next(filter(None, data["stand_in"]), "") if "stand_in" in data else ""
+    of_lines = data[data["panel"].isin([panel.title for panel in lines])]
+    marks = {
+        ("band", "▒", INTERVAL): of_lines["low"].notna(),
+        ("paper", "◇", PAPER): of_lines["reported"].notna(),
+        ("first", "▲", FIRST_REUSE): of_lines["first_reuse"],
+    }
+    named, points = set(of_lines["label"]), [panel_points(figure, panel, data) for panel in lines]
+    script = json.dumps(points, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return TEMPLATES.get_template("figure.html.j2").render(
         figure=figure,
         id=f"{paper}-figure{figure.number}",
@@ -77,13 +85,14 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         cut=is_cut(figure, shown, data),
         absent=absent(figure, data, unsampled),
         panels=[(panel, cells_not_run(panel, data[data["panel"] == panel.title])) for panel in lines],
-        keys=_keys(figure, lines, data),
-        marks=_marks(lines, data),
-        points=_script(panel_points(figure, panel, data) for panel in lines),
+        keys=[{"key": i, "label": label, "hue": hue}
+              for i, (label, hue) in enumerate(hues(figure).items()) if label in named],
+        marks=[mark for mark, there in marks.items() if there.any()],
+        points=Markup(script),
         drawing=_image(stem, stand_in) if shown else "",
         still=_image(still, stand_in) if still else "",
         files={suffix: os.path.relpath(stem.with_suffix(f".{suffix}"), folder) for suffix in ("csv", "svg", "png")},
-    )
+    )  # fmt: skip
 
 
 def read_points(file: Path) -> pd.DataFrame:
@@ -98,7 +107,6 @@ def read_points(file: Path) -> pd.DataFrame:
 def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, Any]:
     """A panel of lines, its points rounded: an array a column, an entry a series in the order of `hues`."""
     points, names = data[data["panel"] == panel.title], list(hues(figure))
-    first, last = points["x"].min(), points["x"].max()
     whole, shown = figure.axis(panel) in ("step", "epoch"), panel_view(figure, panel, points)
     labels = [label for label in panel.names if label in set(points["label"])]
     return {
@@ -106,7 +114,7 @@ def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, 
         "x": axis_label(figure, panel),
         "log": panel.log,
         "gaps": has_gaps(figure, panel),
-        "ticks": whole_ticks(int(first), int(last)) if whole else None,
+        "ticks": whole_ticks(int(points["x"].min()), int(points["x"].max())) if whole else None,
         "series": [_series(panel, names.index(label), label, points, shown) for label in labels],
         **({"view": _rounded(pd.Series(shown))} if is_cut(figure, [panel], points) else {}),
     }
@@ -133,31 +141,6 @@ def _rounded(values: pd.Series) -> list[float | int | None]:
     """Numbers of few digits, and null for what is none."""
     rounded = [float(f"{value:.{DIGITS}g}") for value in values]
     return [None if math.isnan(value) else int(value) if value.is_integer() else value for value in rounded]
-
-
-def _script(panels: Any) -> Markup:
-    """JSON that may stand in a script element."""
-    text = json.dumps(list(panels), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
-
-
-def _keys(figure: Figure, lines: list[Panel], data: pd.DataFrame) -> list[dict[str, Any]]:
-    """The series that have points in a panel of lines: their place in `hues`, name and colours."""
-    named = set(data.loc[data["panel"].isin([panel.title for panel in lines]), "label"])
-    return [
-        {"key": i, "label": label, "hue": hue} for i, (label, hue) in enumerate(hues(figure).items()) if label in named
-    ]
-
-
-def _marks(lines: list[Panel], data: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """What lines have besides means: the part of a series, its glyph and its name."""
-    points = data[data["panel"].isin([panel.title for panel in lines])]
-    there = {
-        ("band", "▒", INTERVAL): points["low"].notna().any(),
-        ("paper", "◇", PAPER): points["reported"].notna().any(),
-        ("first", "▲", FIRST_REUSE): points["first_reuse"].any(),
-    }
-    return [mark for mark, found in there.items() if found]
 
 
 def _image(stem: Path, stand_in: str) -> Markup:

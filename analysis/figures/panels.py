@@ -7,14 +7,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
-mpl.use("Agg")
-mpl.rcParams["svg.hashsalt"] = "redraft"
-mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
-from matplotlib import pyplot as plt  # noqa: E402 - after the backend is chosen
-from matplotlib.axes import Axes  # noqa: E402
-
-from redraft.analysis.figures.parts import (  # noqa: E402
+from redraft.analysis.figures.parts import (
     LINES,
     NOT_RUN,
     PAPER_COLOUR,
@@ -24,19 +19,19 @@ from redraft.analysis.figures.parts import (  # noqa: E402
     smoothed,
     whole_ticks,
 )
-from redraft.analysis.figures.roofline_panel import draw_speedups  # noqa: E402
-from redraft.analysis.figures.view import View, cut_points  # noqa: E402
-from redraft.config import Figure, Panel  # noqa: E402
+from redraft.analysis.figures.roofline_panel import draw_speedups
+from redraft.analysis.figures.view import View, cut_points
+from redraft.config import Figure, Panel
 
 TEXT = 9
 """Points of the smallest text, which are 12 pixels of a page."""
+mpl.rcParams.update({"axes.labelsize": TEXT, "legend.fontsize": TEXT, "legend.frameon": False})
+mpl.rcParams["svg.hashsalt"] = "redraft"
+mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
+MUTED = "#626b7a"
 PAPER_MARK: dict[str, Any] = {
-    "marker": "D",
-    "linestyle": "none",
-    "markersize": 6,
-    "markerfacecolor": "white",
-    "markeredgewidth": 1.4,
-}
+    "marker": "D", "linestyle": "none", "markersize": 6, "markerfacecolor": "white", "markeredgewidth": 1.4,
+}  # fmt: skip
 """The paper's points: open diamonds."""
 REUSE_MARK: dict[str, Any] = {"marker": "^", "linestyle": "none", "markersize": 8}
 """The first step with drafts: a filled triangle."""
@@ -67,8 +62,10 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
         colour = colours[label]
         if has_gaps(figure, panel):
             line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
-        axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5,
-                  markevery=_marked(line["reproduced"]))  # fmt: skip
+        known = line["reproduced"].notna()
+        alone = ~(known.shift(1, fill_value=False) | known.shift(-1, fill_value=False))
+        dots = list(np.flatnonzero(known & (alone | (len(line) < MANY))))  # of a long line those that it would not show
+        axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5, markevery=dots)
         if panel.smoothing is not None:
             smooth = smoothed(line["reproduced"], panel.smoothing)
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
@@ -79,26 +76,20 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
         axis.plot(line.index, line["reported"], markeredgecolor=colour, zorder=4, **PAPER_MARK)
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
         axis.plot(marked.index, marked["reproduced"], color=colour, **REUSE_MARK)
-    if panel.log and (data["reproduced"] > 0).any():
-        axis.set_yscale("log", nonpositive="mask")
     if figure.axis(panel) in ("step", "epoch"):
         axis.set_xticks(whole_ticks(int(data["x"].min()), int(data["x"].max())))
 
 
-def _marked(means: pd.Series) -> list[int]:
-    """Positions that get a dot: all of a short line, and of a long one those that no line would show."""
-    known = means.notna()
-    alone = ~(known.shift(1, fill_value=False) | known.shift(-1, fill_value=False))
-    return list(np.flatnonzero(known & (alone | (len(means) < MANY))))
-
-
 def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colours) -> None:
-    """Means with intervals; the paper's value, where it applies, is a diamond beside the bar's middle."""
+    """Means with intervals; the paper's value, where it applies, is a diamond next to the bar's middle.
+
+    Names below the bars are aslant if the widest of them would touch the next one.
+    """
     bars, shown = data.set_index("cell"), panel_view(figure, panel, data)
     for position, cell in enumerate(panel.cells):
         if cell not in bars.index:
             axis.text(position, 0.02, NOT_RUN, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
-                      va="bottom", fontsize=TEXT, color="#626b7a")  # fmt: skip
+                      va="bottom", fontsize=TEXT, color=MUTED)  # fmt: skip
             continue
         bar = bars.loc[cell]
         mean, error = bar["reproduced"], None
@@ -106,26 +97,15 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
             low, high = np.clip([bar["low"], bar["high"]], *shown)
             error = [[mean - low], [high - mean]]
             _arrows(axis, [position], [bar["low"]], [bar["high"]], shown)
-        axis.bar(
-            position,
-            mean,
-            width=0.65,
-            color=bar_hue(figure, cell).light,
-            yerr=error,
-            error_kw={"linewidth": 1, "capsize": 3},
-        )
+        axis.bar(position, mean, width=0.65, color=bar_hue(figure, cell).light, yerr=error,
+                 error_kw={"linewidth": 1, "capsize": 3})  # fmt: skip
         axis.plot(position + 0.22, bar["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
-    _name_bars(axis, [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells])
     axis.set_xlim(-0.6, len(panel.cells) - 0.4)
-
-
-def _name_bars(axis: Axes, labels: list[str]) -> None:
-    """Write the bars' names below them, aslant if the widest of them has no place beside the next one."""
-    drawing, grid = axis.figure, axis.get_gridspec()
-    place = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
-    widest = max(len(line) for label in labels for line in label.split("\n"))
+    labels = [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells]
     axis.set_xticks(range(len(labels)), labels)
-    if widest * LETTER > place:
+    drawing, grid = axis.figure, axis.get_gridspec()
+    width = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
+    if LETTER * max(len(line) for label in labels for line in label.split("\n")) > width:
         axis.tick_params(axis="x", labelrotation=30)
         for label in axis.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -156,19 +136,12 @@ def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours:
                  yerr=error, error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
         _arrows(axis, left + width / 2, bins["low"], bins["high"], shown)
         axis.plot(left + width / 2, bins["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
-    axis.set_xticks(_apart(panel.bins))
-    axis.set_xlabel(panel.by.replace("_", " "), fontsize=TEXT)
-    if panel.log and (data["reproduced"] > 0).any():
-        axis.set_yscale("log", nonpositive="mask")
-
-
-def _apart(edges: list[float]) -> list[float]:
-    """The edges whose numbers have a place beside each other: those a tenth of the axis from the one before."""
-    chosen = edges[:1]
-    for edge in edges[1:]:
-        if edge - chosen[-1] >= 0.0999 * (edges[-1] - edges[0]):
-            chosen.append(edge)
-    return chosen
+    edges = panel.bins[:1]
+    for edge in panel.bins[1:]:
+        if edge - edges[-1] >= 0.0999 * (panel.bins[-1] - panel.bins[0]):  # closer ones have no room for their numbers
+            edges.append(edge)
+    axis.set_xticks(edges)
+    axis.set_xlabel(panel.by.replace("_", " "))
 
 
 def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours) -> None:
@@ -183,19 +156,12 @@ def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colour
     axis.set_xticks(range(len(grid.columns)), [f"{x:g}" for x in grid.columns])
     axis.set_yticks(range(len(grid.index)), [f"{y:g}" for y in grid.index])
     names = [panel.published.x, panel.published.y] if panel.published else panel.axes
-    axis.set_xlabel(names[0], fontsize=TEXT)
-    axis.set_ylabel(names[1], fontsize=TEXT)
+    axis.set(xlabel=names[0], ylabel=names[1])
     axis.figure.colorbar(image, ax=axis).ax.tick_params(labelsize=TEXT)
 
 
-def _roofline(axis: Axes, _: Figure, __: Panel, data: pd.DataFrame, ___: Colours) -> None:
-    """Predicted and measured speedups, whose scale of colours all panels of the figure share."""
-    draw_speedups(axis, data, TEXT)
-
-
 DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
-    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface, "roofline": _roofline,
+    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface,
+    "roofline": lambda axis, _, __, data, ___: draw_speedups(axis, data),
 }  # fmt: skip
 """Horizontal axis of a panel to the function that draws it."""
-
-__all__ = ["DRAWN", "PAPER_MARK", "REUSE_MARK", "TEXT", "Colours", "plt"]

@@ -1,10 +1,11 @@
 """The drawing of a calibration: predicted and measured speedup for each length of drafts of its sweep."""
 
+import math
 from pathlib import Path
 
 from matplotlib.figure import Figure as Drawing
 
-from redraft.analysis.figures.panels import TEXT, plt
+from redraft.analysis.figures.panels import TEXT
 from redraft.analysis.figures.roofline_panel import draw_speedups, legend, scale_colours
 from redraft.analysis.figures.roofline_points import agreement_note, speedups
 from redraft.files import atomic
@@ -22,24 +23,22 @@ def draw_roofline(calibration: Calibration, sweep: Sweep, file: Path) -> None:
     drawing = plot_roofline(calibration, sweep)
     with atomic(file) as temporary:
         drawing.savefig(temporary, format="svg", metadata={"Date": None}, dpi=120)
-    plt.close(drawing)
 
 
 def plot_roofline(calibration: Calibration, sweep: Sweep) -> Drawing:
     """The drawing; all panels have one scale of colours, even around a speedup of 1."""
     gammas = sweep.gammas
     columns = min(len(gammas), COLUMNS)
-    rows = -(-len(gammas) // columns)
-    drawing, axes = plt.subplots(
-        rows, columns, figsize=(3.9 * columns + 0.9, 3.0 * rows + 0.5), squeeze=False, layout="constrained"
-    )
-    for axis, gamma in zip(axes.flat, gammas, strict=False):
+    rows = math.ceil(len(gammas) / columns)
+    drawing = Drawing(figsize=(3.9 * columns + 0.9, 3.0 * rows + 0.5), layout="constrained")
+    axes = drawing.subplots(rows, columns, squeeze=False).flat
+    for axis, gamma in zip(axes, gammas, strict=False):
         points = speedups(calibration, sweep, gamma)
-        draw_speedups(axis, points, TEXT)
+        draw_speedups(axis, points)
         axis.set_title(f"γ = {gamma}: {agreement_note(points)}", fontsize="medium")
         axis.tick_params(labelsize=TEXT)
-    for axis in axes.flat[len(gammas) :]:
+    for axis in axes[len(gammas) :]:
         axis.axis("off")
-    scale_colours(drawing, list(axes.flat[: len(gammas)]), TEXT)
-    drawing.legend(handles=legend(), loc="outside lower center", ncols=columns, fontsize=TEXT, frameon=False)
+    scale_colours(drawing, list(axes[: len(gammas)]), TEXT)
+    drawing.legend(handles=legend(), loc="outside lower center", ncols=columns)
     return drawing

@@ -20,14 +20,8 @@ TICKS = (0.25, 0.33, 0.5, 0.7, 1, 1.4, 2, 3, 4)
 """Of the scale of colours."""
 
 
-def draw_speedups(axis: Axes, points: pd.DataFrame, text: float) -> None:
-    """Draw the points of `roofline_points.speedups`; `scale_colours` then gives them their colours.
-
-    Args:
-        axis: where.
-        points: of one length of drafts.
-        text: size of the labels.
-    """
+def draw_speedups(axis: Axes, points: pd.DataFrame) -> None:
+    """Draw the points of `roofline_points.speedups` for one length of drafts; `scale_colours` gives them colours."""
     predicted = points[points["quantity"] == PREDICTED].pivot_table(index="y", columns="x", values="reproduced")
     batches, lengths = predicted.columns.to_numpy(), predicted.index.to_numpy()
     axis.pcolormesh(batches, lengths, predicted, shading="gouraud", rasterized=True, cmap=COLOURS)
@@ -39,9 +33,8 @@ def draw_speedups(axis: Axes, points: pd.DataFrame, text: float) -> None:
     axis.scatter(measured["x"], measured["y"], c=measured["reproduced"], cmap=COLOURS, s=45, zorder=3,
                  edgecolors=np.where(measured["agrees"], SAME_SIDE, OTHER_SIDE),
                  linewidths=np.where(measured["agrees"], 0.8, 2.0).tolist())  # fmt: skip
-    axis.set(xscale="log", yscale="log", xlim=batches[[0, -1]], ylim=lengths[[0, -1]])
-    axis.set_xlabel("batch", fontsize=text)
-    axis.set_ylabel("length (tokens)", fontsize=text)
+    axis.set(xscale="log", yscale="log", xlim=batches[[0, -1]], ylim=lengths[[0, -1]], xlabel="batch",
+             ylabel="length (tokens)")  # fmt: skip
     axis.set_xticks(*_ticks(measured["x"]))
     axis.set_yticks(*_ticks(measured["y"]))
     axis.minorticks_off()
@@ -56,7 +49,7 @@ def scale_colours(drawing: Drawing, axes: Sequence[Axes], text: float) -> None:
     for each in coloured:
         each.set_norm(scale)
     bar = drawing.colorbar(coloured[0], ax=axes, shrink=0.8)
-    bar.set_label("speedup", fontsize=text)
+    bar.set_label("speedup")
     bar.ax.yaxis.set_label_position("left")  # on the right it would seem to belong to the next diagram
     ticks = [tick for tick in TICKS if 1 / most <= tick <= most]
     bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)

@@ -54,16 +54,22 @@ def speedups(calibration: Calibration, sweep: Sweep, gamma: int) -> pd.DataFrame
     """Points of all kinds, a line each: `quantity`, `x` (batch), `y` (length in tokens), `reproduced` (the speedup)."""
     target, draft, verify = sweep.blocks(gamma)
     measured = (gamma + 1) * target.seconds / (gamma * draft.seconds + verify.seconds)
-    batches, lengths = _axis(target.batch), _axis(target.length)
+    batches, lengths = (
+        np.union1d(np.geomspace(measured_at.min() / BORDER, measured_at.max() * BORDER, FINENESS), measured_at)
+        for measured_at in (target.batch, target.length)
+    )
     x, y = (grid.ravel() for grid in np.meshgrid(batches, lengths))
     largest = boundary(calibration, lengths, gamma, gamma + 1, largest=LARGEST)
     inside = (largest > 0) & (largest < LARGEST)
     at = largest[inside].astype(float), lengths[inside]
-    return pd.concat([
-        _points(PREDICTED, x, y, speedup(calibration, x, y, gamma, gamma + 1)),
-        _points(MEASURED, target.batch, target.length, measured),
-        _points(BOUNDARY, *at, speedup(calibration, *at, gamma, gamma + 1)),
-    ], ignore_index=True)  # fmt: skip
+    of_kinds = {
+        PREDICTED: (x, y, speedup(calibration, x, y, gamma, gamma + 1)),
+        MEASURED: (target.batch, target.length, measured),
+        BOUNDARY: (*at, speedup(calibration, *at, gamma, gamma + 1)),
+    }
+    columns = ("x", "y", "reproduced")
+    frames = [pd.DataFrame(dict(zip(columns, of, strict=True)) | {"quantity": kind}) for kind, of in of_kinds.items()]
+    return pd.concat(frames, ignore_index=True)
 
 
 def on_predicted_side(points: pd.DataFrame) -> pd.DataFrame:
@@ -77,13 +83,3 @@ def agreement_note(points: pd.DataFrame) -> str:
     """How often the prediction is on the measured side: `43 of 45 on the predicted side`."""
     agrees = on_predicted_side(points)["agrees"]
     return f"{agrees.sum()} of {len(agrees)} on the predicted side"
-
-
-def _axis(measured: np.ndarray) -> np.ndarray:
-    """Places of a prediction: evenly spread on a logarithmic axis, and all measured ones."""
-    spread = np.geomspace(measured.min() / BORDER, measured.max() * BORDER, FINENESS)
-    return np.union1d(spread, measured)
-
-
-def _points(kind: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> pd.DataFrame:
-    return pd.DataFrame({"quantity": kind, "x": x, "y": y, "reproduced": values})

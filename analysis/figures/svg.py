@@ -1,4 +1,8 @@
-"""Drawings as small SVG: Matplotlib writes six decimals, a name for each group and a style for each dot."""
+"""Drawings as small SVG: Matplotlib writes six decimals, a name for each group and a style for each dot.
+
+Matplotlib has no setting for these, and Scour, the optimizer of SVG in Python, was last released in 2020: it makes a
+figure of six panels no smaller (113 kB of 201 kB by either) and takes ten times as long (0.66 s).
+"""
 
 import re
 from urllib.parse import quote

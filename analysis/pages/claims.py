@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, ReportedTables, check
+from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
-from redraft.analysis.data.words import THEMES, in_words, words
+from redraft.analysis.data.words import in_words, words
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
 from redraft.files import read_json
@@ -21,41 +21,22 @@ _TEST: TypeAdapter[Test] = TypeAdapter(Test)
 
 
 def read_claims(file: Path) -> list[dict[str, Any]]:
-    """Judged claims as the pages take them, in the order of `ORDER`, in that of the paper within it."""
-    views = [_view(claim) for claim in read_json(file)]
+    """Judged claims with theme, plot and evidence in words, by `ORDER`, in the order of the paper within it."""
+    views = []
+    for claim in read_json(file):
+        quantities = quantities_of(_TEST.validate_python(claim["test"]))
+        views.append(claim | {
+            "theme": words(quantities[0]).theme,
+            "plot": claim_plot(claim["parts"]),
+            "words": in_words(claim["evidence"], quantities),
+            "reported_words": in_words(claim.get("reported_evidence", ""), quantities),
+        })  # fmt: skip
     return sorted(views, key=lambda claim: ORDER.index(claim["verdict"]))
-
-
-def _view(claim: dict[str, Any]) -> dict[str, Any]:
-    """A claim with theme, plot and evidence in words."""
-    quantities = quantities_of(_TEST.validate_python(claim["test"]))
-    return claim | {
-        "theme": words(quantities[0]).theme,
-        "plot": claim_plot(claim["parts"]),
-        "words": in_words(claim["evidence"], quantities),
-        "reported_words": in_words(claim.get("reported_evidence", ""), quantities),
-    }
-
-
-def by_theme(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Claims by theme: those that were run, and those that were not; themes without claims are left out."""
-    found = []
-    for theme in THEMES:
-        own = [claim for claim in claims if claim["theme"] == theme]
-        run = [claim for claim in own if claim["verdict"] != NOT_RUN]
-        if own:
-            found.append({"name": theme, "run": run, "not_run": [claim for claim in own if claim not in run]})
-    return found
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:
     """Number of claims with each verdict, the most frequent first; claims with the same test are one."""
     return dict(Counter(claim[key] for claim in claims if key in claim and not claim["same_as"]).most_common())
-
-
-def unsupported(claims: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Claims that the paper's own tables do not support."""
-    return [claim for claim in claims if claim.get("reported_verdict") == NOT_SUPPORTED]
 
 
 def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: bool) -> list[dict[str, Any]]:

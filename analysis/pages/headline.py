@@ -12,6 +12,7 @@ from redraft.analysis.data.timing import Agreement, is_timed
 from redraft.analysis.tables.main_result import read_table
 from redraft.analysis.tables.verdicts import (
     AGREES,
+    BASELINE,
     DIFFERS,
     INCONCLUSIVE,
     MISSING,
@@ -26,7 +27,6 @@ from redraft.layout import Layout
 MINUS = "\N{MINUS SIGN}"
 DECIMALS = {"percent fewer": 1, "times": 2, "points": 1}
 UNIT = {"percent fewer": "\N{NARROW NO-BREAK SPACE}%", "times": "\N{NARROW NO-BREAK SPACE}×", "points": " points"}
-
 
 FEWER = re.compile(r"\b(fewer|less)\b")
 """Words for which there are more."""
@@ -74,35 +74,33 @@ def points(
         tables: declared tables, for the quantities of their columns.
         uneven: how unequal the seconds of equal work were, if too unequal for verdicts.
     """
-    declared = {table.number: table for table in tables}
-    return [
-        _point(headline, _cell(layout, paper, headline), declared[headline.table], uneven) for headline in headlines
-    ]
+    declared, found = {table.number: table for table in tables}, []
+    for headline in headlines:
+        cells = read_table(layout.table(paper, headline.table))
+        chosen = cells[(cells["cell"] == f"{paper}/{headline.cell}") & (cells["column"] == headline.column)]
+        compared = chosen[chosen["verdict"] != BASELINE]  # none where the table lacks the row or column at this preset
+        if compared.empty or compared.iloc[-1]["verdict"] in (MISSING, NO_DATA):
+            sentence = f"{headline.words.format('…')}: not run."
+            nan = math.nan
+            found.append(Point(headline.short, headline.form, nan, nan, nan, nan, MISSING, 0, sentence, False,
+                               "not run"))  # fmt: skip
+        else:
+            found.append(_point(headline, compared.iloc[-1], declared[headline.table], uneven))
+    return found
 
 
-def _cell(layout: Layout, paper: str, headline: Headline) -> pd.Series | None:
-    """The made cell; None where the table lacks the row or column at this preset."""
-    cells = read_table(layout.table(paper, headline.table))
-    chosen = cells[(cells["cell"] == f"{paper}/{headline.cell}") & (cells["column"] == headline.column)]
-    compared = chosen[~chosen["verdict"].isin(["baseline"])]
-    return None if compared.empty else compared.iloc[-1]
-
-
-def _point(headline: Headline, cell: pd.Series | None, table: Table, uneven: Agreement | None) -> Point:
-    if cell is None or cell["verdict"] in (MISSING, NO_DATA):
-        sentence = f"{headline.words.format('…')}: not run."
-        nothing = math.nan
-        return Point(headline.short, headline.form, nothing, nothing, nothing, nothing, MISSING, 0, sentence, False,
-                     "not run")  # fmt: skip
-    flips = headline.form == "percent fewer"
-    mean, low, high, reported = (said(cell[name], headline.form) for name in ("reproduced", "low", "high", "reported"))
-    low, high = (high, low) if flips else (low, high)
+def _point(headline: Headline, cell: pd.Series, table: Table, uneven: Agreement | None) -> Point:
+    ends = ("high", "low") if headline.form == "percent fewer" else ("low", "high")
+    mean, low, high, reported = (said(cell[name], headline.form) for name in ("reproduced", *ends, "reported"))
     quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
     timed = is_timed(quantity) or (isinstance(table, TargetTable) and table.clock == "hours")
     told = _told(headline, mean, low, high, reported)
     words = f"{told}: {verdict_words(cell, uneven if timed else None)}."
-    return Point(headline.short, headline.form, mean, low, high, reported, str(cell["verdict"]), int(cell["n_seeds"]),
-                 words, timed, _finding(cell))  # fmt: skip
+    verdict = cell["verdict"]
+    effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= SIGNIFICANT)
+    finding = "yes" if effect else "no" if verdict in (DIFFERS, "opposite direction") else "open"
+    return Point(headline.short, headline.form, mean, low, high, reported, str(verdict), int(cell["n_seeds"]), words,
+                 timed, finding)  # fmt: skip
 
 
 def _told(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:
@@ -146,9 +144,11 @@ def verdict_words(cell: pd.Series, uneven: Agreement | None) -> str:
     several = f"{seeds} seed{'s' * (seeds != 1)}"
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:
         return f"undecided: no time is judged here, since equal work took up to {uneven.largest:.2f} times as long"
-    open_ = f"undecided with {several}" + (", not significant after correction" if _apart(cell) else "")
+    uncorrected = cell["p"] <= SIGNIFICANT < cell["p_corrected"]
+    open_ = f"undecided with {several}" + (", not significant after correction" if uncorrected else "")
     if verdict == NOT_COMPARABLE:
-        return f"an effect with {several}, of which the paper has no number" if _significant(cell) else open_
+        effect = f"an effect with {several}, of which the paper has no number"
+        return effect if cell["p_corrected"] <= SIGNIFICANT else open_
     return {
         AGREES: "reproduced",
         "same direction": "the paper's direction, another size",
@@ -156,21 +156,6 @@ def verdict_words(cell: pd.Series, uneven: Agreement | None) -> str:
         "opposite direction": "contradicted, the paper has the other direction",
         INCONCLUSIVE: open_,
     }.get(verdict, str(verdict))
-
-
-def _apart(cell: pd.Series) -> bool:
-    """True if the interval leaves "no effect" out, but the correction does not allow to assert one."""
-    return bool(cell["p"] <= SIGNIFICANT < cell["p_corrected"])
-
-
-def _finding(cell: pd.Series) -> str:
-    if cell["verdict"] in (AGREES, "same direction") or (cell["verdict"] == NOT_COMPARABLE and _significant(cell)):
-        return "yes"
-    return "no" if cell["verdict"] in (DIFFERS, "opposite direction") else "open"
-
-
-def _significant(cell: pd.Series) -> bool:
-    return bool(cell["p_corrected"] <= SIGNIFICANT)
 
 
 def as_data(found: Sequence[Point]) -> list[dict[str, Any]]:

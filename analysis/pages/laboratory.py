@@ -1,45 +1,41 @@
 """The bias laboratory's page: laws that were enumerated, and drafts of training runs that were observed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redraft.analysis.pages import drafts, laws, trained
-from redraft.analysis.pages.multiples import multiples
+from redraft.analysis.pages.multiples import Style, multiples, palette
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.part import Part, marked
-from redraft.analysis.pages.parts import link
+from redraft.analysis.pages.runs import link
 from redraft.files import atomic, read_json
 from redraft.layout import Layout
 
 PAGE = "laboratory.html"
 
 
-def with_laboratory(papers: Sequence[Paper]) -> list[Paper]:
-    """The papers of which a cell is observed."""
-    return [paper for paper in papers if paper.experiments.observed_cell(paper.name)]
-
-
 def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
     """What the page shows of the papers that have a laboratory; the data of each part are written beside it."""
     enumerated = read_json(layout.laws) if layout.laws.exists() else None
-    shown = [_shown(layout, part, "") for part in laws.parts(enumerated)]
+    parts = [("", part) for part in laws.parts(enumerated)]
     for paper in papers:
         pairs = drafts.observed(paper)
-        parts = (drafts.part(paper, pairs), trained.part(paper, pairs))
-        shown += [_shown(layout, part, f"{paper.name}-") for part in parts]
+        parts += [(f"{paper.name}-", part) for part in (drafts.part(paper, pairs), trained.part(paper, pairs))]
+    styles = palette(label for _, part in parts for panel in part.panels for label in panel.lines)
+    shown = [_shown(layout, part, prefix, styles) for prefix, part in parts]
     files = [file for paper in papers for file in drafts.files(paper).values()]
     sources = [(file.relative_to(layout.folder).as_posix(), link(layout, file)) for file in (layout.laws, *files)]
     return {"parts": shown, "sources": sources if enumerated else sources[1:], "of": papers}
 
 
-def _shown(layout: Layout, part: Part, prefix: str) -> dict[str, Any]:
-    """A part with its drawing, and a link to its data."""
+def _shown(layout: Layout, part: Part, prefix: str, styles: Mapping[str, Style]) -> dict[str, Any]:
+    """A part with its drawing, whose lines have their styles of the whole page, and a link to its data."""
     file = layout.pages / "laboratory" / f"{prefix}{part.question.name}.csv"
     if len(part.data):
         with atomic(file) as temporary:
             part.data.to_csv(temporary, index=False)
     return {
-        "name": f"{prefix}{part.question.name}", "part": part, "drawing": multiples(part.panels),
+        "name": f"{prefix}{part.question.name}", "part": part, "drawing": multiples(part.panels, styles),
         "note": marked(part.note), "missing": marked(part.missing),
         "csv": file.relative_to(layout.pages).as_posix() if len(part.data) else "",
     }  # fmt: skip

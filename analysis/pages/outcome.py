@@ -1,9 +1,8 @@
 """The first screen on a terminal: a campaign's end says what it found."""
 
-import textwrap
 from typing import Any
 
-from redraft.cli.terminal import terminal_width
+from redraft.cli.terminal import filled
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
@@ -28,18 +27,13 @@ def text(found: dict[str, Any], layout: Layout) -> str:
     lines = []
     for paper in found["papers"].values():
         lines.append(f"\n{paper['method']}")
-        lines += [_wrapped(headline["sentence"]) for headline in paper["headlines"]]
+        sentences = [headline["sentence"] for headline in paper["headlines"]]
         if paper["claims"]:
             counted = ", ".join(f"{count} {verdict}" for verdict, count in paper["claims"].items())
-            lines.append(_wrapped(f"{sum(paper['claims'].values())} claims: {counted}"))
+            sentences.append(f"{sum(paper['claims'].values())} claims: {counted}")
+        lines += [filled(f"  {sentence}", "    ") for sentence in sentences]
     missing = found["missing"]
     if missing["runs"]:
         minutes = f", about {missing['minutes']:.0f} minutes of training on one core" if missing["minutes"] else ""
         lines.append(f"\n{missing['runs']} runs of the papers are missing{minutes}:\n  {missing['command']}")
     return "\n".join([*lines, f"\nopen {layout.report}"]).strip()
-
-
-def _wrapped(sentence: str) -> str:
-    return textwrap.fill(
-        sentence, max(terminal_width(), 40), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-    )

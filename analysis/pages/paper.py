@@ -1,19 +1,30 @@
 """A paper as the pages see it: everything that was made of it, read when a page first asks."""
 
 import math
-from collections.abc import Mapping
+import posixpath
+import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from redraft.analysis.claims.reported_claims import NOT_SUPPORTED
+from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REPRODUCED
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.analysis.data.words import THEMES
+from redraft.analysis.figures.page import figure_fragment
 from redraft.analysis.figures.parts import unsampled_benchmarks
-from redraft.analysis.pages import claims as claim_views
-from redraft.analysis.pages import headline, parts
-from redraft.analysis.pages.runs import RunView, views
-from redraft.config import Cell, Experiments, Preset
+from redraft.analysis.pages import headline
+from redraft.analysis.pages.claims import counts, read_claims
+from redraft.analysis.pages.runs import RunView, link, views
+from redraft.analysis.tables.main_result import read_table
+from redraft.analysis.tables.verdicts import MISSING
+from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
+from redraft.files import read_json
 from redraft.layout import Layout
 
 
@@ -69,37 +80,43 @@ class Paper:
     def claims(self) -> list[dict[str, Any]]:
         """Judged claims, the decided first."""
         declared = self.experiments.claims(self.name).claims
-        return claim_views.read_claims(self.layout.claims(self.name)) if declared else []
+        return read_claims(self.layout.claims(self.name)) if declared else []
 
     @property
     def contradicted(self) -> list[dict[str, Any]]:
         """Claims that the runs contradict."""
-        return [claim for claim in self.claims if claim["verdict"] == claim_views.CONTRADICTED]
+        return [claim for claim in self.claims if claim["verdict"] == CONTRADICTED]
 
     @property
     def themes(self) -> list[dict[str, Any]]:
-        """Claims by theme."""
-        return claim_views.by_theme(self.claims)
+        """Claims by theme: those that were run, and those that were not; themes without claims are left out."""
+        found = []
+        for theme in THEMES:
+            own = [claim for claim in self.claims if claim["theme"] == theme]
+            run = [claim for claim in own if claim["verdict"] != NOT_RUN]
+            if own:
+                found.append({"name": theme, "run": run, "not_run": [claim for claim in own if claim not in run]})
+        return found
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of claims with each verdict."""
-        return claim_views.counts(self.claims)
+        return counts(self.claims)
 
     @property
     def reported_counts(self) -> dict[str, int]:
         """The same against the paper's own tables."""
-        return claim_views.counts(self.claims, "reported_verdict")
+        return counts(self.claims, "reported_verdict")
 
     @property
-    def unsupported(self) -> list[Mapping[str, Any]]:
+    def unsupported(self) -> list[dict[str, Any]]:
         """Claims that the paper's own tables do not support."""
-        return claim_views.unsupported(self.claims)
+        return [claim for claim in self.claims if claim.get("reported_verdict") == NOT_SUPPORTED]
 
     @property
     def weak(self) -> int:
         """Number of reproduced claims that say little."""
-        return sum(bool(c["weak"]) for c in self.claims if not c["same_as"] and c["verdict"] == "reproduced")
+        return sum(bool(c["weak"]) for c in self.claims if not c["same_as"] and c["verdict"] == REPRODUCED)
 
     @cached_property
     def points(self) -> list[headline.Point]:
@@ -110,31 +127,66 @@ class Paper:
 
     @property
     def main(self) -> dict[str, Any] | None:
-        """Comparisons of the first table."""
-        return parts.main_result(self.layout, self.name) if self.experiments.tables(self.name).tables else None
+        """The fragment and counts that `tables.main_result` made; None where there is nothing to compare."""
+        if not self.experiments.tables(self.name).tables:
+            return None
+        stem = self.layout.main_result(self.name)
+        found: dict[str, Any] = read_json(stem.with_suffix(".json"))
+        return found | {"html": self._fragment(stem.with_suffix(".html"))} if found["of"] else None
 
     @cached_property
     def tables(self) -> list[dict[str, Any]]:
-        """All tables."""
-        declared = self.experiments.tables(self.name).tables
-        return [parts.table(self.layout, self.name, table, self.preset) for table in declared]
+        """All rendered tables, and how much of each is there."""
+        shown = []
+        for declared in self.experiments.tables(self.name).tables:
+            stem = self.layout.table(self.name, declared.number)
+            honest = stem.with_name(f"{stem.name}_reported.html")
+            files = [stem.with_suffix(".html"), *([honest] if honest.exists() else [])]
+            shown.append({
+                "number": declared.number,
+                "name": declared.heading,
+                "title": declared.title,
+                "stand_in": "" if isinstance(declared, TableWithoutRuns) else self.preset.stand_in,
+                "open": not declared.beyond_paper and not isinstance(declared, StepTable),
+                "missing": float((read_table(stem)["verdict"] == MISSING).mean()),
+                "html": "".join(map(self._fragment, files)),
+            })  # fmt: skip
+        return shown
 
     @cached_property
     def figures(self) -> list[dict[str, Any]]:
-        """All figures."""
-        unsampled = unsampled_benchmarks(self.experiments, self.layout.preset, self.name)
-        declared = self.experiments.figures(self.name).figures
-        return [parts.figure(self.layout, self.name, each, unsampled) for each in declared]
+        """All figures, as fragments."""
+        unsampled, pages = unsampled_benchmarks(self.experiments, self.layout.preset, self.name), self.layout.pages
+        return [
+            {"number": each.number, "name": each.heading, "title": each.title,
+             "html": figure_fragment(each, self.layout.figure(self.name, each.number), self.name, pages, unsampled)}
+            for each in self.experiments.figures(self.name).figures
+        ]  # fmt: skip
 
     @property
     def cases(self) -> dict[str, Any] | None:
-        """Case studies."""
-        return parts.cases(self.layout, self.name, self.experiments, self.preset)
+        """Case studies of a paper that declares some; without text if they are not made."""
+        declared = self.experiments.figures(self.name).cases
+        if declared is None:
+            return None
+        file = self.layout.cases(self.name).with_suffix(".html")
+        html = file.read_text(encoding="utf-8") if file.exists() else ""
+        return {"numbers": declared.numbers, "run": f"{declared.cell} seed {self.preset.seeds[0]}", "html": html}
 
     @property
     def without_counterpart(self) -> dict[str, Any] | None:
-        """Reported rows beside which nothing stands."""
-        return parts.without_counterpart(self.layout, self.name)
+        """Why reported rows have no reproduced counterpart, with counts; a reason's details are in the file."""
+        file = self.layout.without_counterpart(self.name).with_suffix(".csv")
+        if not file.exists():
+            return None
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        kinds = frame["reason"].str.replace(r" \(.*\)", "", regex=True)
+        reasons = frame.groupby(kinds, sort=False)["table"].agg(["size", lambda t: ", ".join(dict.fromkeys(t))])
+        return {
+            "total": len(frame),
+            "reasons": [(reason, int(count), tables) for reason, count, tables in reasons.itertuples()],
+            "file": link(self.layout, file),
+        }
 
     @property
     def evaluation(self) -> dict[str, Any]:
@@ -148,17 +200,23 @@ class Paper:
 
         Runs that the preset cannot make do not count. Minutes are NaN where none is finished.
         """
-        cells = self.experiments.cells(self.name, self.experiments.grids(self.name, beyond_paper=False))
+        experiments, preset = self.experiments, self.preset
+        cells = experiments.cells(self.name, experiments.grids(self.name, beyond_paper=False))
+        possible = [
+            cell for cell in cells
+            if cell.model in preset.models and cell.data in preset.data
+            and not experiments.run(cell.id, preset.seeds[0], preset.name).unsupported
+        ]  # fmt: skip
         done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
-        wanted = [(cell.name, seed) for cell in cells if self._can_run(cell) for seed in self._seeds(cell)]
+        wanted = [(cell.name, seed) for cell in possible for seed in experiments.seeds(cell, preset)]
         left = sum(run not in done for run in wanted)
         return left, left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
 
-    def _seeds(self, cell: Cell) -> list[int]:
-        return self.experiments.seeds(cell, self.preset)
+    def _fragment(self, file: Path) -> str:
+        """A rendered fragment, its links made relative to the pages' folder instead of its own."""
+        folder = link(self.layout, file.parent)
 
-    def _can_run(self, cell: Cell) -> bool:
-        """True if the preset has the cell's model and data, and an engine that trains it exactly."""
-        if cell.model not in self.preset.models or cell.data not in self.preset.data:
-            return False
-        return not self.experiments.run(cell.id, self.preset.seeds[0], self.preset.name).unsupported
+        def moved(match: re.Match[str]) -> str:
+            return f'href="{posixpath.normpath(posixpath.join(folder, match[1]))}"'
+
+        return re.sub(r'href="([^"#:][^":]*)"', moved, file.read_text(encoding="utf-8"))

@@ -14,7 +14,6 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.rollouts import read_rollouts
 from redraft.analysis.data.words import words
-from redraft.analysis.pages.parts import link
 from redraft.analysis.tables.render import number
 from redraft.config import id_of
 from redraft.files import read_json
@@ -36,14 +35,10 @@ class RunView:
     Attributes:
         cell: its name among the collected runs of the paper whose pages show it.
         cell_id: `paper/cell`.
-        seed: of the run.
-        page: its page, relative to the folder of pages.
-        fingerprint: of its identity.
+        page: relative to the folder of pages.
         seconds: processor seconds that it took.
         fresh_reward: of the last epoch, as text.
         scores: correct of all answers of its last policy, by benchmark.
-        manifest: what it was made of.
-        folder: where its files lie.
     """
 
     cell: str
@@ -63,9 +58,9 @@ class RunView:
         return f"{self.cell_id} seed {self.seed}"
 
 
-def run_page(cell_id: str, seed: int | str) -> str:
-    """Place of a run's page in the folder of pages."""
-    return f"runs/{cell_id}-seed{seed}.html"
+def link(layout: Layout, path: Path | str) -> str:
+    """A result's file as a page links to it."""
+    return "../" + Path(path).relative_to(layout.folder).as_posix()
 
 
 def views(paper: str, runs: Runs) -> list[RunView]:
@@ -76,11 +71,11 @@ def views(paper: str, runs: Runs) -> list[RunView]:
             cell=str(run.cell),
             cell_id=id_of(paper, str(run.cell)),
             seed=int(run.seed),
-            page=run_page(id_of(paper, str(run.cell)), run.seed),
+            page=f"runs/{id_of(paper, str(run.cell))}-seed{run.seed}.html",
             fingerprint=str(run.fingerprint),
             seconds=float(run.seconds),
             fresh_reward=number(rewards[run.cell].get(int(run.seed), math.nan), 2),
-            scores=_scores(runs.scores, str(run.cell), int(run.seed)),
+            scores=_last_scores(runs.scores, str(run.cell), int(run.seed)),
             manifest=read_json(Path(str(run.manifest))),
             folder=Path(str(run.manifest)).parent,
         )
@@ -88,7 +83,7 @@ def views(paper: str, runs: Runs) -> list[RunView]:
     ]
 
 
-def _scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
+def _last_scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
     """Counts of the last policy."""
     chosen = scores[(scores["cell"] == cell) & (scores["seed"] == seed)]
     chosen = chosen[chosen["step"] == chosen["step"].max()]
@@ -121,14 +116,7 @@ def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for name in DRAWN:
         values = steps.sort_values("step")[name].dropna() if name in steps else pd.Series(dtype=float)
         if len(values) > 1:
-            low, high = float(values.min()), float(values.max())
+            low, high, last = float(values.min()), float(values.max()), float(values.iloc[-1])
             at = (values - low) / ((high - low) or 1.0)
             line = " ".join(f"{300 * i / (len(at) - 1):.1f},{60 - 56 * y:.1f}" for i, y in enumerate(at))
-            yield {
-                "key": name,
-                "name": words(name).text,
-                "line": line,
-                "low": low,
-                "high": high,
-                "last": float(values.iloc[-1]),
-            }
+            yield {"key": name, "name": words(name).text, "line": line, "low": low, "high": high, "last": last}

@@ -2,7 +2,6 @@
 
 import posixpath
 import zipfile
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -41,21 +40,17 @@ def share(layout: Layout, file: Path) -> int:
     if not layout.report.exists():
         raise UserError("there is no report yet", file=layout.report,
                         hint=f"`snakemake --config preset={layout.preset}` makes it")  # fmt: skip
-    places = sorted(set(_places(layout)))
-    with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for place in places:
-            archive.write(layout.folder / place, f"{layout.preset}/{place}")
-    return len(places)
-
-
-def _places(layout: Layout) -> Iterator[str]:
-    """Places of all pages and of what they link to, relative to the preset's folder."""
+    places = set()
     for page in [layout.report, *layout.pages.rglob("*.html")]:
         place = page.relative_to(layout.folder).as_posix()
-        yield place
+        places.add(place)
         for link in _Links(page.read_text(encoding="utf-8")).found:
             linked = posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
             if not (layout.folder / linked).is_file():
                 raise UserError("a page links to a file that is not there", file=page, key="href", value=link,
                                 hint="make a report that is as new as its results")  # fmt: skip
-            yield linked
+            places.add(linked)
+    with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for place in sorted(places):
+            archive.write(layout.folder / place, f"{layout.preset}/{place}")
+    return len(places)

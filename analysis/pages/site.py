@@ -1,20 +1,22 @@
 """All pages of a preset's report, and the few sentences that also end a campaign on the terminal."""
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
+from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
 from redraft.analysis.figures.page import figure_assets
 from redraft.analysis.pages import headline, laboratory
-from redraft.analysis.pages.citations import citations
-from redraft.analysis.pages.definitions import definitions
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
-from redraft.analysis.pages.runs import RunView, page_content
+from redraft.analysis.pages.runs import page_content
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Experiments
+from redraft.config.read import read_yaml
 from redraft.files import write_atomically, write_json
 from redraft.layout import Layout, code_root
 
@@ -37,14 +39,14 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         "runs": list({run.page: run for paper in told for run in paper.run_views}.values()),  # a base has two papers
         "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
         "missing": _missing(layout.preset, told),
-        "definitions": definitions(code_root()),
+        "definitions": _definitions(code_root() / "docs/metrics.md"),
     }  # fmt: skip
-    if observed := laboratory.with_laboratory(told):
+    if observed := [paper for paper in told if experiments.observed_cell(paper.name)]:
         common["laboratory"] = laboratory.content(layout, observed)
         _page(layout, laboratory.PAGE, common | common["laboratory"])
     if common["definitions"]:
         _page(layout, "definitions.html", common)
-    _page(layout, "index.html", common | {"plots": _plots(told), "citations": citations(code_root(), told)})
+    _page(layout, "index.html", common | {"plots": _plots(told), "citations": _citations(code_root(), told)})
     for name in ("tables", "figures", "audit"):
         _page(layout, f"{name}.html", common)
     _page(layout, "runs.html", common | _benchmarks(told))
@@ -52,22 +54,16 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
         if paper.own_page:
             _page(layout, f"{paper.name}.html", common | {"paper": paper}, "comparison.html")
         for run in paper.run_views:
-            _run_page(layout, paper, run, common)
-    write_json(layout.pages / "summary.json", {"papers": summary(told), "missing": common["missing"]})
+            steps = paper.runs.steps_of(run.cell)
+            content = page_content(layout, run, steps[steps["seed"] == run.seed])
+            _page(layout, run.page, common | content | {"root": "../../"}, "run.html")
+    first_screen = {
+        paper.name: {"method": paper.method, "title": paper.title, "headlines": headline.as_data(paper.points),
+                     "claims": paper.counts}
+        for paper in told
+    }  # fmt: skip
+    write_json(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
-
-
-def summary(papers: list[Paper]) -> dict[str, Any]:
-    """What the first screen says, as data."""
-    return {
-        paper.name: {
-            "method": paper.method,
-            "title": paper.title,
-            "headlines": headline.as_data(paper.points),
-            "claims": paper.counts,
-        }
-        for paper in papers
-    }
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
@@ -87,21 +83,6 @@ def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
 def _page(layout: Layout, name: str, content: dict[str, Any], template: str = "") -> None:
     """Write a page; `template` is the name of its template where that is not its own, and `root` where pages lie."""
     template = template or name
-    style, script = _assets(template)
-    text = TEMPLATES.get_template(f"{template}.j2").render(
-        **{"root": ""} | content | {"page": name, "style": style, "script": script}
-    )
-    write_atomically(layout.pages / name, text)
-
-
-def _run_page(layout: Layout, paper: Paper, run: RunView, common: dict[str, Any]) -> None:
-    steps = paper.runs.steps_of(run.cell)
-    content = page_content(layout, run, steps[steps["seed"] == run.seed])
-    _page(layout, run.page, common | content | {"root": "../../"}, "run.html")
-
-
-def _assets(template: str) -> tuple[Markup, Markup]:
-    """Styles and scripts of a page."""
     folder = FOLDER / "templates"
     named = ["base.css", "claims.js"] + (["table.css", "table.js"] if template in TABLES else [])
     named += ["multiples.css"] if template == laboratory.PAGE else []
@@ -111,7 +92,10 @@ def _assets(template: str) -> tuple[Markup, Markup]:
         figure_css, figure_js = figure_assets()
         css.append(figure_css)
         js.append(figure_js)
-    return Markup("\n".join(css)), Markup("\n".join(js))
+    text = TEMPLATES.get_template(f"{template}.j2").render(**{"root": ""} | content | {
+        "page": name, "style": Markup("\n".join(css)), "script": Markup("\n".join(js)),
+    })  # fmt: skip
+    write_atomically(layout.pages / name, text)
 
 
 def _plots(papers: list[Paper]) -> list[dict[str, Any]]:
@@ -139,6 +123,34 @@ def _benchmarks(papers: list[Paper]) -> dict[str, Any]:
         else:
             found.append({"papers": [paper.name], "benchmarks": paper.preset.benchmarks})
     return {"evaluations": found, "benchmarks": list(dict.fromkeys(n for each in found for n in each["benchmarks"]))}
+
+
+def _definitions(file: Path) -> Markup | None:
+    """What every number means, with links to other files as plain text; None where the code has no documentation."""
+    if not file.exists():
+        return None
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(file.read_text(encoding="utf-8"))
+    return Markup(re.sub(r'<a href="[^"]*">(.*?)</a>', r"\1", html, flags=re.DOTALL))
+
+
+def _citations(root: Path, papers: list[Paper]) -> str:
+    """BibTeX of each paper on arXiv; without authors if `CITATION.cff` under the root has none for it."""
+    file = root / "CITATION.cff"
+    references = read_yaml(file).get("references", []) if file.exists() else []
+    authors = {
+        str(identifier["value"]): " and ".join(f"{a['family-names']}, {a['given-names']}" for a in reference["authors"])
+        for reference in references
+        for identifier in reference.get("identifiers", [])
+    }
+    entries = []
+    for paper in papers:
+        if paper.source.startswith("arXiv "):
+            number = paper.source.removeprefix("arXiv ")
+            fields = {"title": f"{{{paper.title}}}", "author": authors.get(paper.source.replace(" ", ":", 1)),
+                      "year": f"20{number[:2]}", "eprint": number, "archivePrefix": "arXiv"}  # fmt: skip
+            lines = [f"  {key} = {{{value}}}" for key, value in fields.items() if value]
+            entries.append(f"@misc{{{paper.name},\n" + ",\n".join(lines) + "\n}")
+    return "\n\n".join(entries)
 
 
 def _commit(git: dict[str, Any]) -> str:
