@@ -113,6 +113,8 @@ def recover(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel this campaign's jobs that Slurm still has.")] = False,
 ) -> None:
     """Clean up after a killed scheduler: leases of dead owners, unfinished files, its lock."""
+    from redraft.layout import require
     from redraft.ops.workflow.recover import recover as clean
 
+    require("results")
     typer.echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")
