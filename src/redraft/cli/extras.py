@@ -18,7 +18,7 @@ EXTRAS = {
     "verl": ("hydra", "omegaconf", "ray", "transfer_queue", "vllm"),
     "mlflow": ("mlflow",),
 }  # fmt: skip
-"""Third-party modules by the extra of pyproject.toml that adds them. Each of the first four includes those before it."""
+"""Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes those before it."""
 NEEDS = {
     "run": "train", "recover": "train", "evaluate": "evaluate", "predict": "evaluate", "schema": "evaluate",
 }  # fmt: skip
