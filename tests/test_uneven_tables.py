@@ -2,7 +2,6 @@
 
 import math
 
-import pandas as pd
 import pytest
 
 from redraft.analysis.data.reported import ReportedTable, mean_of, no_reported

@@ -148,7 +148,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from redraft.cli.extras import EXTRAS
 class Absent:
     def find_spec(self, name, *_):
-        if any(name.partition(".")[0] in modules for modules in EXTRAS.values()):
+        top = name.partition(".")[0]
+        if top != "markdown_it" and any(top in modules for modules in EXTRAS.values()):  # rich needs that one too
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 import redraft
