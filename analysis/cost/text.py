@@ -10,7 +10,6 @@ from redraft.analysis.cost.estimates import devices
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 
-
 COLUMNS = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
            "rollout_bytes", "draft_bytes", "source", "stored_bytes", "stored_source", "unit")  # fmt: skip
 COUNTS = {"cells", "runs"}
