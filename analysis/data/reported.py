@@ -144,12 +144,12 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
     if header != spec.header:
         raise UserError("wrong header", file=file, value=",".join(header), allowed=",".join(spec.header))
     lines: list[dict[str, Any]] = []
-    for number, row in enumerate(rows, start=2):
+    for at, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise UserError(f"this reported table is damaged (line {number} has {len(row)} fields)", file=file,
+            raise UserError(f"this reported table is damaged (line {at} has {len(row)} fields)", file=file,
                             key="fields", allowed=str(len(header)))  # fmt: skip
         line = dict(zip(header, row, strict=True))
-        lines.append(line | {"value": _number(line["value"], number, file)})
+        lines.append(line | {"value": _number(line["value"], at, file)})
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
     last = {_key(line, spec): line["column"] for line in lines}
     if not text.endswith("\n") or len(set(last.values())) > 1:
