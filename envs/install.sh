@@ -64,7 +64,5 @@ rm -rf "$wheel"
 if [ "$name" != lighteval ]; then
     install "$(grep -c == envs/slurm.txt)" --require-hashes -r envs/slurm.txt
     install 1 --no-build-isolation -e .
-    # Snakemake looks for plugins in folders of sys.path, and an editable install of two roots adds none to it.
-    echo "$PWD/src" > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/redraft-plugins.pth"
 fi
 echo "$name" > "$venv/.ready"

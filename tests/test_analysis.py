@@ -138,7 +138,7 @@ def test_no_reported_value_can_become_a_reproduced_one(runs):
     """Every reported value is replaced by nonsense: not one reproduced value moves."""
     spec = expand(TABLE_3, EXPERIMENTS.preset("tiny").benchmarks)
     reported = read_reported(ROOT / "experiments/spec_rl", 3)
-    nonsense = replace(reported, frame=reported.frame.assign(value=reported.frame["value"] * 7 + 1))
+    nonsense = replace(reported, lines=[line | {"value": line["value"] * 7 + 1} for line in reported.lines])
     columns = ["reproduced", "low", "high", "n_seeds"]
     tables = [
         make_table(spec, Source(runs, table, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True))

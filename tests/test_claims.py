@@ -461,7 +461,7 @@ def test_reported_values_never_reach_a_verdict(runs):
 
 def test_every_claim_names_quantities_and_cells_that_exist(runs):
     cells = {cell.name for cell in EXPERIMENTS.cells("spec_rl")}
-    columns = {column for table in TABLES.tables.values() for column in table.frame["column"]}
+    columns = {line["column"] for table in TABLES.tables.values() for line in table.lines}
     for item in CLAIMS:
         assert set(cells_of(item.test)) <= cells
         fields = item.test.model_dump()

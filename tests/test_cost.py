@@ -189,8 +189,8 @@ def test_what_nobody_knows_is_unknown_and_no_nought(experiments):
     assert "0.0" not in text
     assert re.search(r"Table 1 +1 +unknown +unknown +unknown +1 cell unknown", text)
     assert "no hours are known: 1 cell, none" in text
-    frame = cost_text.frame([line("a", None)], cost.part_costs([line("a", None)], {"Table 1": ["a"]}), preset)
-    assert frame[["hours", "added", "cumulative"]].isna().all(axis=None)
+    rows = cost_text.rows_of([line("a", None)], cost.part_costs([line("a", None)], {"Table 1": ["a"]}), preset)
+    assert {row[name] for row in rows for name in ("hours", "added", "cumulative")} == {None}
 
 
 def test_runs_of_another_machine_stand_in_where_nothing_else_is_known(experiments, tmp_path):

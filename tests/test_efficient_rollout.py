@@ -219,7 +219,7 @@ def test_columns_that_name_reported_values_are_columns_of_their_table():
         asked = {name for column in table.columns for name in column.reported}
         if table.reported_number is None:
             continue
-        assert asked <= set(read_reported(FOLDER, table.number, SPEC).frame["column"])
+        assert asked <= {line["column"] for line in read_reported(FOLDER, table.number, SPEC).lines}
 
 
 # Declarations

@@ -147,6 +147,7 @@ def test_a_copy_is_named_by_what_is_in_it(root):
     assert (copy / "src/redraft/ops/workflow/freeze.py").read_bytes() == Path(freeze.__file__).read_bytes()
     assert (copy / "experiments/presets/smoke.yaml").read_text() == "name: smoke\n"
     assert not list(copy.rglob("__pycache__"))
+    assert not (copy / "src/redraft/project").exists(), "the parts are there already"
     assert frozen(root) == copy
     (root / "experiments/presets/smoke.yaml").rename(root / "experiments/presets/other.yaml")
     assert frozen(root) != copy

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "redraft"
 ENTRANCES = {f"redraft.cli.{file.stem}" for file in SOURCE.glob("cli/[a-z]*.py")} - {
     "redraft.cli.ending",
+    "redraft.cli.extras",
     "redraft.cli.lazy",
     "redraft.cli.loading",
     "redraft.cli.terminal",
@@ -29,6 +30,7 @@ ALLOWED = {
     "redraft.layout": {"redraft.errors"},
     "redraft.cli.loading": set(),
     "redraft.cli.ending": set(),
+    "redraft.cli.extras": {"redraft.errors"},
     "redraft.cli.lazy": {"redraft.cli.loading"},
     "redraft.cli.terminal": {"redraft.errors"},
     "redraft.config": {*BASE, "redraft.methods"},

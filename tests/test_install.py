@@ -19,7 +19,6 @@ case "$*" in
     "-m venv --clear "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
     *" install "*) echo "$*" >> "$PIP_CALLS"; cat "$PIP_SAYS"; exit "$PIP_ENDS" ;;
     *" download "*) echo "WARNING: no index" >&2; exit 1 ;;
-    *sysconfig*) dirname "$0" ;;
 esac
 """
 

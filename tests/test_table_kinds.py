@@ -150,8 +150,7 @@ VOCABULARY = Reported.model_validate({"key": {"method": {"of": "reuse.kind"}}, "
 
 
 def transcription(*lines):
-    frame = pd.DataFrame(lines, columns=VOCABULARY.header).astype({"value": float})
-    return ReportedTable(frame, VOCABULARY)
+    return ReportedTable([dict(zip(VOCABULARY.header, line, strict=True)) for line in lines], VOCABULARY)
 
 
 def test_a_target_has_another_value_in_a_group_and_others_at_a_preset():
@@ -454,7 +453,7 @@ def test_transcribed_tables_without_a_vocabulary_are_refused(tmp_path):
 
 def test_a_reported_value_of_never_is_infinite_and_never_reaches_a_reproduced_one():
     reported = transcription(("vanilla", "low", 25.9), ("speculative", "low", 7.4))
-    nonsense = replace(reported, frame=reported.frame.assign(value=math.inf))
+    nonsense = replace(reported, lines=[line | {"value": math.inf} for line in reported.lines])
     table = TARGETS.model_copy(update={"transcription": 1})
     columns = ["reproduced", "low", "high", "n_seeds"]
     first, second = (made(table, reported=values, paper_scale=True)[1] for values in (reported, nonsense))

@@ -242,7 +242,7 @@ def test_the_noise_floor_is_binomial():
 
 
 def test_a_difference_of_two_of_the_paper_s_averages_is_noisy_by_most_of_a_point():
-    table = read_reported(REPORTED, 1).frame
+    table = pd.DataFrame(read_reported(REPORTED, 1).lines)
     noises = []
     for _, part in table[table["method"] != "base"].groupby(["model", "algorithm"]):
         rows = [dict(zip(row["column"], row["value"], strict=True)) for _, row in part.groupby("method")]

@@ -2,7 +2,6 @@
 
 import math
 
-import pandas as pd
 import pytest
 
 from redraft.analysis.data.reported import ReportedTable, mean_of, no_reported
@@ -27,7 +26,7 @@ def runs():
 
 def transcription(*lines):
     """A reported table with lines of data, method, column and value."""
-    return ReportedTable(pd.DataFrame(lines, columns=SPEC.header).astype({"value": float}), SPEC)
+    return ReportedTable([dict(zip(SPEC.header, line, strict=True)) for line in lines], SPEC)
 
 
 def made(runs, columns, rows, reported=None, paper_scale=True, **fields):

@@ -109,8 +109,9 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
 
 
 def costs_of(
-    cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout, timed: float | None = None
-) -> list[CellCost]:
+    cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout, timed: float | None = None,
+    timed_source: str = ELSEWHERE,
+) -> list[CellCost]:  # fmt: skip
     """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown.
 
     Args:
@@ -119,15 +120,18 @@ def costs_of(
         preset: whose runs they are.
         layout: where finished runs of these cells lie.
         timed: mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
+        timed_source: the origin of these seconds, in words.
     """
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
-    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], timed) for cell in known]
+    elsewhere = (timed, timed_source)
+    return [_cell_cost(cell, experiments, preset, layout, estimates[cell.home], elsewhere) for cell in known]
 
 
 def _cell_cost(
-    cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates, timed: float | None
-) -> CellCost:
+    cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates,
+    elsewhere: tuple[float | None, str],
+) -> CellCost:  # fmt: skip
     runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
@@ -136,8 +140,9 @@ def _cell_cost(
         hours, device_hours, stored = (sum(values) / len(measured) for values in zip(*measured, strict=True))
         return CellCost(cell.name, count, hours, device_hours * count, *storage, source, stored * count, source, fresh)
     estimated, source = estimates.hours(cell, runs[0])
+    timed, timed_source = elsewhere
     if estimated is None and timed is not None:
-        estimated, source = timed / 3600, ELSEWHERE
+        estimated, source = timed / 3600, timed_source
     total = None if estimated is None else estimated * devices(preset) * count
     policies, rollouts, drafts = storage
     if policies is None or rollouts is None or drafts is None:

@@ -1,15 +1,22 @@
-"""Costs for people and for other programs: a text for the terminal and a frame for a CSV file."""
+"""Costs for people and for other programs: a text for the terminal, and rows for a CSV file and JSON."""
 
-import pandas as pd
+import csv
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from redraft.analysis.cost.campaign import CellCost, PartCost, total, unit, wall_hours
 from redraft.analysis.cost.estimates import devices
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 
+COLUMNS = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
+           "rollout_bytes", "draft_bytes", "source", "stored_bytes", "stored_source", "unit")  # fmt: skip
+COUNTS = {"cells", "runs"}
 
-def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.DataFrame:
-    """Everything as one frame for a CSV file: a line a cell, then a line a table or figure; hours and bytes."""
+
+def rows_of(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> list[dict[str, Any]]:
+    """Everything as rows with `COLUMNS`, one a cell, then one a table or figure; hours and bytes, None if unknown."""
     cells = [
         {"kind": "cell", "name": c.cell, "cells": 1, "runs": c.runs, "hours_per_run": c.hours, "hours": c.device_hours,
          "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source,
@@ -21,9 +28,22 @@ def frame(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> pd.Da
          "cumulative": p.cumulative, "source": _unknown(p)}
         for p in lines
     ]  # fmt: skip
-    columns = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
-               "rollout_bytes", "draft_bytes", "source", "stored_bytes", "stored_source")  # fmt: skip
-    return pd.DataFrame([*cells, *needed], columns=columns).astype({"runs": "Int64"}).assign(unit=unit(preset))
+    rows: list[dict[str, Any]] = [{**row, "unit": unit(preset)} for row in (*cells, *needed)]
+    return [{name: _plain(name, row.get(name)) for name in COLUMNS} for row in rows]
+
+
+def _plain(column: str, value: Any) -> Any:
+    """The value; hours and bytes as floats, so that a sum which happens to be an integer prints like the others."""
+    return value if value is None or isinstance(value, str) or column in COUNTS else float(value)
+
+
+def write_csv(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows of `rows_of` as CSV, numbers with ten digits."""
+    with file.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        rows = list(rows)
+        writer.writerow(rows[0] if rows else COLUMNS)
+        writer.writerows([f"{v:.10g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
 
 
 def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide: bool = False) -> str:

@@ -4,15 +4,15 @@
 the paper marks as never reached is `inf`.
 """
 
-import io
-from collections.abc import Iterable, Mapping
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from redraft.config import Cell, Clock, Reported
 from redraft.errors import UserError
@@ -26,20 +26,19 @@ class ReportedTable:
     """One reported table.
 
     Attributes:
-        frame: a line a value, columns `spec.header`; `value` is a float, everything else text.
+        lines: one a value, with the keys `spec.header`; `value` is a float, everything else text.
         spec: the meaning of the columns.
     """
 
-    frame: pd.DataFrame
+    lines: Sequence[Mapping[str, Any]]
     spec: Reported
 
     @cached_property
     def rows(self) -> dict[Key, dict[str, float]]:
         """Values by column of every row, in the order of the file."""
         found: dict[Key, dict[str, float]] = {}
-        names = [*self.spec.row, "column", "value"]
-        for *key, column, value in zip(*(self.frame[name].tolist() for name in names), strict=True):
-            found.setdefault(tuple(key), {})[column] = value
+        for line in self.lines:
+            found.setdefault(_key(line, self.spec), {})[line["column"]] = line["value"]
         return found
 
     def row(
@@ -90,6 +89,10 @@ class ReportedTable:
         return next((float(named[name]) for name in [*clocks, *self.spec.positions] if named[name]), None)
 
 
+def _key(line: Mapping[str, Any], spec: Reported) -> Key:
+    return tuple(line[name] for name in spec.row)
+
+
 def _position(spec: Reported, selected: Mapping[str, str], at: Fraction, clock: Clock) -> tuple[str, str] | None:
     """Column and value of a row at a share of its run; None if no clock is declared for it."""
     declared = next((declared for declared in spec.clocks if _fits(declared.when, selected)), None)
@@ -133,24 +136,32 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
     file = folder / "reported" / f"table{number:02d}.csv"
     try:
         text = file.read_text(encoding="utf-8")
-        frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise UserError("this reported table is missing", file=file) from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise UserError(f"this reported table is damaged ({error})", file=file) from None
-    if list(frame.columns) != spec.header:
-        raise UserError("wrong header", file=file, value=",".join(frame.columns), allowed=",".join(spec.header))
-    values = pd.to_numeric(frame["value"], errors="coerce")
-    if values.isna().any():
-        line = int(values.isna().to_numpy().argmax()) + 2
-        raise UserError(
-            f"the value in line {line} is not a number", file=file, key="value", value=frame["value"][line - 2]
-        )
+    header, *rows = csv.reader(text.splitlines() or [""])
+    if not text:
+        raise UserError("this reported table is damaged (it is empty)", file=file)
+    if header != spec.header:
+        raise UserError("wrong header", file=file, value=",".join(header), allowed=",".join(spec.header))
+    lines: list[dict[str, Any]] = []
+    for at, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise UserError(f"this reported table is damaged (line {at} has {len(row)} fields)", file=file,
+                            key="fields", allowed=str(len(header)))  # fmt: skip
+        line = dict(zip(header, row, strict=True))
+        lines.append(line | {"value": _number(line["value"], at, file)})
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.
-    last = frame.groupby(spec.row, sort=False)["column"].last()
-    if not text.endswith("\n") or last.nunique() > 1:
-        raise UserError("this reported table is cut off", file=file, key="line", value=len(frame) + 1)
-    return ReportedTable(frame.assign(value=values), spec)
+    last = {_key(line, spec): line["column"] for line in lines}
+    if not text.endswith("\n") or len(set(last.values())) > 1:
+        raise UserError("this reported table is cut off", file=file, key="line", value=len(lines) + 1)
+    return ReportedTable(lines, spec)
+
+
+def _number(text: str, line: int, file: Path) -> float:
+    with suppress(ValueError):
+        if not math.isnan(value := float(text)):
+            return value
+    raise UserError(f"the value in line {line} is not a number", file=file, key="value", value=text)
 
 
 NOTHING = Reported.model_validate({"key": {"model": {"of": "model"}}})
@@ -159,8 +170,7 @@ NOTHING = Reported.model_validate({"key": {"model": {"of": "model"}}})
 
 def no_reported() -> ReportedTable:
     """A table that the paper does not have."""
-    frame = pd.DataFrame(columns=NOTHING.header).astype({"value": float})
-    return ReportedTable(frame, NOTHING)
+    return ReportedTable([], NOTHING)
 
 
 def mean_of(row: Mapping[str, float], columns: Iterable[str]) -> float:

@@ -4,6 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from redraft.errors import UserError
 
@@ -13,13 +14,40 @@ FROZEN = "frozen.json"
 """File in a frozen copy with its hash and the commit of its checkout."""
 PUBLISHED = "REDRAFT_PUBLISHED"
 """Environment variable: folder of raw data that authors published, which are never part of the repository."""
+PACKAGED = Path(__file__).parent / "project"
+"""Experiments and workflows as the package ships them: links into the repository, files in a wheel."""
+MISSING = {
+    "results": "no results here: call this in the folder that holds results/, such as a checkout of redraft",
+    "Snakefile": "no workflow here: call this in a checkout of redraft",
+}
 _PART = re.compile(r"[A-Za-z0-9_{*][A-Za-z0-9_.@{}*-]*")
 """Part of a path: a configured name, a workflow's `{wildcard}` or a pattern's `*`, without `..`, `/` and `~`."""
 
 
 def code_root() -> Path:
-    """Root of experiments and workflows: the frozen copy in a campaign's jobs, else the working directory."""
-    return Path(os.environ.get(CODE) or ".")
+    """Root of experiments and workflows.
+
+    The frozen copy in a campaign's jobs, else the working directory if it is a project, else the packaged copy.
+    """
+    return Path(os.environ.get(CODE) or ("." if is_project() else PACKAGED))
+
+
+def is_project() -> bool:
+    """Whether the working directory has experiments; a folder of that name with other files in it does not count."""
+    folder = Path("experiments")
+    return folder.is_dir() and (
+        Path("Snakefile").exists() or (folder / "presets").is_dir() or any(folder.glob("*/cells.yaml"))
+    )
+
+
+def require(file: Literal["results", "Snakefile"]) -> None:
+    """Check that a command which works on results, or runs the workflow, is called where they are.
+
+    Raises:
+        UserError: outside a project and without the file.
+    """
+    if not is_project() and not Path(file).exists():
+        raise UserError(MISSING[file])
 
 
 def published_data() -> Path:

@@ -112,9 +112,13 @@ def git_state() -> dict[str, Any]:
 
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        return result.stdout.strip() if result.returncode == 0 else None
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return None
 
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:  # an environment may lie in any repository
+        return {"commit": None, "modified": None}
     # Untracked files count where code and experiments lie, and not elsewhere: a log is no change.
     changes = git("status", "--porcelain", "--", *(f":/{part}" for part in ("src", "experiments", "workflows")))
     return {"commit": git("rev-parse", "HEAD"), "modified": None if changes is None else bool(changes)}

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from redraft.cli.ending import Ending
+from redraft.cli.extras import missing
 from redraft.cli.lazy import LazyGroup
 from redraft.cli.stage_commands import StageGroup
 from redraft.cli.terminal import error_text
@@ -74,7 +75,9 @@ def options(
 
 
 def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) -> None:
-    """Entry point: a user's mistake or a full disk ends in one message and exit code 2, all else in a traceback.
+    """Entry point: a user's mistake, a missing extra or a full disk ends in one message and exit code 2.
+
+    Everything else ends in a traceback.
 
     Without arguments they are those of the process, which ends with the command.
     """
@@ -87,6 +90,11 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
         raise
     except UserError as error:
         typer.echo(error_text(error), err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (mistake := missing(error, sys.argv[1:] if arguments is None else arguments)) is None:
+            raise
+        typer.echo(error_text(mistake), err=True)
         sys.exit(2)
     except OSError as error:
         if error.errno not in NO_SPACE:

@@ -2,12 +2,15 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cells, Changes, Preset, Wide
 from redraft.cli.terminal import document
+
+if TYPE_CHECKING:
+    from redraft.config import Preset as PresetModel
 
 PAPER_SCALE = "paper"
 """Preset of the papers' own scale."""
@@ -57,31 +60,27 @@ def cost(
 
     `--preset paper` is the papers' scale. --set costs variants of the cells, which are kept nowhere.
     """
-    import pandas as pd
-
     from redraft.analysis.cost import campaign as costs
     from redraft.analysis.cost import text as cost_text
     from redraft.config import Experiments, variants
     from redraft.files import atomic
     from redraft.layout import Layout
-    from redraft.ops.workflow.campaign import priors
 
     experiments, layout = Experiments(), Layout(preset)
-    settings, frames, texts, notes = experiments.preset(preset), [], [], [_scale(preset)]
-    timed = priors(settings).get("train")
+    settings, texts, notes = experiments.preset(preset), [], [_scale(preset)]
+    rows: list[dict[str, Any]] = []
+    timed = _timed(settings)
     asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
     for name, wanted in costs.wanted(experiments, settings, asked).items():
         tried = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted
-        lines = costs.costs_of(tried, experiments, settings, layout, timed)
+        lines = costs.costs_of(tried, experiments, settings, layout, *timed)
         parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in asked))
         rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
         ending = cost_text.ending(lines, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
         texts.append(f"{name}\n\n{cost_text.tables(lines, parts, settings, wide=wide)}\n\n{ending}")
         notes += [f"{name}: {line}" for line in ending.splitlines() if line]
-        frames.append(cost_text.frame(lines, parts, settings).assign(paper=name))
-    frame = pd.concat(frames)
+        rows += [row | {"paper": name} for row in cost_text.rows_of(lines, parts, settings)]
     if as_json:
-        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
         typer.echo(
             document("cost", {"preset": preset, "targets": asked, "gpus": gpus or None, "set": changes}, rows, notes)
         )
@@ -89,7 +88,19 @@ def cost(
         typer.echo("\n\n".join([_scale(preset), *texts]))
     if csv:
         with atomic(csv) as temporary:
-            frame.to_csv(temporary, index=False, float_format="%.10g")
+            cost_text.write_csv(temporary, rows)
+
+
+def _timed(preset: "PresetModel") -> tuple[float | None, str]:
+    """Mean wall seconds of the preset's runs on another machine, and their source; unscaled without numpy or torch."""
+    from redraft.analysis.cost.campaign import ELSEWHERE
+    from redraft.ops.workflow.campaign import SECONDS, priors
+
+    try:
+        return priors(preset).get("train"), ELSEWHERE
+    except ModuleNotFoundError as error:
+        seconds = priors(preset, scaled=False).get("train")
+        return seconds, f"mean of the preset's runs on another machine ({SECONDS}), not scaled without {error.name}"
 
 
 def _scale(preset: str) -> str:
@@ -102,6 +113,8 @@ def recover(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel this campaign's jobs that Slurm still has.")] = False,
 ) -> None:
     """Clean up after a killed scheduler: leases of dead owners, unfinished files, its lock."""
+    from redraft.layout import require
     from redraft.ops.workflow.recover import recover as clean
 
+    require("results")
     typer.echo("\n".join(clean(Path("results"), cancel=cancel)) or "nothing to do")

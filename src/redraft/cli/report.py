@@ -13,8 +13,9 @@ from redraft.cli.terminal import document, filled
 def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
     """Print what the report says first: sentences and verdicts of each paper, and what was not run."""
     from redraft.analysis.pages.outcome import outcome, text
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
 
+    require("results")
     layout = Layout(preset)
     found = outcome(layout)
     if as_json:
@@ -35,8 +36,10 @@ def claims(
     """Print the verdicts on claims of papers; with --reported, the sentences that their own tables do not support."""
     from redraft.analysis.pages.claims import verdicts
     from redraft.config import Experiments
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
 
+    if not reported:
+        require("results")
     layout, experiments = Layout(preset), Experiments()
     asked = papers or experiments.papers
     rows = [row for paper in asked for row in verdicts(layout, paper, experiments, reported)]
@@ -64,8 +67,9 @@ def share(
 ) -> None:
     """Pack the report and every file that it links to into one zip."""
     from redraft.analysis.pages.share import share as pack
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
 
+    require("results")
     layout = Layout(preset)
     target = file or layout.folder / "report.zip"
     number = pack(layout, target)

@@ -29,9 +29,12 @@ def run(
     cells: Cells = None,
 ) -> None:
     """Run one cell: make its model, train, evaluate, and print the main quantities. `--set` makes a variant of it."""
+    from redraft.cli.extras import require_module
     from redraft.config import Experiments, own, variants
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
 
+    require("Snakefile")
+    require_module("snakemake")
     experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
     if name and not settings:
         raise UserError("only a variant gets a name", key="--name", value=name, hint="give --set too")
@@ -88,8 +91,9 @@ def compare(
     """Compare two cells over the seeds that both have finished: means, and paired intervals."""
     from redraft.cli.summary import compare as compare_cells
     from redraft.config import Experiments
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
 
+    require("results")
     experiments, layout = Experiments(), Layout(preset)
     rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
     if as_json:
@@ -117,8 +121,9 @@ def prompts(
     """Log of every prompt of a run, as CSV: responses made, correct ones, and what memory gave."""
     from redraft.analysis.data.prompt_log import prompt_log
     from redraft.config import Experiments
-    from redraft.layout import Layout
+    from redraft.layout import Layout, require
 
+    require("results")
     log = prompt_log(Experiments().run(cell, seed, preset), Layout(preset).run(cell, seed))
     if file:
         log.to_csv(file, index=False)

@@ -11,18 +11,20 @@ class PaperFiles:
     """Files of the papers under one root, and of a file of one's own.
 
     Args:
-        root: root of the repository, or a folder with an `experiments` folder of the same layout; the root that
-            this code runs from if None.
+        root: root of the repository, or a folder with an `experiments` folder of the same layout;
+            `redraft.layout.code_root` if None.
         cells: file of cells of one's own (`redraft.config.own`), which is taken as a paper; if there is no root, the
             one that the environment names.
 
     Raises:
-        UserError: if a paper is called as that file.
+        UserError: if there are no experiments, or a paper is called as that file.
     """
 
     def __init__(self, root: Path | str | None = None, cells: Path | None = None) -> None:
         self.root = code_root() if root is None else Path(root)
         self.folder = self.root / "experiments"
+        if root is None and not self.folder.is_dir():
+            raise UserError("no experiments here: call this in a checkout of redraft", file=self.folder)
         self.named = own.cells_file() if root is None and cells is None else cells
         self._named_paper = own.paper_of(self.named) if self.named else ""
         there = self.folder / self._named_paper / own.CELLS

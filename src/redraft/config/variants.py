@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock
 
 from redraft.config import own
 from redraft.config.base import parse_lenience
@@ -47,6 +46,8 @@ def keep(
         UserError: for a setting that no file could have either, a run that makes no sense, or a name that other
             settings have.
     """
+    from filelock import FileLock  # here, since `redraft show` imports this module and works without
+
     cell = variant(experiments, cell_id, settings, name)
     file = experiments.cells_of(own.OWN)
     for seed, preset in runs:

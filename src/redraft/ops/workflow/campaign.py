@@ -36,12 +36,19 @@ def durations(workflow: Any, preset: Preset) -> Durations:
     return found
 
 
-def priors(preset: Preset) -> dict[str, float]:
-    """Mean wall seconds of a job by rule at this machine's pace, from `SECONDS`; empty for a preset not measured."""
+def priors(preset: Preset, *, scaled: bool = True) -> dict[str, float]:
+    """Mean wall seconds of a job by rule, from `SECONDS`; empty for a preset not measured.
+
+    Args:
+        preset: the preset.
+        scaled: to this machine's pace, which takes numpy, and torch for bfloat16.
+    """
     file = code_root() / SECONDS
     measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {"presets": {}}
     seconds = measured["presets"].get(preset.name)
-    return pace.scaled(seconds, measured["work"], preset.engine.dtype) if seconds else {}
+    if not seconds or not scaled:
+        return dict(seconds or {})
+    return pace.scaled(seconds, measured["work"], preset.engine.dtype)
 
 
 def plan(workflow: Any, jobs: Iterable[Any] | None = None) -> Plan:

@@ -15,12 +15,12 @@ from redraft.config import own, site
 from redraft.config.identity import fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json, sha256, write_json
-from redraft.layout import CODE, FROZEN, Layout, code_root
+from redraft.layout import CODE, FROZEN, PACKAGED, Layout, code_root
 from redraft.provenance import git_state
 
 PACKAGES = ("redraft", "redraft.analysis", "snakemake_logger_plugin_redraft")
 """Packages that are copied from where Python imports them to `src`; a search for files does not follow the link to
-`analysis`."""
+`analysis`. The packaged project stays out, since `PARTS` are copied from the root."""
 PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs", "CITATION.cff", "docs/metrics.md")
 """Files and folders of the repository that are copied too, if they are there."""
 
@@ -76,7 +76,8 @@ def sources(root: Path) -> dict[str, Path]:
         raise UserError("this is not the repository's root", file=root, allowed="a folder with a Snakefile")
     places = {part: root / part for part in PARTS}
     places |= {f"src/{name.replace('.', '/')}": _package(name) for name in PACKAGES}
-    files = {place: file for start, path in places.items() for place, file in _files(path, start)}
+    found = (each for start, path in places.items() for each in _files(path, start))
+    files = {place: file for place, file in found if not place.startswith(f"src/redraft/{PACKAGED.name}/")}
     named = Path(os.environ.get(site.VARIABLE, ""))
     if named.is_file():
         files[str(site.FILE)] = named  # jobs read it again

@@ -2,10 +2,10 @@
 
 import time
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from threadpoolctl import threadpool_limits
+if TYPE_CHECKING:
+    import numpy as np
 
 REPEATS = 5
 """Times that the piece of work is done; the shortest counts, which other work has interrupted least."""
@@ -18,6 +18,9 @@ def seconds_of_work() -> float:
     The work is that of a language model of 135 million parameters in float32: a layer's matrix product over 512
     tokens (0.9 GFLOP each, bound by computing), and the head's product with one token (113 MB, bound by memory).
     """
+    import numpy as np  # here, since `redraft cost` imports this module and works without
+    from threadpoolctl import threadpool_limits
+
     generator = np.random.default_rng(0)
     tokens, layer, head = (
         generator.standard_normal(shape, dtype=np.float32) for shape in ((512, 576), (576, 1536), (49_152, 576))
@@ -26,7 +29,7 @@ def seconds_of_work() -> float:
         return min(_once(tokens, layer, head) for _ in range(REPEATS))
 
 
-def _once(tokens: np.ndarray, layer: np.ndarray, head: np.ndarray) -> float:
+def _once(tokens: "np.ndarray", layer: "np.ndarray", head: "np.ndarray") -> float:
     began = time.perf_counter()
     for _ in range(3):
         tokens @ layer
@@ -47,6 +50,7 @@ def times_float32(dtype: str) -> float:
     if dtype != "bfloat16":
         return 1.0
     import torch  # takes two seconds
+    from threadpoolctl import threadpool_limits
 
     if torch.cuda.is_available():
         return 1.0

@@ -1,0 +1,51 @@
+"""Extras of the package: which one brings a module that a command misses."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from redraft.errors import UserError
+
+EXTRAS = {
+    "report": (
+        "jinja2", "markdown_it", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "pylatexenc", "scipy",
+        "tabulate", "threadpoolctl",
+    ),
+    "evaluate": (
+        "datasets", "httpx", "huggingface_hub", "langdetect", "latex2sympy2_extended", "lm_eval", "math_verify", "nltk",
+        "pebble", "psutil", "sacrebleu", "tokenizers", "torch", "transformers",
+    ),
+    "train": ("filelock", "safetensors", "snakemake", "snakemake_interface_logger_plugins", "verl"),
+    "verl": ("hydra", "omegaconf", "ray", "transfer_queue", "vllm"),
+    "mlflow": ("mlflow",),
+}  # fmt: skip
+"""Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes those before it."""
+NEEDS = {
+    "run": "train", "recover": "train", "evaluate": "evaluate", "predict": "evaluate", "schema": "evaluate",
+}  # fmt: skip
+"""Extra that a command needs in any case, which may be more than the first missing module tells."""
+
+
+def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> UserError | None:
+    """The message for a module that an extra adds; None for any other module, whose absence is a fault.
+
+    Args:
+        error: raised by a command.
+        arguments: of the command line.
+    """
+    module, names = (error.name or "").partition(".")[0], list(EXTRAS)
+    extra = next((name for name in names if module in EXTRAS[name]), None)
+    if extra is None:
+        return None
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    extra = max(extra, NEEDS.get(command, extra), key=names.index)
+    return UserError(f"`{f'redraft {command}'.strip()}` needs {module}: pip install 'redraft[{extra}]'")
+
+
+def require_module(name: str) -> None:
+    """Check that a module is installed which a command starts in another process.
+
+    Raises:
+        ModuleNotFoundError: otherwise, as an import would.
+    """
+    if find_spec(name) is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
