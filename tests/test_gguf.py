@@ -12,7 +12,6 @@ import transformers
 import yaml
 from pydantic import ValidationError
 
-from redraft.cli import stages
 from redraft.config import Experiments, GgufModel
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
@@ -20,12 +19,13 @@ from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout.engine import Inversion
 from redraft.tasks.prompts import encode
 from redraft.train import models
+from redraft.train.initial import make
 from redraft.train.pretrained import gguf, packages
 from tests import gguf_files
 from tests.checkout import copy_to
 
 ROOT = Path(__file__).parents[1]
-LOCK = ROOT / stages.GGUF
+LOCK = ROOT / make.GGUF
 HASH = "0" * 64
 PACKAGED = {"package": "a-model", "version": "1.0", "file": "a_model/model.gguf"}
 
@@ -187,7 +187,7 @@ def made(file, tmp_path, folder, monkeypatch):
     preset.write_text("\n".join(lines))
     shutil.copytree(ROOT / "envs", folder / "envs")
     monkeypatch.chdir(folder)
-    stages.make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
+    make.make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
     return tmp_path / "model"
 
 

@@ -395,13 +395,25 @@ def without_seconds(run):
     [
         (
             "generations.parquet",
-            ["grade", "smoke", "smoke", "generations.parquet", "new.json"],
+            ["redraft.evaluate.grade:grade_policies", "smoke", "smoke", "generations.parquet", "new.json"],
             ["generations.parquet", "damaged"],
         ),
-        ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "manifest.json"]),
+        (
+            "rollouts/step-0003.parquet",
+            ["redraft.evaluate.diversity:measure_run", ".", "0", "new.parquet"],
+            ["step-0003.parquet", "manifest.json"],
+        ),
         (
             "policies/step-0006/model.safetensors",
-            ["generate", "smoke", "smoke", "0", "new.parquet", "policies/step-0004", "policies/step-0006"],
+            [
+                "redraft.evaluate.generate:generate_policies",
+                "smoke",
+                "smoke",
+                "0",
+                "new.parquet",
+                "policies/step-0004",
+                "policies/step-0006",
+            ],
             ["policies/step-0006", "damaged"],
         ),
     ],
@@ -425,7 +437,15 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
     ):
         changed.to_parquet(tmp_path / "generations.parquet")
         shutil.copy(run / "generations.json", tmp_path)
-        assert word in mistake(tmp_path, "stage", "grade", "smoke", "smoke", "generations.parquet", "scores.json")
+        call = [
+            "stage",
+            "redraft.evaluate.grade:grade_policies",
+            "smoke",
+            "smoke",
+            "generations.parquet",
+            "scores.json",
+        ]
+        assert word in mistake(tmp_path, *call)
 
 
 @pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"], ["seeds=0"], ["seeds=some"]])

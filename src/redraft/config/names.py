@@ -30,3 +30,10 @@ Quantity = str
 
 BEYOND = 100
 """Tables and figures with numbers above this are not in the paper."""
+
+GENERATION_STAGES = ("verification", "rollout", "assembly", "reward")
+"""Stages of a step in which its rollouts come about; groups go through them separately, at the same time."""
+STEP_STAGES = (
+    *GENERATION_STAGES, "old_log_probs", "ref", "values", "adv", "update_critic", "update_actor", "others",
+)  # fmt: skip
+"""Stages of a step whose seconds are recorded (SPEC-RL, Table 4); they sum to `total`."""
