@@ -66,6 +66,7 @@ def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):
     assert (result.returncode, result.stdout) == (0, "nothing to do\n"), result.stderr
 
 
+TRAIN, GRADE = "redraft.train.job:train", "redraft.evaluate.grade:grade_policies"
 RULES = re.compile(r"^(?:use )?rule (\w+).*?(?=^(?:use )?rule |\Z)", flags=re.M | re.S)
 STAGE = r"redraft stage (\S+)|\"stage\", \"(\S+)\""
 
@@ -120,17 +121,17 @@ def test_a_stage_is_imported_when_it_is_called():
         (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
         (["stage", "redraft.analysis.tables.files:write_tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (
-            ["stage", "redraft.evaluate.grade:grade_policies", "tiny", "tiny", "nothing.parquet", "scores.json"],
+            ["stage", GRADE, "tiny", "tiny", "nothing.parquet", "scores.json"],
             ["nothing.json", "missing"],
         ),
         (["stage", "redraft.evaluate.diversity:measure_run", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
         (
-            ["stage", "redraft.train.job:train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
+            ["stage", TRAIN, "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
             ["no-model", "no model"],
         ),
         (["stage", "redraft.train.initial.make:make_model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
         (
-            ["stage", "redraft.train.job:train", "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
+            ["stage", TRAIN, "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
             ["engine.gpus", "8", "0 are here"],
         ),
     ],

@@ -271,7 +271,7 @@ def test_a_file_becomes_a_model_a_run_and_scores(checkout):
 @pytest.mark.servers
 def test_another_file_in_its_place_is_refused_by_one_message_that_has_its_hash(checkout, file):
     file.write_bytes(file.read_bytes() + b" ")
-    command = ["redraft", "stage", "model", "smol", "qwen3-1.7b-base", "model"]
+    command = ["redraft", "stage", "redraft.train.initial.make:make_model", "smol", "qwen3-1.7b-base", "model"]
     result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 2
     assert "model.sha256" in result.stderr

@@ -21,6 +21,7 @@ from tests.checkout import called, copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
+EVALUATE = "redraft.evaluate"
 RUNS = 2 * (len(CELLS) + 3)
 """Runs of the finished campaign: two seeds of SPEC-RL's cells and of the three made-up ones."""
 
@@ -395,18 +396,18 @@ def without_seconds(run):
     [
         (
             "generations.parquet",
-            ["redraft.evaluate.grade:grade_policies", "smoke", "smoke", "generations.parquet", "new.json"],
+            [f"{EVALUATE}.grade:grade_policies", "smoke", "smoke", "generations.parquet", "new.json"],
             ["generations.parquet", "damaged"],
         ),
         (
             "rollouts/step-0003.parquet",
-            ["redraft.evaluate.diversity:measure_run", ".", "0", "new.parquet"],
+            [f"{EVALUATE}.diversity:measure_run", ".", "0", "new.parquet"],
             ["step-0003.parquet", "manifest.json"],
         ),
         (
             "policies/step-0006/model.safetensors",
             [
-                "redraft.evaluate.generate:generate_policies",
+                f"{EVALUATE}.generate:generate_policies",
                 "smoke",
                 "smoke",
                 "0",
@@ -439,7 +440,7 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
         shutil.copy(run / "generations.json", tmp_path)
         call = [
             "stage",
-            "redraft.evaluate.grade:grade_policies",
+            f"{EVALUATE}.grade:grade_policies",
             "smoke",
             "smoke",
             "generations.parquet",
