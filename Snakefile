@@ -7,8 +7,8 @@ from pathlib import Path
 # The packages beside this file: of the checkout, or in a job of a campaign of the frozen copy that it runs from.
 sys.path.insert(0, f"{workflow.basedir}/src")
 from redraft.ops.workflow import freeze
-from redraft.config import Experiments, run_fingerprint
-from redraft.layout import Layout
+from redraft.config import Experiments, benchmarks_fingerprint, run_fingerprint
+from redraft.config.preset import parted
 
 if freeze.frozen(Path(workflow.basedir)):
     os.environ.update(freeze.environment(Path(workflow.basedir)))
@@ -62,7 +62,7 @@ rule timing:
 rule laboratory:
     input:
         rules.all.input,
-        lambda wildcards: laboratory_files(),
+        lambda wildcards: PLAN.laboratory_files(),
 
 
 rule extras:

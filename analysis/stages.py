@@ -3,10 +3,10 @@
 What only one stage needs is imported in it.
 """
 
-from redraft.analysis.data.collect import Runs, collect
+from redraft.analysis.data.collect import collect
 from redraft.config import Experiments
 from redraft.errors import UserError
-from redraft.files import read_json, write_atomically, write_json
+from redraft.files import read_json, write_atomically
 from redraft.layout import Layout
 
 
@@ -14,22 +14,6 @@ def collect_runs(preset: str, paper: str) -> None:
     """Gather all finished runs of a paper."""
     layout = Layout(preset)
     collect(layout, paper, Experiments()).save(layout.collected(paper))
-
-
-def judge_claims(preset: str, paper: str) -> None:
-    """Judge every claim of a paper on its runs, and beside that on the paper's own tables, if they are transcribed."""
-    from redraft.analysis.claims.family import family_of
-    from redraft.analysis.claims.reported_claims import ReportedTables
-    from redraft.analysis.claims.verdicts import judge
-    from redraft.analysis.data.reported import no_reported
-    from redraft.analysis.tables.lines import Source
-
-    layout, experiments = Layout(preset), Experiments()
-    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
-    spec = experiments.reported(paper)
-    tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
-    family = family_of(Source(runs, no_reported(), experiments, paper, preset, paper_scale))
-    write_json(layout.claims(paper), judge(experiments.claims(paper).claims, runs, paper_scale, tables, family))
 
 
 def cases(preset: str, paper: str) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from benchmarks.side_by_side import line, seconds
-from redraft.cli import stages
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.layout import Layout
@@ -27,6 +26,7 @@ from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.streams import uniforms
 from redraft.tasks.prompts import encode
 from redraft.train import models
+from redraft.train.initial_policy import make_model
 from redraft.train.pretrained.precision import DTYPES
 
 PRESET, ROLE = "smol", "qwen3-1.7b-base"
@@ -140,7 +140,7 @@ def main() -> None:
         return
     with TemporaryDirectory() as folder:
         try:
-            stages.make_model(PRESET, ROLE, Path(folder) / "model")
+            make_model(PRESET, ROLE, Path(folder) / "model")
         except UserError as error:
             print(f"smol: skipped, since the model cannot be had ({error.message})")
             return

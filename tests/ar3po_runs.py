@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from redraft.analysis.data.quantities import STAGES
+from redraft.config.base import STEP_STAGES
 
 MEASURED = [
     "tokens_decoded", "tokens_reused", "rollouts", "rollouts_per_prompt", "without_correct", "replayed", "informative",
@@ -12,7 +12,7 @@ MEASURED = [
 
 def records(cell, epochs=(0, 0, 1, 1)):
     """Frames of `Runs`: one run of a cell, a step for each of these epochs; every measurement is a half."""
-    measured = dict.fromkeys([*MEASURED, *(f"seconds.{stage}" for stage in (*STAGES, "total"))], 0.5)
+    measured = dict.fromkeys([*MEASURED, *(f"seconds.{stage}" for stage in (*STEP_STAGES, "total"))], 0.5)
     steps = [
         {"cell": cell, "seed": 0, "step": i, "epoch": epoch, "training_step": i + 1, "updated": True} | measured
         for i, epoch in enumerate(epochs)

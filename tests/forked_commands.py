@@ -30,8 +30,8 @@ LOADED = (
     "redraft.analysis.figures.files", "redraft.analysis.stages", "redraft.analysis.tables.files", "mlflow.tracking",
     "redraft.cli.app",
     "redraft.evaluate.cases", "redraft.evaluate.diversity", "redraft.evaluate.generate", "redraft.evaluate.grade",
-    "redraft.ops.locking.lease", "redraft.cli.stages", "redraft.train.local.trainer",
-    "redraft.train.warm_start", "smart_open",
+    "redraft.ops.locking.lease", "redraft.train.job", "redraft.train.local.trainer",
+    "redraft.train.initial_policy", "smart_open",
     "snakemake.cli", "snakemake_logger_plugin_redraft", "transformers.models.llama.modeling_llama",
     "transformers.models.qwen3.modeling_qwen3",
 )  # fmt: skip

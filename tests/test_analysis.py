@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import STAGES, by_seed
+from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.reported import read_reported as read
 from redraft.analysis.data.statistics import NONE, Estimate, Interval, estimate, paired
 from redraft.analysis.tables import render
@@ -18,6 +18,7 @@ from redraft.analysis.tables.comparison import COLUMNS, make_table
 from redraft.analysis.tables.lines import Source
 from redraft.analysis.tables.verdicts import verdict
 from redraft.config import Experiments
+from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def run_steps(cell, seed, tokens, seconds, **values):
             "kl": 0.01 * i, "clip_fraction": 0.001, "distinct_1": 0.1, "self_bleu": 0.5,
             "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
             "rouge_1": math.nan if i == 0 else 0.6,
-            **{f"seconds.{name}": seconds for name in (*STAGES, "total")}, **values,
+            **{f"seconds.{name}": seconds for name in (*STEP_STAGES, "total")}, **values,
         }
         for i in range(3)
     ]  # fmt: skip

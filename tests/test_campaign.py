@@ -20,13 +20,13 @@ from redraft.config import (
     Vanilla,
     run_fingerprint,
 )
+from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 from redraft.train import checkpoint, contract, loop
 from redraft.train.contract import Fresh, RolledOut, Updated
 from redraft.train.loop import Campaign
-from redraft.train.stages import STAGES
 from tests.trainers import make_trainer
 
 PROBLEMS, PROMPTS, GROUP, STEPS, STEPS_PER_EPOCH = 6, 2, 2, 6, 3
@@ -218,7 +218,7 @@ def test_records_say_what_was_rolled_out_and_whether_there_was_an_update(tmp_pat
     assert {(r["rollouts"], r["tokens_cached"], r["grading_seconds"]) for r in records} == {(4, 3, 0.5)}
     for record in records:
         seconds = record["seconds"]
-        assert sum(seconds[stage] for stage in STAGES) == seconds["total"]
+        assert sum(seconds[stage] for stage in STEP_STAGES) == seconds["total"]
         assert (seconds["rollout"], seconds["update_actor"]) == (0.25, 0.5 * record["updated"])
         frame = pd.read_parquet(tmp_path / "rollouts" / f"step-{record['step']:04d}.parquet")
         assert set(frame["epoch"]) == set(frame["visit"]) == {record["epoch"]}

@@ -20,7 +20,7 @@ from redraft.analysis.claims.reported_claims import (
 from redraft.analysis.claims.tests import FEWEST, cells_of, question
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES, STAGES
+from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES
 from redraft.config import (
     Bound,
     Claim,
@@ -36,6 +36,7 @@ from redraft.config import (
     Range,
     Trend,
 )
+from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +67,7 @@ def steps_of(cell, seed):
             "distinct_1": 0.1, "self_bleu": 0.5,
             "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
             "rouge_1": 0.6,
-            **{f"seconds.{stage}": tokens / 100 for stage in STAGES}, "seconds.total": tokens / 50,
+            **{f"seconds.{stage}": tokens / 100 for stage in STEP_STAGES}, "seconds.total": tokens / 50,
         }
         for i in range(6)
     ]  # fmt: skip

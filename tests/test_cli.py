@@ -12,9 +12,10 @@ import click
 import pytest
 import yaml
 
-from redraft.cli.stage_commands import STAGES, StageGroup
+from redraft.cli.stage_commands import StageGroup, function_of
 from redraft.config import Experiments
 from redraft.layout import Layout
+from redraft.ops.workflow import code_hash
 from tests.checkout import called
 from tests.finished import CELLS, SECONDS, finish, grade
 
@@ -65,18 +66,41 @@ def test_status_counts_what_waits_and_recover_finds_nothing_to_do(folder):
     assert (result.returncode, result.stdout) == (0, "nothing to do\n"), result.stderr
 
 
-def test_every_stage_that_the_workflow_calls_is_a_command():
-    rules = [file.read_text() for file in (ROOT / "workflows/rules").glob("*.smk")]
-    called = {name for text in rules for name in re.findall(r'redraft stage ([a-z-]+)|"stage", "([a-z-]+)"', text)}
-    assert {first or second for first, second in called} == set(STAGES)
+TRAIN, GRADE = "redraft.train.job:train", "redraft.evaluate.grade:grade_policies"
+RULES = re.compile(r"^(?:use )?rule (\w+).*?(?=^(?:use )?rule |\Z)", flags=re.M | re.S)
+STAGE = r"redraft stage (\S+)|\"stage\", \"(\S+)\""
+
+
+def test_every_function_that_a_rule_runs_is_a_command():
+    files = [*(ROOT / "workflows/rules").glob("*.smk"), ROOT / "src/redraft/ops/workflow/plan.py"]
+    called = {first or second for file in files for first, second in re.findall(STAGE, file.read_text())}
+    assert len(called) == 20
     group = StageGroup(name="stage")
-    context = click.Context(group)
-    assert [group.get_command(context, name).name for name in group.list_commands(context)] == list(STAGES)
-    assert group.get_command(context, "nothing") is None
+    assert {group.get_command(click.Context(group), name).name for name in called} == called
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train", "os:remove", "redraft.nothing:train", "redraft.train.job:nothing", "redraft.train.job:_train",
+     "redraft.train.job:lease", "redraft.train.job.train", "redraft.train.job:Path"],
+)  # fmt: skip
+def test_a_stage_is_a_public_function_of_this_package_in_the_module_that_defines_it(folder, name):
+    assert function_of(name) is None
+    result = redraft(folder, "stage", name)
+    assert result.returncode == 2
+    assert f"No such command '{name}'" in result.stderr
+
+
+def test_a_rule_s_hash_is_of_the_code_that_it_runs():
+    rules = {m[1]: m[0] for file in (ROOT / "workflows/rules").glob("*.smk") for m in RULES.finditer(file.read_text())}
+    hashed = {name: re.findall(r'code_of\("(.*)"\)', text) for name, text in rules.items() if "code_of" in text}
+    assert set(hashed) == {"tables", "figures", "claims", "track", "grade", "diversity", "laws", "observe"}
+    assert all(re.findall(r"redraft stage (\S+)", rules[name]) == stage for name, stage in hashed.items())
+    assert len({code_hash.code_of(stage) for (stage,) in hashed.values()}) == len(hashed)
 
 
 def test_a_stage_is_imported_when_it_is_called():
-    late = {"redraft.analysis", "redraft.cli.stages", "pandas", "torch"}
+    late = {"redraft.analysis", "redraft.train", "pandas", "torch"}
     code = f"import sys, redraft.cli.app; print(*{late} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split() == []
 
@@ -95,13 +119,19 @@ def test_a_stage_is_imported_when_it_is_called():
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
         (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
-        (["stage", "tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
-        (["stage", "grade", "tiny", "tiny", "nothing.parquet", "scores.json"], ["nothing.json", "missing"]),
-        (["stage", "diversity", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
-        (["stage", "train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"], ["no-model", "no model"]),
-        (["stage", "model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
+        (["stage", "redraft.analysis.tables.files:write_tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (
-            ["stage", "train", "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
+            ["stage", GRADE, "tiny", "tiny", "nothing.parquet", "scores.json"],
+            ["nothing.json", "missing"],
+        ),
+        (["stage", "redraft.evaluate.diversity:measure_run", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
+        (
+            ["stage", TRAIN, "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
+            ["no-model", "no model"],
+        ),
+        (["stage", "redraft.train.initial_policy:make_model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
+        (
+            ["stage", TRAIN, "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
             ["engine.gpus", "8", "0 are here"],
         ),
     ],

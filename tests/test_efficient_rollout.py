@@ -12,7 +12,7 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import ACCURACY, by_seed
 from redraft.analysis.data.reported import read_reported
 from redraft.analysis.tables.decomposition import make_decomposition
-from redraft.cli import stages
+from redraft.cli.selfspec import calibrate_preset
 from redraft.config import Experiments, TableWithoutRuns
 from redraft.config.tables import DecodedModel
 from redraft.config.trainer import InProcessEngine
@@ -141,7 +141,7 @@ def test_the_workflow_s_roofline_is_fitted_to_a_sweep_of_the_model_with_a_drafte
 
     monkeypatch.setattr(sweep, "measure", measure)
     file = tmp_path / "calibrations" / "model.json"
-    stages.calibrate("tiny", "qwen2.5-7b", bits, tiny_model, file)
+    calibrate_preset("tiny", "qwen2.5-7b", bits, tiny_model, file)
     assert asked == [(tiny_model, "cpu", 1, bits)]
     written = read_calibration(file)
     assert (written.costs, written.flops) == (truth.costs, pytest.approx(truth.flops))

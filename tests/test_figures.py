@@ -17,15 +17,12 @@ from redraft.analysis.figures.drawing import draw, plot
 from redraft.analysis.figures.parts import absent, whole_ticks, with_data
 from redraft.analysis.figures.points import figure_data, reported_bars
 from redraft.config import Experiments, Figure
+from redraft.config.base import STEP_STAGES
 from redraft.config.figures import FigureFile
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 FIGURES = {figure.number: figure for figure in EXPERIMENTS.figures("spec_rl").figures}
-STAGES = (
-    *("verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic"),
-    *("update_actor", "others", "total"),
-)
 
 
 def step(cell, seed, number, steps_per_epoch, **values):
@@ -42,7 +39,7 @@ def step(cell, seed, number, steps_per_epoch, **values):
         "rouge_1": 0.6 if drafts else math.nan,
         "rouge_1_precision": 0.6, "rouge_1_recall": 0.6, "distinct_2": 0.3, "distinct_trajectories": 2.0,
         "trajectories_share": 0.9, "token_age_steps": 1.0,
-        **{f"seconds.{stage}": number + 1 + seed / 10 for stage in STAGES}, **values,
+        **{f"seconds.{stage}": number + 1 + seed / 10 for stage in (*STEP_STAGES, "total")}, **values,
     }  # fmt: skip
 
 

@@ -7,14 +7,13 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from redraft.cli import stages
 from redraft.config import ArithmeticProblems, Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate import generate as module
 from redraft.evaluate.asked import Asked, plan
 from redraft.evaluate.command import evaluate
-from redraft.evaluate.generate import generate
+from redraft.evaluate.generate import generate, generate_policies
 from redraft.evaluate.parts import SCHEMA, WHOLE, Parts
 from redraft.ops.locking.lease import EVALUATION, LeaseLost, lease
 from redraft.tasks.prompts import encode
@@ -49,7 +48,7 @@ def sampled(policy, file, benchmarks=SUMS, seed=0, backend="torch", **arguments)
 def test_no_two_processes_sample_into_one_folder(policy, tmp_path):
     with lease(tmp_path, EVALUATION):
         with pytest.raises(UserError, match="another process works in this folder"):
-            stages.generate("smoke", "smoke", 0, tmp_path / "generations.parquet", [policy])
+            generate_policies("smoke", "smoke", 0, tmp_path / "generations.parquet", [policy])
         asked = Asked(str(policy), "tiny", [], Evaluation(backend="torch"), ENGINE, folder=tmp_path)
         with pytest.raises(UserError, match="another process works in this folder"):
             evaluate(plan(asked, Experiments(), tmp_path))

@@ -12,20 +12,20 @@ import transformers
 import yaml
 from pydantic import ValidationError
 
-from redraft.cli import stages
 from redraft.config import Experiments, GgufModel
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout.engine import Inversion
 from redraft.tasks.prompts import encode
+from redraft.train import initial_policy as make
 from redraft.train import models
 from redraft.train.pretrained import gguf, packages
 from tests import gguf_files
 from tests.checkout import copy_to
 
 ROOT = Path(__file__).parents[1]
-LOCK = ROOT / stages.GGUF
+LOCK = ROOT / make.GGUF
 HASH = "0" * 64
 PACKAGED = {"package": "a-model", "version": "1.0", "file": "a_model/model.gguf"}
 
@@ -187,7 +187,7 @@ def made(file, tmp_path, folder, monkeypatch):
     preset.write_text("\n".join(lines))
     shutil.copytree(ROOT / "envs", folder / "envs")
     monkeypatch.chdir(folder)
-    stages.make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
+    make.make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -271,7 +271,7 @@ def test_a_file_becomes_a_model_a_run_and_scores(checkout):
 @pytest.mark.servers
 def test_another_file_in_its_place_is_refused_by_one_message_that_has_its_hash(checkout, file):
     file.write_bytes(file.read_bytes() + b" ")
-    command = ["redraft", "stage", "model", "smol", "qwen3-1.7b-base", "model"]
+    command = ["redraft", "stage", "redraft.train.initial_policy:make_model", "smol", "qwen3-1.7b-base", "model"]
     result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 2
     assert "model.sha256" in result.stderr

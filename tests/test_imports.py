@@ -45,14 +45,14 @@ ALLOWED = {
     "redraft.ops.locking": {*BASE, "redraft.ops.slurm", "redraft.provenance"},
     "redraft.ops.workflow": {
         *BASE, "redraft.cli.terminal", "redraft.config", "redraft.ops.locking", "redraft.ops.slurm",
-        "redraft.provenance",
+        "redraft.provenance", "redraft.published",
     },
     "redraft.ops": set(),
     "redraft.engines": {*BASE, "redraft.config", "redraft.ops.locking.termination", "redraft.rollout"},
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
     "redraft.train": {
-        *BASE, "redraft.config", "redraft.engines", "redraft.methods", "redraft.ops.locking", "redraft.provenance",
-        "redraft.rollout", "redraft.selfspec", "redraft.tasks",
+        *BASE, "redraft.cli.loading", "redraft.config", "redraft.engines", "redraft.methods", "redraft.ops.locking",
+        "redraft.provenance", "redraft.rollout", "redraft.selfspec", "redraft.tasks",
     },
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
@@ -63,12 +63,12 @@ ALLOWED = {
     },
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
-        "redraft.config.capability", "redraft.config.retention", "redraft.engines", "redraft.methods",
+        "redraft.config.capability", "redraft.config.retention", "redraft.engines", "redraft.files", "redraft.methods",
         "redraft.rollout",
     },
     "redraft.lab.predict": {
-        *BASE, "redraft.config", "redraft.engines", "redraft.methods", "redraft.provenance", "redraft.rollout",
-        "redraft.tasks", "redraft.train.models", "redraft.train.run_folder",
+        *BASE, "redraft.config", "redraft.engines", "redraft.methods", "redraft.ops.locking.devices",
+        "redraft.provenance", "redraft.rollout", "redraft.tasks", "redraft.train.models", "redraft.train.run_folder",
     },
     "redraft.lab.selfspec": {
         "redraft.engines.torch", "redraft.errors", "redraft.files", "redraft.selfspec", "redraft.train.models",
@@ -239,7 +239,7 @@ print("numpy" in sys.modules, (str(Reuse) + str(Schedule)).count("redraft.method
 
 LIGHT = [
     "redraft.config", "redraft.files", "redraft.layout", "redraft.provenance", "redraft.methods.speculative",
-    "redraft.ops.workflow.status", "redraft.ops.workflow.recover",
+    "redraft.ops.workflow.status", "redraft.ops.workflow.recover", "redraft.ops.workflow.rule_inputs",
 ]  # fmt: skip
 
 

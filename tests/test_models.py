@@ -7,9 +7,9 @@ import torch
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from redraft.cli import stages
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
+from redraft.train.initial_policy import make_model
 from redraft.train.models import stop_tokens
 
 
@@ -64,5 +64,5 @@ def test_the_stage_unties_what_the_preset_says(folder, tmp_path, monkeypatch, un
     content["models"] = {"qwen3-1.7b-base": {"kind": "pretrained", "path": str(tmp_path / "found"), "untie": untie}}
     preset.write_text(yaml.safe_dump(content))
     monkeypatch.chdir(folder)
-    stages.make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
+    make_model("smol", "qwen3-1.7b-base", tmp_path / "model")
     assert models.load_config(tmp_path / "model").tie_word_embeddings is not untie

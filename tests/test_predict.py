@@ -296,8 +296,9 @@ def test_another_initial_policy_is_refused(run, tmp_path):
 
 def test_the_laboratory_observes_every_pair_of_saved_policies(run, tmp_path):
     file = tmp_path / "observed.json"
+    stage = ["stage", "redraft.lab.predict.laboratory:observe_run"]
     with chdir(tmp_path), pytest.raises(SystemExit) as end:
-        main(["stage", "observe", str(run), str(run.parents[3] / "models/tiny"), str(file)])
+        main([*stage, str(run), str(run.parents[3] / "models/tiny"), str(file)])
     assert not end.value.code
     content = json.loads(file.read_text())
     assert content["made_from"] == {"manifest.json": sha256(run / "manifest.json")}

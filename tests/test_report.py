@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from redraft.analysis import stages
+from redraft.analysis.claims.files import write_claims
 from redraft.analysis.claims.verdicts import quantities_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import in_words
@@ -23,6 +24,7 @@ from redraft.analysis.pages import case_studies
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
+from redraft.config.base import STEP_STAGES
 from redraft.files import read_json, write_json
 from redraft.layout import Layout
 from tests.browser import dom
@@ -32,10 +34,6 @@ BENCHMARKS = {name: benchmark.role for name, benchmark in Experiments(ROOT).pres
 CELLS = {"grpo-vanilla": 1.0, "grpo-spec-l0.5": 0.4, "grpo-spec-l0": 0.6}
 """Cell to the share of tokens that it decodes."""
 KEPT = {"tables": (1, 3, 4, 10, 101), "figures": (1, 4, 7, 101)}
-STAGES = (
-    *("verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic"),
-    *("update_actor", "others", "total"),
-)
 CASE = {
     "kind": "corrected", "title": "cut and put right", "step": 7, "old_step": 1, "visit": 1, "prompt": 3, "sample": 0,
     "draft_length": 5, "prefix_length": 3, "length": 6, "reward": {"old": 0.0, "new": 1.0}, "oldest_token_step": 1,
@@ -78,7 +76,7 @@ def made_up(layout):
                     "self_bleu": 0.5,
                     "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
                     "rouge_1": 0.6 if number >= per_epoch else math.nan,
-                    **{f"seconds.{stage}": decoded / 100 for stage in STAGES},
+                    **{f"seconds.{stage}": decoded / 100 for stage in (*STEP_STAGES, "total")},
                 })  # fmt: skip
             for at in (0, *range(10, run.steps, 10), run.steps):
                 for benchmark, role in BENCHMARKS.items():
@@ -109,7 +107,7 @@ def campaign(tmp_path_factory):
         made_up(layout).save(layout.collected("spec_rl"))
         write_tables("tiny", "spec_rl")
         write_figures("tiny", "spec_rl")
-        stages.judge_claims("tiny", "spec_rl")
+        write_claims("tiny", "spec_rl")
         extras = [*layout.tables("spec_rl").glob("*_reported.*"), *layout.tables("spec_rl").glob("without_*")]
         assert len(extras) == 5
         for file in extras:

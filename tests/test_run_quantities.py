@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import RUN_QUANTITIES, STAGES, STEP_QUANTITIES, by_seed, of_steps
+from redraft.analysis.data.quantities import RUN_QUANTITIES, STEP_QUANTITIES, by_seed, of_steps
+from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.errors import UserError
 from redraft.train.stages import StageClock
@@ -22,7 +23,7 @@ MEAN, SUM, MOST = 36 / 7, 36.0, 9.0
 COLUMNS = [
     "tokens_decoded", "tokens_verified", "tokens_reused", "prefix_length", "full_reuse_ratio", "token_age_epochs",
     "reward", "fresh_reward", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu", "rouge_1", "informative",
-    "response_length", "prefix_share", "fresh_kl", "self_bleu_within", *(f"seconds.{stage}" for stage in STAGES),
+    "response_length", "prefix_share", "fresh_kl", "self_bleu_within", *(f"seconds.{stage}" for stage in STEP_STAGES),
     "rollouts", "without_correct", "replayed", "trained_reward",
 ]  # fmt: skip
 FACTORS = {column: 1 + i for i, column in enumerate(COLUMNS)}
@@ -34,7 +35,7 @@ def times(column, value):
     return FACTORS[column] * value
 
 
-SECONDS = sum(FACTORS[f"seconds.{stage}"] for stage in STAGES)
+SECONDS = sum(FACTORS[f"seconds.{stage}"] for stage in STEP_STAGES)
 EXPECTED = {
     "tokens_decoded": times("tokens_decoded", SUM), "tokens_verified": times("tokens_verified", SUM),
     "rollout_seconds": times("seconds.rollout", SUM),
@@ -56,7 +57,7 @@ EXPECTED = {
     "rollout_seconds_first_epoch": times("seconds.rollout", (7 + 1) / 2),
     "rollout_seconds_last_epoch": times("seconds.rollout", LAST),
     "rollout_seconds_reuse_epochs": times("seconds.rollout", WITH_DRAFTS),
-    **{f"seconds:{stage}": times(f"seconds.{stage}", MEAN) for stage in STAGES}, "seconds:total": SECONDS * MEAN,
+    **{f"seconds:{stage}": times(f"seconds.{stage}", MEAN) for stage in STEP_STAGES}, "seconds:total": SECONDS * MEAN,
 }  # fmt: skip
 
 
@@ -149,4 +150,4 @@ def test_responses_of_a_run_without_an_update_are_those_of_no_batch(runs):
 
 
 def test_the_stages_are_those_that_a_step_s_clock_records():
-    assert set(StageClock(lambda: 0.0).finish()) == {*STAGES, "total"}
+    assert set(StageClock(lambda: 0.0).finish()) == {*STEP_STAGES, "total"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from redraft.config import Experiments
 from tests.checkout import called
 
 ROOT = Path(__file__).parents[1]
@@ -101,3 +102,16 @@ def test_nothing_outside_experiments_names_a_paper():
         for match in re.finditer(words, file.read_text(encoding="utf-8"), flags=re.IGNORECASE)
     }
     assert found == set()
+
+
+def test_the_package_names_no_paper_but_in_an_example_of_a_command_line():
+    names = "|".join(Experiments(ROOT).papers)
+    files = [*ROOT.glob("src/redraft/**/*.py"), *ROOT.glob("analysis/**/*.py"), ROOT / "Snakefile"]
+    files += ROOT.glob("workflows/rules/*.smk")
+    found = {
+        file.relative_to(ROOT).as_posix(): re.findall(rf".*\b(?:{names})\b.*", text)
+        for file in files
+        if re.search(rf"\b(?:{names})\b", text := file.read_text(encoding="utf-8"))
+    }
+    assert found.keys() == {"src/redraft/cli/arguments.py"}
+    assert all("help=" in line for line in found["src/redraft/cli/arguments.py"])

@@ -193,11 +193,15 @@ def test_a_hostile_preset_paper_or_cell_is_refused_by_the_commands(name, tmp_pat
     shutil.copytree(ROOT / "experiments", tmp_path / "inside/experiments")
     monkeypatch.chdir(tmp_path / "inside")
     before = set(tmp_path.rglob("*"))
-    writing = [["stage", "track", "--", name, "spec_rl"], ["stage", "track", "--", "tiny", name]]
+    track, tables, model = (["stage", stage, "--"] for stage in (
+        "redraft.ops.workflow.tracking:track", "redraft.analysis.tables.files:write_tables",
+        "redraft.train.initial_policy:make_model",
+    ))  # fmt: skip
+    writing = [[*track, name, "spec_rl"], [*track, "tiny", name]]
     for arguments in [
-        *([] if name in PATTERNS else writing), ["stage", "tables", "--", "tiny", name],
+        *([] if name in PATTERNS else writing), [*tables, "tiny", name],
         ["show", "--preset", "tiny", "--", f"spec_rl/{name}"], ["show", "--", f"{name}/grpo-vanilla"],
-        ["show", f"--preset={name}", "spec_rl/grpo-vanilla"], ["stage", "model", "--", "tiny", name, "out"],
+        ["show", f"--preset={name}", "spec_rl/grpo-vanilla"], [*model, "tiny", name, "out"],
         ["run", f"--preset={name}", "spec_rl/grpo-vanilla"], ["run", "--", f"spec_rl/{name}"],
         ["list", f"--preset={name}"],
     ]:  # fmt: skip

@@ -11,17 +11,17 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.repeats import SPREAD, with_repeats
 from redraft.analysis.data.timing import first_epoch_agreement
 from redraft.config import Speculative, Vanilla
+from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
 from redraft.provenance import hashes
 from redraft.train.local.side_by_side import REPEATED, check_work, train_side_by_side
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.stages import STAGES
 from tests.test_trainer import STEPS, make_run, train
 
 CELLS = {"plain": Vanilla(), "reuse": Speculative(lenience=1)}
-LINES = [f"seconds.{stage}" for stage in STAGES]
+LINES = [f"seconds.{stage}" for stage in STEP_STAGES]
 
 
 @pytest.fixture(scope="module")

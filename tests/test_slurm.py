@@ -101,7 +101,7 @@ def test_a_cancelled_a_killed_and_a_slow_job_go_on_from_their_checkpoints(distur
     process = disturbed.start("--retries", "2", "--", *disturbed.manifests())
     killed, cancelled = CELLS
     halted = disturbed.halted(3)
-    for file in ("src/redraft/cli/stages.py", "src/redraft/cli/app.py", "Snakefile", "workflows/rules/train.smk"):
+    for file in ("src/redraft/train/job.py", "src/redraft/cli/app.py", "Snakefile", "workflows/rules/train.smk"):
         (disturbed.folder / file).write_text("an edit that nothing in flight may see\n")
     cluster.ask("scancel", cluster.running(cancelled))
     signal_to(halted[killed], signal.SIGKILL)

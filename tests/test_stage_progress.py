@@ -2,7 +2,7 @@
 
 import pytest
 
-from redraft.cli import stages
+from redraft.train import progress
 
 
 @pytest.mark.parametrize(
@@ -10,8 +10,8 @@ from redraft.cli import stages
 )
 def test_a_line_comes_with_every_epoch_and_after_a_minute_of_silence(seconds, steps, monkeypatch, capsys):
     clock = [0.0]
-    monkeypatch.setattr(stages.time, "perf_counter", lambda: clock[0])
-    report = stages._reporter("a run", every=4)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
+    report = progress.reporter("a run", every=4)
     for done in range(1, 11):
         clock[0] += seconds
         report(done, 10, "reward 0.5")

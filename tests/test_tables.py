@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import STAGES, by_seed, noise_by_seed
+from redraft.analysis.data.quantities import by_seed, noise_by_seed
 from redraft.analysis.data.reported import no_reported
 from redraft.analysis.data.reported import read_reported as read
 from redraft.analysis.data.speedups import KINDS, Times, of_reported, reported_speedups
@@ -21,6 +21,7 @@ from redraft.analysis.tables.comparison import make_table
 from redraft.analysis.tables.counterparts import NO_ROW, without_counterpart
 from redraft.analysis.tables.lines import Source, lines_of
 from redraft.config import CellTable, Column, Experiments, Row
+from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ def steps_of(cell, seed, tokens, rollout, verification=0.0):
     lines = []
     for i in range(STEPS):
         reuse = i >= PER_EPOCH and verification > 0
-        seconds = dict.fromkeys(STAGES, 0.0) | {"rollout": rollout, "verification": verification, "reward": 1.0}
+        seconds = dict.fromkeys(STEP_STAGES, 0.0) | {"rollout": rollout, "verification": verification, "reward": 1.0}
         lines.append({
             "cell": cell, "seed": seed, "step": i, "epoch": i // PER_EPOCH, "training_step": i + 1, "updated": True,
             "tokens_decoded": tokens, "tokens_verified": 0, "tokens_reused": 3 * tokens if reuse else 0,
@@ -189,7 +190,7 @@ def test_every_column_of_every_table_has_a_value_or_cannot_have_one(runs):
     assert set(cells["verdict"]) == {"baseline", "not comparable", "not applicable"}
     without = cells["verdict"] == "not applicable"
     assert (cells["reproduced"].isna() == without).all()
-    idle = {f"{stage}_s" for stage in STAGES if stage not in ("rollout", "reward")}
+    idle = {f"{stage}_s" for stage in STEP_STAGES if stage not in ("rollout", "reward")}
     assert set(cells.loc[without, "column"]) == idle | {"prefix_length", "full_reuse_ratio", "first_reuse_step"}
 
 

@@ -22,7 +22,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from redraft.cli import stages
 from redraft.config import (
     DAPO,
     GRPO,
@@ -50,6 +49,7 @@ from redraft.config import (
     WeightedReuse,
     run_fingerprint,
 )
+from redraft.config.base import STEP_STAGES
 from redraft.engines.torch.drafter import round_to_nearest
 from redraft.engines.torch.loop import now
 from redraft.errors import UserError
@@ -57,10 +57,11 @@ from redraft.evaluate.diversity import measure
 from redraft.files import read_json, read_json_lines, sha256
 from redraft.rollout import storage
 from redraft.selfspec.calibration import write_calibration
-from redraft.train import models
+from redraft.train import initial_policy as make
+from redraft.train import job, models
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.loop import Campaign
-from redraft.train.stages import STAGES, StageClock
+from redraft.train.stages import StageClock
 from tests.selfspec import QWEN
 from tests.trainers import make_trainer
 
@@ -226,8 +227,8 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
     monkeypatch.setattr(trainer.campaign, "_step", timed(trainer.campaign._step, elapsed))
     for step, record in enumerate(first_steps(trainer, STEPS_PER_EPOCH + 1)):
         seconds = record["seconds"]
-        assert seconds.keys() == {*STAGES, "total"}
-        assert sum(seconds[stage] for stage in STAGES) == pytest.approx(seconds["total"], abs=1e-9)
+        assert seconds.keys() == {*STEP_STAGES, "total"}
+        assert sum(seconds[stage] for stage in STEP_STAGES) == pytest.approx(seconds["total"], abs=1e-9)
         own = seconds["total"] - seconds["reward"]
         assert 0 < own <= elapsed[step] - measuring[step], "what only measures is not part of the step"
         assert 0 <= seconds["reward"] <= record["grading_seconds"]
@@ -587,8 +588,8 @@ def stage(tiny_model, monkeypatch):
         def run(self, *_):
             return make_run()
 
-    monkeypatch.setattr(stages, "Experiments", Stub)
-    return lambda folder: stages.train("test", "test/cell", 0, tiny_model, folder)
+    monkeypatch.setattr(job, "Experiments", Stub)
+    return lambda folder: job.train("test", "test/cell", 0, tiny_model, folder)
 
 
 def manifest_of(folder):
@@ -618,7 +619,7 @@ def test_the_manifest_names_the_initial_policy_and_the_code_that_trained(stage, 
         original(*arguments)
         commit[0] = "after"
 
-    monkeypatch.setattr("redraft.provenance.git_state", lambda: {"commit": commit[0], "modified": False})
+    monkeypatch.setattr("redraft.train.job.git_state", lambda: {"commit": commit[0], "modified": False})
     monkeypatch.setattr(LocalTrainer, "train", committing)
     stage(tmp_path)
     assert manifest_of(tmp_path)["git"]["commit"] == "before"
@@ -631,13 +632,13 @@ ROOT = Path(__file__).parents[1]
 def test_a_model_is_made_by_a_fixed_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     threads, before = [], torch.get_num_threads()
-    torch.set_num_threads(stages.MODEL_THREADS + 1)
-    monkeypatch.setattr("redraft.train.warm_start.warm_start", lambda *_: threads.append(torch.get_num_threads()))
+    torch.set_num_threads(make.THREADS + 1)
+    monkeypatch.setattr("redraft.train.initial_policy.warm_start", lambda *_: threads.append(torch.get_num_threads()))
     try:
-        stages.make_model("smoke", "qwen3-1.7b-base", tmp_path / "model")
+        make.make_model("smoke", "qwen3-1.7b-base", tmp_path / "model")
     finally:
         torch.set_num_threads(before)
-    assert threads == [stages.MODEL_THREADS]
+    assert threads == [make.THREADS]
     assert models.load(tmp_path / "model")
 
 

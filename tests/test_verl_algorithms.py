@@ -45,7 +45,8 @@ def copy(tmp_path_factory):
     shared = {"model": "qwen3-1.7b-base", "data": "deepmath-2k"}
     content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": variants}})
     cells.write_text(yaml.safe_dump(content, sort_keys=False))
-    command = [sys.executable, "-m", "redraft.cli.app", "stage", "model", "verl-tiny", MODEL.name, str(MODEL)]
+    command = [sys.executable, "-m", "redraft.cli.app", "stage", "redraft.train.initial_policy:make_model", "verl-tiny",
+               MODEL.name, str(MODEL)]  # fmt: skip
     subprocess.run(command, cwd=folder, check=True, timeout=LIMIT)
     return folder
 

@@ -6,12 +6,11 @@ import pandas as pd
 import pytest
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
-from redraft.cli import stages
 from redraft.config import Experiments
 from redraft.config.data import ArithmeticProblems
 from redraft.errors import UserError
 from redraft.tasks.problems import Problem, load_problems
-from redraft.train.verl.data import read_problems, write_problems
+from redraft.train.verl.data import prepare_data, read_problems, write_problems
 
 
 def test_written_problems_are_read_back(tmp_path):
@@ -35,7 +34,7 @@ def test_verl_s_dataset_reads_the_problems(tmp_path):
 
 def test_preparing_data_writes_the_problems_and_what_they_were_read_from(tmp_path, monkeypatch):
     preset = Experiments().preset("verl-tiny")
-    stages.prepare_data("verl-tiny", "deepmath-6k", tmp_path / "data")
+    prepare_data("verl-tiny", "deepmath-6k", tmp_path / "data")
     frame = pd.read_parquet(tmp_path / "data/problems.parquet")
     assert [p[0]["content"] for p in frame["prompt"]] == [p.prompt for p in load_problems(preset.data["deepmath-6k"])]
     record = json.loads((tmp_path / "data/data.json").read_text())
@@ -43,4 +42,4 @@ def test_preparing_data_writes_the_problems_and_what_they_were_read_from(tmp_pat
     assert (record["origin"], record["sha256"]) == ({"kind": "arithmetic"}, {})
     assert ArithmeticProblems.model_validate(record["data"]) == preset.data["deepmath-6k"]
     with pytest.raises(UserError, match="no such data"):
-        stages.prepare_data("verl-tiny", "deepmath-9k", tmp_path / "data")
+        prepare_data("verl-tiny", "deepmath-9k", tmp_path / "data")

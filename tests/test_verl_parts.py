@@ -12,6 +12,7 @@ import pytest
 from transfer_queue import KVBatchMeta
 
 from redraft.config import PPO, Experiments
+from redraft.config.base import STEP_STAGES
 from redraft.config.retention import Retention
 from redraft.errors import UserError
 from redraft.files import linked_folder
@@ -27,7 +28,6 @@ from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train.stages import STAGES
 from redraft.train.verl.data import write_problems
 from redraft.train.verl.shard import Shard
 
@@ -223,8 +223,9 @@ def test_a_worker_of_a_method_that_retains_nothing_asks_no_shard(worker):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers, monkeypatch):
+    from redraft.config.base import GENERATION_STAGES
     from redraft.train.verl import manager as module
-    from redraft.train.verl.worker import GENERATION_STAGES, Part
+    from redraft.train.verl.worker import Part
 
     class Worker:
         def roll_out(self, tasks, step):
@@ -291,7 +292,7 @@ def test_an_update_is_one_step_of_verl_s_on_the_groups_that_it_gets(steps):
     assert {stage: seconds for stage, seconds in updated.seconds.items() if seconds} == {
         "old_log_probs": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0,
     }  # fmt: skip
-    assert set(updated.seconds) < set(STAGES)
+    assert set(updated.seconds) < set(STEP_STAGES)
 
 
 def stopped(group):

@@ -21,6 +21,7 @@ from tests.checkout import called, copy_to, snakemake
 
 ROOT = Path(__file__).parents[1]
 CELLS = ("grpo-vanilla", "grpo-spec-linf")
+EVALUATE = "redraft.evaluate"
 RUNS = 2 * (len(CELLS) + 3)
 """Runs of the finished campaign: two seeds of SPEC-RL's cells and of the three made-up ones."""
 
@@ -395,13 +396,25 @@ def without_seconds(run):
     [
         (
             "generations.parquet",
-            ["grade", "smoke", "smoke", "generations.parquet", "new.json"],
+            [f"{EVALUATE}.grade:grade_policies", "smoke", "smoke", "generations.parquet", "new.json"],
             ["generations.parquet", "damaged"],
         ),
-        ("rollouts/step-0003.parquet", ["diversity", ".", "0", "new.parquet"], ["step-0003.parquet", "manifest.json"]),
+        (
+            "rollouts/step-0003.parquet",
+            [f"{EVALUATE}.diversity:measure_run", ".", "0", "new.parquet"],
+            ["step-0003.parquet", "manifest.json"],
+        ),
         (
             "policies/step-0006/model.safetensors",
-            ["generate", "smoke", "smoke", "0", "new.parquet", "policies/step-0004", "policies/step-0006"],
+            [
+                f"{EVALUATE}.generate:generate_policies",
+                "smoke",
+                "smoke",
+                "0",
+                "new.parquet",
+                "policies/step-0004",
+                "policies/step-0006",
+            ],
             ["policies/step-0006", "damaged"],
         ),
     ],
@@ -425,7 +438,15 @@ def test_generations_of_other_benchmarks_or_counts_are_refused(campaign, tmp_pat
     ):
         changed.to_parquet(tmp_path / "generations.parquet")
         shutil.copy(run / "generations.json", tmp_path)
-        assert word in mistake(tmp_path, "stage", "grade", "smoke", "smoke", "generations.parquet", "scores.json")
+        call = [
+            "stage",
+            f"{EVALUATE}.grade:grade_policies",
+            "smoke",
+            "smoke",
+            "generations.parquet",
+            "scores.json",
+        ]
+        assert word in mistake(tmp_path, *call)
 
 
 @pytest.mark.parametrize("arguments", [["preset=none"], ["presets=tiny"], ["seeds=0"], ["seeds=some"]])

@@ -23,7 +23,8 @@ def total(records, key, epoch):
 def command(campaign, folder, cell):
     """The command that trains a cell of a copy of the repository."""
     model = campaign / MODEL
-    return [sys.executable, "-m", "redraft.cli.app", "stage", "train", "verl-tiny", cell, "0", str(model), str(folder)]
+    stage = [sys.executable, "-m", "redraft.cli.app", "stage", "redraft.train.job:train"]
+    return [*stage, "verl-tiny", cell, "0", str(model), str(folder)]
 
 
 def train(campaign, folder, cell):

@@ -18,16 +18,11 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.rollouts import in_bin, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import MEASURED, correlation, token_acceptance, token_acceptance_from
 from redraft.analysis.data.statistics import noise_floor
+from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.errors import UserError
 
 Reduce = Callable[[pd.DataFrame], float]
-
-STAGES = (
-    "verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic",
-    "update_actor", "others",
-)  # fmt: skip
-"""Stages of a step, in seconds; they sum to `total`."""
 
 SECONDS = "seconds:"
 """Prefix of the mean seconds a step of a stage, or `total`."""
@@ -147,7 +142,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "rollout_seconds_first_epoch": _first_epoch("seconds.rollout"),
     "rollout_seconds_last_epoch": _last_epoch("seconds.rollout"),
     "rollout_seconds_reuse_epochs": _reuse_epochs("seconds.rollout"),
-} | {f"{SECONDS}{stage}": _mean(f"seconds.{stage}") for stage in (*STAGES, "total")}
+} | {f"{SECONDS}{stage}": _mean(f"seconds.{stage}") for stage in (*STEP_STAGES, "total")}
 """Quantities of a run, for tables and claims. What concerns reuse leaves the first epoch out, which has no drafts.
 
 Seconds are sums over a run, except by stage and by epoch, where they are means of a step.

@@ -21,15 +21,15 @@ localrules:
 rule collect:
     input:
         scores=lambda wildcards: [
-            run / "scores.json" for run in wanted_runs(wildcards.paper)
+            run / "scores.json" for run in PLAN.run_folders(wildcards.paper)
         ],
         diversity=lambda wildcards: [
-            run / "diversity.parquet" for run in wanted_runs(wildcards.paper)
+            run / "diversity.parquet" for run in PLAN.run_folders(wildcards.paper)
         ],
         initial=lambda wildcards: [
-            folder / "scores.json" for folder in wanted_initial(wildcards.paper)
+            folder / "scores.json" for folder in PLAN.initial_folders(wildcards.paper)
         ],
-        timing=lambda wildcards: timing_files(wildcards.paper),
+        timing=lambda wildcards: PLAN.timing_files(wildcards.paper),
     output:
         **COLLECTED,
     log:
@@ -37,56 +37,51 @@ rule collect:
     params:
         preset=PRESET.name,
     shell:
-        "redraft stage collect {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.stages:collect_runs {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 # One job makes all tables of a paper, and one all figures: to start a process takes longer than a table.
 rule tables:
     input:
         **COLLECTED,
-        spec=lambda wildcards: files_of(wildcards.paper, family_names(wildcards.paper)),
-        reported=lambda wildcards: files_of(
-            wildcards.paper, reported_names(wildcards.paper)
-        ),
-        published=lambda wildcards: published_files(wildcards.paper),
+        spec=lambda wildcards: DECLARED.files(wildcards.paper, "family"),
+        reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
+        published=lambda wildcards: DECLARED.published_curves(wildcards.paper),
     output:
         directory(LAYOUT.tables("{paper}")),
     log:
         LOGS / "{paper}/tables.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: content_of(
-            wildcards.paper,
-            family_names(wildcards.paper) + reported_names(wildcards.paper),
+        content=lambda wildcards: DECLARED.content(
+            wildcards.paper, "family", "reported"
         ),
-        version=2,  # increase when the tables' files are made otherwise
+        code=lambda wildcards: code_of("redraft.analysis.tables.files:write_tables"),
     shell:
-        "redraft stage tables {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.tables.files:write_tables {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 rule figures:
     input:
         **COLLECTED,
-        spec=lambda wildcards: files_of(wildcards.paper, figure_names(wildcards.paper)),
-        probed=lambda wildcards: probed(wildcards.paper),
-        published=lambda wildcards: published_points(wildcards.paper),
+        spec=lambda wildcards: DECLARED.files(wildcards.paper, "figures"),
+        probed=lambda wildcards: PLAN.probed_files(wildcards.paper),
+        published=lambda wildcards: DECLARED.published_points(wildcards.paper),
     output:
         directory(LAYOUT.figures("{paper}")),
     log:
         LOGS / "{paper}/figures.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: content_of(
-            wildcards.paper, figure_names(wildcards.paper)
-        ),
-        version=4,  # increase when the data or the drawings change
+        content=lambda wildcards: DECLARED.content(wildcards.paper, "figures"),
+        code=lambda wildcards: code_of("redraft.analysis.figures.files:write_figures"),
     shell:
-        "redraft stage figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.figures.files:write_figures {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 rule choose_cases:
     input:
-        manifest=lambda wildcards: case_run(wildcards.paper) / "manifest.json",
+        manifest=lambda wildcards: PLAN.case_run(wildcards.paper) / "manifest.json",
     output:
         str(LAYOUT.cases("{paper}")) + ".json",
     log:
@@ -94,53 +89,46 @@ rule choose_cases:
     params:
         folder=subpath(input.manifest, parent=True),
     shell:
-        "redraft stage choose-cases {params.folder:q} {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.evaluate.cases:cases {params.folder:q} {output:q} > {log:q} 2>&1"
 
 
 rule cases:
     input:
         chosen=str(LAYOUT.cases("{paper}")) + ".json",
-        spec=lambda wildcards: files_of(
-            wildcards.paper, declarations(wildcards.paper, "figures")
-        ),
+        spec=lambda wildcards: DECLARED.files(wildcards.paper, "cases"),
     output:
         multiext(str(LAYOUT.cases("{paper}")), ".html", ".md"),
     log:
         LOGS / "{paper}/cases.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: content_of(
-            wildcards.paper, declarations(wildcards.paper, "figures")
-        ),
+        content=lambda wildcards: DECLARED.content(wildcards.paper, "cases"),
     shell:
-        "redraft stage cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.stages:cases {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 rule claims:
     input:
         **COLLECTED,
-        spec=lambda wildcards: files_of(wildcards.paper, family_names(wildcards.paper)),
-        reported=lambda wildcards: files_of(
-            wildcards.paper, reported_names(wildcards.paper)
-        ),
+        spec=lambda wildcards: DECLARED.files(wildcards.paper, "family"),
+        reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
     output:
         LAYOUT.claims("{paper}"),
     log:
         LOGS / "{paper}/claims.log",
     params:
         preset=PRESET.name,
-        content=lambda wildcards: content_of(
-            wildcards.paper,
-            family_names(wildcards.paper) + reported_names(wildcards.paper),
+        content=lambda wildcards: DECLARED.content(
+            wildcards.paper, "family", "reported"
         ),
-        version=2,  # increase when a judged claim has other fields
+        code=lambda wildcards: code_of("redraft.analysis.claims.files:write_claims"),
     shell:
-        "redraft stage claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.claims.files:write_claims {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
 rule report:
     input:
-        lambda wildcards: list(report_parts()),
+        lambda wildcards: list(PLAN.report_parts()),
     output:
         LAYOUT.report,
         directory(LAYOUT.pages),
@@ -150,7 +138,7 @@ rule report:
         preset=PRESET.name,
         papers=lambda wildcards: papers(),
     shell:
-        "redraft stage report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
+        "redraft stage redraft.analysis.stages:report {params.preset:q} {params.papers:q} > {log:q} 2>&1"
 
 
 rule track:
@@ -162,6 +150,6 @@ rule track:
         LOGS / "{paper}/track.log",
     params:
         preset=PRESET.name,
-        version=2,  # increase when other things are imported
+        code=lambda wildcards: code_of("redraft.ops.workflow.tracking:track"),
     shell:
-        "redraft stage track {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+        "redraft stage redraft.ops.workflow.tracking:track {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"

@@ -8,9 +8,7 @@ localrules:  # compute nodes may have no network
 rule generate:
     input:
         manifest=f"{RUN}/manifest.json",
-        problems=lambda wildcards: problem_files(
-            *(b.data for b in benchmarks_of(wildcards).values())
-        ),
+        problems=benchmark_files,
     output:
         generations=f"{RUN}/generations.parquet",
         record=f"{RUN}/generations.json",
@@ -18,25 +16,20 @@ rule generate:
         f"{RUN}/generate.log",
     threads: PRESET.evaluation_threads
     resources:
-        **requested("evaluate"),
-        gpus=GPUS["generate"],
+        **INPUTS.resources("generate"),
     params:
         preset=PRESET.name,
         protocol=protocol_of,
         policies=lambda wildcards, input: input.manifest,
-        benchmarks=lambda wildcards: sampled(
-            protocol_of(wildcards), int(wildcards.seed) % PRESET.blocks
-        ),
+        benchmarks=sampled,
     shell:
-        "redraft stage generate {params.preset:q} {params.protocol:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
+        "redraft stage redraft.evaluate.generate:generate_policies {params.preset:q} {params.protocol:q} {wildcards.seed} {output.generations:q} {params.policies:q} > {log:q} 2>&1"
 
 
 use rule generate as generate_initial with:
     input:
         manifest=LAYOUT.model("{role}") / "model.safetensors",
-        problems=lambda wildcards: problem_files(
-            *(b.data for b in benchmarks_of(wildcards).values())
-        ),
+        problems=benchmark_files,
     output:
         generations=f"{INITIAL}/generations.parquet",
         record=f"{INITIAL}/generations.json",
@@ -46,9 +39,7 @@ use rule generate as generate_initial with:
         preset=PRESET.name,
         protocol=protocol_of,
         policies=lambda wildcards: [str(LAYOUT.model(wildcards.role))],
-        benchmarks=lambda wildcards: sampled(
-            protocol_of(wildcards), int(wildcards.seed) % PRESET.blocks
-        ),
+        benchmarks=sampled,
 
 
 rule grade:
@@ -62,16 +53,16 @@ rule grade:
         f"{EVALUATED}/grade.log",
     threads: 1
     resources:
-        **SITE.resources("grade", PRESET),
+        **INPUTS.resources("grade"),
     params:
         preset=PRESET.name,
         protocol=protocol_of,
         benchmarks=lambda wildcards: benchmarks_fingerprint(
-            benchmarks_of(wildcards), graded=True
+            INPUTS.benchmarks(wildcards), graded=True
         ),
-        version=3,  # increase when the grader or the scores change
+        code=lambda wildcards: code_of("redraft.evaluate.grade:grade_policies"),
     shell:
-        "redraft stage grade {params.preset:q} {params.protocol:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
+        "redraft stage redraft.evaluate.grade:grade_policies {params.preset:q} {params.protocol:q} {input:q} {output.scores:q} --processes {threads} > {log:q} 2>&1"
 
 
 rule lighteval_environment:
@@ -99,9 +90,9 @@ rule lighteval:
         f"{EVALUATED}/lighteval.log",
     threads: 1
     resources:
-        **SITE.resources("grade", PRESET),
+        **INPUTS.resources("lighteval"),
     shell:
-        "redraft stage lighteval {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
+        "redraft stage redraft.evaluate.lighteval:grade_again {input.generations:q} {input.grades:q} {output.comparison:q} > {log:q} 2>&1"
 
 
 rule diversity:
@@ -114,9 +105,9 @@ rule diversity:
         f"{RUN}/diversity.log",
     threads: 1
     resources:
-        **SITE.resources("grade", PRESET),
+        **INPUTS.resources("diversity"),
     params:
         folder=subpath(input.manifest, parent=True),
-        version=3,  # increase when the measures change
+        code=lambda wildcards: code_of("redraft.evaluate.diversity:measure_run"),
     shell:
-        "redraft stage diversity {params.folder:q} {wildcards.seed} {output.measured:q} > {log:q} 2>&1"
+        "redraft stage redraft.evaluate.diversity:measure_run {params.folder:q} {wildcards.seed} {output.measured:q} > {log:q} 2>&1"

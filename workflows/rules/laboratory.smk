@@ -11,27 +11,25 @@ rule laws:
     log:
         LAYOUT.folder / "logs/laboratory/laws.log",
     params:
-        version=1,  # increase when the laws or their settings change
+        code=lambda wildcards: code_of("redraft.lab.audit.laboratory:write_laws"),
     shell:
-        "redraft stage laws {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.audit.laboratory:write_laws {output:q} > {log:q} 2>&1"
 
 
 rule observe:
     input:
-        manifest=lambda wildcards: observed_run(wildcards) / "manifest.json",
-        weights=lambda wildcards: LAYOUT.model(observed_role(wildcards))
-        / "model.safetensors",
+        manifest=lambda wildcards: INPUTS.observed(wildcards)[0],
+        weights=lambda wildcards: INPUTS.observed(wildcards)[1],
     output:
         LAYOUT.observed("{paper}", "{seed}"),
     log:
         LAYOUT.folder / "logs/laboratory/{paper}-seed{seed}.log",
     threads: PRESET.engine.threads
     resources:
-        **requested("evaluate"),
-        gpus=GPUS["observe"],
+        **INPUTS.resources("observe"),
     params:
         run=subpath(input.manifest, parent=True),
         model=subpath(input.weights, parent=True),
-        version=1,  # increase when the measures change
+        code=lambda wildcards: code_of("redraft.lab.predict.laboratory:observe_run"),
     shell:
-        "redraft stage observe {params.run:q} {params.model:q} {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.predict.laboratory:observe_run {params.run:q} {params.model:q} {output:q} > {log:q} 2>&1"

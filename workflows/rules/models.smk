@@ -14,9 +14,9 @@ rule make_model:
     params:
         preset=PRESET.name,
         folder=subpath(output.weights, parent=True),
-        model=lambda wildcards: made("models", wildcards.role),
+        model=lambda wildcards: INPUTS.made("models", wildcards.role),
     shell:
-        "redraft stage model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
+        "redraft stage redraft.train.initial_policy:make_model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
 
 
 # A busy machine may give a sweep that no roofline describes, which is refused; another sweep may be better.
@@ -32,11 +32,10 @@ rule calibrate:
     retries: 2
     threads: PRESET.engine.threads
     resources:
-        **requested("train"),
-        gpus=GPUS["calibrate"],
+        **INPUTS.resources("calibrate"),
     params:
         preset=PRESET.name,
         model=subpath(input.weights, parent=True),
     shell:
-        "redraft stage calibrate {params.preset:q} {wildcards.role:q} {wildcards.bits} {params.model:q}"
+        "redraft stage redraft.cli.selfspec:calibrate_preset {params.preset:q} {wildcards.role:q} {wildcards.bits} {params.model:q}"
         " {output.calibration:q} 2>&1 | tee {log:q}"

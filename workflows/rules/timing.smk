@@ -5,7 +5,7 @@ rule time_runs:
     input:
         manifests=lambda wildcards: [
             LAYOUT.run(cell.id, wildcards.seed) / "manifest.json"
-            for cell in wanted_cells(wildcards.paper)
+            for cell in PLAN.wanted_cells(wildcards.paper)
             if cell.paper == wildcards.paper
         ],
     output:
@@ -16,9 +16,8 @@ rule time_runs:
     # All cores, so that nothing runs beside it on this machine.
     threads: max(PRESET.engine.threads, workflow.cores or 1)
     resources:
-        **requested("train"),
-        gpus=GPUS["time_runs"],
+        **INPUTS.resources("time_runs"),
     params:
         preset=PRESET.name,
     shell:
-        "redraft stage time {params.preset:q} {wildcards.seed} {output.seconds:q} {input.manifests:q} 2>&1 | tee {log:q}"
+        "redraft stage redraft.train.local.side_by_side:time_runs {params.preset:q} {wildcards.seed} {output.seconds:q} {input.manifests:q} 2>&1 | tee {log:q}"

@@ -1,12 +1,11 @@
-# One training run. Checkpoints and policies stand beside the manifest, which names them and is written last. A run that is
+# One training run. Checkpoints and policies are next to the manifest, which names them and is written last. A run that is
 # started again resumes from the checkpoints.
 
 
 rule train:
     input:
-        weights=lambda wildcards: LAYOUT.model(run_of(wildcards).model_role)
-        / "model.safetensors",
-        problems=lambda wildcards: training_files(run_of(wildcards)),
+        weights=checked(INPUTS.weights),
+        problems=checked(INPUTS.training_files),
         calibration=lambda wildcards: run_of(wildcards).calibration or [],
     output:
         manifest=f"{RUN}/manifest.json",
@@ -16,13 +15,12 @@ rule train:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
     resources:
-        **requested("train"),
-        gpus=GPUS["train"],
+        **INPUTS.resources("train"),
     params:
         preset=PRESET.name,
         model=subpath(input.weights, parent=True),
         folder=subpath(output.manifest, parent=True),
         run=lambda wildcards: run_fingerprint(run_of(wildcards)),
     shell:
-        "redraft stage train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
+        "redraft stage redraft.train.job:train {params.preset:q} {wildcards.paper:q}/{wildcards.cell:q} {wildcards.seed} {params.model:q}"
         " {params.folder:q} 2>&1 | tee {log:q} | tee -a {params.folder:q}/log.txt"

@@ -19,7 +19,7 @@ RESULTS = Path("results/evaluations")
 def evaluate(
     model: Annotated[str, typer.Argument(help="Folder of a policy, a run or a verl checkpoint, or a hub id.")],
     protocol: Annotated[
-        str, typer.Option(help="Of experiments/benchmarks.yaml; if empty a run's own, for other models spec_rl.")
+        str, typer.Option(help="Of experiments/benchmarks.yaml; if empty a run's own, else the file's default.")
     ] = "",
     benchmarks: Annotated[str, typer.Option(help="Of that protocol, with commas; empty for all.")] = "",
     backend: Annotated[str, typer.Option(help="torch, transformers or vllm; vllm on a GPU if empty, else torch.")] = "",

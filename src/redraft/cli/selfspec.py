@@ -8,6 +8,7 @@ import typer
 
 from redraft.cli.arguments import AsJson
 from redraft.cli.terminal import document, records, table
+from redraft.config import Experiments
 from redraft.errors import UserError
 
 
@@ -61,6 +62,27 @@ def calibrate(
     typer.echo(table(header, fitted))
     typer.echo(f"{report.quality(found)}\n\n{title}:")
     typer.echo(f"{table(lengths, batches)}\n\n{files}")
+
+
+def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: Path) -> None:
+    """Measure the roofline of a preset's model on this machine; sweep and drawing are written beside the file.
+
+    Raises:
+        UserError: for a model that the roofline does not cover, or a sweep that it does not describe.
+    """
+    from redraft.analysis.figures.roofline import draw_roofline
+    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec.machine import measure
+    from redraft.lab.selfspec.sweep import write_sweep
+    from redraft.ops.locking.devices import devices
+
+    engine, sweep = Experiments().preset(preset_name).engine, file.with_suffix(".csv")
+    with devices(min(engine.gpus, 1), str(file.parent)):
+        lines, flops = measure(model, engine.device, engine.threads, bits)
+    write_sweep(sweep, lines)
+    measured, found = report.calibrate(sweep, model, flops / 1e12, None, bits, file)
+    draw_roofline(found.calibration, measured, file.with_suffix(".svg"))
+    print(f"roofline of {role}: {report.quality(found)}", flush=True)
 
 
 def simulate(

@@ -163,6 +163,13 @@ Quantity = str
 BEYOND = 100
 """Tables and figures with numbers above this are not in the paper."""
 
+GENERATION_STAGES = ("verification", "rollout", "assembly", "reward")
+"""Stages of a step in which its rollouts are made; groups go through them separately, at the same time."""
+STEP_STAGES = (
+    *GENERATION_STAGES, "old_log_probs", "ref", "values", "adv", "update_critic", "update_actor", "others",
+)  # fmt: skip
+"""Stages of a step whose seconds are recorded (SPEC-RL, Table 4); they sum to `total`."""
+
 
 class Numbered(Config):
     """A table or a figure. One with a number above 100 is not in the paper."""

@@ -150,5 +150,7 @@ class BenchmarkFile(Config):
 
     sets: dict[WordyName, ProblemSet]
     """Problem sets by the names that tables, claims and commands use."""
+    default: Name
+    """Protocol of models that are no run's."""
     protocols: dict[Name, Protocol]
     """Protocols by name."""

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 from redraft.config.base import Config
 from redraft.config.model import GgufModel, Model, TinyModel
 from redraft.config.preset import Preset
-from redraft.config.trainer import VerlEngine
+from redraft.config.trainer import Engine, VerlEngine
 
 Stage = Literal["train", "evaluate", "grade"]
 SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:+-]*$")]
@@ -62,6 +62,11 @@ class Request(Config):
     """Processors on each of the job's nodes."""
     options: list[Option] | None = None
     """Further options of sbatch, such as `--exclusive` or `--reservation=NAME`."""
+
+
+def gpus_of(stage: Stage, engine: Engine) -> int:
+    """GPUs of a stage's job on each node: the preset's for a run, one to sample, none to grade."""
+    return {"train": engine.gpus, "evaluate": min(engine.gpus, 1), "grade": 0}[stage]
 
 
 def request_of(stage: Stage, preset: Preset) -> Request:

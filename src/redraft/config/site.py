@@ -6,7 +6,7 @@ from typing import Any
 
 from redraft.config.preset import Preset
 from redraft.config.read import parse, read_yaml
-from redraft.config.requests import Request, Stage, request_of
+from redraft.config.requests import Request, Stage, gpus_of, request_of
 from redraft.errors import UserError
 
 VARIABLE = "REDRAFT_SLURM_SITE"
@@ -34,12 +34,11 @@ class Site(Request):
     def resources(self, stage: Stage, preset: Preset) -> dict[str, int | str]:
         """Resources of a Snakemake rule, by the names of its Slurm plugin.
 
-        GPUs and nodes are the preset's: all for a run, one GPU to sample, none to grade. With more than one node, the
-        job's own command starts processes on the others.
+        Nodes are the preset's for a run, else one. With more than one node, the job's own command starts processes on
+        the others.
         """
         engine = preset.engine
-        gpus = {"train": engine.gpus, "evaluate": min(engine.gpus, 1), "grade": 0}[stage]
-        nodes = engine.nodes if stage == "train" else 1
+        gpus, nodes = gpus_of(stage, engine), engine.nodes if stage == "train" else 1
         asked = self.request(stage, preset)
         named = {"slurm_partition": asked.partition, "slurm_account": asked.account, "qos": asked.qos,
                  "constraint": asked.constraint, "slurm_extra": " ".join(asked.options or []) or None}  # fmt: skip

@@ -11,8 +11,6 @@ from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.ops.locking.gpus import available
 
-DEFAULT_PROTOCOL = "spec_rl"
-"""Protocol of models that are no run's."""
 LIGHTEVAL = Path(".venv-lighteval/bin/python")
 """Python of lighteval's own environment."""
 
@@ -24,7 +22,7 @@ class Asked:
     Attributes:
         model: folder of a policy, of a run or of a verl checkpoint, or a hub id.
         protocol: name in experiments/benchmarks.yaml; if empty, the one by which the workflow evaluates the run
-            that the model is of, or else `DEFAULT_PROTOCOL`.
+            that the model is of, or else the default of that file.
         names: benchmarks of that protocol, in order; all of them if empty.
         evaluation: backend and harness that sample, and whether lighteval grades too.
         engine: device, precision, threads and batch sizes.
@@ -115,7 +113,8 @@ def _protocol(asked: Asked, experiments: Experiments) -> tuple[str, str, dict[st
     if asked.protocol:
         return asked.protocol, "as asked", experiments.protocol(asked.protocol)
     if not (run := _run_of(Path(asked.model))):
-        return DEFAULT_PROTOCOL, "the default", experiments.protocol(DEFAULT_PROTOCOL)
+        default = experiments.benchmark_file().default
+        return default, "the default", experiments.protocol(default)
     preset = experiments.preset_of(run["preset"], run["paper"]).of_seed(run["seed"])
     protocol = preset.protocol_of(run["paper"])
     return protocol, f"of {run['paper']} at the run's preset {run['preset']}", preset.benchmarks

@@ -29,7 +29,8 @@ from scipy import sparse
 
 from redraft.errors import UserError
 from redraft.evaluate.rollouts import Ragged, StepRollouts, read_step, rollout_files
-from redraft.files import atomic
+from redraft.files import atomic, read_json, write_json
+from redraft.provenance import check_hashes, hashes
 from redraft.rollout.streams import stream
 
 Key = tuple[int, int]
@@ -271,6 +272,15 @@ def _token_ages(rollouts: StepRollouts) -> dict[str, float]:
     ages = rollouts.ages
     values = (float(ages.mean()), float(ages.max())) if len(ages) else (np.nan, np.nan)
     return dict(zip(("token_age_steps", "token_age_steps_max"), values, strict=True))
+
+
+def measure_run(run_folder: Path, seed: int, file: Path) -> None:
+    """Measure a finished run, whose rollouts must be those that its manifest names; hashes go next to the file."""
+    manifest = run_folder / "manifest.json"
+    rollouts = {name: digest for name, digest in read_json(manifest)["sha256"].items() if name.startswith("rollouts/")}
+    check_hashes(run_folder, rollouts, manifest)
+    measure(run_folder, seed, file)
+    write_json(file.with_suffix(".json"), {"sha256": hashes(file), "made_from": hashes(manifest)})
 
 
 def measure(run_folder: Path, seed: int, file: Path) -> None:

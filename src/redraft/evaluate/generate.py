@@ -10,16 +10,56 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from redraft.config import Evaluation, fingerprint
+from redraft.config import Evaluation, Experiments, fingerprint, sampling_fingerprint
 from redraft.config.data import Benchmark, Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backend import Backend, Request, Response
 from redraft.evaluate.backends import open_backend
 from redraft.evaluate.parts import KEY, Parts
+from redraft.files import read_json, write_json
+from redraft.ops.locking.devices import devices
+from redraft.ops.locking.lease import EVALUATION, lease
+from redraft.provenance import environment, git_state, hashes, policies_of
 from redraft.tasks.problems import Problem, load_problems, missing
 from redraft.tasks.prompts import encode
 from redraft.train import models
+
+
+def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, policies: list[Path]) -> None:
+    """Sample policies on the benchmarks of a protocol.
+
+    Args:
+        preset_name: name of the preset.
+        protocol: name of the protocol (`Preset.protocol_of`).
+        seed: seed of the sampling streams.
+        file: file of the generations.
+        policies: folders of policies, or manifests of runs, which stand for all policies that they name. A folder
+            `step-NNNN` holds the policy after that step, any other name an initial policy.
+    """
+    preset = Experiments().preset(preset_name, protocol).of_seed(seed)
+    log = file.parent / "generate.log"
+    steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
+    with lease(file.parent, EVALUATION, log) as held, devices(min(preset.engine.gpus, 1), str(file.parent)) as taken:
+        held.uses(taken)
+        generate(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
+        write_json(file.with_suffix(".json"), {
+            "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
+            "sha256": hashes(file), "made_from": hashes(*map(_file_of, policies)), "git": git_state(), **environment(),
+        })  # fmt: skip
+
+
+def _file_of(policy: Path) -> Path:
+    """The file that says which policy it is: a run's manifest, or the weights in a folder."""
+    return policy / "model.safetensors" if policy.is_dir() else policy
+
+
+def _policies_of(path: Path) -> dict[int, Path]:
+    """The policies that a manifest names, or the one in a folder, by the steps that they have done."""
+    if path.name == "manifest.json":
+        return {step: path.parent / folder for step, folder in policies_of(read_json(path)).items()}
+    prefix, _, step = path.name.rpartition("-")
+    return {int(step) if prefix == "step" and step.isdigit() else 0: path}
 
 
 def generate(

@@ -12,11 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from redraft.config.data import Benchmark, known_sizes
+from redraft.config import Benchmark, Experiments
+from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.evaluate.metrics import score
 from redraft.evaluate.parts import KEY, read_without_tokens
-from redraft.files import atomic, write_json
+from redraft.files import atomic, read_json, write_json
 from redraft.provenance import hashes
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract, grade_choice
 from redraft.tasks.workers import Instructed, check_instructions, compare_answers, run
@@ -34,6 +35,12 @@ COMPARISON_LIMIT = 3 * SECONDS + 5.0
 """Seconds after which the worker of a comparison is killed; the grader's own limits come earlier."""
 INSTRUCTIONS_LIMIT = 60.0
 """Seconds for the instructions of one response; a worker's first response also loads the checkers."""
+
+
+def grade_policies(preset_name: str, protocol: str, generations: Path, file: Path, processes: int = 1) -> None:
+    """Grade saved generations on the benchmarks of a protocol (`Preset.protocol_of`)."""
+    seed = read_json(generations.with_suffix(".json"))["seed"]
+    grade(generations, Experiments().preset(preset_name, protocol).of_seed(seed).benchmarks, file, processes)
 
 
 def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, processes: int = 1) -> None:

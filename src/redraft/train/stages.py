@@ -1,12 +1,9 @@
-"""Seconds of a step by the stages of SPEC-RL's Table 4."""
+"""Clock of a step's stages."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-STAGES = (
-    "verification", "rollout", "assembly", "reward", "old_log_probs", "ref", "values", "adv", "update_critic",
-    "update_actor", "others",
-)  # fmt: skip
+from redraft.config.base import STEP_STAGES
 
 
 class StageClock:
@@ -20,7 +17,7 @@ class StageClock:
         self.now = now
         self._began = now()
         self._left_out = 0.0
-        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.seconds = dict.fromkeys(STEP_STAGES, 0.0)
 
     def add(self, seconds: Mapping[str, float], unseen: float = 0.0) -> None:
         """Claim seconds for stages; `unseen` of them passed while the clock stood still."""

@@ -6,10 +6,12 @@ random numbers, and what it does if the policy was trained on the drafts.
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from redraft.files import write_json
 from redraft.lab.audit.bandit import Bandit, Coupled, Source, Verified, trained
 from redraft.lab.audit.enumeration import Policy, Space, distance
 from redraft.lab.audit.numbers import Fresh, Numbers
@@ -45,6 +47,11 @@ NUMBERS = {
     "accepts and draws in all visits": (True, True),
 }
 """What one number a place does: whether it also draws, and whether it is the same in all visits."""
+
+
+def write_laws(file: Path) -> None:
+    """Write `laws` as JSON."""
+    write_json(file, laws())
 
 
 def laws() -> dict[str, Any]:

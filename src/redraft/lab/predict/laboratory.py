@@ -17,7 +17,7 @@ import torch
 
 from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
-from redraft.files import sha256
+from redraft.files import sha256, write_json
 from redraft.lab.predict.drafts import Draft
 from redraft.lab.predict.estimates import by_prompt, estimate, ratio
 from redraft.lab.predict.positions import read_positions
@@ -27,6 +27,7 @@ from redraft.lab.predict.runs import SavedRun, open_run
 from redraft.methods.acceptance.positions import Positions
 from redraft.methods.reuse import Candidate
 from redraft.methods.vanilla import vanilla
+from redraft.ops.locking.devices import devices
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Rollout, Task
@@ -35,6 +36,12 @@ from redraft.train import models
 QUANTILES = (0.1, 0.5, 0.9)
 Tokens = dict[int, list[int]]
 """Tokens of each prompt."""
+
+
+def observe_run(run_folder: Path, initial: Path, file: Path) -> None:
+    """Write `observe` of a finished run without reuse as JSON."""
+    with devices(min(open_run(run_folder).configuration.engine.gpus, 1), str(file.parent)):
+        write_json(file, observe(run_folder, initial))
 
 
 def observe(run_folder: Path, initial: Path) -> dict[str, Any]:

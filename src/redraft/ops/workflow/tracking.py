@@ -17,13 +17,19 @@ from filelock import FileLock
 from redraft.config import fingerprint
 from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.layout import Layout
+from redraft.ops.workflow.code_hash import code_of
 
 DIGEST = "digest"
 """Tag of a completely imported run: the digest of its files."""
-VERSION = 2
-"""Increase when other things are imported from the same files, so that all runs are imported anew."""
+VERSION = code_of("redraft.ops.workflow.tracking:track")
+"""Part of the digest: when other things are imported from the same files, all runs are imported again."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
+
+
+def track(preset: str, paper: str) -> None:
+    """Import the finished runs of a paper at a preset (rule `track`)."""
+    import_runs(Layout(preset), paper)
 
 
 def import_runs(layout: Layout, paper: str) -> None:

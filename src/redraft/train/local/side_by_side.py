@@ -14,20 +14,51 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.config.experiment import Run
+from redraft.config import Experiments, Run
+from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
-from redraft.files import read_json_lines
+from redraft.files import atomic, read_json, read_json_lines, sha256, write_json
+from redraft.layout import Layout
+from redraft.ops.locking.devices import devices
+from redraft.provenance import environment, git_state, hashes
 from redraft.train.local.trainer import LocalTrainer
+from redraft.train.progress import reporter
 from redraft.train.records import describe
-from redraft.train.stages import STAGES
 
-REPEATED = ("verification", "rollout", "assembly", "reward")
-"""Stages that every round has; the others are those of the last round alone, in which the step is taken."""
 ROUNDS = 3
-"""Rounds of each step."""
+"""Rounds of each step. Every round has the stages of generation, the last one, in which the step is taken, all."""
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all) after a step of all runs."""
+
+
+def time_runs(preset_name: str, seed: int, file: Path, manifests: list[Path]) -> None:
+    """Train finished runs of a paper and seed again, side by side and with repeated rollouts, and write their seconds.
+
+    Args:
+        preset_name: name of the preset.
+        seed: of all runs.
+        file: file of the seconds; a record of what they belong to is written beside it, last.
+        manifests: of the finished runs.
+
+    Raises:
+        UserError: if a run does other work than the finished one did.
+    """
+    experiments, layout = Experiments(), Layout(preset_name)
+    cells = [read_json(manifest)["run"].rpartition("/seed")[0] for manifest in manifests]
+    runs = [experiments.run(cell, seed, preset_name) for cell in cells]
+    report = reporter(f"side by side seed {seed}", every=5)
+    models = [layout.model(run.model_role) for run in runs]
+    with devices(runs[0].engine.gpus, str(file.parent)):
+        seconds = train_side_by_side(runs, models, progress=lambda i, n: report(i, n, f"{len(runs)} runs"))
+    for run, manifest in zip(runs, manifests, strict=True):
+        check_work(seconds[seconds["cell"] == run.cell], manifest.parent / "steps.jsonl")
+    with atomic(file) as temporary:
+        seconds.to_parquet(temporary, index=False)
+    made_from = {run.cell: sha256(manifest) for run, manifest in zip(runs, manifests, strict=True)}
+    write_json(file.with_suffix(".json"), {
+        "sha256": hashes(file), "made_from": made_from, "git": git_state(), **environment(),
+    })  # fmt: skip
 
 
 def train_side_by_side(
@@ -89,11 +120,13 @@ class _Rehearsal:
     def rehearsed(self, step: int, number: int) -> dict[str, Any]:
         rolled = self.trainer.rehearse(self.trainer.campaign.tasks(step), step)
         decoded = describe(rolled.groups, step, self.trainer.campaign.steps_per_epoch)["tokens_decoded"]
-        return self._line(step, number, decoded, {stage: rolled.seconds[stage] for stage in REPEATED})
+        return self._line(step, number, decoded, {stage: rolled.seconds[stage] for stage in GENERATION_STAGES})
 
     def taken(self, number: int) -> dict[str, Any]:
         record = next(self.records)
-        return self._line(record["step"], number, record["tokens_decoded"], {s: record["seconds"][s] for s in STAGES})
+        return self._line(
+            record["step"], number, record["tokens_decoded"], {s: record["seconds"][s] for s in STEP_STAGES}
+        )
 
     def _line(self, step: int, number: int, decoded: int, seconds: dict[str, float]) -> dict[str, Any]:
         line = {"cell": self.run.cell, "step": step, "round": number, "tokens_decoded": decoded}

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from redraft.config.experiment import Run
+from redraft.config import Experiments, Run
 from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.engines.vllm.engine import TEMPERATURES
@@ -23,7 +23,7 @@ from redraft.train.verl.settings import engine_of, environment, on_cpu, on_gpus,
 INERT = (".experiment_name", ".total_training_steps", ".total_epochs", ".lr", "seed")
 """Ends of keys whose values decide nothing that verl could refuse: of two runs that differ in them one is checked."""
 
-__all__ = ["check", "compose", "environment", "show", "uses_gpu"]
+__all__ = ["check", "check_cells", "compose", "environment", "show", "uses_gpu"]
 
 
 def compose(
@@ -89,6 +89,12 @@ def check(runs: Sequence[Run]) -> int:
             raise error.told(message=f"{run.paper}/{run.cell}: {error.message}") from None
         kinds.add(kind)
     return len(kinds)
+
+
+def check_cells(preset_name: str, cells: list[str]) -> None:
+    """Check the configurations of a preset's cells (`check`)."""
+    experiments = Experiments()
+    check([experiments.run(cell, 0, preset_name) for cell in cells])
 
 
 def _refuse(run: Run, gpu: bool) -> None:

@@ -4,8 +4,32 @@ from pathlib import Path
 
 import pandas as pd
 
-from redraft.files import atomic, read_parquet
-from redraft.tasks.problems import Problem
+from redraft.config import Experiments, fingerprint
+from redraft.config.preset import parted
+from redraft.errors import UserError
+from redraft.files import atomic, read_parquet, write_json
+from redraft.tasks.problems import Problem, checksums, load_problems, origin
+
+
+def prepare_data(preset_name: str, name: str, folder: Path) -> None:
+    """Read the preset's training problems for a role and block (`Preset.role`); write them and their origin.
+
+    Raises:
+        UserError: if the preset has nothing for the role, or it cannot be read.
+    """
+    role, block = parted(name)
+    preset = Experiments().preset(preset_name).of_block(block)
+    if role not in preset.data:
+        raise UserError("the preset has no such data", key="data", value=role, allowed=preset.data)
+    data = preset.data[role]
+    problems = load_problems(data)
+    write_problems(problems, role, folder / "problems.parquet")
+    content = {
+        "data": data.model_dump(mode="json"), "problems": len(problems),
+        "fingerprint": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
+        "origin": origin(data), "sha256": checksums(data),
+    }  # fmt: skip
+    write_json(folder / "data.json", content)
 
 
 def write_problems(problems: list[Problem], role: str, file: Path) -> None:

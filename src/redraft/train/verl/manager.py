@@ -6,9 +6,10 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
+from redraft.config.base import GENERATION_STAGES
 from redraft.rollout.storage import unpack_groups
 from redraft.rollout.types import Group, Task
-from redraft.train.verl.worker import GENERATION_STAGES, RolloutWorker
+from redraft.train.verl.worker import RolloutWorker
 
 
 class RolloutManager(AgentLoopManagerTQ):

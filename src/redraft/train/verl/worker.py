@@ -16,6 +16,7 @@ import numpy as np
 import ray
 from omegaconf import DictConfig, OmegaConf
 
+from redraft.config.base import GENERATION_STAGES
 from redraft.config.experiment import Run
 from redraft.config.retention import Retention
 from redraft.engines.vllm.engine import VLLMEngine
@@ -28,9 +29,6 @@ from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.shard import name_of
-
-GENERATION_STAGES = ("verification", "rollout", "assembly", "reward")
-"""Stages of a step that groups go through by themselves, at the same time."""
 
 
 @dataclass(frozen=True)

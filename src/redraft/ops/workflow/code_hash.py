@@ -1,0 +1,73 @@
+"""Hash of the code that makes a rule's files, for the `params` of rules: where it changes, the files are made again.
+
+Runs and generations have none: they take minutes to days, their fingerprints say what they are, and their manifests and
+records which code made them.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import redraft
+from redraft.config.identity import fingerprint
+
+LEFT_OUT = (
+    "redraft.cli", "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops",
+    "redraft.provenance",
+)  # fmt: skip
+"""Modules that read declarations, find files and hold GPUs. What they read is in other params and in fingerprints, and
+nearly every function imports them: with them, any edit would make everything again."""
+ROOT = Path(redraft.__file__).parents[1]
+
+
+@cache
+def code_of(stage: str) -> str:
+    """Hash of a function's module and of all modules of this package that it imports, also through others.
+
+    Comments, docstrings and formatting do not count.
+
+    Args:
+        stage: the function, as `redraft stage` takes it: `module:function`.
+    """
+    module = stage.partition(":")[0]
+    found, waiting = {}, {module}
+    while waiting:
+        name = waiting.pop()
+        found[name], imports = _read(name)
+        waiting |= {other for other in imports - found.keys() if not _within(other, LEFT_OUT)}
+    return fingerprint(found)
+
+
+@cache
+def _read(module: str) -> tuple[str, frozenset[str]]:
+    """A module's code without docstrings, and the modules of this package that it imports."""
+    tree = ast.parse(_file(module).read_bytes())
+    imports = frozenset(name for name in _imports(tree) if _within(name, ("redraft",)) and _file(name).is_file())
+    return ast.dump(tree), imports
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Names of imported modules, also those imported in functions; docstrings are taken out in passing."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [part for part in node.body if not _is_text(part)]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """True for a docstring, also of a constant."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _file(module: str) -> Path:
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _within(module: str, parts: tuple[str, ...]) -> bool:
+    return any(module == part or module.startswith(f"{part}.") for part in parts)

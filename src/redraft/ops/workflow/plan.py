@@ -1,0 +1,330 @@
+"""What a call of Snakemake wants: papers, cells, seeds, runs and parts of the report; and why cells are left out.
+
+Snakemake's targets, its `--config` and the environment of its jobs are arguments.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from redraft.config import Cell, Data, Experiments, Preset, own
+from redraft.config.base import Config
+from redraft.config.read import parse
+from redraft.errors import UserError
+from redraft.layout import Layout
+from redraft.ops.workflow import freeze
+from redraft.published import check_published
+
+PAPERS = "REDRAFT_PAPERS"
+"""Environment variable by which the main process tells those of its jobs the papers; they have other targets."""
+RUNS = list[tuple[Cell, int]]
+
+
+class Call(Config):
+    """Values of `--config`."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    preset: str
+    """Name of the preset."""
+    seeds: int | None = Field(default=None, ge=1)
+    """Number of seeds, counted from 0; the preset's seeds if empty."""
+    papers: str = ""
+    """Names of papers with commas; if empty, the target and the preset choose."""
+    cells: str = ""
+    """User-defined file of cells (`redraft.config.own`)."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Call":
+        """Parse Snakemake's `config`.
+
+        Raises:
+            UserError: for an unknown key or a wrong value.
+        """
+        return parse(cls, config, "--config")
+
+    def take_cells(self, code: Path) -> None:
+        """Name the file of cells to this process and those of its jobs; a frozen copy has it among the papers."""
+        if self.cells:
+            file = Path(self.cells)
+            os.environ[own.VARIABLE] = str(code / own.place(file) if freeze.frozen(code) else file)
+            own.cells_file()
+
+
+class CampaignPlan:
+    """What a call wants of a preset.
+
+    Args:
+        call: values of `--config`.
+        experiments: experiment files.
+        targets: rules and files that the call names; Snakemake knows them once all rules are read.
+        environment: variables that jobs inherit.
+        main: false in a job's own process, which takes the papers from the environment and checks nothing again.
+
+    Raises:
+        UserError: for an unknown preset or paper; from every method, for mistakes in experiment files.
+    """
+
+    def __init__(
+        self, call: Call, experiments: Experiments, targets: Callable[[], Container[str]],
+        environment: MutableMapping[str, str], main: bool,
+    ) -> None:  # fmt: skip
+        self.call, self.experiments, self.targets = call, experiments, targets
+        self.environment, self.main = environment, main
+        preset = experiments.preset(call.preset)
+        if call.seeds:
+            preset = preset.model_copy(update={"seeds": list(range(call.seeds)), "more_seeds": {}})
+        self.preset: Preset = preset
+        self.layout = Layout(preset.name)
+        self.named = self._named()
+        if main:
+            self._check_calibrations()
+            for paper in self.named or preset.first or preset.default:
+                self._check_paper(paper)
+
+    def _named(self) -> list[str]:
+        """Papers that the call names; a file of cells names itself."""
+        file, mine = self.experiments.named, self.experiments.own_papers
+        asked = self.call.papers.split(",") if self.call.papers else [own.paper_of(file)] if file else []
+        others = [paper for paper in asked if paper and paper not in mine]
+        try:
+            known = self.preset.papers(others) if others else []
+        except ValueError as error:
+            raise UserError(str(error), file="--config", key="papers") from None
+        return known + [paper for paper in mine if paper in asked]
+
+    def _check_calibrations(self) -> None:
+        """Reject a preset with a missing file of a roofline before any job starts."""
+        for role, file in getattr(self.preset.engine, "calibrations", {}).items():
+            if not Path(file).exists():
+                raise UserError("no such file; without the key the workflow measures the roofline",
+                                file=f"preset {self.preset.name}", key=f"engine.calibrations.{role}", value=file,
+                                allowed="a file of `redraft calibrate`")  # fmt: skip
+
+    @cache  # noqa: B019 - one instance lives as long as the process
+    def _check_paper(self, paper: str) -> None:
+        """Read what rules need only later, so that a mistake in it ends the call at once."""
+        experiments, preset = self.experiments, self.preset
+        for cell in experiments.cells(paper, preset.default.get(paper)):
+            if not experiments.misfit(cell.id, preset.name):
+                experiments.run(cell.id, preset.seeds[0], preset.name)
+                experiments.seeds(cell, preset)
+        for part in (experiments.tables, experiments.figures, experiments.claims, experiments.reported):
+            part(paper)
+        experiments.observed_cell(paper)
+        check_published(experiments, paper)
+
+    @cached_property
+    def papers(self) -> list[str]:
+        """The papers that the call names, or else those that its target wants."""
+        if self.main or PAPERS not in self.environment:
+            every = any(target in self.targets() for target in ("reproduction", "extras"))
+            papers = self.named or self.preset.papers([] if every else self.preset.first) + self._finished_own()
+            if "laboratory" in self.targets():
+                papers = self._with_laboratory(papers)
+            for paper in papers:
+                self._check_paper(paper)
+            self.environment[PAPERS] = ",".join(papers)
+        return self.environment[PAPERS].split(",")
+
+    def _with_laboratory(self, papers: list[str]) -> list[str]:
+        """The papers, and those that have a laboratory unless the call names papers."""
+        known = dict.fromkeys([*self.preset.papers([]), *papers])
+        observed = [paper for paper in known if self.experiments.observed_cell(paper)]
+        papers = papers if self.named else list(dict.fromkeys([*papers, *observed]))
+        if not set(papers) & set(observed):
+            raise UserError("none of these papers has a laboratory", file="--config", key="papers",
+                            value=",".join(papers), allowed=observed)  # fmt: skip
+        return papers
+
+    def _finished_own(self) -> list[str]:
+        """User-defined papers with a finished run, which a call that names no paper includes."""
+        runs = self.layout.folder / "runs"
+        return [p for p in self.experiments.own_papers if (runs / p).is_dir() and self._finished_runs(p)]
+
+    def _finished_runs(self, paper: str) -> RUNS:
+        return [
+            (cell, seed)
+            for cell in self.experiments.cells(paper)
+            for seed in sorted(self.layout.seeds(cell.id))
+            if self._is_finished(cell.id, seed) and not self.experiments.misfit(cell.id, self.preset.name)
+        ]
+
+    def _is_finished(self, cell: str, seed: int) -> bool:
+        return (self.layout.run(cell, seed) / "scores.json").exists()
+
+    def _asked_cells(self, paper: str) -> list[Cell]:
+        """Cells of the grids that the target names, and those that they start from.
+
+        `snakemake reproduction` wants all that the paper reports, `snakemake extras` those beyond it and what they are
+        compared with, both together everything, and anything else the preset's default grids. Going from one to the
+        other changes the inputs of `collect`, so that it and what follows are made again. That takes seconds and loses
+        nothing: `collect` gathers every finished run, wanted or not.
+        """
+        experiments, default, grids = self.experiments, self.preset.default.get(paper), []
+        if "reproduction" in self.targets():
+            grids += experiments.grids(paper, beyond_paper=False)
+        if "extras" in self.targets():
+            grids += (default or []) + experiments.grids(paper, beyond_paper=True)
+        cells = experiments.cells(paper, grids or default)
+        fitting = [cell for cell in cells if not experiments.misfit(cell.id, self.preset.name)]
+        return cells + [experiments.cell(base) for base in dict.fromkeys(cell.base for cell in fitting) if base]
+
+    @cache  # noqa: B019
+    def reason_to_leave_out(self, cell_id: str) -> str:
+        """Why a cell cannot be trained at this preset and here; empty if it can.
+
+        Problems that a user has to make are no condition for all other cells of a paper. A default cell whose file is
+        missing is no exception but a mistake, and Snakemake names the file.
+        """
+        experiments, preset = self.experiments, self.preset
+        if misfit := experiments.misfit(cell_id, preset.name):
+            return misfit
+        run = experiments.run(cell_id, preset.seeds[0], preset.name)
+        default = [cell.id for cell in experiments.cells(run.paper, preset.default.get(run.paper))]
+        missing = [file for file in problem_files(run.data) if not Path(file).exists()]
+        if run.unsupported or cell_id in default or not missing:
+            return run.unsupported
+        return f"{missing[0]} is not there"
+
+    def wanted_cells(self, paper: str) -> list[Cell]:
+        """Cells that a paper's tables wait for: those of the target, without those that cannot be trained here."""
+        return [cell for cell in self._asked_cells(paper) if not self.reason_to_leave_out(cell.id)]
+
+    def left_out(self) -> dict[str, str]:
+        """Ids of the target's other cells, of all papers, with the reason."""
+        cells = (cell.id for paper in self.papers for cell in self._asked_cells(paper))
+        return {cell: reason for cell in cells if (reason := self.reason_to_leave_out(cell))}
+
+    @cache  # noqa: B019
+    def check_runs(self) -> None:
+        """Print which cells are left out; have verl check all wanted runs, at once since it takes seconds to import.
+
+        Raises:
+            SystemExit: if verl rejects a run; its message is printed.
+        """
+        if not self.main:
+            return
+        for cell, reason in self.left_out().items():
+            print(f"left out: {cell}: {reason}", file=sys.stderr)
+        if self.preset.engine.kind == "verl":
+            cells = [cell.id for paper in self.papers for cell in self.wanted_cells(paper)]
+            command = ["redraft", "stage", "redraft.train.verl.config:check_cells", self.preset.name, *cells]
+            if subprocess.run(command, check=False).returncode:
+                sys.exit(2)
+
+    def _takes_finished(self, paper: str) -> bool:
+        """Whether only finished runs of a paper are wanted: of a user-defined one that the call does not name."""
+        return paper in self.experiments.own_papers and paper not in self.named
+
+    def runs(self, paper: str) -> RUNS:
+        """Cells and seeds of all runs that a paper's tables wait for.
+
+        Where only finished runs are wanted, those of the cells that they start from are as well, of the same seeds, if
+        they are finished or another paper wants them.
+        """
+        if not self._takes_finished(paper):
+            return [(c, seed) for c in self.wanted_cells(paper) for seed in self.experiments.seeds(c, self.preset)]
+        done = self._finished_runs(paper)
+        others = {
+            (cell.id, seed)
+            for other in self.papers
+            if not self._takes_finished(other)
+            for cell, seed in self.runs(other)
+        }
+        bases = sorted({(cell.base, seed) for cell, seed in done if cell.base})
+        wanted = [base for base in bases if base in others or self._is_finished(*base)]
+        return done + [(self.experiments.cell(base), seed) for base, seed in wanted]
+
+    def run_folders(self, paper: str) -> list[Path]:
+        """Folders of all runs that a paper's tables wait for, which are checked first (`check_runs`)."""
+        self.check_runs()
+        return [self.layout.run(cell.id, seed) for cell, seed in self.runs(paper)]
+
+    def initial_folders(self, paper: str) -> list[Path]:
+        """Folders of the evaluations of all initial policies that these runs start from."""
+        policies = (
+            (self.experiments.protocol_of(self.preset.name, cell.id), self.preset.role(cell.model, seed), seed)
+            for cell, seed in self.runs(paper)
+        )
+        return [self.layout.initial(*policy) for policy in dict.fromkeys(policies)]
+
+    def timing_files(self, paper: str) -> list[Path]:
+        """Seconds of repeated runs: of all seeds if the target wants them, else those that exist."""
+        files = [self.layout.timing(paper, seed) for seed in self.preset.seeds]
+        return [file for file in files if "timing" in self.targets() or file.exists()]
+
+    def laboratory_files(self) -> list[Path]:
+        """Files of the bias laboratory of the papers that have one."""
+        observed = [
+            self.layout.observed(paper, seed)
+            for paper in self.papers
+            if (cell := self.experiments.observed_cell(paper)) and not self.reason_to_leave_out(cell.id)
+            for seed in self.preset.seeds
+        ]
+        return [self.layout.laws, *observed] if observed else []
+
+    def probed_files(self, paper: str) -> list[Path]:
+        """Verdicts of initial policies on training prompts, for the figures with them, if the preset samples them."""
+        panels = [panel for figure in self.experiments.figures(paper).figures for panel in figure.panels]
+        shown = {cell for panel in panels if panel.epochs == "initial" for cell in panel.cells}
+        roles = sorted({cell.model for cell in self.wanted_cells(paper) if cell.name in shown})
+        return [
+            self.layout.initial(self.preset.probe, self.preset.role(role, seed), seed) / "grades.parquet"
+            for role in roles
+            for seed in self.preset.seeds
+            if self.preset.probe
+        ]
+
+    def case_run(self, paper: str) -> Path:
+        """Folder of the run that a paper's case studies are from.
+
+        Raises:
+            UserError: if the paper declares no case studies.
+        """
+        if not (cases := self.experiments.figures(paper).cases):
+            raise UserError("this paper has no case studies", key="paper", value=paper)
+        return self.layout.run(f"{paper}/{cases.cell}", self.preset.seeds[0])
+
+    def _has_cases(self, paper: str) -> bool:
+        """Whether a paper has case studies, of a wanted cell."""
+        cases = self.experiments.figures(paper).cases
+        return cases is not None and cases.cell in [cell.name for cell in self.wanted_cells(paper)]
+
+    def _twice_graded(self, paper: str) -> list[Path]:
+        """IFEval's verdicts by two graders, of all policies that are evaluated, if the preset wants them."""
+        benchmarks = self.experiments.preset_of(self.preset.name, paper).benchmarks.values()
+        if not self.preset.evaluation.lighteval or all(b.grading != "instructions" for b in benchmarks):
+            return []
+        return [folder / "ifeval.json" for folder in self.run_folders(paper) + self.initial_folders(paper)]
+
+    def report_parts(self) -> Iterator[Path]:
+        """What the papers have of tables, figures and claims, and what the report says of grading.
+
+        The laboratory's files if the target wants them, else those that exist.
+        """
+        experiments, layout = self.experiments, self.layout
+        yield from (file for file in self.laboratory_files() if "laboratory" in self.targets() or file.exists())
+        for paper in self.papers:
+            yield layout.collected(paper) / "runs.parquet"
+            yield from self._twice_graded(paper)
+            reported = experiments.reported(paper)
+            if experiments.tables(paper).tables or (reported and reported.times):
+                yield layout.tables(paper)
+            if experiments.figures(paper).figures:
+                yield layout.figures(paper)
+            if self._has_cases(paper):
+                yield layout.cases(paper).with_suffix(".html")
+            if experiments.claims(paper).claims:
+                yield layout.claims(paper)
+
+
+def problem_files(*data: Data) -> list[str]:
+    """Files that problems are read from: inputs, since a fingerprint holds their paths and not their content."""
+    return [part.path for part in data if part.kind == "file"]

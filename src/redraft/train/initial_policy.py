@@ -1,0 +1,61 @@
+"""Initial policies: initialised and warm-started, or taken from a checkpoint (rule `make_model`)."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.config import Experiments, GgufModel, PretrainedModel, TinyModel
+from redraft.config.preset import parted
+from redraft.errors import UserError
+from redraft.layout import code_root
+from redraft.tasks.tokenizer import make_tokenizer
+from redraft.train import models
+from redraft.train.warm_start import warm_start
+from redraft.train.progress import reporter
+
+THREADS = 1
+"""Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two
+models on a core each are ready sooner than one after the other on two cores."""
+GGUF = "envs/gguf.txt"
+"""Lock of the package that reads GGUF files."""
+
+
+def make_model(preset_name: str, name: str, folder: Path) -> None:
+    """Make and warm-start the preset's tiny model for a role and block (`Preset.role`), or take an existing one.
+
+    Raises:
+        UserError: if the preset has nothing for the role.
+    """
+    torch.set_num_threads(THREADS)
+    role, block = parted(name)
+    preset = Experiments().preset(preset_name).of_block(block)
+    if role not in preset.models:
+        raise UserError("the preset has no such model", key="models", value=role, allowed=preset.models)
+    settings = preset.models[role]
+    if isinstance(settings, TinyModel):
+        tokenizer = make_tokenizer()
+        model = models.initialise(settings, tokenizer)
+        report = reporter(f"warm start {name}", every=150)
+        warm_start(
+            model,
+            tokenizer,
+            settings.warm_start,
+            settings.warm_start.data,
+            lambda i, n, loss: report(i, n, f"loss {loss:.3f}"),
+        )
+    else:
+        model, tokenizer = _pretrained(settings)
+        if settings.untie:
+            models.untie(model)
+    models.save(model, tokenizer, folder)
+
+
+def _pretrained(settings: GgufModel | PretrainedModel) -> tuple[Any, Any]:
+    """Model and tokenizer."""
+    if isinstance(settings, PretrainedModel):
+        return models.load(settings.path, settings.revision)
+    from redraft.train.pretrained import gguf
+
+    model, tokenizer = gguf.load(settings, code_root() / GGUF)
+    return model.bfloat16(), tokenizer

@@ -1,0 +1,82 @@
+"""A training job: one run from its last checkpoint to its manifest (rule `train`).
+
+Trainers are imported once the folder and its GPUs are held: a second process for the same run ends at once.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from redraft.cli.loading import loading
+from redraft.config import Experiments, Run, run_fingerprint
+from redraft.files import read_json
+from redraft.layout import Layout
+from redraft.ops.locking.devices import devices
+from redraft.ops.locking.lease import lease, took_part
+from redraft.provenance import git_state, write_manifest
+from redraft.train.progress import reporter
+
+
+def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) -> None:
+    """Train one run from its last checkpoint, if there is one; the manifest is written last."""
+    git = git_state()  # now, since someone may go on editing while this trains
+    run = Experiments().run(cell_id, seed, preset_name)
+    log = folder / "log.txt"
+    with lease(folder, run_fingerprint(run), log) as held, devices(run.engine.gpus, str(folder)) as taken:
+        held.uses(taken)
+        _train(run, model, folder, git, held)
+
+
+def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
+    """Train one run in a folder on which this process has the lease."""
+    trainer, files = _trainer(run, model, folder, git["commit"])
+    campaign = trainer.campaign
+    report = reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=campaign.steps_per_epoch)
+    trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
+    policies = [campaign.folder.policy(step) for step in campaign.evaluated_steps]
+    outputs = [campaign.folder.records, *sorted((folder / "rollouts").glob("*.parquet"))]
+    outputs += [file for policy in policies for file in sorted(policy.glob("*.safetensors"))]
+    inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
+    held.check()
+    write_manifest(
+        folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
+        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), campaign.steps),
+    )  # fmt: skip
+
+
+def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[Any, dict[str, str]]:
+    """Trainer for the engine's kind, and hashes of the files of its problems.
+
+    Both trainers have the same attributes and leave the same files.
+    """
+    if run.engine.kind == "verl":
+        with loading():
+            from redraft.train import models
+            from redraft.train.verl.launch import VerlTrainer
+
+        models.device_of(run.engine.device)  # refused, if it has to be, before any data are fetched
+        data = _prepared(run)
+        trainer = VerlTrainer(run, model, folder, commit, data / "problems.parquet")
+        return trainer, read_json(data / "data.json")["sha256"]
+    from redraft.tasks.problems import checksums
+
+    with loading():
+        from redraft.train.local.trainer import LocalTrainer
+
+    return LocalTrainer(run, model, folder, commit), checksums(run.data)
+
+
+def _prepared(run: Run) -> Path:
+    """Folder of a run's training problems, which are prepared now if the workflow has not done it."""
+    folder = Layout(run.preset).data(run.data_role)
+    record = folder / "data.json"
+    if not record.exists() or read_json(record)["data"] != run.data.model_dump(mode="json"):
+        from redraft.train.verl.data import prepare_data
+
+        prepare_data(run.preset, run.data_role, folder)
+    return folder
+
+
+def _summary(record: dict[str, Any]) -> str:
+    reward = record["reward"] if record["fresh_reward"] is None else record["fresh_reward"]
+    reused = record["tokens_reused"] / max(record["tokens_reused"] + record["tokens_decoded"], 1)
+    return f"epoch {record['epoch'] + 1}  reward {reward:.2f}  reused {reused:4.0%}"

@@ -1,0 +1,29 @@
+"""Lines that a job prints while it trains."""
+
+import sys
+import time
+from collections.abc import Callable
+
+SILENCE = 60
+"""Seconds without a line, at most, if a step is no longer."""
+
+
+def reporter(name: str, every: int) -> Callable[[int, int, str], None]:
+    """Make a function that prints a run's name, progress and remaining time after every `every` steps.
+
+    Where steps are long it prints after each that ends `SILENCE` seconds after the last line.
+    """
+    began = spoke = time.perf_counter()
+    first: list[int] = []
+
+    def report(done: int, total: int, text: str) -> None:
+        nonlocal spoke
+        first.append(done - 1)
+        if done % every and done != total and time.perf_counter() - spoke < SILENCE:
+            return
+        spoke = time.perf_counter()
+        left = (time.perf_counter() - began) / (done - first[0]) * (total - done)
+        first[1:] = []
+        print(f"  {name:<34} {done:>4}/{total}  {text}  {left:4.0f} s left", file=sys.stderr, flush=True)
+
+    return report

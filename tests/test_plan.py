@@ -1,0 +1,220 @@
+"""What a call of Snakemake wants, without Snakemake: papers, cells with reasons, seeds, files and resources."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from redraft.config import Experiments, run_fingerprint
+from redraft.config.site import Site
+from redraft.errors import UserError
+from redraft.ops.workflow.declarations import Declarations
+from redraft.ops.workflow.plan import PAPERS, Call, CampaignPlan, problem_files
+from redraft.ops.workflow.rule_inputs import STAGES, RuleInputs
+
+ROOT = Path(__file__).parents[1]
+BASE = "spec_rl/grpo-spec-l0.5"
+CELLS = f"""
+title: Mine
+source: a test
+grids:
+  - name: mine
+    base: {BASE}
+    axes: {{lenience: {{l9: {{reuse: {{lenience: 9}}}}}}}}
+"""
+
+
+def planned(*targets, environment=None, main=True, experiments=None, **config):
+    call = Call.of({"preset": "tiny"} | config)
+    experiments = experiments or Experiments(ROOT)
+    return CampaignPlan(call, experiments, lambda: targets, {} if environment is None else environment, main)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty working directory: no results, no data."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def finish(plan, cell, seed):
+    file = plan.layout.run(cell, seed) / "scores.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({}))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"presets": "tiny"}, ["presets", "cells, papers, preset, seeds"]),
+        ({"preset": ["tiny"]}, ["preset", "string"]),
+        ({"seeds": 0}, ["seeds", "greater than or equal to 1"]),
+        ({"seeds": "some"}, ["seeds", "some"]),
+        ({"papers": "spec"}, ["papers", "spec"]),
+    ],
+)
+def test_a_wrong_value_of_config_is_named(config, words):
+    with pytest.raises(UserError) as error:
+        planned(**config)
+    assert error.value.file == "--config"
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_papers_are_the_preset_s_first_ones_all_of_a_reproduction_or_those_that_the_call_names():
+    first, every = planned(), planned("reproduction")
+    assert first.papers == first.preset.first
+    assert every.papers == first.preset.papers([])
+    assert set(first.papers) < set(every.papers)
+    assert planned("reproduction", papers="speed_rl").papers == ["speed_rl"]
+
+
+def test_a_job_takes_its_papers_from_the_process_that_started_it():
+    environment = {}
+    papers = planned("reproduction", environment=environment).papers
+    assert environment[PAPERS] == ",".join(papers)
+    assert planned("report.html", environment=environment, main=False).papers == papers
+    assert planned("report.html", main=False).papers == planned().papers, "one that a person started has none"
+
+
+def test_the_laboratory_adds_papers_that_have_one_unless_the_call_names_others():
+    added = set(planned("laboratory").papers) - set(planned().papers)
+    assert all(Experiments(ROOT).observed_cell(paper) for paper in added)
+    plan = planned("laboratory")
+    assert len(plan.laboratory_files()) == 1 + len(plan.preset.seeds) * sum(
+        bool(plan.experiments.observed_cell(paper)) for paper in plan.papers
+    )
+    with pytest.raises(UserError, match="none of these papers has a laboratory"):
+        planned("laboratory", papers="ar3po").papers  # noqa: B018
+
+
+def test_a_user_s_file_of_cells_names_itself(folder):
+    (folder / "mine.yaml").write_text(CELLS)
+    experiments = Experiments(ROOT, cells=folder / "mine.yaml")
+    plan = planned(experiments=experiments)
+    assert plan.papers == ["mine"]
+    assert [cell.id for cell in plan.wanted_cells("mine")] == ["mine/l9", BASE]
+    assert planned(experiments=experiments, papers="speed_rl").papers == ["speed_rl"]
+
+
+def test_a_user_s_finished_runs_come_with_those_of_their_bases(folder):
+    shutil.copytree(ROOT / "experiments", folder / "experiments")
+    (folder / "experiments/own").mkdir()
+    (folder / "experiments/own/cells.yaml").write_text(CELLS)
+    first = planned(experiments=Experiments(folder))
+    assert "own" not in first.papers
+    finish(first, "own/l9", 7)
+    plan = planned(experiments=Experiments(folder))
+    assert plan.papers == [*first.papers, "own"]
+    assert [(cell.id, seed) for cell, seed in plan.runs("own")] == [("own/l9", 7)], "no paper wants the base's seed 7"
+    finish(plan, BASE, 7)
+    assert [(cell.id, seed) for cell, seed in plan.runs("own")] == [("own/l9", 7), (BASE, 7)]
+    named = planned(experiments=Experiments(folder), papers="own")
+    assert {seed for _, seed in named.runs("own")} == set(named.preset.seeds), "all are wanted of one that is named"
+
+
+def test_a_target_wants_the_cells_of_its_grids_and_each_seed_of_the_call():
+    default, paper, both = planned(), planned("reproduction"), planned("reproduction", "extras")
+    names = [{cell.name for cell in plan.wanted_cells("spec_rl")} for plan in (default, paper, both)]
+    assert names[0] <= names[1] < names[2]
+    plan = planned(seeds=2)
+    assert {seed for _, seed in plan.runs("spec_rl")} == {0, 1}
+    folders = plan.run_folders("spec_rl")
+    assert folders == [plan.layout.run(cell.id, seed) for cell, seed in plan.runs("spec_rl")]
+    assert len(set(plan.initial_folders("spec_rl"))) == len(plan.initial_folders("spec_rl")) < len(folders)
+
+
+def test_cells_are_left_out_with_the_reason(folder, capsys):
+    plan = planned("reproduction", preset="paper")
+    left_out = plan.left_out()
+    missing = "speed_rl/numina-rloo"
+    assert left_out[missing] == "data/numinamath-integer.jsonl is not there"
+    assert "exact speculation" in left_out["efficient_rollout/self-sd"]
+    assert not left_out.keys() & {cell.id for paper in plan.papers for cell in plan.wanted_cells(paper)}
+    (folder / "data").mkdir()
+    (folder / "data/numinamath-integer.jsonl").write_text("")
+    assert missing not in planned("reproduction", preset="paper").left_out()
+    capsys.readouterr()
+    planned("reproduction", preset="tiny").check_runs()
+    assert capsys.readouterr().err == "", "nothing is left out"
+
+
+def test_timings_and_the_laboratory_are_wanted_by_name_or_where_they_exist():
+    plan = planned()
+    assert plan.timing_files("spec_rl") == []
+    assert plan.layout.laws not in plan.report_parts()
+    file = plan.layout.timing("spec_rl", 0)
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert plan.timing_files("spec_rl") == [file]
+    assert len(planned("timing").timing_files("spec_rl")) == len(plan.preset.seeds)
+
+
+def test_a_report_has_the_parts_that_its_papers_declare():
+    plan, layout = planned(papers="spec_rl"), planned().layout
+    assert list(plan.report_parts()) == [
+        layout.collected("spec_rl") / "runs.parquet", layout.tables("spec_rl"), layout.figures("spec_rl"),
+        layout.cases("spec_rl").with_suffix(".html"), layout.claims("spec_rl"),
+    ]  # fmt: skip
+
+
+def test_a_missing_roofline_of_the_preset_ends_the_call(monkeypatch):
+    experiments = Experiments(ROOT)
+    preset = experiments.preset("tiny")
+    engine = preset.engine.model_copy(update={"calibrations": {"qwen2.5-7b": "none.json"}})
+    monkeypatch.setattr(Experiments, "preset", lambda *_: preset.model_copy(update={"engine": engine}))
+    with pytest.raises(UserError, match="without the key the workflow measures") as error:
+        planned(experiments=experiments)
+    assert error.value.key == "engine.calibrations.qwen2.5-7b"
+
+
+def wildcards(**names):
+    return SimpleNamespace(**names)
+
+
+def test_wildcards_name_runs_protocols_and_what_they_are_made_from():
+    inputs = RuleInputs(planned(), Site())
+    named = wildcards(paper="spec_rl", cell="grpo-spec-l0.5", seed="1")
+    run = inputs.experiments.run("spec_rl/grpo-spec-l0.5", 1, "tiny")
+    assert run_fingerprint(inputs.run(named)) == run_fingerprint(run)
+    assert inputs.weights(named) == inputs.layout.model(run.model_role) / "model.safetensors"
+    protocol = inputs.preset.protocol_of("spec_rl")
+    evaluated = wildcards(kind="runs", group="spec_rl", policy="grpo-spec-l0.5/seed1")
+    initial = wildcards(kind="initial", group=protocol, policy="qwen3-1.7b-base/seed1")
+    assert [inputs.protocol(w) for w in (named, evaluated, initial, wildcards(protocol="greedy"))] == [
+        protocol, protocol, protocol, "greedy",
+    ]  # fmt: skip
+    assert inputs.sampled(named) != inputs.sampled(wildcards(protocol="greedy", seed="1"))
+    assert inputs.training_files(named) == problem_files(run.data)
+    assert inputs.made("models", run.model_role) != inputs.made("models", "qwen2.5-7b")
+    manifest, weights = inputs.observed(wildcards(paper="exact_reuse", seed="0"))
+    assert (manifest.name, weights.name) == ("manifest.json", "model.safetensors")
+    with pytest.raises(UserError, match="no such cell"):
+        inputs.run(wildcards(paper="spec_rl", cell="nothing", seed="0"))
+
+
+def test_a_rule_s_resources_are_those_of_its_stage_for_the_job_s_model():
+    inputs = RuleInputs(planned(preset="paper"), Site())
+    small = wildcards(role="qwen3-1.7b-base")
+    large = wildcards(role="qwen2.5-32b")
+    train = inputs.resources("train")
+    assert train["mem_mb"](small) < train["mem_mb"](large)
+    assert {rule: inputs.gpus(rule) for rule in STAGES} == {
+        "train": 8, "time_runs": 8, "calibrate": 1, "generate": 1, "generate_initial": 1, "observe": 1,
+        "grade": 0, "lighteval": 0, "diversity": 0,
+    }  # fmt: skip
+    assert train["gpus"] == 8
+    assert inputs.resources("grade")["cpus_per_task"] == 1
+    assert "gpus" not in inputs.resources("grade")
+
+
+def test_tables_figures_and_claims_wait_for_their_declarations():
+    declared = Declarations(Experiments(ROOT))
+    assert declared.names("spec_rl", "family") == ["tables.yaml", "claims.yaml"]
+    assert declared.names("spec_rl", "figures") == declared.names("spec_rl", "cases") == ["figures.yaml"]
+    assert declared.names("efficient_rollout", "figures") == ["figures.yaml", "tables.yaml"], "models of a sweep"
+    reported = declared.names("spec_rl", "reported")
+    assert reported[0] == "reported.yaml"
+    assert all(Path(file).is_file() for file in declared.files("spec_rl", "family", "reported"))
+    assert declared.published_curves("speed_rl") == [], "no published data are here"
