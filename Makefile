@@ -46,7 +46,7 @@ bench: $(READY)
 # On a GPU (`make ENV=gpu bench-gpu`): the tests that need one, then tables of models of Qwen3's shapes with random weights.
 bench-gpu: $(READY)
 	pytest -rs -k "gpu or cuda" tests/test_torch_engine.py tests/test_bursts.py tests/test_noise.py
-	python -m benchmarks gpu_engine gpu_rollout
+	python -m benchmarks gpu
 
 mlflow: $(READY)
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/$(PRESET)/mlflow.db
