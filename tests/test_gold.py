@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from redraft.evaluate import conformance
 from redraft.tasks.answers import Outcome, boxed
 from redraft.tasks.choices import LETTERS, grade_choice
 from redraft.tasks.grading import compare, grade
+from tests import conformance
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT.parent / "shared/data/benchmarks"
