@@ -7,6 +7,7 @@ function, in a fork of a process that has loaded them. docs/tests.md has the sco
 import argparse
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -44,6 +45,7 @@ def make_mutants() -> None:
     from mutmut.utils.file_utils import copy_also_copy_files, copy_src_dir
 
     MADE.mkdir(exist_ok=True)
+    shutil.rmtree(MADE / "tests", ignore_errors=True)  # those that are gone would run still
     copy_src_dir()
     copy_also_copy_files()
     create_mutants(1)
@@ -52,8 +54,10 @@ def make_mutants() -> None:
 def verdicts() -> Iterator[tuple[str, str]]:
     """Names and statuses of all mutants."""
     from mutmut.stats import status_by_exit_code
+    from mutmut.utils.file_utils import walk_mutatable_files
 
-    for file in sorted(MADE.rglob("*.meta")):
+    for path in walk_mutatable_files():
+        file = MADE / f"{path}.meta"
         for name, code in json.loads(file.read_text(encoding="utf-8"))["exit_code_by_key"].items():
             yield name, status_by_exit_code[code]
 
