@@ -7,12 +7,15 @@ READY := $(VENV)/.ready
 # lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
 LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny
+# Mutants of `make mutation`, and the seed of their sample.
+N ?= 50
+SEED ?= 0
 # A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores a third and a
 # fourth worker compute while others wait for a disk or a process; tests that start servers use both cores themselves.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce share test fast test-all check bench bench-gpu mlflow docs lock clean lighteval
+.PHONY: reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval
 
 reproduce: $(READY)
 	snakemake --config preset=$(PRESET)
@@ -40,13 +43,17 @@ check: $(READY)
 	mypy
 	snakefmt --check Snakefile workflows
 
+# How many deliberate faults in the core the tests find, of a fixed random sample: docs/tests.md.
+mutation: $(VENV)/.mutation
+	nice -n 15 python tests/mutation.py -n $(N) --seed $(SEED)
+
 bench: $(READY)
 	python -m benchmarks
 
 # On a GPU (`make ENV=gpu bench-gpu`): the tests that need one, then tables of models of Qwen3's shapes with random weights.
 bench-gpu: $(READY)
 	pytest -rs -k "gpu or cuda" tests/test_torch_engine.py tests/test_bursts.py tests/test_noise.py
-	python -m benchmarks gpu_engine gpu_rollout
+	python -m benchmarks gpu
 
 mlflow: $(READY)
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/$(PRESET)/mlflow.db
@@ -60,10 +67,14 @@ lock:
 	sh envs/lock.sh
 
 clean:
-	rm -rf $(VENV) $(LIGHTEVAL) .snakemake
+	rm -rf $(VENV) $(LIGHTEVAL) .snakemake mutants
 
 $(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
 	sh envs/install.sh $(VENV) $(ENV)
+
+$(VENV)/.mutation: $(READY) envs/mutation.txt
+	python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/mutation.txt
+	touch $@
 
 $(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/punkt.txt envs/install.sh
 	sh envs/install.sh $(LIGHTEVAL) lighteval

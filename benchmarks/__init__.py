@@ -1,1 +1,1 @@
-"""Benchmarks of time and memory; alternatives run side by side and are compared by ratios. `make bench` runs all."""
+"""Benchmarks of time and memory; alternatives take turns and are compared by ratios. `make bench` runs all."""

@@ -4,13 +4,11 @@ import argparse
 import sys
 from importlib import import_module
 
-from benchmarks import figures
-from benchmarks.side_by_side import MEASURED
+from benchmarks import side_by_side
 
 NAMES = (
-    "chunks", "diversity", "engine", "exact_rules", "gpu_engine", "gpu_rollout", "gradient_snr", "grading", "memory",
-    "one_request", "reuse_simulation", "rewards", "scheduling", "scoring", "self_speculation", "smol",
-    "speculating_engine", "updates", "vllm_exact", "vllm_rollout", "vllm_scoring", "workflow",
+    "chunks", "engine", "exact_rules", "gpu", "reuse_simulation", "rewards", "scoring", "self_speculation", "smol",
+    "updates", "vllm_rollout", "vllm_scoring",
 )  # fmt: skip
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")
@@ -22,7 +20,7 @@ if unknown := ", ".join(set(arguments.names) - set(NAMES)):
 sys.argv[1:] = []  # benchmarks read options of their own
 for name in arguments.names or NAMES:
     import_module(f"benchmarks.{name}").main()
-multiples = figures.multiples(MEASURED)
-print(figures.compare(multiples))
+multiples = side_by_side.multiples(side_by_side.MEASURED)
+print(side_by_side.compare(multiples))
 if arguments.write:
-    figures.write(multiples)
+    side_by_side.write(multiples)

@@ -1,12 +1,24 @@
-"""Timing on a noisy machine: alternatives take turns, and medians are compared."""
+"""Timing on a noisy machine: alternatives take turns, medians are compared, and figures with those of another commit.
 
+Machines differ, so `figures.json` keeps multiples: the seconds of each alternative in a round over those of its
+benchmark's first one in the same round, as median, least and most of the rounds. An alternative is slower if the least
+of now is above the most of then.
+"""
+
+import datetime
+import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+from redraft.provenance import machine
+
+FILE = Path(__file__).with_name("figures.json")
 ROUNDS = 7
 MEASURED: dict[str, dict[str, list[float]]] = {}
-"""Seconds of each round, of all that this process measured, by title and alternative; see `benchmarks.figures`."""
+"""Seconds of each round, of all that this process measured, by title and alternative."""
 
 
 def seconds(
@@ -44,3 +56,67 @@ def line(name: str, values: list[float], unit: str = "s") -> str:
 def ratio(first: list[float], second: list[float]) -> float:
     """Median over rounds of the ratio first/second."""
     return statistics.median(a / b for a, b in zip(first, second, strict=True))
+
+
+Multiples = dict[str, dict[str, list[float]]]
+"""Median, least and most by title and alternative."""
+
+
+def multiples(measured: dict[str, dict[str, list[float]]]) -> Multiples:
+    """Multiples of the first alternative, of the seconds of all rounds by title and alternative."""
+    return {title: {name: _of(values, _first(of)) for name, values in of.items()} for title, of in measured.items()}
+
+
+def _first(measured: dict[str, list[float]]) -> list[float]:
+    return next(iter(measured.values()))
+
+
+def _of(values: list[float], first: list[float]) -> list[float]:
+    shares = [a / b for a, b in zip(values, first, strict=True)]
+    return [round(number, 4) for number in (statistics.median(shares), min(shares), max(shares))]
+
+
+def changes(now: Multiples, then: Multiples) -> Iterator[str]:
+    """A line for each alternative that is slower or faster than the noise of both runs explains."""
+    for title, alternatives in now.items():
+        for name, (median, least, most) in alternatives.items():
+            before = then.get(title, {}).get(name)
+            if before is None:
+                continue
+            word = "slower" if least > before[2] else "faster" if most < before[1] else None
+            if word:
+                yield (
+                    f"{word}: {title}, {name}: {median:.2f} [{least:.2f}, {most:.2f}] of {_named(alternatives)}, "
+                    f"was {before[0]:.2f} [{before[1]:.2f}, {before[2]:.2f}]"
+                )
+
+
+def _named(alternatives: dict[str, Any]) -> str:
+    return f'"{next(iter(alternatives))}"'
+
+
+def compare(now: Multiples, file: Path = FILE) -> str:
+    """What the committed figures say of these, with when and where those were measured."""
+    if not file.exists():
+        return f"no figures to compare with in {file.name}; `python -m benchmarks --write` makes them"
+    committed = json.loads(file.read_text())
+    then = {title: record["multiples"] for title, record in committed.items()}
+    known = sum(name in then.get(title, {}) for title, of in now.items() for name in of)
+    found = list(changes(now, then))
+    origins = dict.fromkeys(_origin(committed[title]) for title in now if title in committed)
+    head = f"{known} figures beside those of {', '.join(origins) or 'no machine'}: "
+    return head + ("\n  ".join(["", *found]) if found else "none has changed by more than the noise of both runs")
+
+
+def _origin(record: dict[str, Any]) -> str:
+    return f"{record['date']} ({record['machine']['processor']})"
+
+
+def write(now: Multiples, file: Path = FILE) -> None:
+    """Put these in the place of the committed figures; others stay, with their origin."""
+    before = json.loads(file.read_text()) if file.exists() else {}
+    known = {key: value for key, value in machine().items() if key != "system"}
+    origin = {"date": datetime.date.today().isoformat(), "machine": known}
+    records = {title: {**origin, "multiples": of} for title, of in now.items()}
+    lines = (f"{json.dumps(title)}: {json.dumps(record)}" for title, record in (before | records).items())
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")

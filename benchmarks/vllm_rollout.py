@@ -33,7 +33,7 @@ from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 
 PROMPTS, GROUP, TOKENS = 16, 4, 256
-LONGEST_PROMPT = 21
+LONGEST_PROMPT, TINY_VOCABULARY = 21, 44
 SHAPES = {
     "tiny preset": (TinyModel(), 4),
     "larger": (TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152), 2),
@@ -42,10 +42,12 @@ SHAPES = {
 PARTS = ("verification", "decoding", "transfer", "assembly")
 
 
-def save(shape: TinyModel, folder: Path, positions: int = 2048) -> Path:
-    """Save a model with random weights, for sequences of `positions` tokens."""
+def save(shape: TinyModel, folder: Path, vocabulary: int = TINY_VOCABULARY) -> Path:
+    """Save a model with random weights and room for 2,048 positions."""
     model = models.initialise(shape, make_tokenizer())
-    model.config.max_position_embeddings = positions
+    if vocabulary != TINY_VOCABULARY:
+        model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    model.config.max_position_embeddings = 2048
     model.save_pretrained(folder)
     return folder
 

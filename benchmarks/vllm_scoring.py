@@ -31,19 +31,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from benchmarks.side_by_side import line, ratio, seconds
+from benchmarks.vllm_rollout import TINY_VOCABULARY, save
 from redraft.config import TinyModel
 from redraft.engines.laws import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
 from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.spec_rl import SpecRLRule
-from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train import models
 
 from vllm import SamplingParams  # isort: skip  # after the environment variables of vllm_local
 from vllm.inputs.engine import tokens_input  # isort: skip
 from vllm.sampling_params import RequestOutputKind  # isort: skip
 
-TINY_VOCABULARY, TOP = 44, 32
+TOP = 32
 LARGER = TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate_size=1152)
 
 
@@ -68,16 +67,6 @@ CASES = {
 }
 LENIENCE = float(np.exp(0.5))
 BARE = {"max_tokens": 1, "detokenize": False, "skip_reading_prefix_cache": True}
-
-
-def save(case: Case, folder: Path) -> Path:
-    """Save a model with random weights, another vocabulary size and more positions."""
-    model = models.initialise(case.shape, make_tokenizer())
-    if case.vocabulary != TINY_VOCABULARY:
-        model.resize_token_embeddings(case.vocabulary, mean_resizing=False)
-    model.config.max_position_embeddings = 2048
-    model.save_pretrained(folder)
-    return folder
 
 
 def use_stock(worker: Any, stock: bool) -> None:
@@ -203,7 +192,7 @@ def main() -> None:
     """Print a table for each case; fails if two alternatives cut a draft at different tokens."""
     for title, case in CASES.items():
         with tempfile.TemporaryDirectory() as folder:
-            work = Work(save(case, Path(folder)), case)
+            work = Work(save(case.shape, Path(folder), case.vocabulary), case)
             alternatives: dict[str, Callable[[], object]] = {
                 "bare": work.serve, "head": work.head, "worker": work.scored("worker", flat),
                 "worker, read by rows": work.scored("worker, read by rows", by_rows),

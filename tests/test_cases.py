@@ -149,8 +149,9 @@ def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_pat
         cases(folder, tmp_path / "cases.json")
     assert not (tmp_path / "cases.json").exists()
     (folder / "policies/step-0003").rename(folder / "elsewhere")
-    with pytest.raises(UserError, match="no policy was saved in this run"):
+    with pytest.raises(UserError, match="no policy was saved in this run") as error:
         cases(folder, tmp_path / "cases.json")
+    assert error.value.file == folder / "policies"
     (folder / "rollouts").rename(folder / "other")
     with pytest.raises(UserError, match="no saved rollouts"):
         cases(folder, tmp_path / "cases.json")

@@ -1,5 +1,6 @@
 """Configuration: what is shipped parses, what is wrong is said in one message, identity holds still."""
 
+import json
 import math
 import re
 import shutil
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from pydantic import Field
 
 from redraft.config import (
@@ -31,7 +33,7 @@ from redraft.config import (
     sampling_fingerprint,
 )
 from redraft.config.read import merge
-from redraft.config.schema import write_schemas
+from redraft.config.schema import FILES, write_reference, write_schemas
 from redraft.errors import UserError
 from tests.trainers import make_trainer
 
@@ -340,8 +342,27 @@ def test_the_lenience_of_a_name_is_that_of_its_cell():
         assert cell.reuse.lenience == math.exp(float(label))
 
 
-def test_schemas_and_reference_are_those_of_the_models():
-    assert write_schemas(ROOT / "docs", check=True) == []
+def test_the_reference_is_that_of_the_models():
+    assert write_reference(ROOT / "docs/configuration.md", check=True) == []
+
+
+def test_written_schemas_are_valid_and_those_of_all_models(tmp_path):
+    files = {file.stem: file for file in write_schemas(tmp_path / "schemas")}
+    assert files.keys() == FILES.keys()
+    for name, (model, _) in FILES.items():
+        schema = json.loads(files[name].read_text())
+        assert schema == model.model_json_schema()
+        Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, place) in FILES.items() if place.startswith("experiments/")])
+def test_every_file_of_the_repository_fits_its_schema(kind):
+    model, place = FILES[kind]
+    files = sorted(ROOT.glob(re.sub("<.*?>", "*", place)))
+    assert files
+    validator = Draft202012Validator(model.model_json_schema())
+    for file in files:
+        assert not list(validator.iter_errors(yaml.safe_load(file.read_text()))), file
 
 
 @given(st.one_of(st.floats(min_value=0, allow_nan=False), st.sampled_from([0.0, 1.0, math.inf])))

@@ -33,7 +33,6 @@ from tests.groups import (
     PROMPTS,
     VOCABULARY,
     ScriptedEngine,
-    ScriptedWorld,
     Setting,
     group_of,
     new_memory,
@@ -45,7 +44,6 @@ EXACT = [
     OneHotReuse(), CoupledReuse(),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", EXACT, ids=lambda m: f"{m.kind}-{m.retention.top}")
-WORLD = ScriptedWorld()
 
 
 def visits(method, count=2, **setting):

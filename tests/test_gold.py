@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from redraft.evaluate import conformance
 from redraft.tasks.answers import LETTERS, Outcome, boxed, grade_choice
 from redraft.tasks.grading import compare, grade
+from tests import conformance
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT.parent / "shared/data/benchmarks"

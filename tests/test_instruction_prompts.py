@@ -156,6 +156,7 @@ def test_what_is_copied_stands_before_and_can_be_copied_without_commas(apart):
     assert len(copied) > 50
     assert any(len(asked(prompt)) == 3 for prompt, _ in copied)
     for prompt, request in copied:
+        assert [name for name, _ in asked(prompt)].index(COPY) == len(asked(prompt)) - 1, "nothing follows it"
         assert prompt.prompt.startswith(request + "\n")
         assert follows(
             request + " Done.", json.dumps({"key": 1, "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]})

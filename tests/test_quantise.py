@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from redraft.engines.torch.drafter import PROJECTIONS, QuantisedDrafter, round_to_nearest
+from redraft.engines.torch.drafter import QuantisedDrafter, round_to_nearest
 from tests.test_torch_engine import make_model
 
 WEIGHTS = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 40)), elements=st.floats(-8, 8, width=32))
@@ -53,9 +53,6 @@ def test_a_drafter_quantises_the_projections_alone_and_more_bits_err_less():
     errors = [drafter.error for drafter in drafters.values()]
     assert errors[0] > 4 * errors[1] > 16 * errors[2] > 0
     assert drafters[8].bytes > drafters[4].bytes
-    assert drafters[4].original_bytes == sum(
-        p.nbytes for name, p in model.named_parameters() if name.split(".")[-2] in PROJECTIONS
-    )
     before = dict(model.named_parameters())
     with drafters[4].drafting():
         during = dict(model.named_parameters())

@@ -135,5 +135,10 @@ def test_a_folder_or_a_file_is_read(tmp_path):
     file.write_text(json.dumps(QWEN | {"num_experts": 4}))
     with pytest.raises(UserError, match="config.json"):
         read_model(tmp_path)
+    for size in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"):
+        file.write_text(json.dumps(QWEN | {size: None}))
+        with pytest.raises(UserError, match="lacks a size") as error:
+            read_model(tmp_path)
+        assert (error.value.file, error.value.key) == (file, size)
     with pytest.raises(UserError, match="missing"):
         read_model(tmp_path / "nothing.json")

@@ -269,7 +269,9 @@ def test_noise_of_means_and_differences_by_hand(runs):
     assert cell_of(cells, label, "average_difference")["noise"] == pytest.approx(100 * both)
     assert math.isnan(cell_of(cells, label, "speedup")["noise"])
     noise = f"<dt>Noise of sampling</dt><dd>± {cell_of(cells, 'GRPO', name)['noise']:.1f}</dd>"
-    assert noise in render.html(sheet(spec, cells), Path("results"))
+    page = render.html(sheet(spec, cells), Path("results"))
+    assert noise in page
+    assert "± nan" not in page
 
 
 # Speedups

@@ -1,6 +1,5 @@
 """Estimates over seeds. Runs are paired by seed wherever two cells are compared."""
 
-import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,8 +182,3 @@ def paired(values: Mapping[int, float], baseline: Mapping[int, float], relative:
         relative: `ratio`, `speedup` or `difference`.
     """
     return {seed: PAIRINGS[relative](values[seed], baseline[seed]) for seed in values if seed in baseline}
-
-
-def consecutive(sequences: Sequence[Mapping[int, float]], blocks: Blocks = NO_BLOCKS) -> list[Estimate]:
-    """Paired differences between neighbours of a sequence of cells."""
-    return [estimate(paired(later, earlier, "difference"), blocks) for earlier, later in itertools.pairwise(sequences)]

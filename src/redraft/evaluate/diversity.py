@@ -36,7 +36,7 @@ from redraft.rollout.streams import stream
 Key = tuple[int, int]
 """Prompt and sample."""
 SELF_BLEU_SAMPLE = 32
-"""Responses of a step that enter Self-BLEU. Its time grows with their square (`benchmarks/diversity.py`)."""
+"""Responses of a step that enter Self-BLEU. Its time grows with their square (docs/metrics.md)."""
 SELF_BLEU_PROMPTS = 16
 """Prompts of a step whose responses enter Self-BLEU within prompts; its time grows with their number."""
 

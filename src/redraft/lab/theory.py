@@ -68,44 +68,6 @@ def simple_snr_bound(p: float, size: int) -> float:
     return 4 * size * p * (1 - p)
 
 
-def signal_and_noise(products: np.ndarray) -> tuple[float, float]:
-    """Unbiased estimates of |E g|^2 and E|g - E g|^2 from M independent gradients g.
-
-    The squared norm of their mean is too large for the first: its expectation is |E g|^2 + E|g - E g|^2 / M. The
-    product of two different gradients has the expectation |E g|^2, so the mean of those products is unbiased. The noise
-    is the mean of |g|^2 less that signal, which is the trace of the sample covariance (divisor M - 1).
-
-    Args:
-        products: (M, M), inner products of the gradients.
-
-    Raises:
-        ValueError: for fewer than 2 gradients.
-    """
-    count = len(products)
-    if count < 2:
-        raise ValueError(f"a variance needs at least 2 gradients, got {count}")
-    squares = np.trace(products)
-    signal = (np.sum(products) - squares) / (count * (count - 1))
-    return float(signal), float(squares / count - signal)
-
-
-def estimated_snr(products: np.ndarray) -> tuple[float, float]:
-    """Estimate of the ratio (equation 9) and its standard error by the jackknife over gradients.
-
-    Args:
-        products: (M, M), inner products of M independent gradients.
-
-    Raises:
-        ValueError: for fewer than 3 gradients.
-    """
-    count = len(products)
-    if count < 3:
-        raise ValueError(f"a jackknife needs at least 3 gradients, got {count}")
-    every = [products, *(np.delete(np.delete(products, i, 0), i, 1) for i in range(count))]
-    ratio, *without = (signal / noise for signal, noise in map(signal_and_noise, every))
-    return ratio, float(np.sqrt((count - 1) * np.var(without)))
-
-
 def phi(p: float, n_init: int, n_cont: int) -> float:
     """Phi(p), the objective of a prompt, with the constant that makes Phi(0) zero.
 

@@ -2,7 +2,7 @@
 
 Rollouts are found by the prompt's visit, not by an epoch's number, so that a prompt which was skipped keeps its
 drafts. Content is bounded by the retention: `put` drops what it no longer covers. A token takes 12 bytes and 8
-more for each token of its top law; a rollout takes about two kilobytes (`benchmarks/memory.py` measures it).
+more for each token of its top law; a rollout takes about two kilobytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence

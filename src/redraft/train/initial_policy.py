@@ -11,8 +11,8 @@ from redraft.errors import UserError
 from redraft.layout import code_root
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
-from redraft.train.warm_start import warm_start
 from redraft.train.progress import reporter
+from redraft.train.warm_start import warm_start
 
 THREADS = 1
 """Number of threads that make a model. It is fixed, since sums of floats depend on it. It is one, since two

@@ -74,7 +74,6 @@ class QuantisedDrafter:
 
     Attributes:
         bytes: size of the quantised weights where they are packed.
-        original_bytes: size of the same weights in the policy.
         error: relative error of the weights, the root of the squared errors' sum over that of their squares.
         seconds: that the last refreshment took (`redraft.engines.torch.loop.now`).
 
@@ -90,7 +89,6 @@ class QuantisedDrafter:
                             value=type(model).__name__, allowed=f"layers named {', '.join(PROJECTIONS)}")  # fmt: skip
         self._layers = [(layer, torch.nn.Parameter(layer.weight.detach().clone(), False)) for layer in layers]
         self.bytes = self.error = self.seconds = 0.0
-        self.original_bytes = sum(own.nbytes for _, own in self._layers)
         self.refresh()
 
     def refresh(self) -> None:

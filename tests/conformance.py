@@ -1,6 +1,6 @@
 """Verdicts of the rules of `redraft.tasks.rewards` on the same texts: the table of `docs/grading.md`.
 
-`python -m redraft.evaluate.conformance` prints the table.
+`python tests/conformance.py` prints the table.
 """
 
 from redraft.tasks.rewards import RULES
