@@ -3,7 +3,7 @@
 What only one stage needs is imported in it.
 """
 
-from redraft.analysis.data.collect import Runs, collect
+from redraft.analysis.data.collect import collect
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import read_json, write_atomically, write_json
@@ -18,18 +18,17 @@ def collect_runs(preset: str, paper: str) -> None:
 
 def judge_claims(preset: str, paper: str) -> None:
     """Judge every claim of a paper on its runs, and beside that on the paper's own tables, if they are transcribed."""
-    from redraft.analysis.claims.family import family_of
     from redraft.analysis.claims.reported_claims import ReportedTables
     from redraft.analysis.claims.verdicts import judge
-    from redraft.analysis.data.reported import no_reported
-    from redraft.analysis.tables.lines import Source
+    from redraft.analysis.data.measured import FAMILY, Measured
+    from redraft.analysis.data.statistics import Family
 
     layout, experiments = Layout(preset), Experiments()
-    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
+    folder, paper_scale = layout.collected(paper), experiments.preset(preset).paper_scale
     spec = experiments.reported(paper)
     tables = ReportedTables(experiments.folder_of(paper), spec, experiments) if spec else None
-    family = family_of(Source(runs, no_reported(), experiments, paper, preset, paper_scale))
-    write_json(layout.claims(paper), judge(experiments.claims(paper).claims, runs, paper_scale, tables, family))
+    claims, measured = experiments.claims(paper).claims, Measured.load(folder)
+    write_json(layout.claims(paper), judge(claims, measured, paper_scale, tables, Family.load(folder / FAMILY)))
 
 
 def cases(preset: str, paper: str) -> None:

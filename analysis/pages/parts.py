@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.analysis.figures.page import figure_fragment
+from redraft.analysis.pages.figure import figure_fragment
 from redraft.analysis.tables.main_result import read_table
 from redraft.analysis.tables.verdicts import MISSING
 from redraft.config import Experiments, Figure, Preset, StepTable, Table, TableWithoutRuns

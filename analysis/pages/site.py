@@ -6,10 +6,10 @@ from typing import Any
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
-from redraft.analysis.figures.page import figure_assets
 from redraft.analysis.pages import headline, laboratory
 from redraft.analysis.pages.citations import citations
 from redraft.analysis.pages.definitions import definitions
+from redraft.analysis.pages.figure import figure_assets
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.runs import RunView, page_content

@@ -5,10 +5,19 @@ COLLECTED = {
     name: str(LAYOUT.collected("{paper}") / f"{name}.parquet")
     for name in ("runs", "steps", "scores")
 }
+MEASURED = {
+    name: str(LAYOUT.collected("{paper}") / file)
+    for name, file in {
+        "measured": "measured.parquet",
+        "family": "family.parquet",
+        "record": "measured.json",
+    }.items()
+}
 
 
 localrules:
     collect,
+    measure,
     tables,
     figures,
     choose_cases,
@@ -40,10 +49,35 @@ rule collect:
         "redraft stage collect {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
+# Tables, figures, claims and `redraft compare` read what is measured here, and measure nothing themselves.
+rule measure:
+    input:
+        **COLLECTED,
+        spec=lambda wildcards: files_of(
+            wildcards.paper, measured_names(wildcards.paper)
+        ),
+        reported=lambda wildcards: files_of(
+            wildcards.paper, reported_names(wildcards.paper)
+        ),
+        probed=lambda wildcards: probed(wildcards.paper),
+    output:
+        **MEASURED,
+    log:
+        LOGS / "{paper}/measure.log",
+    params:
+        preset=PRESET.name,
+        content=lambda wildcards: content_of(
+            wildcards.paper, measured_names(wildcards.paper)
+        ),
+    shell:
+        "redraft stage measure {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
 # One job makes all tables of a paper, and one all figures: to start a process takes longer than a table.
 rule tables:
     input:
         **COLLECTED,
+        **MEASURED,
         spec=lambda wildcards: files_of(wildcards.paper, family_names(wildcards.paper)),
         reported=lambda wildcards: files_of(
             wildcards.paper, reported_names(wildcards.paper)
@@ -67,6 +101,7 @@ rule tables:
 rule figures:
     input:
         **COLLECTED,
+        **MEASURED,
         spec=lambda wildcards: files_of(wildcards.paper, figure_names(wildcards.paper)),
         probed=lambda wildcards: probed(wildcards.paper),
         published=lambda wildcards: published_points(wildcards.paper),
@@ -119,6 +154,7 @@ rule cases:
 rule claims:
     input:
         **COLLECTED,
+        **MEASURED,
         spec=lambda wildcards: files_of(wildcards.paper, family_names(wildcards.paper)),
         reported=lambda wildcards: files_of(
             wildcards.paper, reported_names(wildcards.paper)

@@ -456,6 +456,11 @@ def figure_names(paper):
     return declarations(paper, "figures", *["tables"] * any(p.roofline for p in panels))
 
 
+def measured_names(paper):
+    """Declarations of all that is measured of a paper's runs."""
+    return declarations(paper, "tables", "claims", "figures")
+
+
 def reported_names(paper):
     """What all reported values of a paper are read from; nothing if none are transcribed."""
     vocabulary = EXPERIMENTS.reported(paper)

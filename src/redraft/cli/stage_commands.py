@@ -21,6 +21,7 @@ STAGES = {
     "choose-cases": "redraft.cli.stages:choose_cases",
     "track": "redraft.cli.stages:track",
     "collect": "redraft.analysis.stages:collect_runs",
+    "measure": "redraft.analysis.measuring:measure",
     "tables": "redraft.analysis.tables.files:write_tables",
     "figures": "redraft.analysis.figures.files:write_figures",
     "cases": "redraft.analysis.stages:cases",
