@@ -95,7 +95,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
         (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
-        (["stage", "tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
+        (["stage", "measure", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (["stage", "grade", "tiny", "tiny", "nothing.parquet", "scores.json"], ["nothing.json", "missing"]),
         (["stage", "diversity", ".", "0", "out.parquet"], ["manifest.json", "missing"]),
         (["stage", "train", "tiny", "spec_rl/grpo-vanilla", "0", "no-model", "out"], ["no-model", "no model"]),

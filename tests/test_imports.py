@@ -77,7 +77,8 @@ ALLOWED = {
     },
     "redraft.analysis.claims": {"redraft.analysis.data", "redraft.config"},
     "redraft.analysis.figures": {
-        *BASE, "redraft.analysis.data", "redraft.config", "redraft.lab.selfspec", "redraft.published", "redraft.selfspec",
+        *BASE, "redraft.analysis.data", "redraft.config", "redraft.lab.selfspec", "redraft.published",
+        "redraft.selfspec",
     },
     "redraft.analysis.tables": {
         *BASE, "redraft.analysis.data", "redraft.analysis.figures.view", "redraft.config",
