@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.reported import read_reported as read
 from redraft.analysis.data.statistics import NONE, Estimate, Interval, estimate, paired
@@ -77,9 +78,8 @@ def runs():
 @pytest.fixture
 def table3(runs):
     spec = expand(TABLE_3, EXPERIMENTS.preset("tiny").benchmarks)
-    source = Source(
-        runs, read_reported(ROOT / "experiments/spec_rl", 3), EXPERIMENTS, "spec_rl", "tiny", paper_scale=False
-    )
+    reported = read_reported(ROOT / "experiments/spec_rl", 3)
+    source = Source(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale=False)
     return spec, make_table(spec, source)
 
 
@@ -116,9 +116,8 @@ def test_absolute_values_of_another_model_have_no_reported_one(table3):
 
 def test_at_paper_scale_absolute_values_are_compared(runs):
     table = TABLE_3
-    source = Source(
-        runs, read_reported(ROOT / "experiments/spec_rl", 3), EXPERIMENTS, "spec_rl", "tiny", paper_scale=True
-    )
+    reported = read_reported(ROOT / "experiments/spec_rl", 3)
+    source = Source(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True)
     cell = cell_of(make_table(expand(table, {}), source), "GRPO", "tokens_m")
     assert (cell["reported"], cell["verdict"]) == (554.8, "differs")
 
@@ -142,7 +141,7 @@ def test_no_reported_value_can_become_a_reproduced_one(runs):
     nonsense = replace(reported, lines=[line | {"value": line["value"] * 7 + 1} for line in reported.lines])
     columns = ["reproduced", "low", "high", "n_seeds"]
     tables = [
-        make_table(spec, Source(runs, table, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True))
+        make_table(spec, Source(Measuring(runs), table, EXPERIMENTS, "spec_rl", "tiny", paper_scale=True))
         for table in (reported, nonsense)
     ]
     pd.testing.assert_frame_equal(tables[0][columns], tables[1][columns])
@@ -170,13 +169,13 @@ def test_latex_and_html_hold_the_same_cells(table3):
 
 
 def estimated(mean, low, high):
-    return Estimate(mean, Interval(low, high), NONE, (0, 1))
+    return Estimate(mean, Interval(low, high), (0, 1))
 
 
 @pytest.mark.parametrize(
     ("found", "reported", "relative", "expected"),
     [
-        (Estimate(math.nan, NONE, NONE, ()), 1.0, "ratio", "missing"),
+        (Estimate(math.nan, NONE, ()), 1.0, "ratio", "missing"),
         (estimated(0.5, 0.4, 0.6), math.nan, "ratio", "not comparable"),
         (estimated(0.5, 0.4, 0.6), 0.45, "ratio", "agrees"),
         (estimated(0.5, 0.4, 0.6), 0.9, "ratio", "same direction"),
@@ -184,7 +183,7 @@ def estimated(mean, low, high):
         (estimated(0.5, 0.4, 0.6), 1.0, "ratio", "differs"),
         (estimated(0.9, 0.8, 1.1), 0.85, "ratio", "inconclusive"),
         (estimated(-3.0, -4.0, -2.0), 2.0, "difference", "opposite direction"),
-        (Estimate(0.5, NONE, NONE, (0,)), 0.5, "ratio", "inconclusive"),
+        (Estimate(0.5, NONE, (0,)), 0.5, "ratio", "inconclusive"),
         (estimated(0.5, 0.4, 0.6), 0.9, None, "differs"),
         (estimated(0.5, 0.4, 0.6), 0.5, None, "agrees"),
     ],
@@ -200,7 +199,8 @@ def test_an_interval_needs_two_seeds_and_verdicts_rest_on_the_wider_one():
     assert found.mean == pytest.approx(7 / 3)
     # Student's t with two degrees of freedom is 4.3027, the standard error 1.5275 / sqrt(3).
     assert found.interval.high - found.mean == pytest.approx(4.3027 * 1.5275 / math.sqrt(3), rel=1e-3)
-    assert estimate({0: 3.0, 1: 3.0}) == Estimate(3.0, Interval(3.0, 3.0), Interval(3.0, 3.0), (0, 1))
+    alike = estimate({0: 3.0, 1: 3.0})
+    assert (alike, alike.bootstrap) == (Estimate(3.0, Interval(3.0, 3.0), (0, 1)), Interval(3.0, 3.0))
     assert estimate({}).seeds == ()
     assert estimate({0: math.nan, 1: 2.0, 2: 3.0}).seeds == (1, 2)
 

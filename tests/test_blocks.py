@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from redraft.analysis.claims.verdicts import judge
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.statistics import Family, estimate
 from redraft.analysis.tables.comparison import make_table
@@ -18,6 +17,7 @@ from redraft.config.preset import Preset, parted
 from redraft.layout import Layout
 from redraft.ops.workflow.status import status
 from tests import uneven
+from tests.measured import judge
 from tests.test_one_verdict import source, table
 from tests.uneven import PLAIN, REUSE
 

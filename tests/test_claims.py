@@ -18,8 +18,9 @@ from redraft.analysis.claims.reported_claims import (
     columns_of,
 )
 from redraft.analysis.claims.tests import FEWEST, cells_of, question
-from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES
 from redraft.config import (
     Bound,
@@ -38,6 +39,7 @@ from redraft.config import (
 )
 from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
+from tests.measured import judge
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
@@ -222,7 +224,7 @@ def test_all_kinds_are_tried_and_come_out_in_every_way():
 
 
 def test_the_numbers_behind_a_verdict_are_those_worked_out(runs):
-    source = RunValues(runs)
+    source = RunValues(Measuring(runs))
     largest_fall = question(Fluctuation(quantity="accuracy:all", cell=E, baseline=A), source).parts[0]
     assert largest_fall.values == pytest.approx({0: 40.0, 1: 40.0, 2: 40.0}), "30 down against 10 up"
     mean = question(pairs(B, C, D, statistic="mean"), source).parts[0]

@@ -14,10 +14,11 @@ from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.rollouts import PROMPT_QUANTITIES, of_prompts
 from redraft.analysis.figures.drawing import plot
 from redraft.analysis.figures.parts import absent
-from redraft.analysis.figures.points import coordinate, figure_data
+from redraft.analysis.figures.points import coordinate
 from redraft.config import Cell, Figure
 from redraft.errors import UserError
 from redraft.layout import PUBLISHED
+from tests.measured import figure_data
 
 A, B = "a", "b"
 LINE = {"quantity": "reward", "title": "t", "cells": [A]}

@@ -15,11 +15,12 @@ import pytest
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.drawing import draw
 from redraft.analysis.figures.files import write_figures
-from redraft.analysis.figures.page import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.analysis.figures.parts import still_drawing
 from redraft.analysis.figures.points import COLUMNS, FURTHER
+from redraft.analysis.pages.figure import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.config import Figure
 from redraft.layout import Layout
+from tests.measured import save_measured
 
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -273,7 +274,7 @@ def test_written_files_have_the_documented_columns_and_drawings_only_with_data(t
              for i in range(3)]  # fmt: skip
     scores = [grpo | {"step": 3, "benchmark": "x", "role": "r", "correct": 1, "total": 2}]
     runs = Runs(*(pd.DataFrame(part) for part in ([grpo | {"manifest": "m"}], steps, scores)))
-    runs.save(layout.collected("ar3po"))
+    save_measured(runs, layout.collected("ar3po"), "ar3po")
     stale = layout.figure("ar3po", 3).with_suffix(".svg")
     stale.parent.mkdir(parents=True)
     stale.write_text("of an earlier run")

@@ -15,10 +15,11 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed, of_steps
 from redraft.analysis.figures.drawing import draw, plot
 from redraft.analysis.figures.parts import absent, whole_ticks, with_data
-from redraft.analysis.figures.points import figure_data, reported_bars
+from redraft.analysis.figures.points import reported_bars
 from redraft.config import Experiments, Figure
 from redraft.config.base import STEP_STAGES
 from redraft.config.figures import FigureFile
+from tests.measured import figure_data
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)

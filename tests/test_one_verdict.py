@@ -11,26 +11,27 @@ import pytest
 import yaml
 from matplotlib import pyplot as plt
 
-from redraft.analysis.claims.family import family_of
-from redraft.analysis.claims.verdicts import judge
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported import no_reported, read_reported
 from redraft.analysis.data.statistics import Family, corrected, estimate
 from redraft.analysis.figures.drawing import draw, plot
+from redraft.analysis.measuring import family_of
 from redraft.analysis.pages.claims import counts
 from redraft.analysis.tables import render
+from redraft.analysis.tables.cells import _without_first_epoch
 from redraft.analysis.tables.columns import expand
 from redraft.analysis.tables.comparison import cells_of, comparisons, make_table
 from redraft.analysis.tables.files import _write_table
 from redraft.analysis.tables.lines import Line, Source
 from redraft.analysis.tables.main_result import read_table
-from redraft.analysis.tables.measure import _without_first_epoch
 from redraft.analysis.tables.verdicts import INCONCLUSIVE, MISSING, UNEVEN
 from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
 from redraft.config.tables import TableFile, TargetTable
 from redraft.layout import Layout
 from tests import uneven
+from tests.measured import judge
 from tests.uneven import PLAIN, REUSE
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ def experiments(tmp_path_factory):
 
 
 def source(experiments, runs=None, reported=None):
-    return Source(runs or uneven.runs(), reported or no_reported(), experiments, "spec_rl", "tiny", False)
+    return Source(Measuring(runs or uneven.runs()), reported or no_reported(), experiments, "spec_rl", "tiny", False)
 
 
 def table(number=3):

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported import no_reported
 from redraft.analysis.tables.comparison import make_table
 from redraft.analysis.tables.lines import Source
@@ -417,7 +418,7 @@ def test_each_cell_stands_beside_its_base(folder):
     cells = [BASE, NAME, "ar3po/ar3po", "mine"]
     assert [row.cell for row in table.rows] == cells
     runs = runs_of(cells, [100, 50, 1000, 4000])
-    made = make_table(table, Source(runs, no_reported(), experiments, "own", "smoke", False))
+    made = make_table(table, Source(Measuring(runs), no_reported(), experiments, "own", "smoke", False))
     made = made.set_index(["column", "cell"])
     found = {column: [made.loc[(column, id_of("own", cell)), "reproduced"] for cell in cells]
              for column in ("tokens_relative", "speedup", "accuracy", "accuracy_points")}  # fmt: skip

@@ -20,6 +20,7 @@ from redraft.analysis.claims.verdicts import quantities_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import in_words
 from redraft.analysis.figures.files import write_figures
+from redraft.analysis.measuring import measure
 from redraft.analysis.pages import case_studies
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.tables.files import write_tables
@@ -105,6 +106,7 @@ def campaign(tmp_path_factory):
         patch.chdir(folder)
         layout = Layout("tiny")
         made_up(layout).save(layout.collected("spec_rl"))
+        measure("tiny", "spec_rl")
         write_tables("tiny", "spec_rl")
         write_figures("tiny", "spec_rl")
         write_claims("tiny", "spec_rl")

@@ -15,16 +15,17 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures import roofline_points
 from redraft.analysis.figures.drawing import plot
 from redraft.analysis.figures.files import write_figures
-from redraft.analysis.figures.page import figure_fragment
 from redraft.analysis.figures.parts import absent
-from redraft.analysis.figures.points import AUTHORS_SWEEP, figure_data, published_rooflines
+from redraft.analysis.figures.points import AUTHORS_SWEEP, published_rooflines
 from redraft.analysis.figures.roofline_points import BOUNDARY, MEASURED, PREDICTED, agreement_note
+from redraft.analysis.pages.figure import figure_fragment
 from redraft.config import Experiments, Figure
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import write_sweep
 from redraft.layout import PUBLISHED, Layout
 from redraft.published import check_published
 from redraft.selfspec.roofline import block_seconds, boundary, speedup, target_seconds
+from tests.measured import figure_data, save_measured
 from tests.selfspec import BATCHES, DATA, LENGTHS, QWEN, measurements, needs_data
 
 ROOT = Path(__file__).parents[1]
@@ -157,7 +158,7 @@ def test_beside_runs_of_a_stand_in_the_authors_sweep_is_none(folder, published):
     seconds = {"seconds.rollout": 1.0, "seconds.verification": 0.0, "seconds.assembly": 0.0}
     steps = [cell | {"step": i, "epoch": 0} | seconds for i in range(3)]
     scores = [cell | {"step": 3, "benchmark": "x", "role": "r", "correct": 1, "total": 2}]
-    Runs(*map(pd.DataFrame, ([cell | {"manifest": "m"}], steps, scores))).save(layout.collected(PAPER))
+    save_measured(Runs(*map(pd.DataFrame, ([cell | {"manifest": "m"}], steps, scores))), layout.collected(PAPER), PAPER)
     write_figures("tiny", PAPER)
     stand_in = EXPERIMENTS.preset("tiny").stand_in
     written = pd.read_csv(layout.figure(PAPER, 4).with_suffix(".csv"), keep_default_na=False)

@@ -12,6 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, over_time
 from redraft.analysis.data.reported import ReportedTable, match_of, no_reported
 from redraft.analysis.data.statistics import estimate
@@ -62,7 +63,7 @@ RUNS = made_up({SLOW: (2.0, [10, 20, 30, 40]), FAST: (1.0, [10, 30, 40, 50]), WE
 
 
 def source(runs=RUNS, reported=None, paper_scale=False):
-    return Source(runs, reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return Source(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
 
 
 TARGETS = TargetTable(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, noise_by_seed
 from redraft.analysis.data.reported import no_reported
 from redraft.analysis.data.reported import read_reported as read
@@ -88,7 +89,7 @@ def runs():
 
 def source(runs, number=None, paper_scale=False):
     reported = no_reported() if number is None or number > 100 else read_reported(REPORTED, number)
-    return Source(runs, reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return Source(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale)
 
 
 def made(runs, number, **arguments):
@@ -124,7 +125,7 @@ def test_by_training_steps_a_step_counts_for_the_update_that_it_leads_to():
         {"cell": "a", "seed": 0, "step": done, "benchmark": "one", "role": "in", "correct": right, "total": 10}
         for done, right in ((0, 1), (2, 2), (3, 3), (5, 5), (6, 6))
     ]
-    runs = Runs(pd.DataFrame([{"cell": "a", "seed": 0}]), pd.DataFrame(steps), pd.DataFrame(scores)).by_training_steps
+    runs = Runs(*map(pd.DataFrame, ([{"cell": "a", "seed": 0}], steps, scores))).by("training_steps")
     assert [by_seed(runs, "tokens_decoded", "a", at)[0] for at in (1, 2, 3)] == [200, 300, 500]
     assert [by_seed(runs, "accuracy:all", "a", at)[0] for at in (0, 1, 2, 3)] == [10, 20, 30, 50]
 

@@ -5,11 +5,13 @@ import pytest
 
 from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
 from redraft.analysis.claims.tests import question
-from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, judge
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.timing import Agreement, first_epoch_agreement
 from redraft.config import Bound, Claim, Compare, Experiments, Fluctuation, Monotone, Pairs, Peak, Range, Trend
 from tests import uneven
+from tests.measured import judge
 from tests.uneven import PLAIN, REUSE
 
 EXPERIMENTS = Experiments()
@@ -31,7 +33,9 @@ def runs():
 def parts(runs, kind, **fields):
     """Values by seed, side and threshold of each part."""
     fields = {"quantity": "tokens_decoded"} | fields
-    asked = question(kind(**{name: value for name, value in fields.items() if value is not None}), RunValues(runs))
+    asked = question(
+        kind(**{name: value for name, value in fields.items() if value is not None}), RunValues(Measuring(runs))
+    )
     return [(part.values, part.expected, part.threshold) for part in asked.parts]
 
 

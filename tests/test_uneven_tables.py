@@ -4,12 +4,13 @@ import math
 
 import pytest
 
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported import ReportedTable, mean_of, no_reported
+from redraft.analysis.tables.cells import TableCell, average
 from redraft.analysis.tables.columns import AVERAGE
 from redraft.analysis.tables.columns import average as average_column
 from redraft.analysis.tables.comparison import make_table
 from redraft.analysis.tables.lines import Line, Source
-from redraft.analysis.tables.measure import Measured, average
 from redraft.config import CellTable, Column, Experiments, Reported, Row
 from tests import uneven
 from tests.uneven import PLAIN, REUSE
@@ -32,7 +33,7 @@ def transcription(*lines):
 def made(runs, columns, rows, reported=None, paper_scale=True, **fields):
     """Cells by row and column."""
     table = CellTable(number=1, title="t", baseline=PLAIN, columns=columns, rows=rows, **fields)
-    source = Source(runs, reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    source = Source(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
     return make_table(table, source).set_index(["row", "column"])
 
 
@@ -128,10 +129,10 @@ def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_ove
     line = Line(Row(label="r", cell=REUSE), "", "r", PLAIN)
     bracket = Column(name="s", title="s", quantity="hours_to:1:reward", relative="speedup", in_brackets=True)
     cells = [
-        Measured(line, bracket, {0: 2.0, 2: 4.0}, 3.0, (REUSE,)),
-        Measured(line, bracket, {0: 3.0, 1: 9.0, 2: 8.0}, math.nan, (REUSE,)),
-        Measured(line, bracket, {}, 5.0, (REUSE,), applicable=False),
-        Measured(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
+        TableCell(line, bracket, {0: 2.0, 2: 4.0}, 3.0, (REUSE,)),
+        TableCell(line, bracket, {0: 3.0, 1: 9.0, 2: 8.0}, math.nan, (REUSE,)),
+        TableCell(line, bracket, {}, 5.0, (REUSE,), applicable=False),
+        TableCell(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
     ]
     found = average(line, average_column(1), cells)
     assert found.column.quantity == AVERAGE

@@ -6,13 +6,14 @@ Beside it, and labelled apart, is whether the paper's own tables support the cla
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.tests import BySeed, Part, Question, cells_of, question
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import by_seed, of_accuracy
+from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.statistics import Blocks, Estimate, Family, estimate
 from redraft.analysis.data.timing import is_timed, timed_unevenly
 from redraft.config import Claim, Test
@@ -28,34 +29,30 @@ class RunValues:
     """Values of the finished runs; a source of `redraft.analysis.claims.tests`.
 
     Attributes:
-        runs: all of a paper.
+        measured: of all runs of a paper.
         lenient: whether a benchmark that the preset does not have is absent instead of an error.
     """
 
-    runs: Runs
+    measured: Measured
     lenient: bool = False
-    _known: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, repr=False)
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
-        """A quantity of a cell by seed, no NaN; computed once, since many claims share cells."""
-        key = (quantity, cell)
-        if key not in self._known:
-            self._known[key] = {} if self._unknown(quantity) else _finite(by_seed(self.runs, quantity, cell))
-        return self._known[key]
+        """A quantity of a cell by seed, no NaN."""
+        return {} if self._unknown(quantity) else _finite(self.measured.values(quantity, cell))
 
     def trajectory(self, quantity: str, cell: str) -> dict[int, list[float]]:
         """A quantity of each kept policy of a cell in the order of training, by seed."""
-        scores = self.runs.scores
         if self._unknown(quantity):
             return {}
+        scores = self.measured.runs.scores
         found: dict[int, list[float]] = {}
         for step in sorted(scores.loc[scores["cell"] == cell, "step"].unique()):
-            for seed, value in _finite(by_seed(self.runs, quantity, cell, at=int(step))).items():
+            for seed, value in _finite(self.measured.values(quantity, cell, at=int(step))).items():
                 found.setdefault(seed, []).append(value)
         return found
 
     def _unknown(self, quantity: str) -> bool:
-        scores = self.runs.scores
+        scores = self.measured.runs.scores
         return self.lenient and not set(of_accuracy(quantity)) <= {"all", *scores["benchmark"], *scores["role"]}
 
 
@@ -94,14 +91,14 @@ class Posed:
         return self.undecidable is None and self.asked.answerable
 
 
-def pose(claims: Sequence[Claim], runs: Runs, paper_scale: bool) -> list[Posed]:
+def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[Posed]:
     """Each claim's question. One about seconds is decided only where equal work took about equal time."""
-    sources = {here: RunValues(runs, lenient=not here) for here in (True, False)}
+    sources = {here: RunValues(measured, lenient=not here) for here in (True, False)}
     return [
         Posed(
             claim,
             question(claim.test, sources[paper_scale or claim.scale == "any"]),
-            _undecidable(claim, paper_scale, runs),
+            _undecidable(claim, paper_scale, measured.runs),
         )
         for claim in claims
     ]
@@ -114,7 +111,7 @@ def comparisons(posed: Iterable[Posed]) -> Iterator[tuple[BySeed, float]]:
 
 def judge(
     claims: Sequence[Claim],
-    runs: Runs,
+    measured: Measured,
     paper_scale: bool,
     tables: ReportedTables | None = None,
     family: Family | None = None,
@@ -128,18 +125,18 @@ def judge(
 
     Args:
         claims: of one paper.
-        runs: the paper's finished runs.
+        measured: of the paper's finished runs.
         paper_scale: whether these are the paper's models, data and benchmarks.
         tables: the paper's reported tables; without them that check is left out.
         family: the comparisons that are corrected together; those of these claims by default.
     """
-    posed = pose(claims, runs, paper_scale)
+    posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     first: dict[str, str] = {}
     return [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
-        | _decide(each, family)
+        | _decide(each, family, runs.blocks)
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
@@ -166,7 +163,7 @@ def quantities_of(test: Test) -> list[str]:
     return [name for name in [*named, *content.get("quantities", [])] if name]
 
 
-def _decide(posed: Posed, family: Family) -> dict[str, Any]:
+def _decide(posed: Posed, family: Family, blocks: Blocks) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim."""
     asked = posed.asked
     if not asked.answerable:
@@ -176,7 +173,7 @@ def _decide(posed: Posed, family: Family) -> dict[str, Any]:
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
-    parts = [_test(part, family.blocks) for part in asked.parts]
+    parts = [_test(part, blocks) for part in asked.parts]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)

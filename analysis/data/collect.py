@@ -12,7 +12,7 @@ import pandas as pd
 from redraft.analysis.data.repeats import with_repeats
 from redraft.analysis.data.speculation import with_measurements
 from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
-from redraft.config import Benchmark, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
+from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
 from redraft.files import atomic, numbers_of_records, read_json, read_json_lines, read_parquet
@@ -43,8 +43,12 @@ class Runs:
         known = "block" in self.runs
         return dict(zip(self.runs["seed"], self.runs["block"], strict=True)) if known else NO_BLOCKS
 
+    def by(self, clock: Clock) -> "Runs":
+        """The runs, whose steps are those of a clock."""
+        return self._by_training_steps if clock == "training_steps" else self
+
     @cached_property
-    def by_training_steps(self) -> "Runs":
+    def _by_training_steps(self) -> "Runs":
         """The same, with training steps as steps.
 
         A step's record counts for the training step that it ends in: those before it are done. A policy that no update

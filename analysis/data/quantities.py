@@ -163,11 +163,6 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
     Raises:
         UserError: if there is no such quantity.
     """
-    return dict(_by_seed(runs, quantity, cell, at))
-
-
-@lru_cache(maxsize=1 << 12)  # tables, their family of comparisons and claims ask for the same ones
-def _by_seed(runs: Runs, quantity: str, cell: str, at: int | None) -> dict[int, float]:
     if quantity.startswith(ACCURACY):
         chosen = _of(_scores(runs, cell, at), quantity)
         percent = 100 * chosen["correct"] / chosen["total"]

@@ -4,10 +4,13 @@ Only the columns that a quantity needs are read; the tokens of rollouts, by far 
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 
+from redraft.analysis.data.collect import Runs
+from redraft.config import Panel
 from redraft.errors import UserError
 from redraft.files import read_parquet
 from redraft.tasks.answers import Outcome
@@ -111,6 +114,40 @@ def in_bin(prompts: pd.DataFrame, quantity: str, by: str, edges: tuple[float, fl
     known = prompts[prompts[by].notna()]
     inside = known[by].between(low, high, inclusive="both" if closed else "left")
     return float(inside.mean() if quantity == SHARE else known.loc[inside, quantity].mean())
+
+
+def over_bins(runs: Runs, panel: Panel, cell: str, probe: str) -> list[tuple[float, dict[int, float]]]:
+    """Share of prompts in each bin of a figure's panel, or mean of its quantity over them, by seed, at the lower edges.
+
+    Args:
+        runs: finished runs.
+        panel: over bins.
+        cell: name of the cell.
+        probe: protocol by which initial policies were sampled on training prompts; empty without one.
+
+    Returns:
+        nothing if no run has such prompts.
+    """
+    bins = list(pairwise(panel.bins))
+    found: list[tuple[float, dict[int, float]]] = [(low, {}) for low, _ in bins]
+    for run in runs.runs[runs.runs["cell"] == cell].itertuples():
+        prompts = _prompts(panel, Path(str(run.manifest)).parent, Path(str(run.initial)).parent, probe)
+        if prompts is not None:
+            for (_, values), edges in zip(found, bins, strict=True):
+                closed = edges == bins[-1]
+                values[int(run.seed)] = in_bin(prompts, panel.quantity, panel.by, edges, closed)  # type: ignore[call-overload]
+    return found if found[0][1] else []
+
+
+def _prompts(panel: Panel, folder: Path, initial: Path, probe: str) -> pd.DataFrame | None:
+    """The prompts of a run that a panel counts; None if it wants its initial policy's, and that was not probed."""
+    if panel.epochs == "initial":
+        return of_initial(initial, probe)
+    prompts = of_prompts(folder, quantities_of_bins(panel.by, panel.quantity))
+    if panel.epochs != "all":
+        epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
+        prompts = prompts[prompts["epoch"] == epoch]
+    return prompts
 
 
 def read_rollouts(folder: Path, columns: list[str]) -> pd.DataFrame:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import SECONDS, by_seed
+from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.quantities import SECONDS
 from redraft.analysis.data.reported import ReportedTable
 from redraft.analysis.data.statistics import PAIRINGS
-from redraft.config import Reported, ReportedTimes
+from redraft.config import Clock, Reported, ReportedTimes
 from redraft.errors import UserError
 
 SPEEDUP = "speedup:"
@@ -86,11 +86,11 @@ def kind_of(quantity: str) -> Callable[[Times, Times], float]:
     return KINDS[name]
 
 
-def of_runs(runs: Runs, cell: str, at: int | None = None) -> dict[int, Times]:
+def of_runs(measured: Measured, cell: str, at: int | None, clock: Clock) -> dict[int, Times]:
     """The times of each finished run of a cell, by seed."""
     names = ("total", "rollout", "verification", "assembly")
-    found = {name: by_seed(runs, SECONDS + name, cell, at) for name in names}
-    hours = by_seed(runs, "hours", cell, at)
+    found = {name: measured.values(SECONDS + name, cell, at, clock) for name in names}
+    hours = measured.values("hours", cell, at, clock)
     return {seed: Times(**{name: found[name][seed] for name in names}, hours=hours[seed]) for seed in hours}
 
 
@@ -111,9 +111,11 @@ def _reported(row: Mapping[str, float], spec: Reported, quantity: str) -> float 
     return row.get(declared.columns[0]) if declared else None
 
 
-def speedups_by_seed(runs: Runs, quantity: str, cell: str, baseline: str, at: int | None = None) -> dict[int, float]:
-    """A speedup of each run of a cell over the baseline's run of the same seed."""
-    kind, cells, baselines = kind_of(quantity), of_runs(runs, cell, at), of_runs(runs, baseline, at)
+def speedups_by_seed(
+    measured: Measured, quantity: str, pair: tuple[str, str], at: int | None, clock: Clock
+) -> dict[int, float]:
+    """A speedup of each run of a cell over the run of the same seed of its baseline."""
+    kind, (cells, baselines) = kind_of(quantity), (of_runs(measured, cell, at, clock) for cell in pair)
     return {seed: kind(baselines[seed], times) for seed, times in cells.items() if seed in baselines}
 
 

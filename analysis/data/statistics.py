@@ -1,12 +1,17 @@
 """Estimates over seeds. Runs are paired by seed wherever two cells are compared."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pandas as pd
 from scipy import stats
+
+from redraft.files import atomic, read_parquet
 
 PAIRINGS: dict[str, Callable[[float, float], float]] = {
     "ratio": lambda value, baseline: value / baseline if baseline else math.nan,
@@ -15,6 +20,8 @@ PAIRINGS: dict[str, Callable[[float, float], float]] = {
 }
 RESAMPLES = 9999
 """Resamples of a bootstrap."""
+FAMILY = ("comparison", "p_corrected")
+"""Columns of a family's file."""
 NEUTRAL = {"ratio": 1.0, "speedup": 1.0, "difference": 0.0}
 """Value of a relative quantity when a cell equals its baseline."""
 
@@ -46,20 +53,32 @@ class Estimate:
     Attributes:
         mean: NaN if there is no run.
         interval: 95 % Student interval over blocks, which is shown and on which verdicts rest.
-        bootstrap: 95 % percentile bootstrap of blocks and of the seeds in them, for the CSV files. With three or four
-            blocks it is hardly more than the range of their means, which misses the mean of the distribution far more
-            often than one time in twenty.
         seeds: which runs it rests on.
         values: of those runs, in their order.
+        blocks: the same values by block.
         units: means of the blocks, on which tests rest.
     """
 
     mean: float
     interval: Interval
-    bootstrap: Interval
     seeds: tuple[int, ...]
     values: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    blocks: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
     units: tuple[float, ...] = field(default=(), compare=False, repr=False)
+
+    @cached_property
+    def bootstrap(self) -> Interval:
+        """95 % percentile bootstrap of blocks and of the seeds in them, for the CSV files.
+
+        There are 9,999 resamples with a fixed seed. With three or four blocks it is hardly more than the range of their
+        means, which misses the mean of the distribution far more often than one time in twenty.
+        """
+        return _two_level([np.array(part) for part in self.blocks]) if self.testable else NONE
+
+    @property
+    def testable(self) -> bool:
+        """True if there are two blocks or more, and none is infinite."""
+        return len(self.units) > 1 and bool(np.isfinite(self.units).all())
 
     @property
     def iqm(self) -> float:
@@ -72,7 +91,7 @@ class Estimate:
         Returns:
             NaN with fewer than two blocks; with equal means, which leave no variance to test, 1 or 0.
         """
-        if len(self.units) < 2 or not np.isfinite(self.units).all():
+        if not self.testable:
             return math.nan
         if np.ptp(self.units) == 0:
             return float(self.units[0] == against)
@@ -80,7 +99,7 @@ class Estimate:
 
 
 def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS) -> Estimate:
-    """Mean and intervals over blocks (scipy; 9,999 bootstrap resamples with a fixed seed).
+    """Mean and interval over blocks.
 
     Args:
         values: by seed; NaN counts as missing.
@@ -88,17 +107,15 @@ def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS) -> Estimat
     """
     seeds = tuple(sorted(seed for seed, value in values.items() if not math.isnan(value)))
     if not seeds:
-        return Estimate(math.nan, NONE, NONE, ())
+        return Estimate(math.nan, NONE, ())
     inside: dict[int, list[float]] = {}
     for seed in seeds:
         inside.setdefault(blocks.get(seed, seed), []).append(values[seed])
     units = np.array([sum(part) / len(part) for part in inside.values()])
     mean = float(units.mean())
-    interval = bootstrap = NONE
-    if len(units) > 1 and np.isfinite(units).all():
-        interval = _student(units, mean)
-        bootstrap = _two_level([np.array(part) for part in inside.values()])
-    return Estimate(mean, interval, bootstrap, seeds, tuple(values[s] for s in seeds), tuple(units.tolist()))
+    interval = _student(units, mean) if len(units) > 1 and np.isfinite(units).all() else NONE
+    of_seeds, of_blocks = tuple(values[seed] for seed in seeds), tuple(map(tuple, inside.values()))
+    return Estimate(mean, interval, seeds, of_seeds, of_blocks, tuple(units.tolist()))
 
 
 def _student(units: np.ndarray, mean: float) -> Interval:
@@ -140,13 +157,9 @@ class Family:
     Args:
         comparisons: values by seed, and the threshold that their mean is tested against.
         blocks: of the seeds.
-
-    Attributes:
-        blocks: likewise.
     """
 
     def __init__(self, comparisons: Iterable[tuple[Mapping[int, float], float]], blocks: Blocks = NO_BLOCKS) -> None:
-        self.blocks = blocks
         found = {_identity(*each): estimate(each[0], blocks).p_value(each[1]) for each in comparisons}
         tested = {key: p for key, p in found.items() if not math.isnan(p)}
         self._corrected = dict(zip(tested, corrected(list(tested.values())), strict=True))
@@ -158,9 +171,23 @@ class Family:
         """The corrected p-value of a comparison; NaN if it cannot be tested or is not in the family."""
         return self._corrected.get(_identity(values, threshold), math.nan)
 
+    def save(self, file: Path) -> None:
+        """Write the corrected p-value of each comparison."""
+        with atomic(file) as temporary:
+            pd.DataFrame(self._corrected.items(), columns=FAMILY).to_parquet(temporary, index=False)
 
-def _identity(values: Mapping[int, float], threshold: float) -> Hashable:
-    return tuple((seed, f"{values[seed]:.10g}") for seed in sorted(values)), f"{threshold:.10g}"
+    @classmethod
+    def load(cls, file: Path) -> "Family":
+        """Read what `save` wrote."""
+        family = cls([])
+        frame = read_parquet(file, FAMILY)
+        family._corrected = dict(zip(*(frame[name].tolist() for name in FAMILY), strict=True))
+        return family
+
+
+def _identity(values: Mapping[int, float], threshold: float) -> str:
+    by_seed = ", ".join(f"{seed}: {values[seed]:.10g}" for seed in sorted(values))
+    return f"{by_seed} against {threshold:.10g}"
 
 
 def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:

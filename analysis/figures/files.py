@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measured
 from redraft.analysis.figures.drawing import draw
 from redraft.analysis.figures.parts import LINES, still_drawing, unsampled_benchmarks, with_data
 from redraft.analysis.figures.points import figure_data, published_rooflines, reported_bars
@@ -18,13 +18,13 @@ def write_figures(preset: str, paper: str) -> None:
     pages that draw the lines themselves.
     """
     layout, experiments = Layout(preset), Experiments()
-    runs, scale = Runs.load(layout.collected(paper)), experiments.preset_of(preset, paper)
+    measured, scale = Measured.load(layout.collected(paper)), experiments.preset_of(preset, paper)
     unsampled = unsampled_benchmarks(experiments, preset, paper)
     for figure in experiments.figures(paper).figures:
         reported = reported_bars(figure, experiments, paper) if scale.paper_scale else {}
         cells = {name: experiments.cell(id_of(paper, name)) for panel in figure.panels for name in panel.cells}
         rooflines = published_rooflines(figure, experiments, paper)
-        data = figure_data(figure, runs, scale.paper_scale, reported, cells, unsampled, scale.probe, rooflines)
+        data = figure_data(figure, measured, scale.paper_scale, reported, cells, unsampled, scale.probe, rooflines)
         of_files = [panel.title for panel in figure.panels if panel.from_files]
         stem = layout.figure(paper, figure.number)
         with atomic(stem.with_suffix(".csv")) as temporary:

@@ -1,18 +1,17 @@
 """Points of a regenerated figure, a line each, for its CSV file and its drawing."""
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.quantities import SPENT, by_seed, of_accuracy, over_time
+from redraft.analysis.data.measured import Measured, Point
+from redraft.analysis.data.quantities import SPENT, of_accuracy
 from redraft.analysis.data.reported import read_reported
-from redraft.analysis.data.rollouts import in_bin, of_initial, of_prompts, quantities_of_bins
-from redraft.analysis.data.statistics import Estimate, estimate
+from redraft.analysis.data.statistics import estimate
 from redraft.analysis.figures.roofline_points import published_fit, speedups
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
 from redraft.config.figures import PublishedCurves
@@ -40,7 +39,7 @@ Rooflines = Mapping[str, pd.DataFrame]
 
 def figure_data(
     figure: Figure,
-    runs: Runs,
+    measured: Measured,
     paper_scale: bool,
     reported: Bars | None = None,
     cells: Mapping[str, Cell] | None = None,
@@ -54,7 +53,7 @@ def figure_data(
 
     Args:
         figure: what to show.
-        runs: finished runs.
+        measured: of finished runs.
         paper_scale: whether reported values apply.
         reported: those of the bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
@@ -74,14 +73,18 @@ def figure_data(
         for position, cell in enumerate(panel.cells):
             if not unsampled.isdisjoint(of_accuracy(panel.quantity)):
                 continue
+            found = points_of(x, panel, cell, measured, probe)
             if x == "cell":
-                points += _bar(panel, position, cell, runs, (reported or {}).get(panel.title, {}))
+                printed = (reported or {}).get(panel.title, {}).get(cell, math.nan)
+                points += _single(panel, cell, position, found, measured.runs, printed)
             elif x == "bins":
-                points += _bins(panel, cell, runs, probe)
+                points += _bins(panel, cell, found, measured.runs)
             elif x == "surface":
-                points += _on_surface(panel, cell, runs, (cells or {})[cell])
+                for point in _single(panel, cell, math.nan, found, measured.runs):
+                    at = [coordinate((cells or {})[cell], axis) for axis in panel.axes]
+                    points.append(point | dict(zip("xy", at, strict=True)))
             else:
-                points += _line(x, panel, cell, runs)
+                points += _line(x, panel, cell, found, measured.runs)
     axes = {figure.axis(panel) for panel in figure.panels}
     further = [name for name, having in FURTHER.items() if not axes.isdisjoint(having)]
     data = pd.DataFrame(points, columns=COLUMNS + further)
@@ -89,6 +92,13 @@ def figure_data(
         data["reported"] = math.nan
     data["deviation"] = data["reproduced"] - data["reported"]
     return data
+
+
+def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[Point]:
+    """The measurements that a panel over an axis shows of a cell."""
+    if x in ("cell", "surface"):
+        return [Point(math.nan, measured.values(panel.quantity, cell), {})]
+    return measured.bins(panel, cell, probe) if x == "bins" else measured.series(panel.quantity, cell, x)
 
 
 def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
@@ -114,26 +124,28 @@ def published_rooflines(figure: Figure, experiments: Experiments, paper: str) ->
     return found
 
 
-def _line(x: str, panel: Panel, cell: str, runs: Runs) -> list[dict[str, Any]]:
+def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
     """The points of one cell in one panel; records count steps and epochs from 0, points from 1.
 
     Steps at which a quantity is null have none, unless all are: that a cell was run and measures nothing is no gap.
     """
-    table = over_time(runs, panel.quantity, cell, x)
-    if table.empty:
+    if not found:
         by = "epoch" if x == "epoch" else "step"
         positions = sorted(runs.steps.loc[runs.steps["cell"] == cell, by].unique())
-        return [_point(panel, cell, int(position) + 1, estimate({}), math.nan, runs) for position in positions]
-    ends = {"first": 0, "last": len(table) - 1}
-    reported = {ends[end]: value for end, value in panel.reported.items()}
+        return [_point(panel, cell, int(position) + 1, {}, runs) for position in positions]
+    reported = _at_ends(panel, list(range(len(found))))
     marked = _first_reuse(runs, cell, x) if panel.mark_first_reuse else None
     points = []
-    for i, (position, values) in enumerate(table.iterrows()):
-        found = estimate({int(seed): float(value) for seed, value in values.items()}, runs.blocks)
-        at = float(position) if x in SPENT else int(position) + 1  # type: ignore[arg-type]
-        point = _point(panel, cell, at, found, reported.get(i, math.nan), runs)
+    for i, (position, values, _) in enumerate(found):
+        at = position if x in SPENT else int(position) + 1
+        point = _point(panel, cell, at, values, runs, reported.get(i, math.nan))
         points.append(point | {"first_reuse": marked is not None and at == marked})
     return points
+
+
+def _at_ends(panel: Panel, positions: Sequence[float]) -> dict[float, float]:
+    """The panel's reported values, which are of the first and the last position."""
+    return {positions[0 if end == "first" else -1]: value for end, value in panel.reported.items()}
 
 
 def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
@@ -142,51 +154,21 @@ def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
     return None if steps.empty else int(steps[x].min()) + 1
 
 
-def _bar(panel: Panel, position: int, cell: str, runs: Runs, reported: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The bar of one cell in one panel, none if it was not run."""
-    found = estimate(by_seed(runs, panel.quantity, cell), runs.blocks)
-    return [_point(panel, cell, position, found, reported.get(cell, math.nan), runs)] if found.seeds else []
+def _single(
+    panel: Panel, cell: str, x: float, found: Sequence[Point], runs: Runs, reported: float = math.nan
+) -> list[dict[str, Any]]:
+    """The point of a cell that has one, none if it was not run."""
+    points = [_point(panel, cell, x, values, runs, reported) for _, values, _ in found]
+    return [point for point in points if point["n_seeds"]]
 
 
-def _bins(panel: Panel, cell: str, runs: Runs, probe: str) -> list[dict[str, Any]]:
+def _bins(panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
     """A point a bin: the share of prompts in it, or the mean of a quantity over its prompts."""
-    chosen = runs.runs[runs.runs["cell"] == cell]
-    by_bin: list[dict[int, float]] = [{} for _ in panel.bins[1:]]
-    for run in chosen.itertuples():
-        prompts = _prompts(panel, run, probe)
-        if prompts is None:
-            continue
-        for i, edges in enumerate(pairwise(panel.bins)):
-            last = edges[1] == panel.bins[-1]
-            by_bin[i][int(run.seed)] = in_bin(prompts, panel.quantity, panel.by, edges, closed=last)
-    if not by_bin[0]:
-        return []
-    ends = {"first": panel.bins[0], "last": panel.bins[-2]}
-    reported = {ends[end]: value for end, value in panel.reported.items()}
+    reported, upper = _at_ends(panel, panel.bins[:-1]), dict(pairwise(panel.bins))
     return [
-        _point(panel, cell, low, estimate(values, runs.blocks), reported.get(low, math.nan), runs) | {"upper": high}
-        for (low, high), values in zip(pairwise(panel.bins), by_bin, strict=True)
+        _point(panel, cell, low, values, runs, reported.get(low, math.nan)) | {"upper": upper[low]}
+        for low, values, _ in found
     ]
-
-
-def _prompts(panel: Panel, run: Any, probe: str) -> pd.DataFrame | None:
-    """The prompts of a run that a panel counts; None if it wants its initial policy's, and that was not probed."""
-    if panel.epochs == "initial":
-        return of_initial(Path(run.initial).parent, probe)
-    prompts = of_prompts(Path(run.manifest).parent, quantities_of_bins(panel.by, panel.quantity))
-    if panel.epochs != "all":
-        epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
-        prompts = prompts[prompts["epoch"] == epoch]
-    return prompts
-
-
-def _on_surface(panel: Panel, cell: str, runs: Runs, definition: Cell) -> list[dict[str, Any]]:
-    """The point of one cell, none if it was not run."""
-    found = estimate(by_seed(runs, panel.quantity, cell), runs.blocks)
-    if not found.seeds:
-        return []
-    x, y = (coordinate(definition, axis) for axis in panel.axes)
-    return [_point(panel, cell, x, found, math.nan, runs) | {"y": y}]
 
 
 def coordinate(cell: Cell, axis: str) -> float:
@@ -248,7 +230,10 @@ def _of_file(panel: Panel, label: str, x: float, value: float) -> dict[str, Any]
             "reproduced": value, "low": math.nan, "high": math.nan, **empty}  # fmt: skip
 
 
-def _point(panel: Panel, cell: str, x: float, found: Estimate, reported: float, runs: Runs) -> dict[str, Any]:
+def _point(
+    panel: Panel, cell: str, x: float, values: Mapping[int, float], runs: Runs, reported: float = math.nan
+) -> dict[str, Any]:
+    found = estimate(values, runs.blocks)
     return {
         "panel": panel.title, "quantity": panel.quantity, "cell": cell, "label": panel.label(cell), "x": x,
         "reproduced": found.mean, "low": found.interval.low, "high": found.interval.high, "n_seeds": len(found.seeds),

@@ -16,10 +16,10 @@ from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
 from redraft.analysis.data.words import THEMES
-from redraft.analysis.figures.page import figure_fragment
 from redraft.analysis.figures.parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims import counts, read_claims
+from redraft.analysis.pages.figure import figure_fragment
 from redraft.analysis.pages.runs import RunView, link, views
 from redraft.analysis.tables.main_result import read_table
 from redraft.analysis.tables.verdicts import MISSING

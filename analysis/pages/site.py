@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
-from redraft.analysis.figures.page import figure_assets
 from redraft.analysis.pages import headline, laboratory
+from redraft.analysis.pages.figure import figure_assets
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.runs import page_content

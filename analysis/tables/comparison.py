@@ -7,9 +7,9 @@ import pandas as pd
 
 from redraft.analysis.data.statistics import Family
 from redraft.analysis.data.timing import timed_unevenly
+from redraft.analysis.tables.cells import TableCell, average, cell_of, relation
 from redraft.analysis.tables.columns import AVERAGE
 from redraft.analysis.tables.lines import Line, Source, lines_of
-from redraft.analysis.tables.measure import Measured, average, measure, relation
 from redraft.analysis.tables.verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
 from redraft.config import Row, RunTable, id_of
 
@@ -40,7 +40,7 @@ def make_table(table: RunTable, source: Source, family: Family | None = None) ->
     return _judged_by_others(frame, table)
 
 
-def cells_of(table: RunTable, source: Source) -> list[Measured]:
+def cells_of(table: RunTable, source: Source) -> list[TableCell]:
     """All cells of a table, line by line, a mean row last."""
     cells = [cell for line in lines_of(table, source) for cell in _cells_of(line, table, source)]
     if table.mean_row:
@@ -48,7 +48,7 @@ def cells_of(table: RunTable, source: Source) -> list[Measured]:
     return cells
 
 
-def comparisons(cells: Iterable[Measured], source: Source) -> Iterator[tuple[Mapping[int, float], float]]:
+def comparisons(cells: Iterable[TableCell], source: Source) -> Iterator[tuple[Mapping[int, float], float]]:
     """Values and neutral value of each cell that is tested; seconds are not where equal work took unequal time."""
     for cell in cells:
         if cell.compared and not (cell.timed and timed_unevenly(source.runs)):
@@ -71,16 +71,16 @@ def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
     return frame
 
 
-def _cells_of(line: Line, table: RunTable, source: Source) -> list[Measured]:
+def _cells_of(line: Line, table: RunTable, source: Source) -> list[TableCell]:
     """The cells of a line in the order of the columns."""
-    cells: list[Measured] = []
+    cells: list[TableCell] = []
     for column in table.columns:
         is_average = column.quantity == AVERAGE
-        cells.append(average(line, column, cells) if is_average else measure(line, column, table, source))
+        cells.append(average(line, column, cells) if is_average else cell_of(line, column, table, source))
     return cells
 
 
-def _mean_of(cells: list[Measured]) -> Measured:
+def _mean_of(cells: list[TableCell]) -> TableCell:
     """The mean of a column over the lines that are not compared with themselves, where all of them were run."""
     column, grouped = cells[0].column, any(cell.line.group for cell in cells)
     rows = [cell for cell in cells if not cell.line.is_baseline and cell.line.at != 0]
@@ -88,7 +88,7 @@ def _mean_of(cells: list[Measured]) -> Measured:
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
     reported = [cell.reported for cell in parts if not math.isnan(cell.reported)]
     row = Row.model_construct(label="Mean", cell="", at="end", reported={}, group="", baseline=None)
-    return Measured(
+    return TableCell(
         line=Line(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
@@ -101,7 +101,7 @@ def _mean_of(cells: list[Measured]) -> Measured:
     )
 
 
-def _record(cell: Measured, family: Family, source: Source) -> dict:
+def _record(cell: TableCell, family: Family, source: Source) -> dict:
     """A cell as a line of the CSV file."""
     line, found = cell.line, cell.estimate
     name = id_of(source.paper, line.row.cell) if line.row.cell else ""
@@ -137,13 +137,13 @@ def _missing(name: str, seeds: Sequence[int], source: Source) -> list[int]:
     return [seed for seed in wanted if seeds and seed not in seeds]
 
 
-def _made_from(name: str, cell: Measured, source: Source) -> list[str]:
+def _made_from(name: str, cell: TableCell, source: Source) -> list[str]:
     """Manifests of a cell's runs, or the records of the initial policies in a row of those."""
     of = source.runs.sources if cell.line.at == 0 else source.runs.manifests
     return of(name, cell.estimate.seeds)
 
 
-def _verdict(cell: Measured, family: Family, source: Source) -> str:
+def _verdict(cell: TableCell, family: Family, source: Source) -> str:
     if not cell.applicable:
         return NOT_APPLICABLE
     relative = relation(cell.column)

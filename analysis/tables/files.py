@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from redraft.analysis.claims.family import family_of
-from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import FAMILY, Measured
 from redraft.analysis.data.reported import ReportedTable, no_reported, read_reported
 from redraft.analysis.data.speedups import reported_speedups
 from redraft.analysis.data.statistics import Family
@@ -37,10 +36,10 @@ from redraft.layout import Layout
 def write_tables(preset: str, paper: str) -> None:
     """Regenerate all tables of a paper as CSV, Markdown, LaTeX and HTML, and write what goes with them."""
     layout, experiments = Layout(preset), Experiments()
-    runs, paper_scale = Runs.load(layout.collected(paper)), experiments.preset(preset).paper_scale
-    source = Source(runs, no_reported(), experiments, paper, preset, paper_scale)
+    folder, paper_scale = layout.collected(paper), experiments.preset(preset).paper_scale
+    source = Source(Measured.load(folder), no_reported(), experiments, paper, preset, paper_scale)
     tables, vocabulary = experiments.tables(paper).tables, experiments.reported(paper)
-    family = family_of(source)
+    family = Family.load(folder / FAMILY)
     for table in tables:
         _write_table(table, source, layout, family)
     if tables:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.reported import ReportedTable
 from redraft.config import Cell, Clock, Experiments, Row, Run, RunTable, StepTable, id_of
 from redraft.errors import UserError
@@ -11,18 +12,19 @@ from redraft.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Runs and reported values that a table is made from."""
+    """What a table is made from: measured and reported values."""
 
-    runs: Runs
+    measured: Measured
     reported: ReportedTable
     experiments: Experiments
     paper: str
     preset: str
     paper_scale: bool
 
-    def runs_by(self, clock: Clock) -> Runs:
-        """The runs, whose steps are those of a clock."""
-        return self.runs.by_training_steps if clock == "training_steps" else self.runs
+    @property
+    def runs(self) -> Runs:
+        """The runs that were measured."""
+        return self.measured.runs
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def _ticks(line: Line, run: Run, source: Source) -> list[int]:
     every, total = run.trainer.evaluate_every, run.steps
     if line.clock == "steps":
         return [*range(every, total, every), total]
-    scores = source.runs_by(line.clock).scores
+    scores = source.runs.by(line.clock).scores
     finished = set(scores.loc[scores["cell"] == line.row.cell, "step"]) - {0}
     ticks = range(every, total + 1, every)
     if finished:

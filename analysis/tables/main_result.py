@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from redraft.analysis.tables.cells import relation
 from redraft.analysis.tables.columns import expand
-from redraft.analysis.tables.measure import relation
 from redraft.analysis.tables.render import html
 from redraft.analysis.tables.sheet import Sheet
 from redraft.analysis.tables.verdicts import MISSING

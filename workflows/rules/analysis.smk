@@ -5,10 +5,19 @@ COLLECTED = {
     name: str(LAYOUT.collected("{paper}") / f"{name}.parquet")
     for name in ("runs", "steps", "scores")
 }
+MEASURED = {
+    name: str(LAYOUT.collected("{paper}") / file)
+    for name, file in {
+        "measured": "measured.parquet",
+        "family": "family.parquet",
+        "record": "measured.json",
+    }.items()
+}
 
 
 localrules:
     collect,
+    measure,
     tables,
     figures,
     choose_cases,
@@ -40,10 +49,32 @@ rule collect:
         "redraft stage redraft.analysis.stages:collect_runs {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
+# Tables, figures, claims and `redraft compare` read what is measured here, and measure nothing themselves.
+rule measure:
+    input:
+        **COLLECTED,
+        spec=lambda wildcards: DECLARED.files(wildcards.paper, "measured"),
+        reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
+        probed=lambda wildcards: PLAN.probed_files(wildcards.paper),
+    output:
+        **MEASURED,
+    log:
+        LOGS / "{paper}/measure.log",
+    params:
+        preset=PRESET.name,
+        content=lambda wildcards: DECLARED.content(
+            wildcards.paper, "measured", "reported"
+        ),
+        code=lambda wildcards: code_of("redraft.analysis.measuring:measure"),
+    shell:
+        "redraft stage redraft.analysis.measuring:measure {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
+
+
 # One job makes all tables of a paper, and one all figures: to start a process takes longer than a table.
 rule tables:
     input:
         **COLLECTED,
+        **MEASURED,
         spec=lambda wildcards: DECLARED.files(wildcards.paper, "family"),
         reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
         published=lambda wildcards: DECLARED.published_curves(wildcards.paper),
@@ -64,6 +95,7 @@ rule tables:
 rule figures:
     input:
         **COLLECTED,
+        **MEASURED,
         spec=lambda wildcards: DECLARED.files(wildcards.paper, "figures"),
         probed=lambda wildcards: PLAN.probed_files(wildcards.paper),
         published=lambda wildcards: DECLARED.published_points(wildcards.paper),
@@ -110,6 +142,7 @@ rule cases:
 rule claims:
     input:
         **COLLECTED,
+        **MEASURED,
         spec=lambda wildcards: DECLARED.files(wildcards.paper, "family"),
         reported=lambda wildcards: DECLARED.files(wildcards.paper, "reported"),
     output:

@@ -14,6 +14,7 @@ from redraft.errors import UserError
 
 if TYPE_CHECKING:
     from redraft.config import Experiments
+    from redraft.layout import Layout
 
 
 def run(
@@ -49,7 +50,10 @@ def run(
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--config", f"preset={preset}", "--", *targets]
     if code := subprocess.run(command, stdout=sys.stderr if as_json else None, check=False).returncode:
         raise typer.Exit(code)
-    _print_runs(cell, dict(zip(seeds, folders, strict=True)), preset, _into_tables(cell, experiments, preset), as_json)
+    from redraft.cli.summary import summaries
+
+    found = dict(zip(seeds, summaries([experiments.run(cell, s, preset) for s in seeds], layout), strict=True))
+    _print_runs(cell, found, layout, _into_tables(cell, experiments, preset), as_json)
 
 
 def _into_tables(cell: str, experiments: "Experiments", preset: str) -> str:
@@ -61,11 +65,11 @@ def _into_tables(cell: str, experiments: "Experiments", preset: str) -> str:
     return f"`snakemake --config {asked}` makes a table of it beside {base}, for all seeds of the preset."
 
 
-def _print_runs(cell: str, folders: dict[int, Path], preset: str, note: str, as_json: bool) -> None:
-    """Print the main quantities of finished runs, by seed, and a note behind them."""
-    from redraft.cli.summary import number, summary
+def _print_runs(cell: str, found: dict[int, dict[str, float]], layout: "Layout", note: str, as_json: bool) -> None:
+    """Print the main quantities of finished runs, by seed, and a note after them."""
+    from redraft.cli.summary import number
 
-    found = {seed: summary(folder, cell, seed) for seed, folder in folders.items()}
+    preset, folders = layout.preset, {seed: layout.run(cell, seed) for seed in found}
     if as_json:
         rows = [
             {"seed": seed, "folder": folders[seed], "quantity": name, "value": value}

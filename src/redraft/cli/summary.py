@@ -1,22 +1,24 @@
 """The main quantities of finished runs, as `redraft run` and `redraft compare` print them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import RECORD, RELATIONS, Measured, Measuring, main_quantities
+from redraft.analysis.data.quantities import ACCURACY
+from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import numbers_of_records, read_json, read_json_lines
 from redraft.layout import Layout
 
-RELATIONS = {
-    "tokens_decoded": ("tokens", "ratio"), "reuse_epochs:tokens_decoded": ("tokens a step", "ratio"),
-    "tokens_verified": ("tokens", "difference"), "rollout_seconds": ("s", "speedup"),
-    "generation_seconds": ("s", "speedup"), "step_seconds": ("s", "speedup"), "fresh_reward": ("", "difference"),
-    "reward": ("", "difference"),
-}  # fmt: skip
-"""Quantities of a run, besides its accuracies: unit, and how tables relate two cells of it."""
+RESULTS = ("manifest.json", "scores.json")
+"""Files of a finished run."""
 SUFFIX = {"ratio": " ×", "speedup": " × as fast", "difference": ""}
 
 
@@ -29,7 +31,7 @@ def finished(run: Run, layout: Layout) -> Path:
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
     remedy = f"redraft run {cell} --seed {run.seed} --preset {run.preset}"
-    for file in (folder / "manifest.json", folder / "scores.json"):
+    for file in (folder / name for name in RESULTS):
         if not file.exists():
             raise UserError("this run is not finished", file=file, key="cell", value=cell, hint=f"`{remedy}`")
     manifest = read_json(file := folder / "manifest.json")
@@ -41,27 +43,44 @@ def finished(run: Run, layout: Layout) -> Path:
     return folder
 
 
-def summary(folder: Path, cell: str, seed: int) -> dict[str, float]:
-    """Main quantities of a finished run, by the names that tables and claims use.
+def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
+    """Main quantities of finished runs of a paper, by the names that tables and claims use.
+
+    They are those that tables and claims read. A run that has changed since, or was not collected, is measured from its
+    own records.
 
     Raises:
-        UserError: if the run has no records.
+        UserError: if a run is not finished, or has no records.
     """
-    import pandas as pd
+    folder, found = layout.collected(runs[0].paper), []
+    stored = _stored(folder)
+    for run in runs:
+        results = finished(run, layout)
+        made = max((results / name).stat().st_mtime for name in RESULTS)
+        known = stored and stored.runs.manifests(run.cell, [run.seed]) and made < (folder / RECORD).stat().st_mtime
+        measured = stored if stored and known else Measuring(_runs_of(results, run))
+        names = main_quantities(measured.runs, run.cell)
+        found.append({name: measured.values(name, run.cell)[run.seed] for name in names})
+    return found
 
-    from redraft.analysis.data.collect import Runs
-    from redraft.analysis.data.quantities import ACCURACY, by_seed
 
+def _stored(folder: Path) -> Measured | None:
+    """The measurements of a paper's collected runs; None if there are none, or others were collected since."""
+    try:
+        return Measured.load(folder)
+    except UserError:
+        return None
+
+
+def _runs_of(folder: Path, run: Run) -> Runs:
+    """A finished run as it is before a paper's runs are collected, with the scores of its last policy."""
     records, scores = read_json_lines(folder / "steps.jsonl"), read_json(folder / "scores.json")
     if not records:
         raise UserError("this file holds no step", file=folder / "steps.jsonl")
-    steps = numbers_of_records(records).assign(cell=cell, seed=seed)
+    key = {"cell": run.cell, "seed": run.seed}
     last = max(scores, key=int)
-    key = {"cell": cell, "seed": seed, "step": int(last)}
-    graded = pd.DataFrame([key | {"benchmark": name} | score for name, score in scores[last].items()])
-    runs = Runs(runs=pd.DataFrame(), steps=steps, scores=graded)
-    names = [*RELATIONS, *(ACCURACY + name for name in scores[last]), ACCURACY + "all"]
-    return {name: by_seed(runs, name, cell)[seed] for name in names}
+    graded = [key | {"step": int(last), "benchmark": name} | score for name, score in scores[last].items()]
+    return Runs(pd.DataFrame([key]), numbers_of_records(records).assign(**key), pd.DataFrame(graded))
 
 
 @dataclass(frozen=True)
@@ -109,47 +128,23 @@ def compare(first: str, second: str, preset: Preset, experiments: Experiments, l
     Raises:
         UserError: if the cells share no finished seed, or a finished run is of another configuration than today's.
     """
-    from redraft.analysis.data.quantities import ACCURACY
-    from redraft.analysis.data.statistics import estimate, paired
-
-    seeds = sorted(layout.seeds(first) & layout.seeds(second))
-    both = {seed: runs for seed in seeds if (runs := _finished_pair(first, second, seed, experiments, layout))}
+    cells, seeds = (first, second), sorted(layout.seeds(first) & layout.seeds(second))
+    folders = {seed: [layout.run(cell, seed) for cell in cells] for seed in seeds}
+    both = [seed for seed in seeds if all((f / n).exists() for f in folders[seed] for n in RESULTS)]
     if not both:
-        for cell in (first, second):
+        for cell in cells:
             finished(experiments.run(cell, preset.seeds[0], preset.name), layout)  # names the file that is missing
         raise UserError("no seed of both cells is finished", key="cells", value=f"{first}, {second}")
+    found = [summaries([experiments.run(cell, seed, preset.name) for seed in both], layout) for cell in cells]
     blocks, rows = {seed: preset.unit(seed) for seed in both}, []
-    for name in next(iter(both.values()))[0]:
-        a, b = ({seed: pair[i][name] for seed, pair in both.items()} for i in (0, 1))
+    for name in found[0][0]:
+        a, b = ({seed: values[name] for seed, values in zip(both, each, strict=True)} for each in found)
         unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
-        found = estimate(paired(b, a, relation), blocks)
-        first_mean, second_mean = (estimate(each, blocks).mean for each in (a, b))
-        rows.append(
-            Comparison(
-                name,
-                unit,
-                first_mean,
-                second_mean,
-                relation,
-                found.mean,
-                found.interval.low,
-                found.interval.high,
-                len(found.seeds),
-            )
-        )
+        against = estimate(paired(b, a, relation), blocks)
+        a_mean, b_mean = (estimate(each, blocks).mean for each in (a, b))
+        low, high = against.interval.low, against.interval.high
+        rows.append(Comparison(name, unit, a_mean, b_mean, relation, against.mean, low, high, len(against.seeds)))
     return rows
-
-
-def _finished_pair(
-    first: str, second: str, seed: int, experiments: Experiments, layout: Layout
-) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Summaries of both cells' runs of a seed; None if one of them is not finished."""
-    runs = [experiments.run(cell, seed, layout.preset) for cell in (first, second)]
-    folders = [layout.run(cell, seed) for cell in (first, second)]
-    if not all((folder / name).exists() for folder in folders for name in ("manifest.json", "scores.json")):
-        return None
-    a, b = (summary(finished(run, layout), f"{run.paper}/{run.cell}", seed) for run in runs)
-    return a, b
 
 
 def number(value: float) -> str:

@@ -8,8 +8,9 @@ from redraft.layout import published_data
 from redraft.ops.workflow import freeze
 from redraft.published import curve_file, sweep_file
 
-Kind = Literal["family", "figures", "cases", "reported"]
-"""Tables and claims, whose p-values are corrected together; figures, and the tables that say which model a published
+Kind = Literal["family", "measured", "figures", "cases", "reported"]
+"""Tables and claims, whose p-values are corrected together; these and figures, whose
+quantities are measured; figures, and the tables that say which model a published
 sweep is of; case studies, which are declared with the figures; transcribed values, if there are any."""
 
 
@@ -37,6 +38,8 @@ class Declarations:
     def _parts(self, paper: str, kind: Kind) -> list[str]:
         if kind == "family":
             return ["tables", "claims"]
+        if kind == "measured":
+            return ["tables", "claims", "figures"]
         of_a_sweep = kind == "figures" and any(panel.roofline for panel in self._panels(paper))
         return ["figures", *["tables"] * of_a_sweep]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from redraft.analysis.data.quantities import ACCURACY, FIRST_REACHED, SECONDS, by_seed, noise_by_seed, of_accuracy
+from redraft.analysis.data.quantities import ACCURACY, FIRST_REACHED, SECONDS, of_accuracy
 from redraft.analysis.data.reported import mean_of
 from redraft.analysis.data.speedups import SPEEDUP, kind_of, of_reported, speedups_by_seed
 from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, estimate, paired
@@ -15,7 +15,7 @@ from redraft.config import Column, RunTable
 
 
 @dataclass(frozen=True)
-class Measured:
+class TableCell:
     """A cell of the table before it is compared.
 
     Attributes:
@@ -59,14 +59,14 @@ def relation(column: Column) -> str | None:
     return "speedup" if column.quantity.startswith(SPEEDUP) else column.relative
 
 
-def measure(line: Line, column: Column, table: RunTable, source: Source) -> Measured:
+def cell_of(line: Line, column: Column, table: RunTable, source: Source) -> TableCell:
     """One cell of a table."""
     declared, column = column, column.of_group(line.group)
     relative = relation(column)
     values = {seed: value * column.scale for seed, value in _values(line, column, source).items()}
     applicable = _applicable(line, column, values, source)
     compared = bool(relative) and not line.is_baseline
-    return Measured(
+    return TableCell(
         line=line,
         column=declared,
         values=values if applicable else {},
@@ -104,23 +104,24 @@ def _lacks(quantity: str, source: Source) -> bool:
 
 
 def _values(line: Line, column: Column, source: Source) -> dict[int, float]:
-    cell, quantity, runs = line.row.cell, column.quantity, source.runs_by(line.clock)
+    cell, quantity = line.row.cell, column.quantity
     if _lacks(quantity, source):
         return {}
     if quantity.startswith(SPEEDUP):
-        return speedups_by_seed(runs, quantity, cell, line.baseline, line.at)
-    values = by_seed(runs, quantity, cell, line.at)
+        return speedups_by_seed(source.measured, quantity, (cell, line.baseline), line.at, line.clock)
+    values = source.measured.values(quantity, cell, line.at, line.clock)
     if column.relative:
-        values = paired(values, by_seed(runs, quantity, line.baseline, line.at), column.relative)
+        baseline = source.measured.values(quantity, line.baseline, line.at, line.clock)
+        values = paired(values, baseline, column.relative)
     return values
 
 
-def average(line: Line, column: Column, cells: list[Measured]) -> Measured:
+def average(line: Line, column: Column, cells: list[TableCell]) -> TableCell:
     """The mean of a line's speedups, of those targets that were reached."""
     parts = [cell for cell in cells if cell.column.in_brackets and cell.applicable]
     seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
     reported = [cell.reported for cell in cells if cell.column.in_brackets and not math.isnan(cell.reported)]
-    return Measured(
+    return TableCell(
         line=line,
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in sorted(seeds)},
@@ -134,10 +135,12 @@ def average(line: Line, column: Column, cells: list[Measured]) -> Measured:
 
 def _noise(line: Line, column: Column, source: Source, seeds: list[int]) -> float:
     """Standard error of a mean over seeds, or of a difference between two, that sampling alone causes."""
-    if column.relative not in (None, "difference") or (line.is_baseline and column.relative):
+    if not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
+        return math.nan
+    if line.is_baseline and column.relative:
         return math.nan
     cells = [line.row.cell, line.baseline] if column.relative else [line.row.cell]
-    floors = [noise_by_seed(source.runs_by(line.clock), column.quantity, cell, line.at) for cell in cells]
+    floors = [source.measured.noise(column.quantity, cell, line.at, line.clock) for cell in cells]
     squares = [floor.get(seed, math.nan) ** 2 for floor in floors for seed in seeds]
     return column.scale * math.sqrt(sum(squares)) / len(seeds) if seeds else math.nan
 

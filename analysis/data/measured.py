@@ -1,0 +1,156 @@
+"""Every value by seed that a paper's tables, claims and figures show: measured once, written, and read from there."""
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.quantities import ACCURACY, by_seed, noise_by_seed, over_time
+from redraft.analysis.data.rollouts import over_bins
+from redraft.analysis.data.statistics import Family
+from redraft.config import Clock, Panel
+from redraft.errors import UserError
+from redraft.files import atomic, read_json, read_parquet, write_json
+from redraft.provenance import check_hashes, hashes
+
+KEY = ("cell", "quantity", "scope")
+COLUMNS = (*KEY, "position", "x", "seed", "value", "noise")
+"""Of the file. `scope` says of what: a run, its first steps, or a series. `position` counts the points of a series from
+0, whose coordinates are `x`. `seed` is null, in a single line, where no run has a value. `noise` is the standard error,
+points, that sampling alone gives an accuracy."""
+MEASURED, FAMILY, RECORD = "measured.parquet", "family.parquet", "measured.json"
+COLLECTED = ("runs.parquet", "steps.parquet", "scores.parquet")
+
+
+Key = tuple[str, str, str]
+RELATIONS = {
+    "tokens_decoded": ("tokens", "ratio"), "reuse_epochs:tokens_decoded": ("tokens a step", "ratio"),
+    "tokens_verified": ("tokens", "difference"), "rollout_seconds": ("s", "speedup"),
+    "generation_seconds": ("s", "speedup"), "step_seconds": ("s", "speedup"), "fresh_reward": ("", "difference"),
+    "reward": ("", "difference"),
+}  # fmt: skip
+"""Main quantities of a run, besides its accuracies: unit, and how tables relate two cells of it."""
+
+
+class Point(NamedTuple):
+    """A measurement at one coordinate of a series; of a run, which has one point, the coordinate is NaN."""
+
+    x: float
+    values: dict[int, float]
+    noise: dict[int, float]
+
+
+class Measured:
+    """Measurements of a paper's finished runs, by seed; what is not there is an error and never computed.
+
+    Of a cell without a finished run nothing is measured, and every measurement is empty.
+
+    Args:
+        runs: that were measured.
+        found: points by cell, quantity and scope.
+    """
+
+    def __init__(self, runs: Runs, found: dict[Key, list[Point]] | None = None) -> None:
+        self.runs = runs
+        self._found = found or {}
+
+    def values(self, quantity: str, cell: str, at: int | None = None, clock: Clock = "steps") -> dict[int, float]:
+        """A quantity of each run (`redraft.analysis.data.quantities.by_seed`); `at` counts steps by the clock."""
+        return self._of_runs(quantity, cell, at, clock).values
+
+    def noise(self, quantity: str, cell: str, at: int | None = None, clock: Clock = "steps") -> dict[int, float]:
+        """The standard error, points, that sampling alone gives an accuracy; NaN of another quantity."""
+        return self._of_runs(quantity, cell, at, clock).noise
+
+    def _of_runs(self, quantity: str, cell: str, at: int | None, clock: Clock) -> Point:
+        def measure() -> list[Point]:
+            values, noise = (each(self.runs.by(clock), quantity, cell, at) for each in (by_seed, noise_by_seed))
+            return [Point(math.nan, values, noise)] if values else []
+
+        points = self._points((cell, quantity, "run" if at is None else f"{at} {clock}"), measure)
+        return points[0] if points else Point(math.nan, {}, {})
+
+    def series(self, quantity: str, cell: str, x: str) -> list[Point]:
+        """A quantity over steps, epochs or what was spent (`redraft.analysis.data.quantities.over_time`)."""
+
+        def measure() -> list[Point]:
+            rows = over_time(self.runs, quantity, cell, x).iterrows()
+            return [Point(float(at), values.dropna().to_dict(), {}) for at, values in rows]  # type: ignore[arg-type]
+
+        return self._points((cell, quantity, f"by {x}"), measure)
+
+    def bins(self, panel: Panel, cell: str, probe: str) -> list[Point]:
+        """A quantity of prompts in each of a panel's bins, at their lower edges; none if no run has such prompts."""
+        scope = f"bins of {panel.by}, visits of {panel.epochs}: {', '.join(map(str, panel.bins))}"
+
+        def measure() -> list[Point]:
+            return [Point(low, values, {}) for low, values in over_bins(self.runs, panel, cell, probe)]
+
+        return self._points((cell, panel.quantity, scope), measure)
+
+    def _points(self, key: Key, measure: Callable[[], list[Point]]) -> list[Point]:
+        if key in self._found or key[0] not in self._cells:
+            return self._found.get(key, [])
+        cell, quantity, scope = key
+        raise UserError("this was not measured", key="quantity", value=f"{quantity} of {cell} ({scope})",
+                        hint="`redraft stage measure` measures what tables, claims and figures declare")  # fmt: skip
+
+    @cached_property
+    def _cells(self) -> set[str]:
+        return set(self.runs.runs["cell"])
+
+    @classmethod
+    def load(cls, folder: Path) -> "Measured":
+        """Read what the stage `measure` wrote.
+
+        Raises:
+            UserError: if a file is missing or is not the one that the record names, or other runs were collected since.
+        """
+        record = read_json(folder / RECORD)
+        check_hashes(folder, record["sha256"] | record["made_from"], folder / RECORD)
+        found: dict[Key, list[Point]] = {}
+        columns = [read_parquet(folder / MEASURED, COLUMNS)[name].tolist() for name in COLUMNS]
+        for cell, quantity, scope, position, x, seed, value, noise in zip(*columns, strict=True):
+            points = found.setdefault((cell, quantity, scope), [])
+            if seed is pd.NA:
+                continue
+            if position == len(points):
+                points.append(Point(x, {}, {}))
+            points[-1].values[seed], points[-1].noise[seed] = value, noise
+        return cls(Runs.load(folder), found)
+
+
+class Measuring(Measured):
+    """Measurements that are made when they are first asked for."""
+
+    def _points(self, key: Key, measure: Callable[[], list[Point]]) -> list[Point]:
+        if key not in self._found:
+            self._found[key] = measure()
+        return self._found[key]
+
+    def save(self, folder: Path, family: Family) -> None:
+        """Write all that was asked for, and the family, next to the collected runs; the record holds their hashes."""
+        rows = [
+            (*key, position, point.x, seed, value, point.noise.get(seed, math.nan))
+            for key, points in self._found.items()
+            for position, point in enumerate(points)
+            for seed, value in point.values.items()
+        ]
+        empty = [key for key, points in self._found.items() if not points and key[0] in self._cells]
+        rows += [(*key, 0, math.nan, pd.NA, math.nan, math.nan) for key in empty]
+        frame = pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64"})
+        with atomic(folder / MEASURED) as temporary:
+            frame.to_parquet(temporary, index=False)
+        family.save(folder / FAMILY)
+        made = {"sha256": (MEASURED, FAMILY), "made_from": COLLECTED}
+        write_json(folder / RECORD, {key: hashes(*(folder / name for name in names)) for key, names in made.items()})
+
+
+def main_quantities(runs: Runs, cell: str) -> list[str]:
+    """The quantities of a cell that `redraft run` and `redraft compare` print."""
+    benchmarks = runs.scores.loc[runs.scores["cell"] == cell, "benchmark"].unique()
+    return [*RELATIONS, *(ACCURACY + name for name in benchmarks), ACCURACY + "all"]

@@ -1,0 +1,53 @@
+"""The stage `measure`: all that a paper's tables, claims and figures show of its runs is measured here, once."""
+
+from redraft.analysis.claims import verdicts as claims
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring, main_quantities
+from redraft.analysis.data.quantities import of_accuracy
+from redraft.analysis.data.reported import no_reported
+from redraft.analysis.data.statistics import Family
+from redraft.analysis.figures.parts import unsampled_benchmarks
+from redraft.analysis.figures.points import points_of
+from redraft.analysis.tables import comparison as tables
+from redraft.analysis.tables.columns import expand
+from redraft.analysis.tables.lines import Source
+from redraft.config import Experiments, TableWithoutRuns
+from redraft.layout import Layout
+
+
+def measure(preset: str, paper: str) -> None:
+    """Measure the collected runs of a paper, and correct the p-values of all comparisons of its report."""
+    layout, experiments = Layout(preset), Experiments()
+    folder, paper_scale = layout.collected(paper), experiments.preset(preset).paper_scale
+    measured = Measuring(Runs.load(folder))
+    family = family_of(Source(measured, no_reported(), experiments, paper, preset, paper_scale))
+    ask_for_figures(measured, experiments, paper, preset)
+    for cell in measured.runs.runs["cell"].unique():
+        for quantity in main_quantities(measured.runs, cell):
+            measured.values(quantity, cell)
+    measured.save(folder, family)
+
+
+def family_of(source: Source) -> Family:
+    """Comparisons of every table of runs with "no effect", and of every decidable claim with its threshold.
+
+    They are corrected together, so that a number has one verdict in a paper's report.
+    """
+    experiments, paper = source.experiments, source.paper
+    benchmarks, spec = experiments.preset_of(source.preset, paper).benchmarks, experiments.reported(paper)
+    declared = [table for table in experiments.tables(paper).tables if not isinstance(table, TableWithoutRuns)]
+    whole = [expand(table, benchmarks, spec, source.preset) for table in declared]
+    cells = [cell for table in whole for cell in tables.cells_of(table, source)]
+    posed = claims.pose(experiments.claims(paper).claims, source.measured, source.paper_scale)
+    return Family([*tables.comparisons(cells, source), *claims.comparisons(posed)], source.runs.blocks)
+
+
+def ask_for_figures(measured: Measuring, experiments: Experiments, paper: str, preset: str) -> None:
+    """Measure what the figures of a paper show."""
+    unsampled = unsampled_benchmarks(experiments, preset, paper)
+    probe = experiments.preset_of(preset, paper).probe
+    for figure in experiments.figures(paper).figures:
+        for panel in figure.panels:
+            if unsampled.isdisjoint(of_accuracy(panel.quantity)):
+                for cell in panel.cells:
+                    points_of(figure.axis(panel), panel, cell, measured, probe)

@@ -1,0 +1,84 @@
+"""The file of measurements: what was measured is read as it was, and what was not is an error."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from redraft.analysis.data import measured as module
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import FAMILY, Measured, Measuring
+from redraft.analysis.data.statistics import Family
+from redraft.errors import UserError
+from redraft.files import read_json
+from tests import uneven
+from tests.uneven import PLAIN, REUSE
+
+RUNS = uneven.runs()
+COMPARISONS = [({0: 1.0, 1: 2.0, 2: 4.0}, 0.0), ({0: 1.0, 1: 2.5}, 1.0)]
+ASKED = [
+    ("tokens_decoded", PLAIN, None, "steps"), ("accuracy:many", REUSE, 2, "steps"),
+    ("accuracy:all", PLAIN, 1, "steps"),  # no policy after one step
+    ("steps_to:9:reward", PLAIN, None, "steps"), ("prefix_length", PLAIN, None, "steps"),  # never, and NaN
+    ("sum:tokens_decoded", REUSE, 2, "training_steps"), ("tokens_decoded", "absent", None, "steps"),
+]  # fmt: skip
+SERIES = [("reward", PLAIN, "epoch"), ("accuracy:few", REUSE, "hours"), ("prefix_length", PLAIN, "step")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    RUNS.save(tmp_path)
+    measuring = Measuring(Runs.load(tmp_path))
+    for asked in ASKED:
+        measuring.values(*asked)
+    for asked in SERIES:
+        measuring.series(*asked)
+    measuring.save(tmp_path, Family(COMPARISONS))
+    return tmp_path
+
+
+def test_what_was_measured_is_read_bit_by_bit_and_nothing_is_computed(folder, monkeypatch):
+    made, fresh = Measured.load(folder), Measuring(RUNS)
+    expected = [str((fresh.values(*asked), fresh.noise(*asked))) for asked in ASKED]
+    series = [[(x, values) for x, values, _ in fresh.series(*asked)] for asked in SERIES]
+    monkeypatch.setattr(module, "by_seed", None)
+    monkeypatch.setattr(module, "over_time", None)
+    for asked, found in zip(ASKED, expected, strict=True):
+        noise = made.noise(*asked)
+        known = {} if all(map(math.isnan, noise.values())) else noise
+        assert str((made.values(*asked), known)) == found
+    assert [[(x, values) for x, values, _ in made.series(*asked)] for asked in SERIES] == series
+    assert series[2] == []
+
+
+def test_a_missing_measurement_is_an_error_that_names_it(folder):
+    made = Measured.load(folder)
+    with pytest.raises(UserError, match=rf"not measured(.|\n)*reward of {PLAIN} \(run\)"):
+        made.values("reward", PLAIN)
+    with pytest.raises(UserError, match=r"\(3 steps\)"):
+        made.values("tokens_decoded", PLAIN, 3)
+    with pytest.raises(UserError, match=r"\(by step\)"):
+        made.series("reward", PLAIN, "step")
+    assert (made.values("reward", "not-run"), made.series("reward", "not-run", "step")) == ({}, [])
+
+
+def test_a_quantity_that_there_is_not_is_an_error_when_it_is_measured():
+    with pytest.raises(UserError, match="no such quantity"):
+        Measuring(RUNS).values("luck", PLAIN)
+
+
+def test_measurements_of_other_runs_than_those_collected_are_an_error(folder):
+    Runs(RUNS.runs, RUNS.steps.assign(reward=0.0), RUNS.scores).save(folder)
+    with pytest.raises(UserError, match=r"steps.parquet: this file is not the one that measured.json names"):
+        Measured.load(folder)
+    (folder / "measured.json").unlink()
+    with pytest.raises(UserError, match=r"measured.json: this file is missing"):
+        Measured.load(folder)
+
+
+def test_the_family_is_written_with_them_and_gives_the_same_p_values(folder):
+    made, read = Family(COMPARISONS), Family.load(folder / FAMILY)
+    assert len(read) == len(made) == 2
+    assert [read.corrected(*each) for each in COMPARISONS] == [made.corrected(*each) for each in COMPARISONS]
+    assert set(read_json(folder / "measured.json")["sha256"]) == {"measured.parquet", "family.parquet"}
+    assert pd.read_parquet(folder / "measured.parquet")["seed"].isna().sum() == 2, "empty ones have one line"
