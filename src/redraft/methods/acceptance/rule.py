@@ -1,6 +1,4 @@
-"""Interface of rules that keep a prefix of a draft token by token, and the two ways to do so."""
-
-from typing import Protocol
+"""Rules that keep a prefix of a draft token by token, and the two ways to do so."""
 
 import numpy as np
 
@@ -8,7 +6,7 @@ from redraft.methods.acceptance.distributions import Distributions
 from redraft.rollout.engine import Residual
 
 
-class Rule(Protocol):
+class Rule:
     """A rule. The distribution of responses follows from these methods alone; `redraft audit` sums over them.
 
     Training decides by `kept(accepts(...))`, audit and prediction sum by `distribution_of_kept(acceptance(...))`.
@@ -20,10 +18,10 @@ class Rule(Protocol):
 
     def acceptance(self, drafts: Distributions) -> np.ndarray:
         """Probability that each token is accepted, float64 (n,)."""
-        ...
+        raise NotImplementedError
 
     def accepts(self, drafts: Distributions, uniforms: np.ndarray) -> np.ndarray:
-        """True where a token is accepted, bool (n,).
+        """True where the uniform is at most the acceptance probability, bool (n,).
 
         Args:
             drafts: at the draft's positions.
@@ -32,38 +30,22 @@ class Rule(Protocol):
         Raises:
             ValueError: for a uniform outside (0, 1], or another number of them.
         """
-        ...
+        return checked(uniforms, len(drafts.tokens)) <= self.acceptance(drafts)
 
     def kept(self, accepted: np.ndarray) -> int:
         """Number of leading tokens that are kept, of bool (n,)."""
-        ...
+        raise NotImplementedError
 
     def distribution_of_kept(self, acceptance: np.ndarray) -> np.ndarray:
         """Probability of each number of kept tokens, float64 (n + 1,)."""
-        ...
+        raise NotImplementedError
 
     def residual(self, drafts: Distributions, kept: int) -> Residual | None:
         """Distribution of the token after `kept` tokens; None for the policy's, as after a draft that is kept whole."""
-        ...
-
-
-class Independent:
-    """Tokens are accepted by one uniform each, and responses continue from the policy."""
-
-    def acceptance(self, drafts: Distributions) -> np.ndarray:
-        """Probability that each token is accepted, float64 (n,)."""
-        raise NotImplementedError
-
-    def accepts(self, drafts: Distributions, uniforms: np.ndarray) -> np.ndarray:
-        """True where the uniform is at most the acceptance probability, bool (n,)."""
-        return checked(uniforms, len(drafts.tokens)) <= self.acceptance(drafts)
-
-    def residual(self, drafts: Distributions, kept: int) -> Residual | None:
-        """The policy's distribution."""
         return None
 
 
-class FromTheLeft(Independent):
+class FromTheLeft(Rule):
     """Tokens are kept up to the first one that is rejected."""
 
     stops_early = True
@@ -77,7 +59,7 @@ class FromTheLeft(Independent):
         return np.cumprod(np.append(1.0, acceptance)) * np.append(1.0 - acceptance, 1.0)
 
 
-class LongestPrefix(Independent):
+class LongestPrefix(Rule):
     """The longest prefix whose last token is accepted is kept, also where tokens within it are rejected."""
 
     stops_early = False
