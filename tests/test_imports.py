@@ -79,7 +79,7 @@ ALLOWED = {
         *BASE, "redraft.config", "redraft.provenance", "redraft.rollout.types", "redraft.selfspec.roofline",
         "redraft.tasks.answers",
     },
-    "redraft.analysis.claims": {"redraft.analysis.data", "redraft.config"},
+    "redraft.analysis.claims": {"redraft.analysis.data", "redraft.config", "redraft.files", "redraft.layout"},
     "redraft.analysis.figures": {
         *BASE, "redraft.analysis.data", "redraft.config", "redraft.lab.selfspec", "redraft.published",
         "redraft.selfspec",

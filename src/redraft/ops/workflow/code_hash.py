@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import redraft
 from redraft.config.identity import fingerprint
 
 LEFT_OUT = (
@@ -18,7 +17,7 @@ LEFT_OUT = (
 )  # fmt: skip
 """Modules that read declarations, find files and hold GPUs. What they read is in other params and in fingerprints, and
 nearly every function imports them: with them, any edit would make everything again."""
-ROOT = Path(redraft.__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 
 @cache
