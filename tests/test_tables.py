@@ -511,11 +511,11 @@ def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
 
 
 def test_a_preset_without_the_model_is_the_reason(runs):
-    smoke = Source(runs, no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
+    smoke = Source(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
     missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)}, SPEC)
     assert set(missing["cell"]) == {"grpo-random", "grpo-delayed-l0.5"}
     table = TABLES[7].model_copy(update={"rows": TABLES[7].rows[1:]})
-    lines = lines_of(table, Source(runs, no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
+    lines = lines_of(table, Source(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
     assert not any(line.known for line in lines)
 
 

@@ -6,6 +6,7 @@ Only the columns that a quantity needs are read; the tokens of rollouts, by far 
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -131,7 +132,7 @@ def over_bins(runs: Runs, panel: Panel, cell: str, probe: str) -> list[tuple[flo
     bins = list(pairwise(panel.bins))
     found: list[tuple[float, dict[int, float]]] = [(low, {}) for low, _ in bins]
     for run in runs.runs[runs.runs["cell"] == cell].itertuples():
-        prompts = _prompts(panel, Path(str(run.manifest)).parent, Path(str(run.initial)).parent, probe)
+        prompts = _prompts(panel, run, probe)
         if prompts is not None:
             for (_, values), edges in zip(found, bins, strict=True):
                 closed = edges == bins[-1]
@@ -139,11 +140,11 @@ def over_bins(runs: Runs, panel: Panel, cell: str, probe: str) -> list[tuple[flo
     return found if found[0][1] else []
 
 
-def _prompts(panel: Panel, folder: Path, initial: Path, probe: str) -> pd.DataFrame | None:
+def _prompts(panel: Panel, run: Any, probe: str) -> pd.DataFrame | None:
     """The prompts of a run that a panel counts; None if it wants its initial policy's, and that was not probed."""
     if panel.epochs == "initial":
-        return of_initial(initial, probe)
-    prompts = of_prompts(folder, quantities_of_bins(panel.by, panel.quantity))
+        return of_initial(Path(run.initial).parent, probe)
+    prompts = of_prompts(Path(run.manifest).parent, quantities_of_bins(panel.by, panel.quantity))
     if panel.epochs != "all":
         epoch = prompts["epoch"].min() if panel.epochs == "first" else prompts["epoch"].max()
         prompts = prompts[prompts["epoch"] == epoch]
