@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from redraft.engines.torch.clock import now
-from redraft.methods.strategies.tools import Strategy
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks import engine, scoring
 from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.engines.torch.engine import TorchEngine
-from redraft.methods.strategies import vanilla
+from redraft.engines.torch.loop import now
+from redraft.methods.strategy import Strategy
+from redraft.methods.vanilla import vanilla
 from redraft.rollout.engine import Continuation
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.train.local.batch import Batch

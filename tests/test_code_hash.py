@@ -43,7 +43,7 @@ def changed(before):
     [
         ("tasks/grading.py", "import ", "import math\nimport ", {GRADE}),
         ("evaluate/metrics.py", "return ", "return 0 + ", {GRADE}),
-        ("evaluate/overlap.py", "return ", "return 0 + ", {DIVERSITY}),
+        ("evaluate/diversity.py", "return ", "return 0 + ", {DIVERSITY}),
         ("rollout/streams.py", "return ", "return 0 or ", {GRADE, DIVERSITY}),
         ("analysis/data/statistics.py", "return ", "return 0 or ", {TABLES}),
         ("train/losses.py", "return ", "return 0 + ", set()),

@@ -11,12 +11,12 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.repeats import SPREAD, with_repeats
 from redraft.analysis.data.timing import first_epoch_agreement
 from redraft.config import Speculative, Vanilla
-from redraft.config.base import STEP_STAGES
+from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.errors import UserError
 from redraft.files import sha256, write_json
 from redraft.layout import Layout
 from redraft.provenance import hashes
-from redraft.train.local.side_by_side import REPEATED, check_work, train_side_by_side
+from redraft.train.local.side_by_side import check_work, train_side_by_side
 from redraft.train.local.trainer import LocalTrainer
 from tests.test_trainer import STEPS, make_run, train
 
@@ -63,7 +63,7 @@ def test_a_rehearsal_is_the_step_s_rollouts_and_leaves_nothing_behind(runs, tiny
 
 
 def test_rounds_repeat_rollouts_and_the_last_takes_the_step(seconds):
-    repeated = [f"seconds.{stage}" for stage in REPEATED]
+    repeated = [f"seconds.{stage}" for stage in GENERATION_STAGES]
     rehearsed, taken = seconds[seconds["round"] < 2], seconds[seconds["round"] == 2]
     assert rehearsed[repeated].notna().all().all()
     assert rehearsed[[name for name in LINES if name not in repeated]].isna().all().all()

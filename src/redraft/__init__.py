@@ -10,11 +10,14 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "redraft.methods.acceptance.rule": ("Rule",),
-    "redraft.methods.acceptance.laws": ("Laws",),
+    "redraft.methods.acceptance.distributions": ("Distributions",),
+    "redraft.methods.acceptance.spec_rl": ("SpecRLRule",),
     "redraft.methods.acceptance.residual": ("ResidualRule",),
     "redraft.methods.acceptance.block": ("BlockRule",),
     "redraft.methods.acceptance.weighted": ("WeightedRule",),
-    "redraft.methods.strategies": ("strategy",),
+    "redraft.methods.strategy": ("Strategy",),
+    "redraft.methods.reuse": ("ReuseMethod",),
+    "redraft.rollout.context": ("RolloutContext",),
     "redraft.rollout.engine": ("Engine", "Session"),
     "redraft.engines.torch.engine": ("TorchEngine",),
     "redraft.engines.vllm.engine": ("VLLMEngine",),
