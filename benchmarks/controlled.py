@@ -7,7 +7,7 @@ import numpy as np
 from redraft.config.retention import Retention
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.response import Verification
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Engine, Session
 from redraft.rollout.memory import Memory

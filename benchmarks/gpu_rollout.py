@@ -16,7 +16,7 @@ from benchmarks.controlled import SHARES, accepted, one_visit, tools_of
 from benchmarks.shapes import Shape
 from benchmarks.side_by_side import line, ratio, seconds
 from redraft.engines.torch.engine import TorchEngine
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.rollout.types import Group, Task
 

@@ -32,7 +32,7 @@ from redraft.engines.vllm.engine import SAMPLING, VLLMEngine, VLLMSession, conti
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.response import Verification
 from redraft.methods.drafts.verification import spec_rl_verifier, verify
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session

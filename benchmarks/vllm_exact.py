@@ -28,7 +28,7 @@ from redraft.engines.vllm.engine import VLLMEngine, VLLMSession, bias_of
 from redraft.engines.vllm.local import LocalOutput, LocalVLLM
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.response import Verification
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Inversion, Residual, Session

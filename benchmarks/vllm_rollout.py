@@ -24,7 +24,7 @@ from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config import TinyModel
 from redraft.engines.vllm import engine as vllm_engine
 from redraft.engines.vllm import local as vllm_local
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms

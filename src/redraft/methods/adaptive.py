@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from redraft.config.base import Lenience, parse_lenience
-from redraft.methods.reuse import DraftsOfLastVisit, Strategy
+from redraft.methods.reuse import DraftsOfLastVisit
+from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
     from redraft.rollout.types import Task

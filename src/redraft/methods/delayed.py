@@ -6,7 +6,8 @@ from pydantic import Field
 
 from redraft.config.base import Lenience, parse_lenience
 from redraft.config.retention import Retention
-from redraft.methods.reuse import ReuseMethod, Strategy
+from redraft.methods.reuse import ReuseMethod
+from redraft.methods.strategy import Strategy
 
 
 class DelayedReuse(ReuseMethod):

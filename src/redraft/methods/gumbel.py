@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from redraft.config.capability import Capability
-from redraft.methods.reuse import Candidate, DraftsOfLastVisit, Strategy
+from redraft.methods.reuse import Candidate, DraftsOfLastVisit
+from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
     from redraft.methods.drafts.response import DraftVerifier, Sampler, Verification

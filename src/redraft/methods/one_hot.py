@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 from redraft.config.capability import Capability
-from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit, Strategy
+from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit
+from redraft.methods.strategy import Strategy
 
 
 class OneHotReuse(DraftsOfLastVisit):

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from redraft.config.retention import Retention
-from redraft.methods.reuse import AuditedRule, Candidate, ReuseMethod, Strategy
+from redraft.methods.reuse import AuditedRule, Candidate, ReuseMethod
+from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
     from redraft.methods.drafts.response import Verification

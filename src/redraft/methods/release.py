@@ -7,8 +7,9 @@ from pydantic import Field
 from redraft.config.base import Lenience, parse_lenience
 from redraft.config.capability import Capability
 from redraft.config.retention import Retention
-from redraft.methods.reuse import AuditedRule, ReuseMethod, Strategy
+from redraft.methods.reuse import AuditedRule, ReuseMethod
 from redraft.methods.speculative import published
+from redraft.methods.strategy import Strategy
 
 DEVIATIONS = ("fixed_uniforms", "refreshed_log_probs", "trainer_verification")
 """Fields that switch a deviation on."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from pydantic import Field
 
@@ -13,23 +13,13 @@ from redraft.config.trainer import Trainer
 from redraft.errors import UserError
 from redraft.methods.registry import Registered
 from redraft.methods.schedule import ScheduleMethod
+from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
     import numpy as np
 
     from redraft.methods.acceptance.positions import Positions
     from redraft.methods.acceptance.rule import Rule
-    from redraft.rollout.context import RolloutContext
-    from redraft.rollout.types import Group, Task
-
-
-class Strategy(Protocol):
-    """A coroutine function that rolls out one prompt; a trainer runs those of a whole batch concurrently."""
-
-    async def __call__(self, task: "Task", context: "RolloutContext") -> "Group":
-        """Make the graded group of a task."""
-        ...
-
 
 Part = Literal["rules", "drift", "numbers", "bandit"]
 """What enumerates a rule: the audit (`rules`), or a part of the bias laboratory."""

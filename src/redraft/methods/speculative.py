@@ -7,7 +7,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field
 
 from redraft.config.base import Lenience, format_lenience, parse_lenience
-from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit, Part, Strategy
+from redraft.methods.reuse import AuditedRule, Candidate, DraftsOfLastVisit, Part
+from redraft.methods.strategy import Strategy
 
 
 class Speculative(DraftsOfLastVisit):

@@ -11,9 +11,10 @@ from redraft.config.capability import Capability
 from redraft.config.retention import Retention
 from redraft.config.trainer import Trainer
 from redraft.errors import UserError
-from redraft.methods.reuse import ReuseMethod, Strategy
+from redraft.methods.reuse import ReuseMethod
 from redraft.methods.schedule import ScheduleMethod
 from redraft.methods.speed import Speed
+from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
     from redraft.methods.drafts.response import DraftVerifier

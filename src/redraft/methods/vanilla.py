@@ -3,7 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from redraft.methods.reuse import AuditedRule, ReuseMethod, Strategy
+from redraft.methods.reuse import AuditedRule, ReuseMethod
+from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
     from redraft.rollout.context import RolloutContext

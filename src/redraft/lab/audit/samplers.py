@@ -18,7 +18,8 @@ from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.verification import stored_top_verifier
-from redraft.methods.reuse import ReuseMethod, Strategy
+from redraft.methods.reuse import ReuseMethod
+from redraft.methods.strategy import Strategy
 from redraft.rollout.context import Streams
 from redraft.rollout.engine import Residual
 

@@ -9,7 +9,7 @@ import numpy as np
 from redraft.config.retention import Retention
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.models import PROMPT
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Engine
 from redraft.rollout.memory import Memory

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from redraft.methods.drafts.response import DraftVerifier, Sampler, by_inversion, complete, no_draft
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.rollout.context import RolloutContext
 from redraft.rollout.types import Group, Rollout, Sample, Task
 

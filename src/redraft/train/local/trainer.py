@@ -16,7 +16,7 @@ from redraft.engines.torch.clock import now
 from redraft.engines.torch.loop import Outside
 from redraft.files import read_json, sha256, write_json
 from redraft.methods.drafts.groups import indices
-from redraft.methods.reuse import Strategy
+from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.lease import Lease
 from redraft.rollout.context import Meter, RolloutContext, Streams
