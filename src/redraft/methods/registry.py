@@ -19,14 +19,14 @@ class Registered(Config):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Register a class that has a `kind`.
+        """Register a class that states a `kind` itself.
 
         Raises:
             TypeError: if another class has it.
         """
         if Registered in cls.__bases__:
             cls.members = {}
-        elif "kind" in cls.model_fields:
+        elif "kind" in cls.__dict__.get("__annotations__", {}):
             kind = cls.model_fields["kind"].default
             known = cls.members.setdefault(kind, cls)
             if known is not cls:
