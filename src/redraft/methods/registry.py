@@ -2,6 +2,7 @@
 
 import pkgutil
 from importlib import import_module
+from inspect import get_annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -26,7 +27,7 @@ class Registered(Config):
         """
         if Registered in cls.__bases__:
             cls.members = {}
-        elif "kind" in cls.__dict__.get("__annotations__", {}):
+        elif "kind" in get_annotations(cls):
             kind = cls.model_fields["kind"].default
             known = cls.members.setdefault(kind, cls)
             if known is not cls:
