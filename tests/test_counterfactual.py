@@ -12,7 +12,7 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.lab.audit.rules import RULES, kept_of
+from redraft.lab.audit.rules import RULES, kept_of, stored
 from redraft.lab.audit.sampling import counts, last_visit
 from redraft.lab.predict import positions
 from redraft.lab.predict.drafts import Draft
@@ -68,8 +68,8 @@ def draft_of(response, laws):
 
 @pytest.mark.parametrize("name", sorted(NAMES & RULES.keys()))
 def test_a_rule_keeps_what_enumeration_says(name, expected, policies):
-    rule, top, _ = RULES[name]
-    assert expected[name] == pytest.approx(kept_of(rule, top, policies[0].responses(), *policies), abs=1e-6)
+    top = stored(RULES[name], SPACE)
+    assert expected[name] == pytest.approx(kept_of(RULES[name].rule, top, policies[0].responses(), *policies), abs=1e-6)
 
 
 def test_all_rules_of_the_audit_are_among_them():

@@ -2,6 +2,7 @@
 
 import pkgutil
 from importlib import import_module
+from inspect import get_annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,14 +20,14 @@ class Registered(Config):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Register a class that has a `kind`.
+        """Register a class that states a `kind` itself.
 
         Raises:
             TypeError: if another class has it.
         """
         if Registered in cls.__bases__:
             cls.members = {}
-        elif "kind" in cls.model_fields:
+        elif "kind" in get_annotations(cls):
             kind = cls.model_fields["kind"].default
             known = cls.members.setdefault(kind, cls)
             if known is not cls:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from redraft.methods.acceptance.positions import Positions
     from redraft.methods.acceptance.rule import Rule
 
-
 Part = Literal["rules", "drift", "numbers", "bandit"]
 """What enumerates a rule: the audit (`rules`), or a part of the bias laboratory."""
 
