@@ -17,9 +17,9 @@ from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import Rule
-from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLaw

@@ -36,7 +36,7 @@ from redraft.config import TinyModel
 from redraft.engines.laws import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
 from redraft.methods.acceptance.distributions import Distributions
-from redraft.methods.acceptance.spec_rl import SpecRLRule
+from redraft.methods.acceptance.ratio import SpecRLRule
 
 from vllm import SamplingParams  # isort: skip  # after the environment variables of vllm_local
 from vllm.inputs.engine import tokens_input  # isort: skip

@@ -74,7 +74,7 @@ STAGE = r"redraft stage (\S+)|\"stage\", \"(\S+)\""
 def test_every_function_that_a_rule_runs_is_a_command():
     files = [*(ROOT / "workflows/rules").glob("*.smk"), ROOT / "src/redraft/ops/workflow/plan.py"]
     called = {first or second for file in files for first, second in re.findall(STAGE, file.read_text())}
-    assert len(called) == 20
+    assert len(called) == 21
     group = StageGroup(name="stage")
     assert {group.get_command(click.Context(group), name).name for name in called} == called
 
@@ -94,7 +94,7 @@ def test_a_stage_is_a_public_function_of_this_package_in_the_module_that_defines
 def test_a_rule_s_hash_is_of_the_code_that_it_runs():
     rules = {m[1]: m[0] for file in (ROOT / "workflows/rules").glob("*.smk") for m in RULES.finditer(file.read_text())}
     hashed = {name: re.findall(r'code_of\("(.*)"\)', text) for name, text in rules.items() if "code_of" in text}
-    assert set(hashed) == {"tables", "figures", "claims", "track", "grade", "diversity", "laws", "observe"}
+    assert set(hashed) == {"measure", "tables", "figures", "claims", "track", "grade", "diversity", "laws", "observe"}
     assert all(re.findall(r"redraft stage (\S+)", rules[name]) == stage for name, stage in hashed.items())
     assert len({code_hash.code_of(stage) for (stage,) in hashed.values()}) == len(hashed)
 
@@ -119,7 +119,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["run", "spec_rl/grpo-vanilla-l2"], ["excluded"]),
         (["compare", "spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0"], ["not finished", "redraft run"]),
         (["compare", "spec_rl/nothing", "spec_rl/none", "--preset", "huge"], ["huge.yaml", "no such file", "tiny"]),
-        (["stage", "redraft.analysis.tables.files:write_tables", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
+        (["stage", "redraft.analysis.tables.files:write_tables", "tiny", "spec_rl"], ["measured.json", "missing"]),
         (["stage", "redraft.analysis.measuring:measure", "tiny", "spec_rl"], ["runs.parquet", "missing"]),
         (
             ["stage", GRADE, "tiny", "tiny", "nothing.parquet", "scores.json"],

@@ -13,9 +13,9 @@ from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_o
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.coupling import first_difference
 from redraft.methods.acceptance.distributions import Distributions
+from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
-from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.rollout.noise import gumbel
 
 SMALL = Space(vocabulary=3, longest=3)

@@ -89,6 +89,7 @@ def test_claims_against_the_papers_own_tables_need_no_run(capsys, tmp_path, monk
     assert text.startswith("spec_rl: 61 supported, 42 not in the tables, 11 not supported\n")
     assert text.count("  not supported: “") == 11
     assert "  supported: “" not in text
+    (tmp_path / "results").mkdir()
     with pytest.raises(SystemExit) as end:
         main(["claims", "spec_rl"])
     assert end.value.code in (0, None)

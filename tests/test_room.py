@@ -108,7 +108,7 @@ def test_an_update_or_a_checkpoint_is_told_whichever_is_larger(tiny_model):
 
 
 def test_too_little_is_refused_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "available", lambda device: 1000.0)
+    monkeypatch.setattr(local, "available", lambda device: 1000.0)
     monkeypatch.setattr(local.models, "load", None)
     with pytest.raises(UserError, match="too little memory for this model") as refused:
         train(make_run(), tiny_model, tmp_path)

@@ -146,7 +146,8 @@ def test_a_fit_that_does_not_converge_is_refused(better, other, monkeypatch):
 
 @pytest.mark.parametrize("best", ["differential_evolution", "minimize"])
 def test_the_better_of_two_searches_is_taken(best, monkeypatch):
-    middles = [np.array([sum(pair) / 2 for pair in stage.values()]) for stage in (DEVICE.target, DEVICE.speculation)]
+    stages = ("bandwidth", "kv_share", "target_overhead"), ("draft_factor", "draft_overhead", "verify_overhead")
+    middles = [np.array([sum(pair) / 2 for pair in DEVICE.of(*stage).values()]) for stage in stages]
     for name in ("differential_evolution", "minimize"):
         loss, factor = (0.1, 1.1) if name == best else (0.2, 1.0)
         results = iter([OptimizeResult(success=True, fun=loss, x=factor * x) for x in middles])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from redraft.config.capability import Capability
-from redraft.methods.acceptance.spec_rl import SpecRLRule
+from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.delayed import DelayedReuse
 from redraft.methods.random import RandomReuse
 from redraft.methods.speculative import Speculative

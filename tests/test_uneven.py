@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from redraft.analysis.claims.verdicts import INCONCLUSIVE, NOT_RUN, RunValues, judge
+from redraft.analysis.claims.verdicts import INCONCLUSIVE, NOT_RUN, RunValues
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, noise_by_seed
 from redraft.analysis.data.speedups import speedups_by_seed
 from redraft.analysis.data.statistics import estimate, paired
 from redraft.config import Bound, Claim, Compare, Pairs
 from redraft.evaluate.metrics import interval
 from tests import uneven
+from tests.measured import judge
 from tests.uneven import PLAIN, REUSE
 
 
@@ -25,6 +27,10 @@ def runs():
 
 def of(runs, quantity, cell, at=None):
     return by_seed(runs, quantity, cell, at)
+
+
+def speedups(runs, quantity):
+    return speedups_by_seed(Measuring(runs), quantity, (REUSE, PLAIN), None, "hours")
 
 
 def test_an_average_accuracy_is_the_mean_of_the_benchmarks_whatever_their_sizes(runs):
@@ -59,11 +65,11 @@ def test_generation_is_rollout_verification_and_assembly(runs):
 
 
 def test_a_speedup_is_a_ratio_for_each_seed_that_both_have(runs):
-    assert speedups_by_seed(runs, "speedup:printed", REUSE, PLAIN) == pytest.approx({0: 46 / 34, 2: 54 / 42})
-    assert speedups_by_seed(runs, "speedup:honest", REUSE, PLAIN) == pytest.approx({0: 46 / 37, 2: 54 / 45})
-    assert speedups_by_seed(runs, "speedup:step", REUSE, PLAIN) == pytest.approx({0: 66 / 61, 2: 82 / 77})
+    assert speedups(runs, "speedup:printed") == pytest.approx({0: 46 / 34, 2: 54 / 42})
+    assert speedups(runs, "speedup:honest") == pytest.approx({0: 46 / 37, 2: 54 / 45})
+    assert speedups(runs, "speedup:step") == pytest.approx({0: 66 / 61, 2: 82 / 77})
     controlled = {0: 66 / (66 - 46 + 37), 2: 82 / (82 - 54 + 45)}
-    assert speedups_by_seed(runs, "speedup:controlled", REUSE, PLAIN) == pytest.approx(controlled)
+    assert speedups(runs, "speedup:controlled") == pytest.approx(controlled)
 
 
 def test_a_missing_seed_is_missing_and_never_zero(runs):
@@ -73,7 +79,7 @@ def test_a_missing_seed_is_missing_and_never_zero(runs):
     assert estimate(ratios).mean == pytest.approx((2600 / 4000 + 3040 / 4800) / 2)
     pairs = Pairs(quantity="tokens_decoded", pairs=[(REUSE, PLAIN), (PLAIN, REUSE)], relative="difference",
                   statistic="mean", expected="above", threshold=0)  # fmt: skip
-    values = RunValues(runs)
+    values = RunValues(Measuring(runs))
     assert values.values("tokens_decoded", REUSE).keys() == {0, 2}
     (verdict,) = judge([Claim(id="c", quotation="q", section="1", test=pairs)], runs, paper_scale=True)
     assert "mean over 2 pairs" in verdict["evidence"]

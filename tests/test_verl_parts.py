@@ -189,8 +189,8 @@ def test_a_worker_s_engine_is_at_the_run_s_temperature(worker):
     for temperature in (1.0, 0.7):
         trainer = worker.run.trainer.model_copy(update={"temperature": temperature})
         worker.run = worker.run.model_copy(update={"trainer": trainer})
-        tools, _ = worker._tools(None, None)
-        assert tools.engine.temperature == temperature
+        context, _ = worker._context(None, None)
+        assert context.engine.temperature == temperature
 
 
 def test_what_is_only_measured_is_not_remembered(worker):

@@ -29,7 +29,7 @@ class Noting:
 def backend(tiny_model, monkeypatch):
     backend = VLLMBackend(tiny_model, InProcessEngine(device="cpu", max_rows=3))
     engine = Noting(backend.stops[0])
-    monkeypatch.setattr(backend, "_ready", lambda length: engine)
+    monkeypatch.setattr("redraft.evaluate.vllm_backend.LocalVLLM", lambda *arguments: engine)
     return backend, engine
 
 

@@ -158,9 +158,9 @@ def judged(token, q, stored, policy, temperature):
     servers, found = Servers(policy), {}
 
     class Half(ResidualRule):
-        def kept(self, chances, uniforms):
-            found["chance"] = float(chances[0])
-            return 0
+        def accepts(self, drafts, uniforms):
+            found["chance"] = float(self.acceptance(drafts)[0])
+            return np.zeros(len(uniforms), dtype=bool)
 
     draft = Rollout(0, 0, np.array([token], np.int32), np.log(q[[token]]).astype(np.float32), np.zeros(1, np.int32),
                     Finish.LENGTH, top=TopLaw(stored, np.log(q[stored]).astype(np.float32)))  # fmt: skip

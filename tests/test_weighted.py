@@ -13,7 +13,7 @@ from redraft.lab.audit.enumeration import Policy, Space, distance, made, stored_
 from redraft.lab.audit.models import ModelPolicy, drifting
 from redraft.lab.audit.sampling import last_visit
 from redraft.lab.audit.weighted import made_weighted, over_visits_weighted, weighted_law
-from redraft.methods.acceptance.spec_rl import SpecRLRule
+from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.weighted import WeightedReuse
 

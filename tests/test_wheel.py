@@ -261,9 +261,10 @@ def test_without_extras_a_project_has_its_own_experiments_and_results(without_ex
 def test_a_missing_extra_is_one_line_with_what_to_type(without_extras, folder):
     finish(folder, CELLS[0])
     needed = {
+        "stage redraft.analysis.tables.files:write_tables tiny spec_rl": "report",
         "claims --reported": "report", f"compare {CELLS[0]} {CELLS[1]}": "report", "audit rules": "report",
         "simulate x.json --lengths 0:1,100:2": "report", "replay steps.jsonl": "report", "agreement a b": "report",
-        f"prompts {CELLS[0]}": "report", "stage tables tiny spec_rl": "report", "predict x": "evaluate",
+        f"prompts {CELLS[0]}": "report", "predict x": "evaluate",
         "calibrate x.csv --model x --out y": "report", f"run {CELLS[0]}": "train", "recover": "train",
     }  # fmt: skip
     for (command, extra), (code, out, err) in zip(needed.items(), without_extras(folder, *needed), strict=True):

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "redraft.methods.acceptance.rule": ("Rule",),
     "redraft.methods.acceptance.distributions": ("Distributions",),
-    "redraft.methods.acceptance.spec_rl": ("SpecRLRule",),
+    "redraft.methods.acceptance.ratio": ("SpecRLRule",),
     "redraft.methods.acceptance.residual": ("ResidualRule",),
     "redraft.methods.acceptance.block": ("BlockRule",),
     "redraft.methods.acceptance.weighted": ("WeightedRule",),

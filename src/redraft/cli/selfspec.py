@@ -8,7 +8,6 @@ import typer
 
 from redraft.cli.arguments import AsJson
 from redraft.cli.terminal import document, records, table
-from redraft.config import Experiments
 from redraft.errors import UserError
 
 
@@ -71,6 +70,7 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
         UserError: for a model that the roofline does not cover, or a sweep that it does not describe.
     """
     from redraft.analysis.figures.roofline import draw_roofline
+    from redraft.config import Experiments
     from redraft.lab.selfspec import report
     from redraft.lab.selfspec.machine import measure
     from redraft.lab.selfspec.sweep import write_sweep

@@ -82,7 +82,7 @@ class EpochSchedule:
 
     def state(self) -> ScheduleState:
         """Groups of a batch that is not full."""
-        return ScheduleState({WAITING: self.waiting})
+        return ScheduleState({WAITING: list(self.waiting)})
 
     def restore(self, state: ScheduleState) -> None:
         """Go on from a state."""

@@ -60,6 +60,6 @@ class ReleaseVariant(ReuseMethod):
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:
         """The rule with log-probabilities of the last policy, also of old tokens."""
-        from redraft.methods.acceptance.spec_rl import SpecRLRule
+        from redraft.methods.acceptance.ratio import SpecRLRule
 
         return {f"{published(1.0)}, renewed": AuditedRule(SpecRLRule(1.0), exact=False, parts=("numbers",))}

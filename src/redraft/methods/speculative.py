@@ -39,7 +39,7 @@ class Speculative(DraftsOfLastVisit):
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:
         """Leniences of the paper, and full reuse; tokens keep their log-probabilities."""
-        from redraft.methods.acceptance.spec_rl import SpecRLRule
+        from redraft.methods.acceptance.ratio import SpecRLRule
 
         def rule(lenience: float, *parts: Part) -> AuditedRule:
             return AuditedRule(SpecRLRule(lenience), renewed=False, exact=False, parts=parts)
@@ -60,7 +60,7 @@ class Speculative(DraftsOfLastVisit):
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
         """The rule with each lenience."""
         from redraft.methods.acceptance.positions import kept_by
-        from redraft.methods.acceptance.spec_rl import SpecRLRule
+        from redraft.methods.acceptance.ratio import SpecRLRule
 
         rules = {published(lenience): SpecRLRule(lenience) for lenience in leniences}
         return [Candidate(name, "speculative", False, False, kept_by(rule)) for name, rule in rules.items()]

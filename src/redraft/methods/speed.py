@@ -194,7 +194,8 @@ class SpeedSchedule:
 
     def state(self) -> ScheduleState:
         """Groups of a batch that is not full, prompts to be continued, and the position in the data."""
-        return ScheduleState({FINISHED: self.finished_groups, QUALIFIED: self.qualified}, {CURSOR: self.cursor})
+        waiting = {FINISHED: list(self.finished_groups), QUALIFIED: list(self.qualified)}
+        return ScheduleState(waiting, {CURSOR: self.cursor})
 
     def restore(self, state: ScheduleState) -> None:
         """Go on from a state."""

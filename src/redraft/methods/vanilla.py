@@ -26,7 +26,7 @@ class Vanilla(ReuseMethod):
     @classmethod
     def audited(cls) -> dict[str, AuditedRule]:
         """The rule that keeps nothing."""
-        from redraft.methods.acceptance.spec_rl import SpecRLRule
+        from redraft.methods.acceptance.ratio import SpecRLRule
 
         return {"no reuse": AuditedRule(SpecRLRule(0.0), parts=("bandit",))}
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_laws
 from redraft.lab.audit.weighted import over_visits_weighted
+from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.rule import Rule
-from redraft.methods.acceptance.spec_rl import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.reuse import AuditedRule, Part, ReuseMethod
 
