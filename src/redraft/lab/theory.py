@@ -15,13 +15,7 @@ import numpy as np
 
 
 def leave_one_out_advantages(rewards: np.ndarray) -> np.ndarray:
-    """Each reward less the mean of the group's other rewards (equation 8).
-
-    Args:
-        rewards: (N,), of one group.
-
-    Returns:
-        float64 (N,).
+    """Each reward (N,) less the mean of the group's other rewards, float64 (N,) (equation 8).
 
     Raises:
         ValueError: for fewer than 2 rewards.
@@ -34,15 +28,11 @@ def leave_one_out_advantages(rewards: np.ndarray) -> np.ndarray:
 
 
 def snr_bound(p: float, size: int) -> float:
-    """Upper bound of the ratio at any pass rate (the last line of Theorem 3.1's proof).
+    """Upper bound of the ratio of a group of `size` at any pass rate (the last line of Theorem 3.1's proof).
 
     1 / (1 / (N p (1 - p)) + (N - 2)(N - 3) / (N (N - 1)) - 1), and its limit 0 at p = 0 and p = 1. The proof holds from
     N = 2. A policy reaches the bound if all right responses have one score (gradient of the log-probability) and all
     wrong ones another, as of two arms.
-
-    Args:
-        p: pass rate.
-        size: responses in a group, N.
 
     Raises:
         ValueError: for p outside [0, 1] or N < 2.
@@ -55,10 +45,6 @@ def snr_bound(p: float, size: int) -> float:
 
 def simple_snr_bound(p: float, size: int) -> float:
     """Theorem 3.1's bound, 4 N p (1 - p) (equation 11), which is above `snr_bound` in its range.
-
-    Args:
-        p: pass rate.
-        size: responses in a group, N.
 
     Raises:
         ValueError: outside the theorem's range, N >= 3 and p < 1/4 or p > 3/4.
@@ -108,7 +94,6 @@ def weight_by_enumeration(p: float, n_init: int, n_cont: int, low: float = 0.0, 
     its binomial probability; the gradient (equation 7) does not depend on which responses these are.
 
     Args:
-        p: pass rate.
         n_init: responses that screen, 1 or more. With 1 nothing can pass, and the factor is 0.
         n_cont: further responses to a prompt that passes.
         low: rate of the first responses above which a prompt passes (P_low of Algorithm 2).

@@ -30,7 +30,6 @@ class AuditedRule:
     """Acceptance rule whose distribution of responses is enumerated.
 
     Attributes:
-        rule: keeps prefixes.
         top: most probable tokens of the draft's distribution that are stored; all if None, and with 0 the draft is
             taken to be certain.
         both: of the stored tokens, only those count that are among as many most probable ones of the policy, as under
@@ -145,12 +144,7 @@ class ReuseMethod(Registered):
 
     @classmethod
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
-        """Rules for `redraft predict`.
-
-        Args:
-            top: number of most probable tokens that are stored, for rules that store some.
-            leniences: for rules that have one.
-        """
+        """Rules for `redraft predict`, each with `top` stored tokens or each lenience if it has such."""
         return []
 
 

@@ -44,13 +44,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Streams:
-    """Random streams of one step of a run.
-
-    Attributes:
-        seed: the run's.
-        step: from 0.
-        purpose: keeps rollouts that are trained on apart from those that are only measured.
-    """
+    """Random streams of one step of a run; `purpose` separates rollouts that are trained on from measured ones."""
 
     seed: int
     step: int
@@ -76,11 +70,7 @@ class RolloutContext:
     """Everything that a strategy may use.
 
     Attributes:
-        engine: holds the current policy.
-        reward: grades responses.
         memory: earlier rollouts, to be read.
-        meter: takes the costs.
-        streams: random numbers of the step.
         prompts: tokens of every prompt by its index.
         limit: longest response, tokens.
         scores: log-probabilities of drafts under the current policy, float32, by (prompt, sample), where the training

@@ -17,11 +17,7 @@ from redraft.rollout.types import Finish, TopLaw
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """Draws by inversion of the cumulative law.
-
-    Attributes:
-        uniforms: float64 (n,) on (0, 1], one for each token that may be sampled.
-    """
+    """Draws by inversion of the cumulative law, by float64 (n,) on (0, 1], one for each token that may be sampled."""
 
     uniforms: np.ndarray
 

@@ -23,9 +23,6 @@ class Memory:
     as drafts: groups differ in size, and a visit that made fewer samples leaves the others' drafts as they were. Of
     earlier ones only what is among the `retention.correct` correct responses stays. A correct response that repeats one
     of an earlier visit, token by token and with the same steps, is no new one: a reused response enters once.
-
-    Args:
-        retention: bound on what is kept of each prompt.
     """
 
     def __init__(self, retention: Retention) -> None:
@@ -56,7 +53,6 @@ class Memory:
         """Rollouts of a prompt by sample, of so many visits ago or, if the sample had fewer, the oldest that is kept.
 
         Args:
-            prompt: index of the prompt in the training data.
             visits_ago: counts the visits that made the sample, from 1.
             before: leaves out this visit and later ones; a prompt that is continued has been put in its visit already.
 
@@ -133,12 +129,16 @@ class Memory:
         return self
 
     def _add(self, group: Group) -> None:
+        """Keep a group in place of an earlier one of the same visit, and drop what the retention does not cover."""
         if len({r.sample for r in group.rollouts}) < len(group.samples):
             raise ValueError(f"a sample stands twice in visit {group.visit} of prompt {group.prompt}")
         samples = (replace(s, rollout=self._retained(s.rollout)) for s in group.samples)
         others = (g for g in self._groups.get(group.prompt, []) if g.visit != group.visit)
         groups = sorted([*others, replace(group, samples=tuple(samples))], key=lambda g: g.visit)
-        self._groups[group.prompt] = self._bounded(groups)
+        drafts = {id(rollout) for of_sample in self._latest(groups).values() for rollout in of_sample}
+        kept = drafts | {id(sample.rollout) for sample in self._kept_correct(groups)}
+        bounded = [replace(g, samples=tuple(s for s in g.samples if id(s.rollout) in kept)) for g in groups]
+        self._groups[group.prompt] = [group for group in bounded if group.samples]
         if not self._groups[group.prompt]:
             del self._groups[group.prompt]
 
@@ -153,13 +153,6 @@ class Memory:
             log_weights=None if rollout.log_weights is None else _owned(rollout.log_weights),
             top=TopLaw(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
         )
-
-    def _bounded(self, groups: list[Group]) -> list[Group]:
-        """The groups without what the retention does not cover."""
-        drafts = {id(rollout) for of_sample in self._latest(groups).values() for rollout in of_sample}
-        kept = drafts | {id(sample.rollout) for sample in self._kept_correct(groups)}
-        bounded = [replace(g, samples=tuple(s for s in g.samples if id(s.rollout) in kept)) for g in groups]
-        return [group for group in bounded if group.samples]
 
     def _latest(self, groups: Iterable[Group]) -> dict[int, list[Rollout]]:
         """Rollouts that are kept as drafts, by sample, the oldest first."""

@@ -36,7 +36,14 @@ def load_groups(file: Path) -> list[Group]:
     Raises:
         UserError: if the file is missing, damaged or in the format of an earlier version.
     """
-    _check_format(file)
+    try:
+        with file.open("rb") as handle:
+            head = handle.read(9)
+    except FileNotFoundError:
+        raise UserError("this file of rollouts is missing", file=file) from None
+    if head[8:9] == b"{":  # after the header's length, https://github.com/huggingface/safetensors#format
+        raise UserError("this file of rollouts is in safetensors, the format of an earlier version, which is no longer "
+                        "read", file=file, allowed="Arrow IPC files that this version wrote")  # fmt: skip
     with described(file):
         return list(groups_of(_batches_of(file)))
 
@@ -77,18 +84,6 @@ def _batches_of(file: Path) -> Iterator[pa.RecordBatch]:
             if number < total:
                 yield reader.get_batch(number)
         number += 1
-
-
-def _check_format(file: Path) -> None:
-    """Refuse the file if it is missing or begins like a safetensors file, which earlier versions wrote."""
-    try:
-        with file.open("rb") as handle:
-            head = handle.read(9)
-    except FileNotFoundError:
-        raise UserError("this file of rollouts is missing", file=file) from None
-    if head[8:9] == b"{":  # behind the header's length, https://github.com/huggingface/safetensors#format
-        raise UserError("this file of rollouts is in safetensors, the format of an earlier version, which is no longer "
-                        "read", file=file, allowed="Arrow IPC files that this version wrote")  # fmt: skip
 
 
 @contextmanager

@@ -112,14 +112,9 @@ class OldLogProbs(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A rollout with its reward and its part in the update.
+    """A rollout with its reward, before any shaping, and its part in the update.
 
-    Attributes:
-        rollout: the response.
-        reward: before any shaping.
-        use: part in the update.
-        old_log_probs: source of its old log-probabilities.
-        carried: true if an earlier step paid for the rollout; it counts in no later step's cost.
+    If it is `carried`, an earlier step paid for the rollout; it counts in no later step's cost.
     """
 
     rollout: Rollout

@@ -13,7 +13,7 @@ are enumerated, and what is drawn is compared with the policy's law given theta,
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +28,7 @@ Logits = tuple[float, ...]
 
 @dataclass(frozen=True, order=True)
 class Sample:
-    """A response of a group.
-
-    Attributes:
-        arm: its token.
-        memory: what stands with it for the next visit; can be ordered.
-    """
+    """A token, and what is stored with it for the next visit, which can be ordered."""
 
     arm: int
     memory: Any
@@ -41,29 +36,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Way:
-    """A way in which a sample comes about.
-
-    Attributes:
-        weight: its probability.
-        sample: the outcome.
-        kept: true if it is the draft.
-    """
+    """A way in which a sample comes about, its probability, and whether it keeps the draft."""
 
     weight: float
     sample: Sample
     kept: bool = False
-
-
-class Source(Protocol):
-    """Makes samples of drafts."""
-
-    def first(self, logits: Logits) -> Iterator[Way]:
-        """Ways of a sample without a draft."""
-        ...
-
-    def again(self, draft: Sample, logits: Logits) -> Iterator[Way]:
-        """Ways of a sample from a draft under the current policy."""
-        ...
 
 
 class Softmax(Policy):
@@ -84,7 +61,6 @@ class Verified:
     """Samples by a rule; the logits stand with each by which its law is known.
 
     Attributes:
-        rule: keeps a draft or not.
         top: most probable arms of the draft's law that are stored; 0 takes the draft to be certain.
         renewed: true if a kept sample gets the logits by which it was verified.
     """
@@ -94,11 +70,11 @@ class Verified:
     renewed: bool = True
 
     def first(self, logits: Logits) -> Iterator[Way]:
-        """Of the policy."""
+        """Ways of a sample without a draft, by the policy."""
         yield from _drawn(Softmax(logits).law(()), logits)
 
     def again(self, draft: Sample, logits: Logits) -> Iterator[Way]:
-        """By the rule's chance, and behind a rejection by its law."""
+        """Ways of a sample from a draft under the current policy, by the rule and after a rejection by its residual."""
         policy, tokens = Softmax(logits), (draft.arm,)
         laws = stored_laws(tokens, Softmax(draft.memory), policy, self.top)
         rejected, accepted = self.rule.distribution_of_kept(self.rule.acceptance(laws))
@@ -142,16 +118,12 @@ class Coupled:
                 yield Way((end - start) / (high - low), Sample(arm, (start, end)))
 
 
+Source = Verified | Coupled
+
+
 @dataclass(frozen=True)
 class Bandit:
-    """What is trained.
-
-    Attributes:
-        rewards: of the arms.
-        start: logits of the first policy.
-        group: samples of a visit, n.
-        rate: of the update.
-    """
+    """What is trained: rewards of the arms, logits of the first policy, samples of a visit (n), rate of the update."""
 
     rewards: tuple[float, ...] = (1.0, 0.0)
     start: Logits = (0.0, 0.0)
@@ -202,13 +174,7 @@ States = dict[tuple[Logits, Group], float]
 
 
 def trained(source: Source, bandit: Bandit, visits: int) -> list[Trained]:
-    """Groups of the first visit and so many with drafts.
-
-    Args:
-        source: makes samples of drafts.
-        bandit: what is trained.
-        visits: with drafts.
-    """
+    """Groups of the first visit and of `visits` with drafts."""
     first = _groups([list(source.first(bandit.start))] * bandit.group)
     states: States = {(bandit.start, group): weight for group, weight in first.items()}
     found = [_judged(states, bandit, 0.0)]
@@ -228,11 +194,6 @@ def _next(before: States, source: Source, bandit: Bandit) -> tuple[States, float
         for group, chance in _groups(ways).items():
             after[moved, group] += weight * chance
     return dict(after), kept
-
-
-def _fresh(logits: Logits, bandit: Bandit) -> dict[Group, float]:
-    """Law of a group without drafts."""
-    return _groups([list(_drawn(Softmax(logits).law(()), logits))] * bandit.group)
 
 
 def _groups(ways: Sequence[Sequence[Way]]) -> dict[Group, float]:

@@ -21,14 +21,7 @@ Response = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Space:
-    """All responses of at most so many tokens; token 0 ends one.
-
-    Attributes:
-        vocabulary: number of tokens, at least 2.
-        longest: tokens, at least 1.
-        responses: each once.
-        index: place of each.
-    """
+    """All responses of at most `longest` tokens, each once, with their positions; token 0 ends one."""
 
     vocabulary: int
     longest: int
@@ -43,16 +36,10 @@ class Space:
 
 
 class Policy:
-    """A policy over a space: a random law of the next token behind each prefix.
+    """A policy over a space: a random distribution of the next token after each prefix.
 
-    Policies of one seed are near each other: their logits are those of `number` 0 and `drift` times a direction of
-    their own.
-
-    Args:
-        space: of its responses.
-        seed: of the laws.
-        number: names the direction; 0 has none.
-        drift: standard deviation of what is added to the logits.
+    Policies of one seed are near each other: their logits are those of `number` 0 and, for other numbers, normal noise
+    of the standard deviation `drift`.
     """
 
     def __init__(self, space: Space, seed: int = 0, number: int = 0, drift: float = 0.0) -> None:
@@ -98,18 +85,13 @@ class Policy:
 def made(
     rule: Rule, drafts: np.ndarray, drawn_from: Policy, policy: Policy, top: int = 0, both: bool = False
 ) -> np.ndarray:
-    """Law of the responses that a rule makes of drafts.
+    """Law of the responses that a rule makes of drafts, float64 (responses,).
 
     Args:
-        rule: keeps prefixes.
         drafts: law of the drafts, float64 (responses,).
         drawn_from: policy that the rule takes the drafts to be drawn from.
-        policy: the current one, from which responses go on.
         top: most probable tokens of the draft's law that are stored; 0 takes the draft to be certain.
         both: of the stored tokens, only those count that are among as many most probable ones of the policy.
-
-    Returns:
-        float64 (responses,).
     """
     space, law = policy.space, np.zeros(len(policy.space.responses))
     for draft, weight in zip(space.responses, drafts, strict=True):

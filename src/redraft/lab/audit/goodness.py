@@ -16,15 +16,7 @@ LEAST = 5.0
 
 @dataclass(frozen=True)
 class Tested:
-    """Result of a G-test.
-
-    Attributes:
-        draws: number of responses.
-        classes: of responses that were told apart.
-        statistic: G.
-        p_value: of the law.
-        distance: total variation between the frequencies and the law; that of a right sampler is not 0 either.
-    """
+    """Result of a G-test; `distance` is the total variation of the frequencies, not 0 for a right sampler either."""
 
     draws: int
     classes: int
@@ -39,12 +31,7 @@ class Tested:
 
 
 def g_test(counts: np.ndarray, law: np.ndarray) -> Tested:
-    """Test counts of responses against their law.
-
-    Args:
-        counts: integer (responses,).
-        law: float64 (responses,), sums to 1.
-    """
+    """Test counts of responses, integer (responses,), against their law, float64 (responses,)."""
     draws = int(counts.sum())
     expected = law * draws
     rare = expected < LEAST

@@ -20,8 +20,6 @@ from redraft.lab.audit.visits import Chain, shared_numbers
 from redraft.methods.reuse import AuditedRule
 
 Row = dict[str, Any]
-
-
 WHOLE = 4
 SPACE, SHORT = Space(WHOLE, 3), Space(WHOLE, 2)
 """Responses over drift, and where random numbers are shared."""
@@ -37,8 +35,6 @@ RATE, GROUP = 1.0, 4
 GROUPS, GROUP_VISITS = (2, 4, 8, 16), 2
 START = (-1.0, 0.0)
 """Logits of the bandit's first policy, whose first arm has the reward 1."""
-
-
 RULES, BY_NUMBERS = rules_of("drift"), rules_of("numbers")
 NUMBERS = {
     "fresh": (False, False),
@@ -125,8 +121,5 @@ def _bandits(bandit: Bandit, visits: int) -> Iterator[Row]:
 
 def sources() -> dict[str, Source]:
     """The ways in which the bandit's samples come about, by name."""
-    rules = rules_of("bandit").items()
-    found: dict[str, Source] = {
-        name: Verified(audited.rule, stored(audited, SPACE), audited.renewed) for name, audited in rules
-    }
-    return found | {"Gumbel": Coupled()}
+    found: dict[str, Source] = {"Gumbel": Coupled()}
+    return {name: Verified(a.rule, stored(a, SPACE), a.renewed) for name, a in rules_of("bandit").items()} | found

@@ -14,14 +14,7 @@ PROMPT = [1, 2, 1]
 
 
 def drifting(space: Space, count: int, drift: float, seed: int = 0) -> list[PreTrainedModel]:
-    """Models with random weights, each the one before with noise on its matrices.
-
-    Args:
-        space: whose tokens they know.
-        count: of models.
-        drift: standard deviation of the noise; that of the weights is 0.15.
-        seed: of weights and noise.
-    """
+    """Models with random weights, each the one before with noise of the standard deviation `drift` on its matrices."""
     config = Qwen3Config(
         vocab_size=space.vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         head_dim=32, intermediate_size=64, max_position_embeddings=64, tie_word_embeddings=False, bos_token_id=None,
@@ -44,13 +37,7 @@ def _matrices(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 class ModelPolicy(Policy):
-    """The policy of a model behind `PROMPT`.
-
-    Args:
-        space: of its responses.
-        model: with at least the space's vocabulary; further tokens must have no mass.
-        temperature: by which logits are divided.
-    """
+    """The policy of a model after `PROMPT`; its tokens outside the space must have no mass."""
 
     def __init__(self, space: Space, model: PreTrainedModel, temperature: float = 1.0) -> None:
         super().__init__(space)

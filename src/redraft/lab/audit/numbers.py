@@ -8,47 +8,16 @@ than once have as many as it takes for all answers inside a cell to be the same,
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 
 from redraft.methods.acceptance.rule import Rule
 
 
-class Numbers(Protocol):
-    """Numbers of a response.
-
-    Attributes:
-        weights: probability of each cell, float64 (cells,).
-    """
-
-    weights: np.ndarray
-
-    def kept(self, rule: Rule, acceptance: np.ndarray) -> np.ndarray:
-        """Probability of each number of kept tokens, float64 (cells, n + 1); one row if all have the same.
-
-        Args:
-            rule: keeps tokens.
-            acceptance: probabilities of the draft's tokens, float64 (n,).
-        """
-        ...
-
-    def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
-        """Probability of each token at a place, float64 (cells, vocabulary); one row if all have the same.
-
-        Args:
-            place: of the token, from 0.
-            law: of the token, float64 (vocabulary,).
-        """
-        ...
-
-
 class Fresh:
-    """Independent numbers for everything; keeps in mind what it was asked.
+    """Independent numbers for everything, in one cell; remembers the probabilities that it was asked for.
 
-    Attributes:
-        weights: of the one cell.
-        bounds: chances and, behind them, cumulative laws that were asked for, by place.
+    `weights` are the probabilities of the cells, float64 (cells,).
     """
 
     def __init__(self) -> None:
@@ -57,13 +26,19 @@ class Fresh:
         self._drawn: defaultdict[int, set[float]] = defaultdict(set)
 
     def kept(self, rule: Rule, acceptance: np.ndarray) -> np.ndarray:
-        """The rule's distribution."""
+        """Probability of each number of kept tokens, float64 (cells, n + 1), or one row if all have the same.
+
+        The rule accepts the draft's tokens with the probabilities `acceptance`, float64 (n,).
+        """
         for place, probability in enumerate(acceptance):
             self._acceptance[place].add(float(probability))
         return rule.distribution_of_kept(acceptance)[None]
 
     def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
-        """The law."""
+        """Probability of each token at a position, float64 (cells, vocabulary), or one row if all have the same.
+
+        `law` is the token's distribution, float64 (vocabulary,).
+        """
         self._drawn[place].update(map(float, np.cumsum(law)[:-1]))
         return law[None]
 
@@ -101,6 +76,9 @@ class Shared:
             return law[None]
         token = np.searchsorted(np.cumsum(law)[:-1], self._uniforms[place])
         return (token[:, None] == np.arange(len(law))).astype(float)
+
+
+Numbers = Fresh | Shared
 
 
 def _grid(sides: list[np.ndarray]) -> np.ndarray:

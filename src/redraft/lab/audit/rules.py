@@ -33,7 +33,6 @@ class Enumerated:
     """Law of a rule's responses.
 
     Attributes:
-        rule: its name.
         drift: standard deviation of what policies add to common logits.
         policies: distance between the policy of the drafts and the current one.
         first: distance of the first visit with drafts from the current policy.
@@ -42,7 +41,6 @@ class Enumerated:
         kept: mean kept tokens of a draft in the first visit with drafts.
         draft: mean tokens of a draft.
         weighted: true if these are distances of the weighted law.
-        exact: true if the rule should be exact.
     """
 
     rule: str

@@ -43,18 +43,9 @@ def last_visit(
     draws: int,
     streams: type[Streams] = Streams,
 ) -> list[Rollout]:
-    """Draw responses in a visit of each engine's policy, each from the response of the visit before as its draft.
+    """Responses of the last of as many visits as engines, each with the response of the visit before as its draft.
 
-    Args:
-        strategy: of the method.
-        retention: of the method.
-        engines: one a visit, with its policy.
-        space: of the responses.
-        draws: number of independent chains of visits.
-        streams: of the random numbers.
-
-    Returns:
-        Those of the last visit.
+    Each of the `draws` chains of visits is independent of the others.
     """
     memory = Memory(retention)
     group = None

@@ -22,13 +22,7 @@ State = dict[Made, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """Responses of a visit with drafts.
-
-    Attributes:
-        law: of the responses, float64 (responses,).
-        kept: mean kept tokens of a draft.
-        draft: mean tokens of a draft.
-    """
+    """Law of a visit's responses, float64 (responses,), and mean kept and all tokens of its drafts."""
 
     law: np.ndarray
     kept: float
@@ -36,12 +30,7 @@ class Visit:
 
 
 class Patchwork(Policy):
-    """The laws that stand with a response whose tokens were made in several visits.
-
-    Args:
-        policies: one a visit.
-        made: the visit of each place.
-    """
+    """The distributions that are stored with a response whose tokens were made in several visits."""
 
     def __init__(self, policies: Sequence[Policy], made: Made) -> None:
         self.space, self._policies, self._made = policies[0].space, policies, made
@@ -52,35 +41,23 @@ class Patchwork(Policy):
 
 
 class Endings:
-    """Distributions of the responses that a policy makes of a prefix.
-
-    Args:
-        policy: draws the tokens.
-        numbers: it draws by.
-    """
+    """Distributions of the responses that a policy makes of a prefix by these random numbers."""
 
     def __init__(self, policy: Policy, numbers: Numbers) -> None:
         self._policy, self._numbers = policy, numbers
         self._known: dict[Response, np.ndarray] = {}
 
     def behind(self, prefix: Response, first: Residual | None = None) -> np.ndarray:
-        """Law of the responses behind a prefix, float64 (cells or 1, responses).
-
-        Args:
-            prefix: its tokens.
-            first: what is taken off the law of the first token behind it.
-        """
+        """Law of the responses after a prefix, float64 (cells or 1, responses); `first` changes that of one token."""
         if first is not None:
             return self._through(prefix, residual(self._policy.law(prefix), first))
         if prefix not in self._known:
-            self._known[prefix] = self._whole(prefix)
+            space = self._policy.space
+            if prefix in space.index:
+                self._known[prefix] = np.eye(1, len(space.responses), space.index[prefix])
+            else:
+                self._known[prefix] = self._through(prefix, self._policy.law(prefix))
         return self._known[prefix]
-
-    def _whole(self, prefix: Response) -> np.ndarray:
-        space = self._policy.space
-        if prefix not in space.index:
-            return self._through(prefix, self._policy.law(prefix))
-        return np.eye(1, len(space.responses), space.index[prefix])
 
     def _through(self, prefix: Response, law: np.ndarray) -> np.ndarray:
         """With this law of the first token."""
@@ -91,11 +68,9 @@ class Endings:
 
 @dataclass(frozen=True)
 class Chain:
-    """Visits in which a rule keeps drafts.
+    """Visits, one of each policy, in which a rule keeps drafts.
 
     Attributes:
-        rule: keeps prefixes.
-        policies: one a visit.
         top: most probable tokens of the draft's law that are stored; 0 takes the draft to be certain.
         renewed: true if the law of the visit before stands with a whole draft; false if a token has that of the visit
             in which it was drawn, as in the published rule.

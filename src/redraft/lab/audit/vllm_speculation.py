@@ -1,8 +1,8 @@
 """Part four of the audit: the installed vLLM's own speculative sampling, against the enumerated law of a small model.
 
-Speculation must not change the law of a single token (EfficientRollout,
-section 2). For each mode many responses to one prompt are sampled at temperature 1; the counts of their first three
-tokens are held against exact probabilities by G-tests. The first token is the prefill's and is never speculated.
+Speculation must not change the law of a single token (EfficientRollout, section 2). For each mode many responses to
+one prompt are sampled at temperature 1; the counts of their first three tokens are compared with exact probabilities by
+G-tests. The first token is the prefill's and is never speculated.
 """
 
 import itertools
@@ -41,12 +41,7 @@ MODES: Mapping[str, Callable[[Path], dict[str, Any] | None]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """G-tests of a mode.
-
-    Attributes:
-        p_values: by position, in the order of `TESTED`.
-        refused: why vLLM did not start or serve; empty if it did.
-    """
+    """p-values of a mode's G-tests, in the order of `TESTED`, or why vLLM did not start or serve."""
 
     p_values: tuple[float, ...] = ()
     refused: str = ""

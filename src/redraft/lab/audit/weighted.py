@@ -30,16 +30,7 @@ def over_visits_weighted(rule: WeightedRule, policies: Sequence[Policy], top: in
 def made_weighted(
     rule: WeightedRule, drafts: Weighted, drawn_from: Policy, policy: Policy, top: int, both: bool = False
 ) -> Weighted:
-    """Responses that a rule makes of drafts, and their weights.
-
-    Args:
-        rule: keeps prefixes.
-        drafts: with their weights.
-        drawn_from: policy whose law they have by weight.
-        policy: the current one.
-        top: most probable tokens of the draft's law that are stored.
-        both: only those count that are in the policy's top too.
-    """
+    """Responses that a rule makes of drafts, which have the law of `drawn_from` by weight; the rest as of `made`."""
     found: dict[tuple[Response, tuple[float, ...]], float] = defaultdict(float)
     behind_of: dict[Response, list[tuple[Response, float]]] = {}
     for (draft, before), probability in drafts.items():
@@ -49,7 +40,9 @@ def made_weighted(
                 continue
             weights, prefix = rule.weights(laws, kept, np.array(before)), draft[:kept]
             if prefix not in behind_of:
-                behind_of[prefix] = [(r, policy.probability(r, kept)) for r in _behind(prefix, policy.space)]
+                whole = prefix in policy.space.index
+                on = [prefix] if whole else [r for r in policy.space.responses if r[:kept] == prefix]
+                behind_of[prefix] = [(r, policy.probability(r, kept)) for r in on]
             for response, continued in behind_of[prefix]:
                 behind = [0.0] * (len(response) - kept)
                 if behind:
@@ -57,13 +50,6 @@ def made_weighted(
                 key = response, tuple(np.round([*weights.kept, *behind], DIGITS).tolist())
                 found[key] += probability * chance * continued
     return found
-
-
-def _behind(prefix: Response, space: Space) -> list[Response]:
-    """Responses that go on from a prefix; itself, if it is one."""
-    if prefix in space.index:
-        return [prefix]
-    return [response for response in space.responses if response[: len(prefix)] == prefix]
 
 
 def weighted_law(drafts: Weighted, space: Space) -> np.ndarray:

@@ -21,23 +21,13 @@ class Estimate:
 
 
 def by_prompt(prompts: Sequence[int], columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Sums of each prompt, float64 (prompts,), in the order of their ids.
-
-    Args:
-        prompts: of each row, (n,).
-        columns: values of each row, (n,).
-    """
+    """Sums of each prompt, float64 (prompts,), in the order of their ids, from prompts and values of n rows."""
     _, places = np.unique(np.asarray(prompts), return_inverse=True)
     return {name: np.bincount(places, weights=values) for name, values in columns.items()}
 
 
 def estimate(of_prompts: Mapping[str, np.ndarray], quantity: Callable[[Sums], np.ndarray]) -> Estimate:
-    """A quantity of sums over prompts, with a Student interval from the jackknife that leaves out one prompt each.
-
-    Args:
-        of_prompts: sums of each prompt, (prompts,).
-        quantity: a smooth function of sums, such as a ratio of two.
-    """
+    """A smooth function of sums over prompts, with a Student interval from the jackknife that leaves out a prompt."""
     totals = {name: values.sum() for name, values in of_prompts.items()}
     count = len(next(iter(of_prompts.values())))
     value = float(quantity(totals))

@@ -24,18 +24,15 @@ def read_positions(
     drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32,
     temperature: float = 1.0,
 ) -> list[Positions]:  # fmt: skip
-    """Read the laws of drafts.
+    """Read the laws of drafts, in their order, by transformers causal language models.
 
     Args:
         drafts: with at least one token each.
         prompts: tokens of their prompts, at least one each.
-        policy: the current one, a transformers causal language model.
+        policy: the current one.
         drafter: the one that sampled the drafts; None if it is not known.
         top: most probable tokens of q that a rule would store.
         temperature: of both laws, above 0.
-
-    Returns:
-        in the order of the drafts.
 
     Raises:
         UserError: if log-probabilities are NaN, the models' vocabularies differ, or logits are made in another way than
@@ -56,13 +53,7 @@ def read_positions(
 
 
 class _Reader:
-    """Takes the laws of a draft's positions in their order, and keeps a few numbers of each.
-
-    Args:
-        draft: whose.
-        prompt: its prompt's tokens.
-        top: most probable tokens of q that a rule would store.
-    """
+    """Takes the laws of a draft's positions in their order, and keeps a few numbers of each."""
 
     def __init__(self, draft: Draft, prompt: list[int], top: int) -> None:
         self.draft, self.top = draft, top

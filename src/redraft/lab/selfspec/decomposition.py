@@ -20,15 +20,7 @@ A100_BANDWIDTH, A100_FLOPS = 2.039e12, 312e12
 def decode_shares(
     model: ModelConstants, batch: int, length: int, *, bandwidth: float = A100_BANDWIDTH, flops: float = A100_FLOPS
 ) -> dict[str, float]:
-    """Shares of the parts in the time of a decoding pass, by name; their sum is 1.
-
-    Args:
-        model: sizes.
-        batch: sequences.
-        length: positions before the token.
-        bandwidth: bytes/s.
-        flops: operations/s.
-    """
+    """Shares of the parts, by name, in the time of a decoding pass after `length` positions; their sum is 1."""
 
     def weights(count: int) -> tuple[float, float]:
         return VALUE_BYTES * count, 2 * batch * count

@@ -61,7 +61,6 @@ class Fit:
     """A fitted roofline.
 
     Attributes:
-        calibration: its parameters.
         losses: of both stages.
         agreeing: points of the sweep at which predicted and measured speedup are on one side of 1, each draft being
             accepted whole (equation 4).
@@ -105,13 +104,7 @@ def _most(times: Times) -> float:
 
 
 def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
-    """Fit a roofline to a sweep.
-
-    Args:
-        sweep: measured times.
-        costs: of the model.
-        flops: effective throughput F_eff, operations/s.
-        ranges: where to search.
+    """Fit a roofline to a sweep; `flops` is the effective throughput F_eff, operations/s.
 
     Raises:
         UserError: if the better search does not converge, its parameters lie at an edge of their ranges, or the

@@ -27,19 +27,13 @@ def measure(
     lengths: Sequence[int] = LENGTHS,
     gammas: Sequence[int] = GAMMAS,
 ) -> tuple[list[Measurement], float]:
-    """Time the passes of a model and its quantised drafter.
+    """Time the passes of a model and its quantised drafter: lines of a sweep, and the device's operations/s.
 
     Args:
-        folder: of the model, with weights.
-        device: `auto`, `cpu` or `cuda`.
-        threads: of a processor.
         bits: of the drafter's weights, which are computed with as floats.
         batches: responses that decode.
         lengths: positions before the token.
         gammas: proposals of a block.
-
-    Returns:
-        lines of a sweep, and the device's operations/s.
 
     Raises:
         UserError: if the model cannot be loaded, or has no room for two lengths.

@@ -19,13 +19,9 @@ from redraft.selfspec.roofline import block_efficiency, token_acceptance
 
 @dataclass(frozen=True)
 class Rollout:
-    """A rollout of training as it was recorded, or replayed.
+    """A rollout of training as it was recorded, or replayed, with its draft length γ and its passes.
 
-    Attributes:
-        step: from 0.
-        gamma: its draft length.
-        tau: mean tokens of a block; None without one.
-        trace: its passes.
+    `step` counts from 0; `tau` is the mean number of tokens of a block, None without one.
     """
 
     step: int
@@ -57,10 +53,7 @@ class Rollout:
 
 
 def read_rollouts(file: Path) -> list[Rollout]:
-    """Rollouts of a run.
-
-    Args:
-        file: its `steps.jsonl`.
+    """Rollouts of a run's `steps.jsonl`.
 
     Raises:
         UserError: if it is missing or damaged, or holds no trace.
@@ -77,12 +70,7 @@ def read_rollouts(file: Path) -> list[Rollout]:
 
 
 def replay(control: Control, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The same passes under another control, from its present state on.
-
-    Args:
-        control: which is asked before each pass, and hears of each rollout; it is changed.
-        rollouts: of training, in their order.
-    """
+    """The same passes under another control, which is asked before each pass, hears of each rollout, and is changed."""
     found = []
     for rollout in rollouts:
         control.begin()

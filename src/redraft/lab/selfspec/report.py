@@ -209,9 +209,7 @@ def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int
     before = read_rollouts(records)
     after = replay(Control(Ladder(_gammas(gamma)), rule, ramp), before)
     header = ["step", "gamma", "on at", "after", "blocks", "replayed: gamma", "on at", "after", "blocks"]
-    return header, [
-        [str(one.step + 1), *_switched(one), *_switched(other)] for one, other in zip(before, after, strict=True)
-    ]
+    return header, [[str(a.step + 1), *_switched(a), *_switched(b)] for a, b in zip(before, after, strict=True)]
 
 
 def _switched(rollout: Rollout) -> Iterator[str]:

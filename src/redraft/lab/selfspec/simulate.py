@@ -134,14 +134,11 @@ class Acceptance:
 
 
 def measured_acceptance(file: Path) -> Acceptance:
-    """Acceptance over all steps of a run, by position.
+    """Acceptance over all steps of a run, by position, from its `steps.jsonl`.
 
     For each part it is the α at which the blocks that began there would have had as many tokens as they had (equation 1
     of EfficientRollout, summed over steps, whose draft lengths may differ). A part in which no block began has the
     acceptance of the one before; the first parts, if none began in them, that of the first measured one.
-
-    Args:
-        file: `steps.jsonl` of a run.
 
     Raises:
         UserError: if it is missing or damaged, or holds no block.
@@ -164,13 +161,10 @@ def measured_acceptance(file: Path) -> Acceptance:
 
 @dataclass(frozen=True)
 class Speculation:
-    """How an engine speculates.
+    """How an engine speculates by drafts of `gamma` tokens.
 
     Attributes:
         mode: never, always, from `threshold` active responses on downwards, or where the roofline promises enough.
-        gamma: tokens of a draft.
-        acceptance: of these tokens.
-        threshold: for the mode of that name.
         margin: δ, for the mode `roofline`.
         ramp: guard of both toggles.
     """
@@ -185,15 +179,12 @@ class Speculation:
 
 @dataclass(frozen=True)
 class EngineTime:
-    """What one engine did.
+    """What one engine did until its last response ended.
 
     Attributes:
-        seconds: until its last response ended.
         passes: of plain decoding.
         blocks: of speculation.
-        plain_seconds: seconds before speculation was on.
-        plain_tokens: tokens made until then.
-        tokens: all tokens.
+        plain_seconds: seconds before speculation was on; `plain_tokens` until then.
         turned_on_at: active responses when speculation was switched on; None if it never was.
     """
 
@@ -208,12 +199,7 @@ class EngineTime:
 
 @dataclass(frozen=True)
 class RolloutTime:
-    """Engines that share a rollout, which ends with the last of them.
-
-    Attributes:
-        engines: one or more.
-        tau: mean tokens of a block; None without speculation.
-    """
+    """Engines, one or more, that share a rollout; `tau` is the mean tokens of a block, None without speculation."""
 
     engines: tuple[EngineTime, ...]
     tau: float | None
@@ -236,14 +222,7 @@ class RolloutTime:
 
 @dataclass(frozen=True)
 class Engine:
-    """Where responses are decoded.
-
-    Attributes:
-        calibration: of the model on this device.
-        prompt: mean tokens of a prompt.
-        slots: responses that an engine decodes at once.
-        count: engines that share a rollout (data parallelism).
-    """
+    """Where responses are decoded: `count` engines with `slots` each share a rollout; `prompt` is its mean tokens."""
 
     calibration: Calibration
     prompt: float = 0.0
@@ -252,12 +231,9 @@ class Engine:
 
 
 def simulate_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculation) -> RolloutTime:
-    """Simulate a rollout; the responses are dealt to the engines in turn, in their order.
+    """Simulate a rollout of n responses, whose lengths (n,) are dealt to the engines in turn, in their order.
 
-    Args:
-        lengths: tokens of each response, (n,).
-        engine: where they are decoded.
-        speculation: how. The toggle's τ is the mean over these responses, as if the last rollout had measured it.
+    The toggle's τ is the mean over these responses, as if the last rollout had measured it.
 
     Raises:
         ValueError: for no responses, one without tokens, or no slots or engines.
@@ -278,14 +254,7 @@ def simulate_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculati
 def simulate_training(
     lengths: np.ndarray, engine: Engine, speculation: Speculation, alphas: Sequence[float], ladder: Ladder
 ) -> list[tuple[int, RolloutTime]]:
-    """Simulate rollouts one after the other with a draft length that adapts.
-
-    Args:
-        lengths: tokens of each response, in every rollout.
-        engine: where they are decoded.
-        speculation: how; its length of drafts is the ladder's instead, and its acceptance the rollout's.
-        alphas: α of each rollout.
-        ladder: lengths of drafts.
+    """Simulate a rollout of the same lengths for each α, with draft lengths of the ladder, which adapts.
 
     Returns:
         Length of drafts and times of each rollout.

@@ -51,13 +51,7 @@ COLUMNS = {field.name: field.type for field in fields(Measurement)}
 
 @dataclass(frozen=True)
 class Times:
-    """Medians of one mode.
-
-    Attributes:
-        batch: float64 (n,), sequences.
-        length: float64 (n,), positions before the token.
-        seconds: float64 (n,).
-    """
+    """Medians of one mode, float64 (n,) each: sequences, positions before the token, and seconds."""
 
     batch: np.ndarray
     length: np.ndarray
@@ -138,7 +132,17 @@ def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) ->
             raise UserError("this was measured twice", file=file, key="mode, gamma, batch, seq", value=key)
         seen.add(key)
     sweep = Sweep(models[0], lines)
-    _check_complete(sweep, file)
+    _check_several(sweep.times(TARGET), f"{TARGET}, gamma 0", file, lengths=True)
+    if not sweep.gammas:
+        raise UserError("this sweep has no speculation", file=file, key="mode", allowed=NEEDED)
+    for gamma in sweep.gammas:
+        if gamma < 1:
+            raise UserError("a draft has at least one token", file=file, key="gamma", value=gamma, allowed=NEEDED)
+        for mode in (DRAFT, VERIFY):
+            _check_several(sweep.times(mode, gamma), f"{mode}, gamma {gamma}", file)
+        if not len(sweep.blocks(gamma)[0].seconds):
+            raise UserError("no batch size and length has all three modes", file=file, key=f"gamma {gamma}",
+                            allowed=NEEDED)  # fmt: skip
     return sweep
 
 
@@ -156,20 +160,6 @@ def _value(text: str | None, column: str, line: int, file: Path) -> Any:
         wanted = f"a {'whole ' if whole else ''}number, {'0 or more' if lowest == 0 else 'more than 0'}"
         raise UserError("this line lacks a number", file=file, key=f"line {line}, {column}", value=text, allowed=wanted)
     return value
-
-
-def _check_complete(sweep: Sweep, file: Path | None) -> None:
-    _check_several(sweep.times(TARGET), f"{TARGET}, gamma 0", file, lengths=True)
-    if not sweep.gammas:
-        raise UserError("this sweep has no speculation", file=file, key="mode", allowed=NEEDED)
-    for gamma in sweep.gammas:
-        if gamma < 1:
-            raise UserError("a draft has at least one token", file=file, key="gamma", value=gamma, allowed=NEEDED)
-        for mode in (DRAFT, VERIFY):
-            _check_several(sweep.times(mode, gamma), f"{mode}, gamma {gamma}", file)
-        if not len(sweep.blocks(gamma)[0].seconds):
-            raise UserError("no batch size and length has all three modes", file=file, key=f"gamma {gamma}",
-                            allowed=NEEDED)  # fmt: skip
 
 
 def _check_several(times: Times, what: str, file: Path | None, *, lengths: bool = False) -> None:

@@ -13,11 +13,7 @@ import numpy as np
 
 
 def first_difference(tokens: np.ndarray, drawn: np.ndarray) -> int:
-    """Index of the first token that the policy does not sample too, or the draft's length.
-
-    Args:
-        tokens: integer (n,), of the draft.
-        drawn: integer (n,), tokens that the current policy samples at their positions.
+    """Index of the first of the draft's tokens (n,) that the policy does not sample too, `drawn` (n,), or their number.
 
     Raises:
         ValueError: if the shapes differ.

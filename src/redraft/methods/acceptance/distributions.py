@@ -57,10 +57,6 @@ class Distributions:
         A rule is then exact whatever the draft is, also one that the policy was trained on, since nothing is assumed
         about its distribution; it keeps about 1 / (1 - sum p^2) tokens (suffix decoding, arXiv 2411.04975, verifies
         like this). Nothing is stored, and nothing but the draft is scored.
-
-        Args:
-            tokens: integer (n,), of the draft.
-            policy: float (n,), log p of each.
         """
         return cls.of_tokens(tokens, policy, np.zeros(len(tokens)))
 

@@ -23,10 +23,6 @@ class RandomCut(FromTheLeft):
     def cut(uniform: float, length: int) -> int:
         """Number of kept tokens, from 0 to the draft's length less one; 0 for an empty draft.
 
-        Args:
-            uniform: on (0, 1].
-            length: tokens of the draft.
-
         Raises:
             ValueError: for a uniform outside (0, 1] or a negative length.
         """

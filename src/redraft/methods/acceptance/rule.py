@@ -21,11 +21,7 @@ class Rule:
         raise NotImplementedError
 
     def accepts(self, drafts: Distributions, uniforms: np.ndarray) -> np.ndarray:
-        """True where the uniform is at most the acceptance probability, bool (n,).
-
-        Args:
-            drafts: at the draft's positions.
-            uniforms: float64 (n,) on (0, 1], independent.
+        """True where the uniform, one of n independent ones, is at most the acceptance probability, bool (n,).
 
         Raises:
             ValueError: for a uniform outside (0, 1], or another number of them.

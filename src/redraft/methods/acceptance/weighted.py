@@ -72,13 +72,7 @@ class WeightedRule(FromTheLeft):
         return np.where(drafts.stored, SpecRLRule(self.lenience).acceptance(drafts), 0.0)
 
     def weights(self, drafts: Distributions, kept: int, before: np.ndarray) -> Weights:
-        """Weights of the response after `kept` tokens.
-
-        Args:
-            drafts: at the draft's positions.
-            kept: number of its tokens that are kept.
-            before: float64 (n,), log-weights of the draft.
-        """
+        """Weights of the response after `kept` tokens of a draft that has the log-weights `before`, float64 (n,)."""
         ell = math.log(self.lenience)
         mass = np.exp(np.minimum(drafts.drawn_from_at, ell + drafts.policy_at)).sum(axis=1).clip(max=1.0)
         own = np.log(mass[:kept]) + np.maximum(drafts.policy[:kept] - drafts.drawn_from[:kept], -ell)

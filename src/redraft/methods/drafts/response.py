@@ -17,7 +17,6 @@ class Verification:
     """Part of a draft that is kept.
 
     Attributes:
-        prefix: number of its tokens.
         log_probs: float32 (prefix,), stored with them.
         verified: draft tokens that were scored to find out.
         first: distribution of the token after the prefix, the policy's if None.

@@ -33,15 +33,12 @@ async def verify(
     draft: np.ndarray, session: Session, context: RolloutContext, judge: Judge, *, whole: bool = False,
     at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
 ) -> tuple[int, Scores]:  # fmt: skip
-    """Score and judge a draft up to the chunk in which a token is rejected.
+    """Score and judge a draft up to the chunk in which a token is rejected; other arguments as of `Session.score`.
 
     Args:
         draft: int32 (n,), at least one token.
-        session: of its prompt.
-        context: whose meter takes the judge's time.
         judge: gets each chunk once, in order.
         whole: judge the whole draft at once, as a rule needs that does not stop early.
-        at: of `Session.score`, as are the next two.
 
     Returns:
         number of leading tokens that are kept, and the scores of all that were scored.
