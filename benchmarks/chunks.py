@@ -1,6 +1,6 @@
 """Verification of drafts in chunks by the in-process engine, beside that of whole drafts, for several cuts.
 
-`python -m benchmarks.chunks`. A draft's cut is drawn near a share of its length, or is its end where it is kept whole.
+`python -m benchmarks chunks`. A draft's cut is drawn near a share of its length, or is its end where it is kept whole.
 A session asks for chunks up to the one that holds its cut, as strategies do; nothing is decoded. The gain is tokens
 that are not computed, the loss passes over fewer tokens. Seconds are processor seconds of one thread.
 """
@@ -90,7 +90,3 @@ def main() -> None:
             for name, values in measured.items():
                 share = work.scored(lengths[name])
                 print(f"{line(name, values)}  {ratio(values, measured['whole drafts']):5.2f} x  {share:5.0%} scored")
-
-
-if __name__ == "__main__":
-    main()

@@ -31,15 +31,8 @@ def tiny_model() -> Any:
 
 
 class Work:
-    """The same work for each alternative: a batch of prompts, with a fixed number of tokens per response.
-
-    Args:
-        model: without an end of sequence.
-        rows: responses.
-        tokens: of each.
-        prompts: tokens of the shortest and of the longest prompt.
-        passes: tokens of a prefill pass at most.
-    """
+    """The same work for each alternative: `rows` prompts, and exactly `tokens` tokens a response of a model without
+    an end of sequence. `passes` are the tokens of a prefill pass at most."""
 
     def __init__(
         self, model: Any, rows: int = ROWS, tokens: int = TOKENS, prompts: tuple[int, int] = PROMPTS, passes: int = 2048

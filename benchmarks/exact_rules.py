@@ -1,6 +1,6 @@
 """Cost of exact reuse beside SPEC-RL's rule: scoring, judging, and the bytes that a token takes in memory.
 
-`python -m benchmarks.exact_rules`. Scoring is a prefill pass of the in-process engine over drafts of a small model at
+`python -m benchmarks exact_rules`. Scoring is a prefill pass of the in-process engine over drafts of a small model at
 two sizes of the vocabulary; what an exact rule asks beside the draft's own log-probabilities is asked in turn. Judging
 is the rule alone, on made-up laws. Seconds are processor seconds of one thread; ratios are medians over rounds.
 """
@@ -113,7 +113,3 @@ def main() -> None:
     print(f"\nJudging 20 drafts of {JUDGED:,} tokens, {TOP} stored at each")
     show(judging(), 20 * JUDGED)
     print("\nBytes a token in memory: " + ", ".join(f"{bytes_a_token(k):.1f} (top {k})" for k in (0, TOP)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """SPEC-RL's printed seconds (Table 4) beside what the simulator gives from published data alone; nothing is tuned.
 
-`python -m benchmarks.reuse_simulation`. A step of SPEC-RL scores the last epoch's responses in one pass, which counts
+`python -m benchmarks reuse_simulation`. A step of SPEC-RL scores the last epoch's responses in one pass, which counts
 as computing alone, and decodes what was rejected. What is known: tokens of a run (Table 1), 1024 prompts a step, 4096
 tokens at most, steps of an epoch, the models, "a single node with NVIDIA H100 GPUs". What is assumed, and what follows
 from assuming otherwise, is in docs/selfspec.md.
@@ -223,7 +223,3 @@ def main() -> None:
     print(table(header, table_4()))
     stages = ["vanilla", "rollout", "verification", "speedup %", "with verification %"]
     print("\n" + table(["sim / printed", "reuse", *stages], variants()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Scoring of drafts by the in-process engine, beside its limit and beside logits of all positions.
 
-`python -m benchmarks.scoring`. The limit is what no verification can do without: the trunk over prompts and drafts, and
+`python -m benchmarks scoring`. The limit is what no verification can do without: the trunk over prompts and drafts, and
 the head's product over the drafts' positions. Seconds are processor seconds of one thread; memory is the peak above
 that of the model, of a process that does nothing else.
 """
@@ -28,14 +28,7 @@ CASES = ((32_768, torch.float32), (151_936, torch.float32), (151_936, torch.bflo
 
 
 class Work:
-    """The same drafts for each alternative.
-
-    Args:
-        model: on any device.
-        drafts: how many.
-        prompt: tokens before each draft.
-        length: tokens of each draft.
-    """
+    """The same drafts for each alternative: how many, behind how many tokens of a prompt, and the tokens of each."""
 
     def __init__(self, model: Any, drafts: int = DRAFTS, prompt: int = PROMPT, length: int = DRAFT) -> None:
         self.model, self.prompt, room = model, prompt, prompt + length
@@ -115,7 +108,3 @@ def main() -> None:
                 memory = processes.submit(peak, vocabulary, dtype, name).result()
                 rate = DRAFTS * DRAFT / np.median(values)
                 print(f"{line(name, values)}  {rate:8,.0f} tok/s  {ratio(values, limit):5.2f} x  {memory:7,.0f} MiB")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """EfficientRollout's printed numbers beside what the roofline and the simulator give.
 
-`python -m benchmarks.self_speculation`. Without the published sweep (REDRAFT_PUBLISHED) its fit is left out. Nothing is
+`python -m benchmarks self_speculation`. Without the published sweep (REDRAFT_PUBLISHED) its fit is left out. Nothing is
 tuned to a printed reduction; docs/selfspec.md says what is assumed.
 """
 
@@ -154,7 +154,3 @@ def main() -> None:
     fit_published()
     header = ["Table 2", "off s", "sim", "always %", "sim", "error", "efficient %", "sim", "error", "T_T ms", "sim"]
     print("\n" + table(header, table_2()))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from redraft.provenance import machine
 
@@ -64,11 +63,10 @@ Multiples = dict[str, dict[str, list[float]]]
 
 def multiples(measured: dict[str, dict[str, list[float]]]) -> Multiples:
     """Multiples of the first alternative, of the seconds of all rounds by title and alternative."""
-    return {title: {name: _of(values, _first(of)) for name, values in of.items()} for title, of in measured.items()}
-
-
-def _first(measured: dict[str, list[float]]) -> list[float]:
-    return next(iter(measured.values()))
+    return {
+        title: {name: _of(values, next(iter(of.values()))) for name, values in of.items()}
+        for title, of in measured.items()
+    }
 
 
 def _of(values: list[float], first: list[float]) -> list[float]:
@@ -86,13 +84,9 @@ def changes(now: Multiples, then: Multiples) -> Iterator[str]:
             word = "slower" if least > before[2] else "faster" if most < before[1] else None
             if word:
                 yield (
-                    f"{word}: {title}, {name}: {median:.2f} [{least:.2f}, {most:.2f}] of {_named(alternatives)}, "
+                    f'{word}: {title}, {name}: {median:.2f} [{least:.2f}, {most:.2f}] of "{next(iter(alternatives))}", '
                     f"was {before[0]:.2f} [{before[1]:.2f}, {before[2]:.2f}]"
                 )
-
-
-def _named(alternatives: dict[str, Any]) -> str:
-    return f'"{next(iter(alternatives))}"'
 
 
 def compare(now: Multiples, file: Path = FILE) -> str:
@@ -103,13 +97,10 @@ def compare(now: Multiples, file: Path = FILE) -> str:
     then = {title: record["multiples"] for title, record in committed.items()}
     known = sum(name in then.get(title, {}) for title, of in now.items() for name in of)
     found = list(changes(now, then))
-    origins = dict.fromkeys(_origin(committed[title]) for title in now if title in committed)
+    records = (committed[title] for title in now if title in committed)
+    origins = dict.fromkeys(f"{record['date']} ({record['machine']['processor']})" for record in records)
     head = f"{known} figures beside those of {', '.join(origins) or 'no machine'}: "
     return head + ("\n  ".join(["", *found]) if found else "none has changed by more than the noise of both runs")
-
-
-def _origin(record: dict[str, Any]) -> str:
-    return f"{record['date']} ({record['machine']['processor']})"
 
 
 def write(now: Multiples, file: Path = FILE) -> None:

@@ -1,6 +1,6 @@
 """Passes of an update, and its optimiser, beside what they cannot do without and beside the plain way.
 
-`python -m benchmarks.updates`. The limit is the trunk forward and backward, and the head's products: logits of the
+`python -m benchmarks updates`. The limit is the trunk forward and backward, and the head's products: logits of the
 response tokens, and the gradients of hidden states and weights. Seconds are processor seconds of one thread.
 """
 
@@ -71,7 +71,3 @@ def main() -> None:
         print(f"{title}, processor seconds")
         for name, values in measured.items():
             print(f"{line(name, values)}  {ratio(values, next(iter(measured.values()))):5.2f} x")
-
-
-if __name__ == "__main__":
-    main()

@@ -181,7 +181,3 @@ def main() -> None:
             work.vllm.close()
         print(f"vLLM, {title} model: a step of {PROMPTS * GROUP} rollouts x {TOKENS} tokens, CPU seconds")
         report(work, measured)
-
-
-if __name__ == "__main__":
-    main()

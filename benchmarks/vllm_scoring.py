@@ -205,7 +205,3 @@ def main() -> None:
         print(f"vLLM, {title}: {case.count} drafts x {case.draft} tokens, vocabulary {case.vocabulary}: CPU seconds")
         report(case, measured, memory)
         assert len({tuple(cut) for cut in work.prefixes.values()}) == 1, "the alternatives decide differently"
-
-
-if __name__ == "__main__":
-    main()

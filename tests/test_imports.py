@@ -16,7 +16,6 @@ SOURCE = ROOT / "src" / "redraft"
 ENTRANCES = {f"redraft.cli.{file.stem}" for file in SOURCE.glob("cli/[a-z]*.py")} - {
     "redraft.cli.ending",
     "redraft.cli.extras",
-    "redraft.cli.lazy",
     "redraft.cli.loading",
     "redraft.cli.terminal",
 } | {"redraft.__main__"}
@@ -32,7 +31,6 @@ ALLOWED = {
     "redraft.cli.loading": set(),
     "redraft.cli.ending": set(),
     "redraft.cli.extras": {"redraft.errors"},
-    "redraft.cli.lazy": {"redraft.cli.loading"},
     "redraft.cli.terminal": {"redraft.errors"},
     "redraft.config": {*BASE, "redraft.methods"},
     "redraft.provenance": {*BASE, "redraft.config"},

@@ -16,8 +16,7 @@ from redraft.config.cell import CellFile
 from redraft.config.schema import _reference
 from redraft.errors import UserError
 from redraft.layout import Layout
-from redraft.ops.workflow import freeze
-from redraft.ops.workflow.status import status
+from redraft.ops.workflow import freeze, status
 
 ROOT = Path(__file__).parents[1]
 BASE = "spec_rl/grpo-spec-l0.5"
@@ -455,7 +454,8 @@ def test_status_and_cost_know_it(folder):
 
     keep(folder, *SETTINGS)
     experiments = Experiments(folder)
-    runs = status(Layout("smoke", folder / "results"), experiments, ["own"])
+    layout = Layout("smoke", folder / "results")
+    runs = status.look(layout, experiments, status.target(layout, experiments, ["own"]))
     assert [(run.cell, run.seed, run.state) for run in runs] == [(f"own/{NAME}", seed, "waiting") for seed in (0, 1)]
     preset = experiments.preset("smoke")
     for target in ("own", f"own/{NAME}", NAME):
@@ -475,7 +475,8 @@ def test_a_variant_that_was_made_for_another_preset_is_no_obstacle(folder):
     experiments = Experiments(folder)
     assert "the preset has nothing" in experiments.misfit("own/new", "smoke")
     assert (experiments.misfit("own/new", "other"), experiments.misfit("own/mine", "smoke")) == ("", "")
-    runs = status(Layout("smoke", folder / "results"), experiments, ["own"])
+    layout = Layout("smoke", folder / "results")
+    runs = status.look(layout, experiments, status.target(layout, experiments, ["own"]))
     assert {run.cell for run in runs} == {"own/mine"}
     assert experiments.misfit(BASE, "smoke") == ""
     file = cells_file(folder, axes={"a": {"x": {"model": "new"}}})

@@ -11,13 +11,12 @@ import psutil
 import pytest
 
 from redraft.errors import UserError
-from redraft.ops.locking.alive import Alive, look
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import lease, take
 from redraft.ops.locking.owner import EXPIRED_SECONDS
 from redraft.ops.slurm import jobs as slurm
 from redraft.ops.workflow import recover as recovery
-from redraft.ops.workflow.recover import recover
+from redraft.ops.workflow.recover import Alive, look, recover
 from tests.test_status import killed
 
 SNAKEFILE = "rule all:\n    output: 'x.txt'\n    shell: 'sleep 600'\n"

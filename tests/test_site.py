@@ -12,7 +12,7 @@ from redraft.config import Experiments
 from redraft.config.requests import Request, request_of
 from redraft.config.site import FILE, Site, load_site, minutes, site_file
 from redraft.errors import UserError
-from redraft.ops.slurm.ends import known
+from redraft.ops.slurm.jobs import known
 
 ROOT = Path(__file__).parents[1]
 PAPER = Experiments(ROOT).preset("paper").of_models("qwen3-14b-base")

@@ -14,12 +14,16 @@ from redraft.files import write_json
 from redraft.layout import Layout
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import EVALUATION, lease, take
-from redraft.ops.workflow.status import STATES, RunStatus, run_status, status, text
+from redraft.ops.workflow.status import STATES, RunStatus, look, run_status, target, text
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
 RUN = Experiments(ROOT).run(CELL, 0, "tiny")
 FINGERPRINT = run_fingerprint(RUN)
+
+
+def status(layout, experiments, papers=(), grids=()):
+    return look(layout, experiments, target(layout, experiments, papers, grids))
 
 
 @pytest.fixture

@@ -126,21 +126,13 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def read_json(file: Path) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        UserError: if it is missing or not JSON.
-    """
+    """Parse a JSON file; a UserError if it is missing or not JSON."""
     with errors_of_reading(file, ValueError):
         return json.loads(file.read_text(encoding="utf-8"))
 
 
 def read_json_lines(file: Path) -> list[Any]:
-    """Parse a JSON Lines file.
-
-    Raises:
-        UserError: if it is missing or a line is not JSON.
-    """
+    """Parse a JSON Lines file; a UserError if it is missing or a line is not JSON."""
     with errors_of_reading(file, ValueError):
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
@@ -154,11 +146,7 @@ def numbers_of_records(records: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def sha256(file: Path) -> str:
-    """Hash of a file's content, hexadecimal.
-
-    Raises:
-        UserError: if it is missing.
-    """
+    """Hash of a file's content, hexadecimal; a UserError if it is missing."""
     with errors_of_reading(file), file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -6,7 +6,7 @@ from functools import wraps
 
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
-from redraft.ops.slurm.ends import know_all_ends
+from redraft.ops.slurm.jobs import know_all_ends
 from redraft.ops.slurm.requests import check_requests
 from redraft.ops.slurm.waiting import watch_queue
 from redraft.ops.workflow import campaign, dry_run, usage

@@ -5,13 +5,15 @@
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from redraft.cli.ending import Ending
 from redraft.cli.extras import missing
-from redraft.cli.lazy import LazyGroup
+from redraft.cli.loading import loading
 from redraft.cli.stage_commands import StageGroup
 from redraft.cli.terminal import error_text
 from redraft.errors import UserError
@@ -41,10 +43,22 @@ COMMANDS = {
 """Function of each command, in the order of the help."""
 
 
-class Commands(LazyGroup):
-    """The group of commands in `COMMANDS`."""
+class Commands(TyperGroup):
+    """The commands in `COMMANDS`, each imported when it is called: `analysis` alone takes a second to import."""
 
-    table = COMMANDS
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names, for the help and for typos
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, with the parameters of its function; None if there is none."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, function = COMMANDS[cmd_name].partition(":")
+        one = typer.Typer(add_completion=False)
+        with loading():
+            one.command(cmd_name)(getattr(import_module(module), function))
+        return typer.main.get_command(one)
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

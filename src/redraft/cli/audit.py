@@ -1,14 +1,16 @@
 """`redraft audit`: do rules and samplers have the policy's law? (docs/exact-reuse.md)"""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redraft.cli.arguments import AsJson
 from redraft.cli.terminal import document, table
+from redraft.errors import UserError
 
 if TYPE_CHECKING:
     from redraft.lab.audit.samplers import Drawn, Sampler
@@ -34,7 +36,10 @@ def audit(
     """Test whether rules and samplers draw from the policy's law; a wrong one ends in exit code 1."""
     tables: dict[Part, tuple[str, list[dict[str, Any]], bool]] = {}
     chosen = list(dict.fromkeys(parts or [Part.RULES, Part.SAMPLERS]))
-    _refuse_temperature(temperature, chosen)
+    for part in chosen:
+        if temperature != 1 and part not in (Part.SAMPLERS, Part.VLLM_SAMPLERS):
+            raise UserError(f"the part {part} knows no temperature", key="--temperature", value=temperature,
+                            allowed=f"1, or the parts {Part.SAMPLERS} and {Part.VLLM_SAMPLERS}")  # fmt: skip
     for part in chosen:
         match part:
             case Part.RULES:
@@ -55,15 +60,6 @@ def audit(
         typer.echo(document("audit", asked, rows, [note for note, *_ in tables.values()]))
     if not all(passed for *_, passed in tables.values()):
         sys.exit(1)
-
-
-def _refuse_temperature(temperature: float, parts: Sequence[Part]) -> None:
-    from redraft.errors import UserError
-
-    for part in parts:
-        if temperature != 1 and part not in (Part.SAMPLERS, Part.VLLM_SAMPLERS):
-            raise UserError(f"the part {part} knows no temperature", key="--temperature", value=temperature,
-                            allowed=f"1, or the parts {Part.SAMPLERS} and {Part.VLLM_SAMPLERS}")  # fmt: skip
 
 
 def _cell(value: Any) -> str:
@@ -131,11 +127,7 @@ def _drawn(
 
 
 def _require_vllm(part: Part) -> None:
-    import importlib.util
-
-    from redraft.errors import UserError
-
-    if not importlib.util.find_spec("vllm"):
+    if not find_spec("vllm"):
         raise UserError("vLLM is not installed", key="parts", value=str(part), hint="use an environment of envs/")
 
 

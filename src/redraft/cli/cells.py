@@ -60,8 +60,9 @@ def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
             [row["cell"].partition("/")[2], *(row[key] for key in heading[1:])] for row in rows if row["paper"] == name
         ]
         typer.echo(table(heading, shown, left=heading, wraps=["state"]) + "\n")
-    typer.echo(filled(f"{len(rows)} cells at the preset {preset.name}, seeds {_text(preset.seeds)}; --wide: reuse, "
-                      "schedule and decoding; a cell's full name is paper/cell"))  # fmt: skip
+    seeds = ", ".join(map(str, preset.seeds))
+    typer.echo(filled(f"{len(rows)} cells at the preset {preset.name}, seeds {seeds}; --wide: reuse, schedule and "
+                      "decoding; a cell's full name is paper/cell"))  # fmt: skip
 
 
 def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", layout: "Layout") -> Row:
@@ -82,10 +83,6 @@ def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", l
     }  # fmt: skip
 
 
-def _text(seeds: list[int]) -> str:
-    return ", ".join(map(str, seeds))
-
-
 def show(
     cell: Cell,
     preset: Preset = DEFAULT_PRESET,
@@ -101,13 +98,18 @@ def show(
     """
     import yaml
 
+    from redraft.cli.loading import loading
     from redraft.config import Experiments, run_fingerprint, variants
+    from redraft.layout import Layout
 
     experiments = Experiments()
     variant, run = variants.tried(experiments, cell, changes, seed, preset)
     asked = {"cell": cell, "preset": preset, "seed": seed, "backend": backend or None, "set": changes}
     if backend == "verl":
-        text = _of_verl(run)
+        with loading():
+            from redraft.train.verl.config import show as verl_configuration
+        layout = Layout(preset)
+        text = verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", seed))
         content = _fields(yaml.safe_load(text))
         typer.echo(document("show", asked, content) if as_json else text, nl=as_json)
         return
@@ -122,18 +124,6 @@ def show(
     for key, value in shown.items():
         text = yaml.safe_dump({key: value}, sort_keys=False)
         typer.echo(_with_origins(text, settings) if key == "trainer" else text, nl=False)
-
-
-def _of_verl(run: Any) -> str:
-    """The whole configuration of verl, as YAML."""
-    from redraft.cli.loading import loading
-    from redraft.layout import Layout
-
-    with loading():
-        from redraft.train.verl.config import show as verl_configuration
-
-    layout = Layout(run.preset)
-    return verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", run.seed))
 
 
 def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:

@@ -1,16 +1,14 @@
 """`redraft evaluate`: the scores of any model on benchmarks; `redraft agreement`: how two such evaluations agree."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from redraft.cli.arguments import AsJson, Wide
 from redraft.cli.terminal import document, filled, table
-
-if TYPE_CHECKING:
-    from redraft.evaluate.asked import Planned
 
 RESULTS = Path("results/evaluations")
 """Parent of folders that are named after the arguments."""
@@ -36,6 +34,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Sample a model on benchmarks, grade it and print its scores. An interrupted call resumes when it is repeated."""
+    from redraft.cli.loading import loading
     from redraft.config import Evaluation, Experiments, InProcessEngine
     from redraft.config.read import parse
     from redraft.evaluate.asked import Asked, plan, usual_backend
@@ -47,16 +46,8 @@ def evaluate(
     asked = Asked(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
     planned = plan(asked, Experiments(), RESULTS)
     typer.echo(filled(planned.text()), err=True)
-    _evaluate(planned, wide, as_json)
-
-
-def _evaluate(planned: "Planned", wide: bool, as_json: bool) -> None:
-    """Sample and grade, which takes heavy libraries, and print the scores."""
-    from redraft.cli.loading import loading
-
-    with loading():
+    with loading():  # sampling and grading take heavy libraries
         from redraft.evaluate import command
-
     scores = command.evaluate(planned)
     notes = [command.failures(scores), *command.notes(scores, planned.folder)]
     if as_json:
@@ -81,7 +72,7 @@ def agreement(
     rows = agreements(first, second)
     if as_json:
         asked = {"first": first, "second": second}
-        typer.echo(document("agreement", asked, [row.record() for row in rows]))
+        typer.echo(document("agreement", asked, map(asdict, rows)))
         return
     typer.echo(f"first:  {first}\nsecond: {second}\nsecond - first with its paired 95 % interval\n")
     typer.echo(table(COLUMNS, [row.texts() for row in rows], wraps=COLUMNS[4:], wide=wide))

@@ -26,12 +26,7 @@ NEEDS = {
 
 
 def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> UserError | None:
-    """The message for a module that an extra adds; None for any other module, whose absence is a fault.
-
-    Args:
-        error: raised by a command.
-        arguments: of the command line.
-    """
+    """The message for a module that an extra adds; None for any other module, whose absence is a fault."""
     module, names = (error.name or "").partition(".")[0], list(EXTRAS)
     extra = next((name for name in names if module in EXTRAS[name]), None)
     if extra is None:

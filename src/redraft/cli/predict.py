@@ -42,6 +42,7 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict what reuse would save, by every rule, from saved rollouts and a later policy; nothing is sampled."""
+    from redraft.config.base import parse_lenience
     from redraft.lab.predict.positions import read_positions
     from redraft.lab.predict.prediction import distance
     from redraft.lab.predict.prediction import predict as predicted
@@ -49,7 +50,11 @@ def predict(
     from redraft.lab.predict.sources import load_policies, source
 
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
-    judged = chosen(candidates(_leniences(lenience), top), kinds)
+    try:
+        leniences = [parse_lenience(part) for part in lenience.split(",")]
+    except ValueError as error:
+        raise UserError(f"a lenience {error}", key="--lenience", value=lenience) from None
+    judged = chosen(candidates(leniences, top), kinds)
     asked = source(path, start, stop, policy, drafter, temperature)
     current, earlier = load_policies(asked, device, path)
     positions = read_positions(asked.saved.drafts, asked.saved.prompts, current, earlier, top, asked.temperature)
@@ -66,15 +71,6 @@ def predict(
         return
     behind = [MEANT, *_unknown(found), _checked(far), ASSUMED]
     typer.echo("\n\n".join([filled(_judged(asked)), _table(found, speed), *map(filled, behind)]))
-
-
-def _leniences(text: str) -> list[float]:
-    from redraft.config.base import parse_lenience
-
-    try:
-        return [parse_lenience(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"a lenience {error}", key="--lenience", value=text) from None
 
 
 def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs | None":

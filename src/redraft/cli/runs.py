@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +103,7 @@ def compare(
     rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
     if as_json:
         asked = {"first": first, "second": second, "preset": preset}
-        typer.echo(document("compare", asked, [row.record() for row in rows]))
+        typer.echo(document("compare", asked, map(asdict, rows)))
         return
     if wide:
         header = ["quantity", first, second, "second against first", "95 % interval", "seeds"]

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -52,8 +52,9 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
     Raises:
         UserError: if a run is not finished, or has no records.
     """
-    folder, found = layout.collected(runs[0].paper), []
-    stored = _stored(folder)
+    folder, stored, found = layout.collected(runs[0].paper), None, []
+    with suppress(UserError):  # none were collected, or others since
+        stored = Measured.load(folder)
     for run in runs:
         results = finished(run, layout)
         made = max((results / name).stat().st_mtime for name in RESULTS)
@@ -62,14 +63,6 @@ def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
         names = main_quantities(measured.runs, run.cell)
         found.append({name: measured.values(name, run.cell)[run.seed] for name in names})
     return found
-
-
-def _stored(folder: Path) -> Measured | None:
-    """The measurements of a paper's collected runs; None if there are none, or others were collected since."""
-    try:
-        return Measured.load(folder)
-    except UserError:
-        return None
 
 
 def _runs_of(folder: Path, run: Run) -> Runs:
@@ -116,10 +109,6 @@ class Comparison:
         interval = f"[{number(self.low)}, {number(self.high)}]"
         return [f"{self.quantity}{unit}", number(self.first), number(self.second), number(self.against) + suffix,
                 interval, str(self.seeds)]  # fmt: skip
-
-    def record(self) -> dict[str, Any]:
-        """The same by names, as numbers."""
-        return asdict(self)
 
 
 def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[Comparison]:

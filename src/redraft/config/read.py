@@ -86,11 +86,7 @@ def check_known(
 
 
 def read_yaml(file: Path) -> Any:
-    """Parse a YAML file.
-
-    Raises:
-        UserError: if it is missing, not UTF-8 or not YAML.
-    """
+    """Parse a YAML file; a UserError if it is missing, not UTF-8 or not YAML."""
     try:
         return yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except FileNotFoundError:

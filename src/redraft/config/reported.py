@@ -45,9 +45,7 @@ class KeyColumn(Config):
         return of
 
 
-@cache
-def _schema_of_cells() -> dict[str, Any]:
-    return Cell.model_json_schema()
+_schema_of_cells = cache(Cell.model_json_schema)
 
 
 def _variants(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:

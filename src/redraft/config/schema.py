@@ -74,13 +74,10 @@ def _section(name: str, schema: dict[str, Any], path: str | None) -> list[str]:
     lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field, content in schema.get("properties", {}).items():
         default = "required" if field in schema.get("required", []) else f"`{json.dumps(content.get('default'))}`"
+        default = default if len(default) < 60 else "see its section"
         meaning = " ".join(content.get("description", "").split()).replace("|", "\\|")
-        lines.append(f"| `{field}` | {_type(content)} | {_short(default)} | {meaning} |")
+        lines.append(f"| `{field}` | {_type(content)} | {default} | {meaning} |")
     return [*lines, ""]
-
-
-def _short(text: str) -> str:
-    return text if len(text) < 60 else "see its section"
 
 
 def _type(content: dict[str, Any]) -> str:

@@ -5,9 +5,8 @@ the most probable token, responses of the same policy differ only by rounding, f
 probable ones are about as probable as each other.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,10 +57,6 @@ class Agreement:
             f"{difference:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]",
             f"{self.same_verdict:.1%}", f"{self.same_tokens:.1%}", every,
         ]  # fmt: skip
-
-    def record(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
 
 
 def agreements(first: Path, second: Path) -> list[Agreement]:

@@ -18,11 +18,7 @@ Tokens = Sequence[int] | np.ndarray
 
 
 def rollout_files(run_folder: Path) -> dict[int, Path]:
-    """Rollout file of each step, in the order of steps.
-
-    Raises:
-        UserError: if the run has no saved rollouts.
-    """
+    """Rollout file of each step, in the order of steps; a UserError if the run has no saved rollouts."""
     folder = run_folder / "rollouts"
     files = {int(path.stem.removeprefix("step-")): path for path in folder.glob("step-*.parquet")}
     if not files:

@@ -144,11 +144,7 @@ def model_constants(config: Any, *, draft_bits: int = 4, file: Path | None = Non
 
 
 def read_model(path: Path, *, draft_bits: int = 4) -> ModelConstants:
-    """Sizes of the model of a folder or a `config.json`.
-
-    Raises:
-        UserError: if it is missing, damaged or not covered.
-    """
+    """Sizes of the model of a folder or a `config.json`; a UserError if it is missing, damaged or not covered."""
     file = path / "config.json" if path.is_dir() else path
     content = read_json(file)
     if not isinstance(content, dict):

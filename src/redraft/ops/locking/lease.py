@@ -98,11 +98,7 @@ class Lease:
 
 
 def check_held(folder: Path, token: str) -> None:
-    """Refuse to go on unless the owner with this token holds the folder.
-
-    Raises:
-        LeaseLost: if it does not.
-    """
+    """Refuse to go on unless the owner with this token holds the folder; a LeaseLost if it does not."""
     last = latest(folder)
     if last is None or last.content is None or last.content.owner.token != token or last.free:
         raise LeaseLost(
@@ -157,11 +153,7 @@ def take(folder: Path, run: str = "", log: Path | None = None, wait: Callable[[f
 
 
 def _wait_for_the_end(folder: Path, owner: Entry, clock: Path, wait: Callable[[float], Any]) -> None:
-    """Return when the owner is dead or another process has taken the folder.
-
-    Raises:
-        UserError: if the owner lives.
-    """
+    """Return when the owner is dead or another process has taken the folder; a UserError if the owner lives."""
     waited = 0.0
     while (last := latest(folder)) is not None and last.number == owner.number and not last.free:
         verdict = last.judge(filesystem_time(clock))

@@ -1,14 +1,16 @@
-"""Slurm's queue: state of a job, jobs of a folder, their cancellation, and the cluster's name."""
+"""Slurm's queue: state of a job, jobs of a folder, their cancellation and ends, and the cluster's name."""
 
 import getpass
 import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from redraft.errors import UserError
 
@@ -18,6 +20,9 @@ CANCEL_SECONDS = 60
 """Longest wait for the queue of a user, and for the end of cancelled jobs."""
 UNCONFIGURED = "Could not establish a configuration source"
 """Error of Slurm's commands where they are installed and know of no cluster."""
+FAILED = "FAILED"
+ENDS = frozenset({"PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL", "SPECIAL_EXIT"})
+"""States of jobs that have ended, unknown to Snakemake's Slurm plugin."""
 
 
 def _answer(*command: str, seconds: float = ANSWER_SECONDS) -> "subprocess.CompletedProcess[str] | None":
@@ -73,11 +78,7 @@ def jobs_of(folder: Path) -> list[str]:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs and wait until they have left the queue.
-
-    Raises:
-        UserError: if they do not leave it.
-    """
+    """Cancel jobs and wait until they have left the queue; a UserError if they do not leave it."""
     subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
     deadline = time.monotonic() + CANCEL_SECONDS
     queue = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i"]
@@ -90,3 +91,28 @@ def cancel(jobs: Sequence[str]) -> None:
             raise UserError("cancelled jobs do not end", key="job", value=", ".join(left),
                             hint="try again when they have")  # fmt: skip
         time.sleep(0.5)
+
+
+def known(state: str) -> str:
+    """State in the plugin's words; of `CANCELLED by 0`, as `sacct` has it, the first word."""
+    word = state.partition(" ")[0]
+    return FAILED if word in ENDS else word
+
+
+def know_all_ends(workflow: Any) -> None:
+    """Make the plugin, if it is the executor, take `ENDS` for ends; call it in `onstart`.
+
+    It (2.8.0) would wait for such jobs for ever. It knows seven states of failure, and not `PREEMPTED`, since it
+    leaves the restart to Slurm. Our profile does not requeue jobs, so that Snakemake restarts them within its limit of
+    retries.
+    """
+    module = sys.modules[type(workflow.scheduler._executor).__module__]
+    ask = getattr(module, "query_job_status", None)
+    if ask is None:
+        return
+
+    async def query_job_status(*arguments: Any) -> tuple[Any, Any]:
+        states, seconds = await ask(*arguments)
+        return states and {job: known(state) for job, state in states.items()}, seconds
+
+    module.query_job_status = query_job_status  # type: ignore[attr-defined]

@@ -17,12 +17,7 @@ SECONDS = "workflows/seconds.yaml"
 
 
 def expect(workflow: Any, preset: Preset) -> None:
-    """Tell Snakemake's logger plugin what is to come; call it in `onstart`.
-
-    Args:
-        workflow: Snakemake's workflow.
-        preset: preset of the campaign.
-    """
+    """Tell Snakemake's logger plugin what is to come; call it in `onstart`."""
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "expect"):
             handler.expect(plan(workflow), durations(workflow, preset))
@@ -39,9 +34,7 @@ def durations(workflow: Any, preset: Preset) -> Durations:
 def priors(preset: Preset, *, scaled: bool = True) -> dict[str, float]:
     """Mean wall seconds of a job by rule, from `SECONDS`; empty for a preset not measured.
 
-    Args:
-        preset: the preset.
-        scaled: to this machine's pace, which takes numpy, and torch for bfloat16.
+    To scale them to this machine's pace takes numpy, and torch for bfloat16.
     """
     file = code_root() / SECONDS
     measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {"presets": {}}
@@ -54,9 +47,7 @@ def priors(preset: Preset, *, scaled: bool = True) -> dict[str, float]:
 def plan(workflow: Any, jobs: Iterable[Any] | None = None) -> Plan:
     """Jobs by Snakemake's numbers, and what they share: cores, GPUs, on a cluster jobs at a time.
 
-    Args:
-        workflow: Snakemake's workflow.
-        jobs: of its jobs; those that are to run and have not ended if None.
+    Without `jobs` they are those that are to run and have not ended.
     """
     resources = workflow.resource_settings
     cores = resources.cores or resources.local_cores or os.cpu_count() or 1

@@ -47,7 +47,7 @@ def _read(module: str) -> tuple[str, frozenset[str]]:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """Names of imported modules, also those imported in functions; docstrings are taken out in passing."""
+    """Names of imported modules, also in functions; docstrings, also of constants, are taken out in passing."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -55,12 +55,9 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [part for part in node.body if not _is_text(part)]
-
-
-def _is_text(node: ast.stmt) -> bool:
-    """True for a docstring, also of a constant."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            node.body = [
+                part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+            ]
 
 
 def _file(module: str) -> Path:

@@ -36,10 +36,8 @@ class Declarations:
         return names
 
     def _parts(self, paper: str, kind: Kind) -> list[str]:
-        if kind == "family":
-            return ["tables", "claims"]
-        if kind == "measured":
-            return ["tables", "claims", "figures"]
+        if kind in ("family", "measured"):
+            return ["tables", "claims", *["figures"] * (kind == "measured")]
         of_a_sweep = kind == "figures" and any(panel.roofline for panel in self._panels(paper))
         return ["figures", *["tables"] * of_a_sweep]
 

@@ -26,15 +26,7 @@ PARTS = ("Snakefile", "workflows", "experiments", "profiles", "envs", "CITATION.
 
 
 def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
-    """Copy the code of jobs, unless there is a copy with the same content.
-
-    Args:
-        root: root of the repository.
-        preset: preset under whose results the copy lies.
-        results: root of all results.
-
-    Returns:
-        The copy, `<results>/<preset>/code/<hash>`.
+    """Copy the code of jobs to `<results>/<preset>/code/<hash>`, unless there is a copy with the same content.
 
     Raises:
         UserError: if the copy that is there was changed.
@@ -43,7 +35,11 @@ def freeze(root: Path, preset: str, results: Path = Path("results")) -> Path:
     unfinished = folder / f".{os.getpid()}.tmp"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        _copy(root, unfinished)
+        for place, file in sources(root).items():
+            target = unfinished / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target)  # with its time, by which Snakemake judges it
+            target.chmod(0o444)
         code = content_hash(unfinished)  # of the copy: the checkout may be edited while it is read
         write_json(unfinished / FROZEN, {"code": code, "git": git_state()})
         return _in_place(unfinished, folder / code)
@@ -98,20 +94,11 @@ def _files(path: Path, place: str) -> list[tuple[str, Path]]:
         return [(place, path)]
     found = (file for file in path.rglob("*") if file.is_file())
     named = ((file.relative_to(path), file) for file in found)
-    return [(f"{place}/{name.as_posix()}", file) for name, file in named if not _left_out(name)]
-
-
-def _left_out(name: Path) -> bool:
-    """True for files that Python, editors and tools leave behind."""
-    return "__pycache__" in name.parts or any(part.startswith(".") for part in name.parts)
-
-
-def _copy(root: Path, folder: Path) -> None:
-    for place, file in sources(root).items():
-        target = folder / place
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, target)  # with its time, by which Snakemake judges it
-        target.chmod(0o444)
+    return [
+        (f"{place}/{name.as_posix()}", file)
+        for name, file in named
+        if not any(part == "__pycache__" or part.startswith(".") for part in name.parts)  # of Python, editors and tools
+    ]
 
 
 def content_hash(copy: Path) -> str:
@@ -148,17 +135,8 @@ def frozen(copy: Path | None = None) -> dict[str, Any] | None:
 def start(workflow: Any, preset: str, expected: str, results: Path = Path("results")) -> Path:
     """Make all jobs of a campaign run from a copy; call it in `onstart`, which Snakemake skips in dry runs.
 
-    Args:
-        workflow: Snakemake's workflow.
-        preset: preset of the campaign.
-        expected: `checkout_hash` at the time when the Snakefile was read.
-        results: root of all results.
-
-    Returns:
-        The copy.
-
     Raises:
-        UserError: if the checkout was edited since that time.
+        UserError: if the checkout was edited since the Snakefile was read, with `expected` as its `checkout_hash`.
     """
     root = Path(workflow.basedir)
     copy = freeze(root, preset, results)

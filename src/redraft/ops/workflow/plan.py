@@ -42,11 +42,7 @@ class Call(Config):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Call":
-        """Parse Snakemake's `config`.
-
-        Raises:
-            UserError: for an unknown key or a wrong value.
-        """
+        """Parse Snakemake's `config`; a UserError for an unknown key or a wrong value."""
         return parse(cls, config, "--config")
 
     def take_cells(self, code: Path) -> None:
@@ -283,19 +279,10 @@ class CampaignPlan:
         ]
 
     def case_run(self, paper: str) -> Path:
-        """Folder of the run that a paper's case studies are from.
-
-        Raises:
-            UserError: if the paper declares no case studies.
-        """
+        """Folder of the run that a paper's case studies are from; a UserError if the paper declares no case studies."""
         if not (cases := self.experiments.figures(paper).cases):
             raise UserError("this paper has no case studies", key="paper", value=paper)
         return self.layout.run(f"{paper}/{cases.cell}", self.preset.seeds[0])
-
-    def _has_cases(self, paper: str) -> bool:
-        """Whether a paper has case studies, of a wanted cell."""
-        cases = self.experiments.figures(paper).cases
-        return cases is not None and cases.cell in [cell.name for cell in self.wanted_cells(paper)]
 
     def _twice_graded(self, paper: str) -> list[Path]:
         """IFEval's verdicts by two graders, of all policies that are evaluated, if the preset wants them."""
@@ -319,7 +306,8 @@ class CampaignPlan:
                 yield layout.tables(paper)
             if experiments.figures(paper).figures:
                 yield layout.figures(paper)
-            if self._has_cases(paper):
+            cases = experiments.figures(paper).cases
+            if cases and cases.cell in [cell.name for cell in self.wanted_cells(paper)]:
                 yield layout.cases(paper).with_suffix(".html")
             if experiments.claims(paper).claims:
                 yield layout.claims(paper)

@@ -1,18 +1,21 @@
 """Clean-up after a killed scheduler; nothing that a living process holds is touched, and every step is reported."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
 from redraft.errors import UserError
-from redraft.ops.locking.alive import command_of, look
-from redraft.ops.locking.entries import FOLDER, Entry, latest
+from redraft.ops.locking.entries import FOLDER, latest
 from redraft.ops.locking.lease import take
 from redraft.ops.locking.owner import EXPIRED_SECONDS
 from redraft.ops.slurm import jobs as slurm
@@ -21,6 +24,48 @@ TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
 """Names of unfinished files, as `redraft.files.atomic` makes them."""
 UNFINISHED = re.compile(r"\.(step|global_step)[-_]\d+")
 """Names of unfinished folders, as `redraft.files.atomic_folder` makes them."""
+JOB_OF_ANOTHER = {("--mode", "remote"), ("--mode", "subprocess")}
+"""Options of a Snakemake that runs one job for another one, as in a Slurm job on this machine."""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Running parts of a campaign.
+
+    Attributes:
+        workflows: ids of Snakemake processes that schedule.
+        stages: ids of this project's other processes that have none of these workflows as an ancestor.
+        jobs: numbers of Slurm jobs.
+    """
+
+    workflows: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
+def look(folder: Path) -> Alive:
+    """Find the running parts of the campaign in a folder, on this machine and in Slurm's queue."""
+    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    here = {
+        process: process.info["cmdline"] or []
+        for process in psutil.process_iter(["cmdline", "cwd", "status"])
+        if process.pid not in mine and process.info["status"] != psutil.STATUS_ZOMBIE
+        if process.info["cwd"] and Path(process.info["cwd"]) == folder
+    }
+    workflows = {
+        process.pid
+        for process, line in here.items()
+        if _runs(line, "snakemake") and not any(pair in JOB_OF_ANOTHER for pair in pairwise(line))
+    }
+    orphans = []
+    for process, arguments in here.items():
+        if process.pid not in workflows and _runs(arguments, "redraft"):
+            ancestors: set[int] = set()
+            with suppress(psutil.Error):
+                ancestors = {parent.pid for parent in process.parents()}
+            if not workflows & ancestors:
+                orphans.append(process.pid)
+    return Alive(tuple(sorted(workflows)), tuple(sorted(orphans)), tuple(slurm.jobs_of(folder)))
 
 
 def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) -> list[str]:
@@ -56,6 +101,20 @@ def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) 
     return said + _unlock(folder)
 
 
+def command_of(pid: int) -> str:
+    """Command line of a process, or a word that it has ended."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return "ended meanwhile"
+
+
+def _runs(arguments: list[str], program: str) -> bool:
+    """True for a Python that runs a program by its script, its module or a module of its package."""
+    module = [b for a, b in pairwise(arguments) if a == "-m"]
+    return any(Path(a).name == program for a in arguments[:2]) or any(m.split(".")[0] == program for m in module)
+
+
 def run_folders(results: Path) -> list[Path]:
     """Folders that some process has held, in order."""
     return sorted(entry.parent for entry in results.rglob(FOLDER) if entry.is_dir())
@@ -82,7 +141,7 @@ def clean_run(run: Path) -> list[str]:
     except UserError as error:
         return [f"{run}: left as it is: {error.message}"]
     try:
-        released = [] if last.free else [f"{run}: released; {_death(last)}"]
+        released = [] if last.free else [f"{run}: released; {last} is dead: {last.judge(time.time()).why}"]
         return released + _remove(unfinished)
     finally:
         held.release("recovered")
@@ -90,10 +149,6 @@ def clean_run(run: Path) -> list[str]:
 
 def _refuse_to_wait(_: float) -> None:
     raise UserError("its owner may live")
-
-
-def _death(entry: Entry) -> str:
-    return f"{entry} is dead: {entry.judge(time.time()).why}"
 
 
 def _unfinished(run: Path) -> Iterator[Path]:

@@ -52,10 +52,10 @@ class RunStatus:
     detail: tuple[str, ...] = ()
 
 
-def status(
+def target(
     layout: Layout, experiments: Experiments, papers: Sequence[str] = (), grids: Sequence[str] = ()
-) -> list[RunStatus]:
-    """State of each run of a preset, in the order of cells and seeds.
+) -> dict[str, list[str] | None]:
+    """The papers and grids that are looked at.
 
     Args:
         layout: layout of the preset.
@@ -66,13 +66,6 @@ def status(
     Raises:
         UserError: for an unknown paper or grid.
     """
-    return look(layout, experiments, target(layout, experiments, papers, grids))
-
-
-def target(
-    layout: Layout, experiments: Experiments, papers: Sequence[str] = (), grids: Sequence[str] = ()
-) -> dict[str, list[str] | None]:
-    """The papers and grids that `status` looks at; it takes the same arguments and refuses the same."""
     preset = experiments.preset(layout.preset)
     asked = list(papers) or preset.papers([] if grids else preset.first)
     return _grids(experiments, asked, grids) if grids else {paper: preset.default.get(paper) for paper in asked}
@@ -100,11 +93,7 @@ def elsewhere(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
 
 
 def _grids(experiments: Experiments, papers: Sequence[str], grids: Sequence[str]) -> dict[str, list[str] | None]:
-    """Those of some grids that each paper has.
-
-    Raises:
-        UserError: for a grid that none of them has.
-    """
+    """Those of some grids that each paper has; a UserError for a grid that none of them has."""
     known = {paper: {grid.name for grid in experiments.cell_file(paper).grids} for paper in papers}
     for grid in grids:
         if not any(grid in names for names in known.values()):
@@ -118,7 +107,9 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
     folder = layout.run(cell, run.seed)
     held = _last_owner(folder)
     state = _state(folder, run_fingerprint(run), held)
-    step = _records(folder / "steps.jsonl") if state != "outdated" else 0
+    records, step = folder / "steps.jsonl", 0
+    if state != "outdated" and records.exists():
+        step = records.read_bytes().count(b"\n")  # whole lines of a file that may be written at this moment
     running = held is not None and state == "running"
     return RunStatus(
         cell, run.seed, state, step, run.steps,
@@ -160,11 +151,6 @@ def _fingerprint(manifest: Path) -> str | None:
         return None
 
 
-def _records(file: Path) -> int:
-    """Number of whole lines of a file that may be written at this moment."""
-    return file.read_bytes().count(b"\n") if file.exists() else 0
-
-
 def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
     """End of a run that left no manifest, and the last lines of its latest log."""
     end = "it left no word of why it ended"
@@ -176,14 +162,10 @@ def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
     if not logs:
         return (end,)
     log = max(logs, key=lambda file: file.stat().st_mtime)
-    return (end, f"{log}:", *(f"  {line}" for line in _last_lines(log)))
-
-
-def _last_lines(file: Path) -> list[str]:
-    with file.open("rb") as handle:
-        handle.seek(max(file.stat().st_size - TAIL_BYTES, 0))
-        lines = handle.read().decode(errors="replace").splitlines()
-    return [line for line in lines if line.strip()][-LAST_LINES:]
+    with log.open("rb") as handle:
+        handle.seek(max(log.stat().st_size - TAIL_BYTES, 0))
+        lines = [line for line in handle.read().decode(errors="replace").splitlines() if line.strip()]
+    return (end, f"{log}:", *(f"  {line}" for line in lines[-LAST_LINES:]))
 
 
 def heading(layout: Layout, asked: Target) -> str:
@@ -197,7 +179,7 @@ def text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, 
     """Counts of states, a table of runs, and the ends of failed runs.
 
     Args:
-        runs: runs as `status` lists them.
+        runs: runs as `look` lists them.
         others: finished runs of other cells by paper, as `elsewhere` counts them.
         every: show runs that are done or wait too, and not only their count.
     """

@@ -17,12 +17,8 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
 
     A limit that Snakemake knew while it reads the Snakefile would silently lower the requests of the rules.
 
-    Args:
-        workflow: Snakemake's workflow.
-        needs: number of GPUs of one job, by rule.
-
     Raises:
-        UserError: if a job that is to run needs more GPUs than there are.
+        UserError: if a job that is to run needs more GPUs, by its rule, than there are.
     """
     if not workflow.local_exec:
         return
@@ -32,7 +28,8 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
     scheduler = workflow.scheduler
     asked = scheduler.global_resources.get("gpus")  # by `--resources gpus=N`
     supply = len(available()) if asked is None else min(len(available()), asked)
-    check_devices({_name(job): needs[job.rule.name] for job in jobs}, supply)
+    named = {" ".join([job.rule.name, *map(str, job.wildcards_dict.values())]): job for job in jobs}
+    check_devices({name: needs[job.rule.name] for name, job in named.items()}, supply)
     for counts in (scheduler.global_resources, scheduler.resources):
         counts["gpus"] = supply
 
@@ -61,7 +58,3 @@ def lift_rate_limit(workflow: Any) -> None:
     """
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
-
-
-def _name(job: Any) -> str:
-    return " ".join([job.rule.name, *(str(value) for value in job.wildcards_dict.values())])

@@ -85,25 +85,18 @@ class Left(NamedTuple):
 
 
 def left(plan: Plan, done: Iterable[int], running: Mapping[int, float], durations: Durations) -> Left:
-    """Estimate what a campaign still takes.
-
-    Args:
-        plan: the campaign.
-        done: jobs that have ended.
-        running: jobs that run, and the seconds that they have run for.
-        durations: what a kind of job takes.
-    """
+    """Estimate what a campaign still takes; `running` are jobs with the seconds that they have run for."""
     ended = set(done)
     jobs = {number: job for number, job in plan.jobs.items() if number not in ended}
     means = {rule: 0.0 if rule == "" else durations.mean(rule) for rule in {job.rule for job in jobs.values()}}
-    rest = {number: _rest(means[jobs[number].rule] or 0.0, gone) for number, gone in running.items() if number in jobs}
+    rest = {
+        number: max((mean := means[jobs[number].rule] or 0.0) - gone, OVERDUE * mean)
+        for number, gone in running.items()
+        if number in jobs
+    }
     unknown = Counter(job.rule for job in jobs.values() if means[job.rule] is None)
     seconds = makespan(Plan(jobs, plan.capacity), rest, lambda rule: means[rule] or 0.0)
     return Left(seconds, sum(job.rule != "" for job in jobs.values()), unknown)
-
-
-def _rest(mean: float, gone: float) -> float:
-    return max(mean - gone, OVERDUE * mean)
 
 
 def makespan(plan: Plan, running: Mapping[int, float], seconds: Callable[[str], float]) -> float:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import defaultdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,13 +16,7 @@ from redraft.ops.workflow.campaign import taken
 
 
 def close(workflow: Any, layout: Layout, finished: bool) -> None:
-    """Print what this call took, and add it to the preset's `calls.jsonl`; call it in `onsuccess` and `onerror`.
-
-    Args:
-        workflow: Snakemake's workflow.
-        layout: layout of the preset.
-        finished: True if no job failed.
-    """
+    """Print what this call took, and add it to the preset's `calls.jsonl`; call it in `onsuccess` and `onerror`."""
     wall, processor = wall_seconds(), processor_seconds()
     since = time.time() - wall
     seconds = defaultdict(list)
@@ -39,15 +32,10 @@ def close(workflow: Any, layout: Layout, finished: bool) -> None:
         "jobs": {rule: len(values) for rule, values in sorted(seconds.items())},
         "mean_seconds": {rule: round(sum(values) / len(values), 1) for rule, values in sorted(seconds.items())},
     }
-    append(layout.calls, record)
-    print(text(record), file=sys.stderr, flush=True)
-
-
-def append(file: Path, record: dict[str, Any]) -> None:
-    """Add one line of JSON."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as handle:
+    layout.calls.parent.mkdir(parents=True, exist_ok=True)
+    with layout.calls.open("a", encoding="utf-8") as handle:
         handle.write(json.dumps(record) + "\n")
+    print(text(record), file=sys.stderr, flush=True)
 
 
 def wall_seconds() -> float:
