@@ -193,8 +193,8 @@ def _monotone(test: Monotone, source: Source) -> Question:
         for earlier, later in itertools.pairwise(found)
     ]
     path = " → ".join(f"{estimate(values).mean:.4g} ({cell})" for cell, values in found.items())
-    on = _on(len(found), len(test.cells), "cells")
-    return _all(parts, absent, f"{on}{test.quantity} {path}; asserted: {test.expected}; ")
+    on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
+    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; asserted: {test.expected}; ")
 
 
 def _peak(test: Peak, source: Source) -> Question:

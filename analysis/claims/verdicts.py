@@ -142,11 +142,6 @@ def judge(
     ]
 
 
-def _test(part: Part, blocks: Blocks) -> Compared:
-    found = estimate(part.values, blocks)
-    return Compared(part, found, found.p_value(part.threshold))
-
-
 def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
     """Why a claim cannot be decided from these runs; None if it can."""
     if claim.scale == "paper" and not paper_scale:
@@ -173,7 +168,8 @@ def _decide(posed: Posed, family: Family, blocks: Blocks) -> dict[str, Any]:
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
-    parts = [_test(part, blocks) for part in asked.parts]
+    estimates = [estimate(part.values, blocks) for part in asked.parts]
+    parts = [Compared(p, found, found.p_value(p.threshold)) for p, found in zip(asked.parts, estimates, strict=True)]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)

@@ -29,12 +29,11 @@ def rows_of(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> lis
         for p in lines
     ]  # fmt: skip
     rows: list[dict[str, Any]] = [{**row, "unit": unit(preset)} for row in (*cells, *needed)]
-    return [{name: _plain(name, row.get(name)) for name in COLUMNS} for row in rows]
-
-
-def _plain(column: str, value: Any) -> Any:
-    """The value; hours and bytes as floats, so that a sum which happens to be an integer prints like the others."""
-    return value if value is None or isinstance(value, str) or column in COUNTS else float(value)
+    # Hours and bytes are floats, so that a sum which happens to be an integer prints like the others.
+    return [
+        {name: float(v) if isinstance(v := row.get(name), int) and name not in COUNTS else v for name in COLUMNS}
+        for row in rows
+    ]
 
 
 def write_csv(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -50,12 +50,8 @@ def with_interval(value: Estimate | None, text: Callable[[float], str]) -> str:
     if value is None:
         return "–"
     ends = value.interval
-    return text(value.mean) + ("" if math.isnan(ends.low) else f" [{_bare(text(ends.low))}, {text(ends.high)}]")
-
-
-def _bare(text: str) -> str:
-    """A number without its unit."""
-    return text.removesuffix("\N{NARROW NO-BREAK SPACE}%")
+    low = text(ends.low).removesuffix("\N{NARROW NO-BREAK SPACE}%")  # the unit stands once
+    return text(value.mean) + ("" if math.isnan(ends.low) else f" [{low}, {text(ends.high)}]")
 
 
 def shares(values: ByRule, rules: Iterable[str], text: Callable[[float], str] = percent) -> str:

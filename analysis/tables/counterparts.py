@@ -36,16 +36,16 @@ def without_counterpart(
     lines = []
     for number, table in reported.items():
         candidates = lines_of(tables[number], replace(source, reported=table)) if number in tables else []
-        taken = {key: line for line in candidates if (key := _key(table, line, source))}
+        taken: dict[Key, Line] = {}
+        for line in candidates:
+            row = line.row
+            if line.known and (key := table.key(lookup(source, row.cell), row.reported, line.share, line.clock)):
+                taken[key] = line
         for key in table.rows:
             cell, reason = _reason(key, taken, candidates, source, finished, spec)
             if reason:
                 lines.append((number, *key, cell, reason))
     return pd.DataFrame(lines, columns=columns(spec))
-
-
-def _key(table: ReportedTable, line: Line, source: Source) -> Key | None:
-    return table.key(lookup(source, line.row.cell), line.row.reported, line.share, line.clock) if line.known else None
 
 
 def _reason(
@@ -60,7 +60,10 @@ def _reason(
             continue
         if line.row.cell not in finished:
             return line.row.cell, _missing(line.row.cell, source)
-        return line.row.cell, f"no policy at that share of the run ({_steps(line, lines, source)})"
+        run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
+        done = ", ".join(str(other.at) for other in lines if other.row == line.row)
+        steps = f"evaluated after {done} of {run.steps} {line.clock.replace('_', ' ')}"
+        return line.row.cell, f"no policy at that share of the run ({steps})"
     return "", NO_ROW
 
 
@@ -77,12 +80,6 @@ def _missing(cell: str, source: Source) -> str:
     except UserError as error:
         return f"{error.message}: {error.value}"
     return "its cell was not run"
-
-
-def _steps(line: Line, lines: list[Line], source: Source) -> str:
-    run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
-    done = [str(other.at) for other in lines if other.row == line.row]
-    return f"evaluated after {', '.join(done)} of {run.steps} {line.clock.replace('_', ' ')}"
 
 
 def summary(missing: pd.DataFrame, reported: Mapping[int, ReportedTable]) -> pd.DataFrame:
