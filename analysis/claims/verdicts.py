@@ -123,12 +123,7 @@ def judge(
     Hochberg); a claim is `reproduced` if as many parts as it needs lie significantly where the paper says,
     `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
-    Args:
-        claims: of one paper.
-        measured: of the paper's finished runs.
-        paper_scale: whether these are the paper's models, data and benchmarks.
-        tables: the paper's reported tables; without them that check is left out.
-        family: the comparisons that are corrected together; those of these claims by default.
+    Without the paper's reported tables, that check is left out. The family is by default that of these claims.
     """
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)

@@ -85,13 +85,9 @@ def _wide(costs: list[CellCost], preset: Preset) -> str:
 
 
 def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str | None = None) -> str:
-    """The totals, and what is not in them.
+    """The totals on so many available GPUs (or cores), and what is not in them.
 
-    Args:
-        costs: a line a cell.
-        preset: whose runs these are.
-        available: GPUs, or cores, at hand.
-        hardware: what estimated hours are of; None if none is estimated.
+    `hardware` is what estimated hours are of; None if none is estimated.
     """
     return "\n".join([*_totals(costs, preset, available), "", *map(filled, _left_out(costs, preset, hardware))])
 

@@ -102,12 +102,7 @@ def speedups_by_seed(
 
 
 def reported_speedups(table: ReportedTable, times: ReportedTimes) -> pd.DataFrame:
-    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean.
-
-    Args:
-        table: the reported times.
-        times: which rows are baselines, and what they share with their methods.
-    """
+    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean."""
     names = [*times.setting, *times.baseline]
     lines, baselines = [], {}
     for key, row in table.rows.items():

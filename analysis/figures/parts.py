@@ -59,13 +59,7 @@ def with_data(figure: Figure, data: pd.DataFrame) -> list[Panel]:
 
 
 def absent(figure: Figure, data: pd.DataFrame, unsampled: Set[str] = frozenset()) -> str:
-    """Why panels are not shown, a sentence a reason: `Not run: (a) reward; (b) length.` A reason of all names none.
-
-    Args:
-        figure: what would be shown.
-        data: its points.
-        unsampled: benchmarks that the preset leaves out.
-    """
+    """Why panels are not shown, a sentence a reason: `Not run: (a) reward; (b) length.` A reason of all names none."""
     shown, reasons = {panel.title for panel in with_data(figure, data)}, dict[str, list[str]]()
     for panel in figure.panels:
         if panel.title not in shown:
@@ -122,13 +116,7 @@ def has_gaps(figure: Figure, panel: Panel) -> bool:
 
 
 def panel_view(figure: Figure, panel: Panel, data: pd.DataFrame) -> View:
-    """What the vertical axis of a panel shows of its intervals.
-
-    Args:
-        figure: the panel's.
-        panel: of lines or bars.
-        data: its points.
-    """
+    """What the vertical axis of a panel of lines or bars shows of its intervals."""
     foot = [0.0] if figure.axis(panel) in BARS else []
     return view([*data["reproduced"], *data["reported"], *foot], data["low"], data["high"], panel.log)
 

@@ -28,13 +28,7 @@ def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
 
 
 def by_rule(paper: Paper, frame: pd.DataFrame, column: str) -> dict[str, Estimate]:
-    """Mean of a column of each rule: of all its rows of a seed first, then over seeds.
-
-    Args:
-        paper: whose seeds.
-        frame: rule, seed and the column.
-        column: its name.
-    """
+    """Mean of a column of each rule: of all its rows of a seed first, then over seeds."""
     by_seed = frame.groupby(["rule", "seed"], sort=False)[column].mean().dropna()
     return {str(rule): of_seeds(paper, part.droplevel("rule")) for rule, part in by_seed.groupby("rule", sort=False)}
 

@@ -46,12 +46,7 @@ def _rows(seed: int, pairs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def part(paper: Paper, pairs: pd.DataFrame) -> Part:
-    """Distance of policies, and kept shares of own and of held-out drafts.
-
-    Args:
-        paper: with a laboratory.
-        pairs: what was observed of its runs.
-    """
+    """Distance of policies, and kept shares of own and of held-out drafts."""
     cell = f"{paper.name}/{paper.experiments.cell_file(paper.name).laboratory}"
     if pairs.empty:
         return Part(DRAFTS, missing=f"{cell} was not observed; `snakemake laboratory` does it.")

@@ -27,12 +27,9 @@ the same over the family of the paper's report. `noise` is the standard error th
 
 
 def make_table(table: RunTable, source: Source, family: Family | None = None) -> pd.DataFrame:
-    """All cells of a table, a line each, columns as in `COLUMNS`.
+    """All cells of a table with all its columns (`redraft.analysis.tables.columns.expand`), a line each, by `COLUMNS`.
 
-    Args:
-        table: with all its columns (`redraft.analysis.tables.columns.expand`).
-        source: runs and reported values.
-        family: the comparisons that are corrected together; those of this table by default.
+    The comparisons that are corrected together are those of this table by default.
     """
     cells = cells_of(table, source)
     family = family or Family(comparisons(cells, source), source.runs.blocks)

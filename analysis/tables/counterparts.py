@@ -23,14 +23,7 @@ def without_counterpart(
 ) -> pd.DataFrame:
     """Every reported row that no line of the regenerated tables with finished runs refers to, with the reason.
 
-    Args:
-        tables: the paper's tables by number.
-        source: its `reported` is replaced by each table.
-        reported: the reported tables by number.
-        spec: their columns.
-
-    Returns:
-        One line a reported row, columns as in `columns`.
+    Columns are as in `columns`; tables go by number, and each reported one replaces that of the source.
     """
     finished = set(source.runs.runs["cell"])
     lines = []

@@ -18,10 +18,6 @@ REPORTED = {"head": "lm_head"}
 def make_decomposition(table: DecompositionTable, reported: ReportedTable) -> pd.DataFrame:
     """All cells of a table, a line each, columns as those of every table; shares in percent.
 
-    Args:
-        table: as declared.
-        reported: the paper's own table.
-
     Raises:
         UserError: for a model that the roofline does not cover.
     """

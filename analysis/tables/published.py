@@ -37,10 +37,6 @@ def make_published(table: PublishedTable, reported: ReportedTable) -> pd.DataFra
     """All cells of a table of published curves, a line each, columns as those of every table.
 
     A replayed value agrees if it is the reported one as far as that is printed (`decimals`), and differs otherwise.
-
-    Args:
-        table: as declared.
-        reported: the paper's own table.
     """
     lines, group = [], ""
     for row in table.rows:
