@@ -68,13 +68,10 @@ class PartCost:
 
 
 def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
-    """The cells that targets stand for, by paper, each once.
+    """The cells that targets stand for, by paper, each once; papers are the preset's where a target names none.
 
-    Args:
-        experiments: where they are declared.
-        preset: whose papers are meant where a target names none.
-        targets: `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
-            `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
+    Targets are `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
+    `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
 
     Raises:
         UserError: for a target that is none of these.

@@ -93,14 +93,9 @@ def quantities_of_bins(by: str, quantity: str) -> list[str]:
 
 
 def in_bin(prompts: pd.DataFrame, quantity: str, by: str, edges: tuple[float, float], closed: bool = False) -> float:
-    """Mean of a quantity over the visits in a bin, NaN without any, or the share of all visits that are in it.
+    """Mean of a quantity over the visits in a bin, NaN without any, or of all visits the share in it (`share`).
 
-    Args:
-        prompts: from `of_prompts`.
-        quantity: of the visits, or `share`. Visits without a value to choose the bin by count in no share.
-        by: quantity that chooses the bin.
-        edges: of the bin.
-        closed: whether the upper edge belongs to it.
+    Visits without a value of `by`, which chooses the bin, count in no share; a closed bin has its upper edge.
     """
     low, high = edges
     known = prompts[prompts[by].notna()]

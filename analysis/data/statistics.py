@@ -185,8 +185,7 @@ def _identity(values: Mapping[int, float], threshold: float) -> str:
 def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:
     """Standard error of the mean of some benchmarks' accuracies, points, that sampling alone causes.
 
-    Args:
-        benchmarks: name to accuracy in percent and number of graded responses n; each is k of n, so binomial.
+    Each has an accuracy in percent and a number of graded responses n; it is k of n, so binomial.
     """
     shares = [(accuracy / 100, n) for accuracy, n in benchmarks.values()]
     if not shares:

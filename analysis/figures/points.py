@@ -52,8 +52,6 @@ def figure_data(
     Papers print few numbers of a figure, so `reported` is mostly NaN; off the paper's scale it is so everywhere.
 
     Args:
-        figure: what to show.
-        measured: of finished runs.
         paper_scale: whether reported values apply.
         reported: those of the bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
