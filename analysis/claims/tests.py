@@ -154,7 +154,8 @@ def _by_pair(
     pairs: Sequence[tuple[str, str]], quantity: str, over: str | None, relative: str, source: Source
 ) -> tuple[dict[tuple[str, str], BySeed], list[str]]:
     """The relative quantity of each pair that has one, and the cells of those that have none."""
-    found, absent = {}, []
+    found: dict[tuple[str, str], BySeed] = {}
+    absent: list[str] = []
     for pair in pairs:
         own, other = source.values(quantity, pair[0]), source.values(over or quantity, pair[1])
         if values := paired(own, other, relative):
