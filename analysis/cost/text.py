@@ -29,11 +29,12 @@ def rows_of(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> lis
         for p in lines
     ]  # fmt: skip
     rows: list[dict[str, Any]] = [{**row, "unit": unit(preset)} for row in (*cells, *needed)]
-    # Hours and bytes are floats, so that a sum which happens to be an integer prints like the others.
-    return [
-        {name: float(v) if isinstance(v := row.get(name), int) and name not in COUNTS else v for name in COLUMNS}
-        for row in rows
-    ]
+    return [{name: _plain(name, row.get(name)) for name in COLUMNS} for row in rows]
+
+
+def _plain(column: str, value: Any) -> Any:
+    """The value; hours and bytes as floats, so that a sum which happens to be an integer prints like the others."""
+    return value if value is None or isinstance(value, str) or column in COUNTS else float(value)
 
 
 def write_csv(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -85,9 +86,13 @@ def _wide(costs: list[CellCost], preset: Preset) -> str:
 
 
 def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str | None = None) -> str:
-    """The totals on so many available GPUs (or cores), and what is not in them.
+    """The totals, and what is not in them.
 
-    `hardware` is what estimated hours are of; None if none is estimated.
+    Args:
+        costs: a line a cell.
+        preset: whose runs these are.
+        available: GPUs, or cores, at hand.
+        hardware: what estimated hours are of; None if none is estimated.
     """
     return "\n".join([*_totals(costs, preset, available), "", *map(filled, _left_out(costs, preset, hardware))])
 
