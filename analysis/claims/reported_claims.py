@@ -144,12 +144,8 @@ def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
     return ReportedValues(tables, as_speedup=not all(tables.row(cell, seconds) for cell in reported))
 
 
-def _value(part: Part) -> float:
-    return part.values[0]
-
-
 def _holds(part: Part) -> bool:
-    return _value(part) > part.threshold if part.expected == "above" else _value(part) < part.threshold
+    return part.values[0] > part.threshold if part.expected == "above" else part.values[0] < part.threshold
 
 
 def _show(parts: list[Part]) -> str:
@@ -157,7 +153,7 @@ def _show(parts: list[Part]) -> str:
     shown: dict[str, list[str]] = {}
     failed: dict[str, bool] = {}
     for part in parts:
-        text = f"{part.label}: {_value(part):.4g}"
+        text = f"{part.label}: {part.values[0]:.4g}"
         shown.setdefault(text, []).append(f"{part.expected} {part.threshold:g}")
         failed[text] = failed.get(text, False) or not _holds(part)
     return "; ".join(
@@ -168,7 +164,7 @@ def _show(parts: list[Part]) -> str:
 
 def _printed(printed: Printed, parts: list[Part], tables: ReportedTables) -> tuple[bool, str] | None:
     """Agreement of the tables with a printed number, and their value; nothing if they have none."""
-    values = [_value(part) for part in parts] if printed.cell is None else _own_values(printed, tables)
+    values = [part.values[0] for part in parts] if printed.cell is None else _own_values(printed, tables)
     if not values:
         return None
     low, high, tolerance = printed.limits

@@ -3,7 +3,7 @@ threshold. Runs and reported tables go through the same functions; a reported ta
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +26,9 @@ from redraft.config import (
 
 FEWEST = 3
 """Cells or pairs of a claim about several that must have values; those without are named in the evidence."""
+
+SIDE = {"rises": "above", "falls": "below", "highest": "above", "lowest": "below"}
+"""What is asserted of two values to the side of zero on which their difference lies."""
 
 BySeed = Mapping[int, float]
 
@@ -80,9 +83,9 @@ def question(test: Test, source: Source) -> Question:
     """The parts of a test, with their values."""
     match test:
         case Compare():
-            return _compare(test, source)
+            return _pairs(test, [(test.cell, test.baseline)], source)
         case Pairs():
-            return _pairs(test, source)
+            return _pairs(test, test.pairs, source)
         case Monotone():
             return _monotone(test, source)
         case Peak():
@@ -90,9 +93,9 @@ def question(test: Test, source: Source) -> Question:
         case Extreme():
             return _extreme(test, source)
         case Bound():
-            return _bound(test, source)
+            return _limits(test, [test.cell], [(test.expected, test.threshold)], source)
         case Range():
-            return _range(test, source)
+            return _limits(test, test.cells, [("above", test.low), ("below", test.high)], source)
         case Correlation():
             return _correlation(test, source)
         case Trend():
@@ -119,144 +122,118 @@ def cells_of(test: Test) -> list[str]:
     return list(dict.fromkeys(cells))
 
 
-def _all(parts: list[Part], cells: Sequence[str], absent: Sequence[str] = (), summary: str = "") -> Question:
-    """A question of which every part must hold; without values, all its cells are named as absent."""
-    missing = list(absent) or ([] if all(part.values for part in parts) else list(cells))
-    return Question(parts, len(parts), len(parts), missing, summary)
+def _all(parts: list[Part], absent: Sequence[str], summary: str = "") -> Question:
+    """A question of which every part must hold."""
+    return Question(parts, len(parts), len(parts), list(absent), summary)
 
 
-def _sides(label: str, values: BySeed, expected: str, threshold: float, relative: str) -> list[Part]:
+def _sides(label: str, values: BySeed, test: Compare | Pairs) -> list[Part]:
     """One part, or two where a value should lie within a distance of the neutral one."""
-    if expected != "within":
-        return [Part(label, values, expected, threshold)]
-    neutral = NEUTRAL[relative]
-    return [Part(label, values, "above", neutral - threshold), Part(label, values, "below", neutral + threshold)]
+    if test.expected != "within":
+        return [Part(label, values, test.expected, test.threshold)]
+    neutral = NEUTRAL[test.relative]
+    return [
+        Part(label, values, "above", neutral - test.threshold),
+        Part(label, values, "below", neutral + test.threshold),
+    ]
 
 
-def _related(quantity: str, over: str | None, pair: tuple[str, str], relative: str) -> str:
-    sign = "/" if relative == "ratio" else "-"
-    of = f"{over} of " if over else ""
-    return f"{quantity} of {pair[0]} {sign} {of}{pair[1]}"
+def _related(test: Compare | Pairs | Extreme, of: str, baseline: str = "baseline") -> str:
+    """`quantity of cell - baseline`, with the sign of the relation and the baseline's quantity if it is another one."""
+    over = f"{test.over} of " if test.over else ""
+    return f"{test.quantity}{of} {'/' if test.relative == 'ratio' else '-'} {over}{baseline}"
 
 
-def _compare(test: Compare, source: Source) -> Question:
-    own, other = source.values(test.quantity, test.cell), source.values(test.over or test.quantity, test.baseline)
-    label = _related(test.quantity, test.over, (test.cell, test.baseline), test.relative)
-    parts = _sides(label, paired(own, other, test.relative), test.expected, test.threshold, test.relative)
-    absent = [cell for cell, values in ((test.cell, own), (test.baseline, other)) if not values]
-    return _all(parts, [test.cell, test.baseline], list(dict.fromkeys(absent)))
+def _of_cells(quantity: str, cells: Sequence[str], source: Source) -> tuple[dict[str, BySeed], list[str]]:
+    """A quantity of each cell that has one, and the cells that have none."""
+    found = {cell: source.values(quantity, cell) for cell in cells}
+    return {cell: values for cell, values in found.items() if values}, [cell for cell in found if not found[cell]]
 
 
 def _by_pair(
     pairs: Sequence[tuple[str, str]], quantity: str, over: str | None, relative: str, source: Source
 ) -> tuple[dict[tuple[str, str], BySeed], list[str]]:
     """The relative quantity of each pair that has one, and the cells of those that have none."""
-    found = {
-        pair: paired(source.values(quantity, pair[0]), source.values(over or quantity, pair[1]), relative)
-        for pair in pairs
-    }
-    absent = [
-        cell
-        for pair in pairs
-        if not found[pair]
-        for cell, name in zip(pair, (quantity, over or quantity), strict=True)
-        if not source.values(name, cell)
-    ]
-    return {pair: values for pair, values in found.items() if values}, list(dict.fromkeys(absent))
+    found: dict[tuple[str, str], BySeed] = {}
+    absent: list[str] = []
+    for pair in pairs:
+        own, other = source.values(quantity, pair[0]), source.values(over or quantity, pair[1])
+        if values := paired(own, other, relative):
+            found[pair] = values
+        else:
+            absent += [cell for cell, values in zip(pair, (own, other), strict=True) if not values]
+    return found, list(dict.fromkeys(absent))
 
 
-def _pairs(test: Pairs, source: Source) -> Question:
-    found, absent = _by_pair(test.pairs, test.quantity, test.over, test.relative, source)
-    if len(found) < min(FEWEST, len(test.pairs)):
+def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Source) -> Question:
+    found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
+    if len(found) < min(FEWEST, len(pairs)):
         return _unanswerable(test, absent)
-    on = _on(len(found), len(test.pairs), "pairs")
-    if test.statistic == "mean":
-        label = f"mean over {len(found)} pairs of {_form(test.quantity, test.over, test.relative)}"
-        return _all(_sides(label, _mean(found.values()), test.expected, test.threshold, test.relative), [], absent, on)
+    on = _on(len(found), len(pairs), "pairs")
+    if isinstance(test, Pairs) and test.statistic == "mean":
+        label = f"mean over {len(found)} pairs of {_related(test, ', cell')}"
+        seeds = sorted(set.intersection(*(set(values) for values in found.values())))
+        means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
+        return _all(_sides(label, means, test), absent, on)
     parts = [
         part
-        for pair, values in found.items()
-        for part in _sides(_related(test.quantity, test.over, pair, test.relative), values, test.expected,
-                           test.threshold, test.relative)
-    ]  # fmt: skip
-    if test.at_least:
-        return Question(parts, test.at_least, len(test.pairs), absent, f"{on}of at least {test.at_least}: ")
-    return _all(parts, [], absent, on)
-
-
-def _form(quantity: str, over: str | None, relative: str) -> str:
-    return f"{quantity}, cell {'/' if relative == 'ratio' else '-'} {over + ' of ' if over else ''}baseline"
-
-
-def _mean(several: Iterable[BySeed]) -> dict[int, float]:
-    """The mean of several values in each seed that all have."""
-    values = list(several)
-    seeds = set.intersection(*(set(each) for each in values))
-    return {seed: math.fsum(each[seed] for each in values) / len(values) for seed in sorted(seeds)}
+        for (cell, baseline), values in found.items()
+        for part in _sides(_related(test, f" of {cell}", baseline), values, test)
+    ]
+    if isinstance(test, Pairs) and test.at_least:
+        return Question(parts, test.at_least, len(pairs), absent, f"{on}of at least {test.at_least}: ")
+    return _all(parts, absent, on)
 
 
 def _monotone(test: Monotone, source: Source) -> Question:
-    found = {cell: source.values(test.quantity, cell) for cell in test.cells}
-    present = [cell for cell in test.cells if found[cell]]
-    absent = [cell for cell in test.cells if not found[cell]]
-    if len(present) < min(FEWEST, len(test.cells)):
+    found, absent = _of_cells(test.quantity, test.cells, source)
+    if len(found) < min(FEWEST, len(test.cells)):
         return _unanswerable(test, absent)
-    side = "above" if test.expected == "rises" else "below"
     parts = [
-        Part(f"{later} - {earlier}", paired(found[later], found[earlier], "difference"), side, 0.0)
-        for earlier, later in itertools.pairwise(present)
+        Part(f"{later} - {earlier}", paired(found[later], found[earlier], "difference"), SIDE[test.expected], 0.0)
+        for earlier, later in itertools.pairwise(found)
     ]
-    path = " → ".join(f"{estimate(found[cell]).mean:.4g} ({cell})" for cell in present)
-    on = _on(len(present), len(test.cells), "cells")
-    return _all(parts, present, absent, f"{on}{test.quantity} {path}; asserted: {test.expected}; ")
+    path = " → ".join(f"{estimate(values).mean:.4g} ({cell})" for cell, values in found.items())
+    on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
+    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; asserted: {test.expected}; ")
 
 
 def _peak(test: Peak, source: Source) -> Question:
-    own = source.values(test.quantity, test.cell)
-    found = {cell: source.values(test.quantity, cell) for cell in test.others}
-    present = [cell for cell in test.others if found[cell]]
-    absent = [cell for cell, values in ((test.cell, own), *found.items()) if not values]
-    if not own or not present:
+    found, absent = _of_cells(test.quantity, [test.cell, *test.others], source)
+    own = found.pop(test.cell, None)
+    if not own or not found:
         return _unanswerable(test, absent)
-    parts = [Part(f"{test.cell} - {cell}", paired(own, found[cell], "difference"), "above", 0.0) for cell in present]
-    on = _on(len(present) + 1, len(test.others) + 1, "cells")
-    return _all(parts, [], absent, f"{on}{test.quantity}, {test.cell} asserted the highest; ")
+    parts = [
+        Part(f"{test.cell} - {cell}", paired(own, values, "difference"), "above", 0.0) for cell, values in found.items()
+    ]
+    on = _on(len(found) + 1, len(test.others) + 1, "cells")
+    return _all(parts, absent, f"{on}{test.quantity}, {test.cell} asserted the highest; ")
 
 
 def _extreme(test: Extreme, source: Source) -> Question:
-    found, absent = _by_pair([test.pair, *test.others], test.quantity, test.over, test.relative, source)
-    if test.pair not in found or len(found) == 1:
-        return _unanswerable(test, absent)
-    side = "above" if test.expected == "highest" else "below"
-    parts = [
-        Part(f"{test.pair[0]} - {pair[0]}", paired(found[test.pair], values, "difference"), side, 0.0)
-        for pair, values in found.items()
-        if pair != test.pair
-    ]
-    on = _on(len(found), len(test.others) + 1, "pairs")
-    own = f"{estimate(found[test.pair]).mean:.4g} ({test.pair[0]})"
-    form = _form(test.quantity, test.over, test.relative)
-    return _all(parts, [], absent, f"{on}{form}: {own} asserted the {test.expected}; ")
-
-
-def _bound(test: Bound, source: Source) -> Question:
-    values = source.values(test.quantity, test.cell)
-    part = Part(f"{test.quantity} of {test.cell}", values, test.expected, test.threshold)
-    return _all([part], [test.cell])
-
-
-def _range(test: Range, source: Source) -> Question:
-    found = {cell: source.values(test.quantity, cell) for cell in test.cells}
-    present = [cell for cell in test.cells if found[cell]]
-    absent = [cell for cell in test.cells if not found[cell]]
-    if len(present) < min(FEWEST, len(test.cells)):
+    pairs = [test.pair, *test.others]
+    found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
+    on, own = _on(len(found), len(pairs), "pairs"), found.pop(test.pair, None)
+    if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Part(f"{test.quantity} of {cell}", found[cell], side, limit)
-        for cell in present
-        for side, limit in (("above", test.low), ("below", test.high))
+        Part(f"{test.pair[0]} - {cell}", paired(own, values, "difference"), SIDE[test.expected], 0.0)
+        for (cell, _), values in found.items()
     ]
-    return _all(parts, present, absent, _on(len(present), len(test.cells), "cells"))
+    mean = f"{estimate(own).mean:.4g} ({test.pair[0]})"
+    return _all(parts, absent, f"{on}{_related(test, ', cell')}: {mean} asserted the {test.expected}; ")
+
+
+def _limits(test: Bound | Range, cells: Sequence[str], limits: Sequence[tuple[str, float]], source: Source) -> Question:
+    found, absent = _of_cells(test.quantity, cells, source)
+    if len(found) < min(FEWEST, len(cells)):
+        return _unanswerable(test, absent)
+    parts = [
+        Part(f"{test.quantity} of {cell}", values, side, limit)
+        for cell, values in found.items()
+        for side, limit in limits
+    ]
+    return _all(parts, absent, _on(len(found), len(cells), "cells"))
 
 
 def _correlation(test: Correlation, source: Source) -> Question:
@@ -266,15 +243,15 @@ def _correlation(test: Correlation, source: Source) -> Question:
     missing = list(dict.fromkeys([*absent, *also_absent]))
     if len(pairs) < FEWEST:
         return _unanswerable(test, missing)
-    seeds = set.intersection(*(set(each[pair]) for each in (first, second) for pair in pairs))
-    values = {
-        seed: float(stats.spearmanr([first[pair][seed] for pair in pairs], [second[pair][seed] for pair in pairs])[0])
-        for seed in sorted(seeds)
-    }
+    values = {}
+    for seed in sorted(set.intersection(*(set(each[pair]) for each in (first, second) for pair in pairs))):
+        ranked = stats.spearmanr(*([each[pair][seed] for pair in pairs] for each in (first, second)))[0]
+        if not math.isnan(ranked):
+            values[seed] = float(ranked)
     label = f"rank correlation of {test.quantity} and {test.other} over {len(pairs)} pairs"
-    finite = {seed: value for seed, value in values.items() if not math.isnan(value)}
-    part = Part(label, finite, test.expected, test.threshold)
-    return _all([part], [], missing, _on(len(pairs), len(test.pairs), "pairs"))
+    return _all(
+        [Part(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")
+    )
 
 
 def _trend(test: Trend, source: Source) -> Question:
@@ -286,26 +263,24 @@ def _trend(test: Trend, source: Source) -> Question:
             continue
         for (earlier, later), direction in zip(itertools.pairwise(range(len(found))), test.expected, strict=True):
             label = f"{test.quantities[later]} - {test.quantities[earlier]} of {cell}"
-            side = "above" if direction == "rises" else "below"
-            parts.append(Part(label, paired(found[later], found[earlier], "difference"), side, 0.0))
-    return _all(parts, [], absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
+            parts.append(Part(label, paired(found[later], found[earlier], "difference"), SIDE[direction], 0.0))
+    return _all(parts, absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
 
 
 def _fluctuation(test: Fluctuation, source: Source) -> Question:
-    falls = {cell: _largest_falls(source.trajectory(test.quantity, cell)) for cell in (test.cell, test.baseline)}
+    """Largest fall by seed from one value to the next, below zero if it always rises; needs two values."""
+    falls = {
+        cell: {
+            seed: max(earlier - later for earlier, later in itertools.pairwise(values))
+            for seed, values in source.trajectory(test.quantity, cell).items()
+            if len(values) > 1
+        }
+        for cell in (test.cell, test.baseline)
+    }
     label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} - {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
-    return _all([Part(label, values, "above", 0.0)], [test.cell, test.baseline], absent)
-
-
-def _largest_falls(trajectories: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """By seed, the largest fall from one value to the next; below zero if it always rises. Needs two values."""
-    return {
-        seed: max(earlier - later for earlier, later in itertools.pairwise(values))
-        for seed, values in trajectories.items()
-        if len(values) > 1
-    }
+    return _all([Part(label, values, "above", 0.0)], absent or ([] if values else list(falls)))
 
 
 def _unanswerable(test: Test, absent: Sequence[str]) -> Question:

@@ -123,12 +123,7 @@ def judge(
     Hochberg); a claim is `reproduced` if as many parts as it needs lie significantly where the paper says,
     `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
-    Args:
-        claims: of one paper.
-        measured: of the paper's finished runs.
-        paper_scale: whether these are the paper's models, data and benchmarks.
-        tables: the paper's reported tables; without them that check is left out.
-        family: the comparisons that are corrected together; those of these claims by default.
+    Without the paper's reported tables, that check is left out. The family is by default that of these claims.
     """
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
@@ -140,11 +135,6 @@ def judge(
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
-
-
-def _test(part: Part, blocks: Blocks) -> Compared:
-    found = estimate(part.values, blocks)
-    return Compared(part, found, found.p_value(part.threshold))
 
 
 def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
@@ -173,7 +163,8 @@ def _decide(posed: Posed, family: Family, blocks: Blocks) -> dict[str, Any]:
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
-    parts = [_test(part, blocks) for part in asked.parts]
+    estimates = [estimate(part.values, blocks) for part in asked.parts]
+    parts = [Compared(p, found, found.p_value(p.threshold)) for p, found in zip(asked.parts, estimates, strict=True)]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(asked, sides, [each.p for each in parts])
     evidence = asked.summary + _show_parts(parts)

@@ -68,13 +68,10 @@ class PartCost:
 
 
 def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
-    """The cells that targets stand for, by paper, each once.
+    """The cells that targets stand for, by paper, each once; papers are the preset's where a target names none.
 
-    Args:
-        experiments: where they are declared.
-        preset: whose papers are meant where a target names none.
-        targets: `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
-            `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
+    Targets are `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
+    `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
 
     Raises:
         UserError: for a target that is none of these.
@@ -112,15 +109,9 @@ def costs_of(
     cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout, timed: float | None = None,
     timed_source: str = ELSEWHERE,
 ) -> list[CellCost]:  # fmt: skip
-    """One line a cell, of those that the preset has a model and data for. Refuses nothing: what it lacks is unknown.
+    """One line a cell, of those that the preset has a model and data for; what is lacking is unknown.
 
-    Args:
-        cells: to be costed.
-        experiments: where they are declared.
-        preset: whose runs they are.
-        layout: where finished runs of these cells lie.
-        timed: mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
-        timed_source: the origin of these seconds, in words.
+    `timed` are mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
     """
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
@@ -152,14 +143,7 @@ def _cell_cost(
 
 
 def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Preset, layout: Layout) -> str:
-    """What training some runs costs, as a line; empty if no hours are known.
-
-    Args:
-        cell_ids: the cell of each run.
-        experiments: where they are declared.
-        preset: whose runs they are.
-        layout: where finished runs of these cells lie.
-    """
+    """What training some runs, given by their cells, costs, as a line; empty if no hours are known."""
     counts = Counter(cell_ids)
     found = costs_of([experiments.cell(cell) for cell in counts], experiments, preset, layout)
     known = [cost.hours * count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is not None]

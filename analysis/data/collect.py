@@ -74,17 +74,10 @@ class Runs:
         """Made once, since a paper's tables and claims ask for a cell's steps thousands of times."""
         return {str(cell): steps for cell, steps in self._measured.groupby("cell")}
 
-    def manifests(self, cell: str, seeds: Iterable[int]) -> list[str]:
-        """Paths of the manifests of a cell's runs, by seed."""
-        return [run["manifest"] for run in self._of_seeds(cell, seeds)]
-
-    def sources(self, cell: str, seeds: Iterable[int]) -> list[str]:
-        """Paths of the records of the evaluated initial policies of a cell's runs, by seed."""
-        return [run["initial"] for run in self._of_seeds(cell, seeds)]
-
-    def _of_seeds(self, cell: str, seeds: Iterable[int]) -> list[dict[str, Any]]:
+    def manifests(self, cell: str, seeds: Iterable[int], of: str = "manifest") -> list[str]:
+        """Paths of the manifests of a cell's runs by seed, or of the records of their `initial` policies."""
         wanted = set(seeds)
-        return [run for run in self._runs_by_cell.get(cell, []) if run["seed"] in wanted]
+        return [run[of] for run in self._runs_by_cell.get(cell, []) if run["seed"] in wanted]
 
     @cached_property
     def _runs_by_cell(self) -> dict[str, list[dict[str, Any]]]:
@@ -138,7 +131,11 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         own = {"manifest": str(manifest), "initial": str(initial / "generations.json"), "block": asked.unit(seed)}
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
         steps.append(_steps(folder).assign(**key))
-        scores += [key | score for score in _scores({**first, **scored})]
+        scores += [
+            key | {"step": int(step), "benchmark": benchmark} | counts
+            for step, by_benchmark in {**first, **scored}.items()
+            for benchmark, counts in by_benchmark.items()
+        ]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
     _warn_of_missing_seeds(pd.DataFrame(runs), paper, asked, experiments)
@@ -169,15 +166,6 @@ DEFINING = ("model", "data", "algorithm", "reuse", "schedule", "decoding", "trai
 
 Scores = dict[str, dict[str, dict[str, Any]]]
 """`scores.json`: steps done to benchmark to counts."""
-
-
-def _scores(by_step: Scores) -> list[dict[str, Any]]:
-    """A line a policy and benchmark."""
-    return [
-        {"step": int(step), "benchmark": benchmark} | counts
-        for step, scores in by_step.items()
-        for benchmark, counts in scores.items()
-    ]
 
 
 def _outdated(

@@ -22,10 +22,13 @@ def summary(runs: Runs) -> dict[str, Any]:
         totals: the COUNTS of all graded policies but the initial ones, which cells share.
         notes: what graders had to say, each once.
     """
-    scores = runs.scores.reindex(columns=[*runs.scores.columns, *_missing(runs.scores)])
+    absent = [name for name in (*COUNTS, *MEANS[1:], "samples") if name not in runs.scores]
+    scores = runs.scores.reindex(columns=[*runs.scores.columns, *absent])
     scores = scores.assign(pass_at_most=_pass_at_most(scores))
     last = scores[scores["step"] == scores.groupby(["cell", "seed"])["step"].transform("max")]
-    how = dict.fromkeys(COUNTS, _sum) | dict.fromkeys((*MEANS, "samples"), "mean")
+    how = dict.fromkeys(COUNTS, lambda counts: float(counts.sum(min_count=1))) | dict.fromkeys(
+        (*MEANS, "samples"), "mean"
+    )
     rows = last.groupby(["cell", "benchmark"], sort=False).agg(how).reset_index()
     notes = scores["note"].dropna() if "note" in scores else pd.Series(dtype=str)
     return {
@@ -33,16 +36,6 @@ def summary(runs: Runs) -> dict[str, Any]:
         "totals": {name: int(scores.loc[scores["step"] > 0, name].sum()) for name in COUNTS},
         "notes": sorted({f"{scores.loc[i, 'benchmark']}: {note}" for i, note in notes.items()}),
     }
-
-
-def _sum(counts: pd.Series) -> float:
-    """Their sum, or NaN if the benchmark has no such count."""
-    return float(counts.sum(min_count=1))
-
-
-def _missing(scores: pd.DataFrame) -> list[str]:
-    """Columns that no graded benchmark has, such as a majority of single samples."""
-    return [name for name in (*COUNTS, *MEANS[1:], "samples") if name not in scores]
 
 
 def _pass_at_most(scores: pd.DataFrame) -> pd.Series:

@@ -48,10 +48,6 @@ class Measured:
     """Measurements of a paper's finished runs, by seed; what is not there is an error and never computed.
 
     Of a cell without a finished run nothing is measured, and every measurement is empty.
-
-    Args:
-        runs: that were measured.
-        found: points by cell, quantity and scope.
     """
 
     def __init__(self, runs: Runs, found: dict[Key, list[Point]] | None = None) -> None:

@@ -17,11 +17,7 @@ def prompt_log(run: Run, folder: Path) -> pd.DataFrame:
 
     Columns: `uid` (prompt and visit), `step` from 0, `prompt`, `visit`, `n_generated`, `n_correct`, `reused` (whether a
     response from memory took part), `buffer_size` (correct responses in memory before the step) and `source_step` (at
-    which the reused one was completed, -1 if none was).
-
-    Args:
-        run: bounds the memory.
-        folder: of the run, with `rollouts/step-NNNN.parquet`.
+    which the reused one was completed, -1 if none was). The folder is the run's.
 
     Raises:
         UserError: if the run has no rollouts.

@@ -7,7 +7,7 @@ another name than its record.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,11 +60,6 @@ def _reuse_share(steps: pd.DataFrame) -> float:
     reuse = steps[steps["epoch"] > 0]
     reused, decoded = reuse["tokens_reused"].sum(), reuse["tokens_decoded"].sum()
     return float(reused / (reused + decoded)) if reused + decoded else math.nan
-
-
-def _from_half(steps: pd.DataFrame) -> float:
-    """Mean distance of an update batch's mean reward from 0.5, where a group's rewards tell most."""
-    return float((steps["trained_reward"] - 0.5).abs().mean())
 
 
 def _sum(*columns: str) -> Reduce:
@@ -132,7 +127,7 @@ RUN_QUANTITIES: dict[str, Reduce] = {
     "informative": _mean("informative"),
     "response_length": _mean("response_length"),
     "reuse_share": _reuse_share,
-    "from_half": _from_half,
+    "from_half": lambda steps: float((steps["trained_reward"] - 0.5).abs().mean()),
     "first_reuse_step": lambda steps: float(steps.loc[steps["prefix_length"].notna(), "step"].min() + 1),
     **{
         f"{column}_{part}": _third(column, which)
@@ -221,22 +216,17 @@ def _reduction(runs: Runs, quantity: str) -> Reduce:
     name, _, column = quantity.partition(":")
     one, _, other = column.partition(":")
     if quantity.startswith(CORRELATION) and {one, other} <= {*numbers(runs), *STEP_QUANTITIES}:
-        return _correlation(one, other)
+        return lambda steps: correlation(_of_step(steps, one), _of_step(steps, other))
     if column in numbers(runs) or column in STEP_QUANTITIES:
         if name in REDUCTIONS:
             return _of_derived(column, REDUCTIONS[name](column))
         if window := WINDOW.fullmatch(name):
-            reduce = _within(REDUCTIONS[window[1]](column), int(window[2]), int(window[3]))
-            return _of_derived(column, reduce)
+            reduce, first, last = REDUCTIONS[window[1]](column), int(window[2]), int(window[3])
+            return _of_derived(column, lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)]))
     general = [f"{name}:<number of a step>" for name in REDUCTIONS]
     general += [WINDOWED, CORRELATED, BINNED, *FIRST_REACHED.values()]
     raise UserError("no such quantity of a run", key="quantity", value=quantity,
                     allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
-
-
-def _correlation(one: str, other: str) -> Reduce:
-    """The reduction of a run's steps to the coefficient of two numbers of a step."""
-    return lambda steps: correlation(_of_step(steps, one), _of_step(steps, other))
 
 
 def _of_step(steps: pd.DataFrame, quantity: str) -> pd.Series:
@@ -261,11 +251,6 @@ def _in_bin(runs: Runs, binned: re.Match[str], cell: str, at: int | None) -> dic
         prompts = prompts if at is None else prompts[prompts["step"] < at]
         found[int(seed)] = in_bin(prompts, quantity, by, edges, closed)
     return found
-
-
-def _within(reduce: Reduce, first: int, last: int) -> Reduce:
-    """The reduction of the steps from the first to the last, which count from 1."""
-    return lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)])
 
 
 def numbers(runs: Runs) -> list[str]:
@@ -306,14 +291,7 @@ at its end. Hours are of training alone: evaluation and checkpoints are no part 
 
 
 def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict[int, float]:
-    """The first hour or step at which each finished run of a cell reaches a value.
-
-    Args:
-        runs: finished runs.
-        quantity: as in `FIRST_REACHED`.
-        cell: name of the cell.
-        at: steps that are looked at; all if None.
-    """
+    """The first hour or step at which each finished run of a cell reaches a value, within `at` steps (all if None)."""
     clock, value, measured = quantity.split(":", 2)
     try:
         target = float(value)
@@ -325,12 +303,12 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     else:
         points = of_steps(runs, measured, cell).assign(step=lambda steps: steps["step"] + 1)
     points = points if at is None else points[points["step"] <= at]
-    times = hours_at(runs, cell) if clock == "hours_to" else None
+    times = spent_at(runs, "seconds.total", cell) if clock == "hours_to" else None
     found = {}
     for seed, part in points.sort_values("step").groupby("seed"):
         reached = part.loc[part["value"] >= target, "step"]
         done = int(reached.iloc[0]) if len(reached) else None
-        found[int(seed)] = math.inf if done is None else float(done) if times is None else times[int(seed), done]  # type: ignore[call-overload]
+        found[int(seed)] = math.inf if done is None else float(done) if times is None else times[int(seed), done] / 3600  # type: ignore[call-overload]
     return found
 
 
@@ -369,11 +347,6 @@ SPENT = {"hours": ("seconds.total", 1 / 3600), "tokens": ("tokens_decoded", 1e-6
 """Axes of figures that say what a run has spent: quantity of a step that adds up, and factor to the axis's unit."""
 
 
-def hours_at(runs: Runs, cell: str) -> dict[tuple[int, int], float]:
-    """Hours of training of a cell's runs, by seed and steps done."""
-    return {key: seconds / 3600 for key, seconds in spent_at(runs, "seconds.total", cell).items()}
-
-
 def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
 
@@ -396,10 +369,6 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
         return frame
     quantity_spent, scale = SPENT[x]
     spent = spent_at(runs, quantity_spent, cell)
-    index = [scale * _mean_at(spent, int(step) + 1, frame.columns) for step in frame.index]
+    done = [[(int(seed), int(step) + 1) for seed in frame.columns] for step in frame.index]
+    index = [scale * float(np.mean([spent[key] for key in keys if key in spent])) for keys in done]
     return frame.set_axis(pd.Index(index, name=x), axis=0)
-
-
-def _mean_at(times: Mapping[tuple[int, int], float], done: int, seeds: Iterable[int]) -> float:
-    """Mean over the seeds that did so many steps."""
-    return float(np.mean([times[int(seed), done] for seed in seeds if (int(seed), done) in times]))

@@ -22,13 +22,8 @@ def with_repeats(
 ) -> pd.DataFrame:
     """Steps with the median seconds of their repeats, for the seeds all of whose runs were repeated.
 
-    Seconds of one seed are compared with each other, so all are of training, or all of repeats.
-
-    Args:
-        steps: a line a step of every run.
-        manifests: of the runs, by cell and seed.
-        layout: of the preset.
-        paper: of the runs.
+    Seconds of one seed are compared with each other, so all are of training, or all of repeats. `manifests` are
+    those of the runs by cell and seed.
 
     Raises:
         UserError: if a file of repeats is not the one that its record names.

@@ -58,11 +58,7 @@ PROMPT_QUANTITIES: dict[str, tuple[Callable[[pd.DataFrame], pd.Series], tuple[st
 
 
 def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
-    """Quantities of every visit of every prompt of a run: columns step, epoch, prompt and one a quantity.
-
-    Args:
-        folder: of the run, with `rollouts/step-NNNN.parquet`.
-        quantities: of `PROMPT_QUANTITIES`.
+    """`PROMPT_QUANTITIES` of every visit of every prompt of a run: columns step, epoch, prompt and one a quantity.
 
     Raises:
         UserError: for an unknown quantity, or if the run has no rollouts.
@@ -80,12 +76,7 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
 def of_initial(evaluated: Path, probe: str) -> pd.DataFrame | None:
     """Pass rates of training prompts under an initial policy: column `pass_rate`, a line a prompt.
 
-    Args:
-        evaluated: folder of the policy's evaluation (`Layout.initial`).
-        probe: protocol by which it was sampled on training prompts.
-
-    Returns:
-        the frame, or None if it was not.
+    None if the policy, whose evaluation `evaluated` is (`Layout.initial`), was not sampled by the protocol `probe`.
     """
     seed, role, initial = evaluated.name, evaluated.parent.name, evaluated.parents[2]
     file = initial / probe / role / seed / "grades.parquet"
@@ -102,14 +93,9 @@ def quantities_of_bins(by: str, quantity: str) -> list[str]:
 
 
 def in_bin(prompts: pd.DataFrame, quantity: str, by: str, edges: tuple[float, float], closed: bool = False) -> float:
-    """Mean of a quantity over the visits in a bin, NaN without any, or the share of all visits that are in it.
+    """Mean of a quantity over the visits in a bin, NaN without any, or of all visits the share in it (`share`).
 
-    Args:
-        prompts: from `of_prompts`.
-        quantity: of the visits, or `share`. Visits without a value to choose the bin by count in no share.
-        by: quantity that chooses the bin.
-        edges: of the bin.
-        closed: whether the upper edge belongs to it.
+    Visits without a value of `by`, which chooses the bin, count in no share; a closed bin has its upper edge.
     """
     low, high = edges
     known = prompts[prompts[by].notna()]
@@ -120,14 +106,8 @@ def in_bin(prompts: pd.DataFrame, quantity: str, by: str, edges: tuple[float, fl
 def over_bins(runs: Runs, panel: Panel, cell: str, probe: str) -> list[tuple[float, dict[int, float]]]:
     """Share of prompts in each bin of a figure's panel, or mean of its quantity over them, by seed, at the lower edges.
 
-    Args:
-        runs: finished runs.
-        panel: over bins.
-        cell: name of the cell.
-        probe: protocol by which initial policies were sampled on training prompts; empty without one.
-
-    Returns:
-        nothing if no run has such prompts.
+    Nothing if no run has such prompts. `probe` is the protocol by which initial policies were sampled on training
+    prompts, empty without one.
     """
     bins = list(pairwise(panel.bins))
     found: list[tuple[float, dict[int, float]]] = [(low, {}) for low, _ in bins]

@@ -36,34 +36,16 @@ def _over(baseline: float, method: float) -> float:
     return PAIRINGS["speedup"](method, baseline)
 
 
-def printed(baseline: Times, method: Times) -> float:
-    """Speedup of rollout time alone, as papers print it."""
-    return _over(baseline.rollout, method.rollout)
-
-
-def honest(baseline: Times, method: Times) -> float:
-    """Speedup with the verification and assembly that the method adds."""
-    return _over(baseline.generation, method.generation)
-
-
-def step(baseline: Times, method: Times) -> float:
-    """Speedup of a whole step."""
-    return _over(baseline.total, method.total)
-
-
-def end_to_end(baseline: Times, method: Times) -> float:
-    """Speedup of the whole run, which may differ in its number of steps too."""
-    return _over(baseline.hours, method.hours)
-
-
-def controlled(baseline: Times, method: Times) -> float:
-    """Speedup of a step whose other stages take as long as the baseline's, since the method does not change them."""
-    return _over(baseline.total, baseline.total - baseline.generation + method.generation)
-
-
 KINDS: dict[str, Callable[[Times, Times], float]] = {
-    "printed": printed, "honest": honest, "step": step, "end_to_end": end_to_end, "controlled": controlled,
-}  # fmt: skip
+    "printed": lambda baseline, method: _over(baseline.rollout, method.rollout),
+    "honest": lambda baseline, method: _over(baseline.generation, method.generation),
+    "step": lambda baseline, method: _over(baseline.total, method.total),
+    "end_to_end": lambda baseline, method: _over(baseline.hours, method.hours),
+    "controlled": lambda b, method: _over(b.total, b.total - b.generation + method.generation),
+}
+"""Kind to its speedup: of rollouts alone, as papers print it; with the verification and assembly that the method adds;
+of a step; of the run, which may have another number of steps; of a step whose other stages take as long as the
+baseline's, since the method does not change them."""
 
 TITLES = {
     "printed": "Speedup as printed (rollout only, ×)",
@@ -120,12 +102,7 @@ def speedups_by_seed(
 
 
 def reported_speedups(table: ReportedTable, times: ReportedTimes) -> pd.DataFrame:
-    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean.
-
-    Args:
-        table: the reported times.
-        times: which rows are baselines, and what they share with their methods.
-    """
+    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean."""
     names = [*times.setting, *times.baseline]
     lines, baselines = [], {}
     for key, row in table.rows.items():

@@ -99,12 +99,7 @@ class Estimate:
 
 
 def estimate(values: Mapping[int, float], blocks: Blocks = NO_BLOCKS) -> Estimate:
-    """Mean and interval over blocks.
-
-    Args:
-        values: by seed; NaN counts as missing.
-        blocks: of the seeds.
-    """
+    """Mean of values by seed, of which NaN counts as missing, and its interval over blocks."""
     seeds = tuple(sorted(seed for seed, value in values.items() if not math.isnan(value)))
     if not seeds:
         return Estimate(math.nan, NONE, ())
@@ -152,11 +147,8 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 class Family:
     """Comparisons that are corrected together, each once however often it is shown.
 
-    Two comparisons with the same values and the same threshold are one: they are known by ten digits of their values.
-
-    Args:
-        comparisons: values by seed, and the threshold that their mean is tested against.
-        blocks: of the seeds.
+    Two comparisons with the same values by seed and the same threshold that their mean is tested against are one: they
+    are known by ten digits of their values.
     """
 
     def __init__(self, comparisons: Iterable[tuple[Mapping[int, float], float]], blocks: Blocks = NO_BLOCKS) -> None:
@@ -193,8 +185,7 @@ def _identity(values: Mapping[int, float], threshold: float) -> str:
 def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:
     """Standard error of the mean of some benchmarks' accuracies, points, that sampling alone causes.
 
-    Args:
-        benchmarks: name to accuracy in percent and number of graded responses n; each is k of n, so binomial.
+    Each has an accuracy in percent and a number of graded responses n; it is k of n, so binomial.
     """
     shares = [(accuracy / 100, n) for accuracy, n in benchmarks.values()]
     if not shares:
@@ -203,9 +194,5 @@ def noise_floor(benchmarks: Mapping[str, tuple[float, int]]) -> float:
 
 
 def paired(values: Mapping[int, float], baseline: Mapping[int, float], relative: str) -> dict[int, float]:
-    """The relative quantity of each seed that both have.
-
-    Args:
-        relative: `ratio`, `speedup` or `difference`.
-    """
+    """The relative quantity (`ratio`, `speedup` or `difference`) of each seed that both have."""
     return {seed: PAIRINGS[relative](values[seed], baseline[seed]) for seed in values if seed in baseline}

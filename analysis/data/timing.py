@@ -44,7 +44,9 @@ def first_epoch_agreement(runs: Runs) -> Agreement | None:
     """
     first = runs.steps[runs.steps["epoch"] == 0].sort_values("step")
     work = first.groupby(["cell", "seed"]).agg(tokens=("tokens_decoded", tuple), seconds=("seconds.rollout", "sum"))
-    spread = [_spread(part["seconds"]) for _, part in work.groupby(["seed", "tokens"]) if len(part) > 1]
+    spread = [
+        part["seconds"].max() / part["seconds"].min() for _, part in work.groupby(["seed", "tokens"]) if len(part) > 1
+    ]
     if not spread:
         return None
     ratios = pd.Series(spread)
@@ -61,7 +63,3 @@ def timed_unevenly(runs: Runs) -> Agreement | None:
 def is_timed(quantity: str) -> bool:
     """True for a quantity of seconds or hours, and for a speedup, which is made of them."""
     return "seconds" in quantity or quantity.startswith(("hours", SPEEDUP))
-
-
-def _spread(seconds: pd.Series) -> float:
-    return float(seconds.max() / seconds.min())

@@ -46,14 +46,9 @@ LEGEND_KEY = 0.65
 
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", panels: list[Panel] | None = None) -> None:
-    """Draw the points as `<stem>.png` and `<stem>.svg`, under a line that says so if they are a stand-in's.
+    """Draw the points, of which there must be some, as `<stem>.png` and `<stem>.svg`, under the line `stand_in`.
 
-    Args:
-        figure: what to draw.
-        data: its points, of which there must be some.
-        stem: the files' path without suffix.
-        stand_in: what the runs stand in for, if they do.
-        panels: those to draw; all that have data if None.
+    All panels that have data are drawn if `panels` is None.
     """
     drawing = plot(figure, data, panels)
     if stand_in:

@@ -59,13 +59,7 @@ def with_data(figure: Figure, data: pd.DataFrame) -> list[Panel]:
 
 
 def absent(figure: Figure, data: pd.DataFrame, unsampled: Set[str] = frozenset()) -> str:
-    """Why panels are not shown, a sentence a reason: `Not run: (a) reward; (b) length.` A reason of all names none.
-
-    Args:
-        figure: what would be shown.
-        data: its points.
-        unsampled: benchmarks that the preset leaves out.
-    """
+    """Why panels are not shown, a sentence a reason: `Not run: (a) reward; (b) length.` A reason of all names none."""
     shown, reasons = {panel.title for panel in with_data(figure, data)}, dict[str, list[str]]()
     for panel in figure.panels:
         if panel.title not in shown:
@@ -122,13 +116,7 @@ def has_gaps(figure: Figure, panel: Panel) -> bool:
 
 
 def panel_view(figure: Figure, panel: Panel, data: pd.DataFrame) -> View:
-    """What the vertical axis of a panel shows of its intervals.
-
-    Args:
-        figure: the panel's.
-        panel: of lines or bars.
-        data: its points.
-    """
+    """What the vertical axis of a panel of lines or bars shows of its intervals."""
     foot = [0.0] if figure.axis(panel) in BARS else []
     return view([*data["reproduced"], *data["reported"], *foot], data["low"], data["high"], panel.log)
 
@@ -167,18 +155,14 @@ def hues(figure: Figure) -> dict[str, Hue]:
     cells = {panel.label(cell): cell for panel in panels for cell in panel.cells}
     baselines = [label for label in labels if cells.get(label) in figure.baselines]
     swept = [label for label in labels if label not in baselines]
-    scale = {label: _on_scale(i / max(len(swept) - 1, 1)) for i, label in enumerate(swept)}
-    return dict.fromkeys(baselines, DISTINCT[0]) | scale
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    plasma, shares = colormaps["plasma"], [i / max(len(swept) - 1, 1) for i in range(len(swept))]
+    scale = [Hue(*(to_hex(plasma(low + share * (high - low))) for low, high in SWEEP)) for share in shares]
+    return dict.fromkeys(baselines, DISTINCT[0]) | dict(zip(swept, scale, strict=True))
 
 
 def bar_hue(figure: Figure, cell: str) -> Hue:
     """The colour of a cell's bar: its name tells it apart, so that the colour says only whether it is a baseline."""
     return GREY if cell in figure.baselines else DISTINCT[1]
-
-
-def _on_scale(share: float) -> Hue:
-    """The colour at a share of the way through a sweep."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return Hue(*(to_hex(colormaps["plasma"](low + share * (high - low))) for low, high in SWEEP))

@@ -52,8 +52,6 @@ def figure_data(
     Papers print few numbers of a figure, so `reported` is mostly NaN; off the paper's scale it is so everywhere.
 
     Args:
-        figure: what to show.
-        measured: of finished runs.
         paper_scale: whether reported values apply.
         reported: those of the bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
@@ -134,7 +132,8 @@ def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -
         positions = sorted(runs.steps.loc[runs.steps["cell"] == cell, by].unique())
         return [_point(panel, cell, int(position) + 1, {}, runs) for position in positions]
     reported = _at_ends(panel, list(range(len(found))))
-    marked = _first_reuse(runs, cell, x) if panel.mark_first_reuse else None
+    second = runs.steps[(runs.steps["cell"] == cell) & (runs.steps["epoch"] == 1)]
+    marked = int(second[x].min()) + 1 if panel.mark_first_reuse and len(second) else None
     points = []
     for i, (position, values, _) in enumerate(found):
         at = position if x in SPENT else int(position) + 1
@@ -146,12 +145,6 @@ def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -
 def _at_ends(panel: Panel, positions: Sequence[float]) -> dict[float, float]:
     """The panel's reported values, which are of the first and the last position."""
     return {positions[0 if end == "first" else -1]: value for end, value in panel.reported.items()}
-
-
-def _first_reuse(runs: Runs, cell: str, x: str) -> int | None:
-    """The first step (or the epoch) of a cell's second epoch, from 1; None if it has no second one."""
-    steps = runs.steps[(runs.steps["cell"] == cell) & (runs.steps["epoch"] == 1)]
-    return None if steps.empty else int(steps[x].min()) + 1
 
 
 def _single(

@@ -63,13 +63,9 @@ def view(points: Iterable[float], lows: Iterable[float], highs: Iterable[float],
 
 
 def cut_points(line: pd.DataFrame, shown: View) -> list[tuple[int, str]]:
-    """Where a line's intervals go on beyond the axis: position of a row and `low` or `high`.
+    """Where a line's intervals (`low` and `high`) go on beyond the axis: position of a row, and the end.
 
     Of neighbours that are cut at the same end, the one that goes on furthest stands for all.
-
-    Args:
-        line: rows with `low` and `high`, in order.
-        shown: what the axis shows.
     """
     found = []
     for end, beyond in (("low", shown.low - line["low"]), ("high", line["high"] - shown.high)):

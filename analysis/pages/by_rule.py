@@ -28,13 +28,7 @@ def rule_of(reuse: Reuse, observed: Iterable[str]) -> str:
 
 
 def by_rule(paper: Paper, frame: pd.DataFrame, column: str) -> dict[str, Estimate]:
-    """Mean of a column of each rule: of all its rows of a seed first, then over seeds.
-
-    Args:
-        paper: whose seeds.
-        frame: rule, seed and the column.
-        column: its name.
-    """
+    """Mean of a column of each rule: of all its rows of a seed first, then over seeds."""
     by_seed = frame.groupby(["rule", "seed"], sort=False)[column].mean().dropna()
     return {str(rule): of_seeds(paper, part.droplevel("rule")) for rule, part in by_seed.groupby("rule", sort=False)}
 
@@ -50,12 +44,8 @@ def with_interval(value: Estimate | None, text: Callable[[float], str]) -> str:
     if value is None:
         return "–"
     ends = value.interval
-    return text(value.mean) + ("" if math.isnan(ends.low) else f" [{_bare(text(ends.low))}, {text(ends.high)}]")
-
-
-def _bare(text: str) -> str:
-    """A number without its unit."""
-    return text.removesuffix("\N{NARROW NO-BREAK SPACE}%")
+    low = text(ends.low).removesuffix("\N{NARROW NO-BREAK SPACE}%")  # the unit stands once
+    return text(value.mean) + ("" if math.isnan(ends.low) else f" [{low}, {text(ends.high)}]")
 
 
 def shares(values: ByRule, rules: Iterable[str], text: Callable[[float], str] = percent) -> str:

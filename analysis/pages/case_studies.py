@@ -6,12 +6,9 @@ from redraft.analysis.tables.render import TEMPLATES
 
 
 def html(content: dict[str, Any], numbers: list[int], paper: str) -> str:
-    """An HTML fragment with one article a case.
+    """An HTML fragment with one article a case of `redraft.evaluate.cases.cases`; identifiers begin with the paper.
 
-    Args:
-        content: as `redraft.evaluate.cases.cases` writes it.
-        numbers: the paper's figure numbers, one a kind.
-        paper: its folder, which identifiers on the page begin with.
+    `numbers` are the paper's figure numbers, one a kind.
     """
     cases = [case | {"number": number} for number, case in zip(numbers, content["cases"], strict=True)]
     return TEMPLATES.get_template("cases.html.j2").render(cases=cases, run=content["run"], paper=paper)

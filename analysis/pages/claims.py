@@ -42,14 +42,8 @@ def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[st
 def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: bool) -> list[dict[str, Any]]:
     """Verdicts on a paper's claims with their evidence in words: those of the report, or of the paper's own tables.
 
-    Args:
-        layout: of the preset whose report is read.
-        paper: whose claims.
-        experiments: where they are declared.
-        reported: put each claim to the paper's own tables, which needs no run; nothing for a paper without them.
-
-    Returns:
-        A row a claim, in the order of the paper; none where nothing was judged.
+    There is a row a claim, in the order of the paper; none where nothing was judged. The paper's own tables
+    (`reported`) need no run.
     """
     declared = {claim.id: claim for claim in experiments.claims(paper).claims}
     if reported:

@@ -46,12 +46,7 @@ def _rows(seed: int, pairs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def part(paper: Paper, pairs: pd.DataFrame) -> Part:
-    """Distance of policies, and kept shares of own and of held-out drafts.
-
-    Args:
-        paper: with a laboratory.
-        pairs: what was observed of its runs.
-    """
+    """Distance of policies, and kept shares of own and of held-out drafts."""
     cell = f"{paper.name}/{paper.experiments.cell_file(paper.name).laboratory}"
     if pairs.empty:
         return Part(DRAFTS, missing=f"{cell} was not observed; `snakemake laboratory` does it.")
@@ -75,8 +70,11 @@ def _answers(paper: Paper, both: pd.DataFrame) -> Iterator[str]:
     apart, tv = pairs["epochs_between"], of_seeds(paper, pairs.groupby("seed")["tv"].mean())
     kept, gaps = by_rule(paper, both, "share"), by_rule(paper, both, "gap")
     exact = list(dict.fromkeys(both.loc[both["exact"], "rule"]))
+    low, high = apart.min(), apart.max()
+    epochs = f"{short(low)} epochs" if low == high else f"{short(low)} to {short(high)} epochs"
+    epochs = "an epoch" if low == high == 1 else epochs
     yield (
-        f"Policies {_epochs(apart.min(), apart.max())} apart are at a total variation of {with_interval(tv, short)} at "
+        f"Policies {epochs} apart are at a total variation of {with_interval(tv, short)} at "
         f"the positions of drafts; β, the sum of min(p, q), is {number(1 - tv.mean)} there."
     )
     yield (
@@ -133,9 +131,3 @@ def _table(paper: Paper, both: pd.DataFrame) -> pd.DataFrame:
 
 def _in_points(share: float) -> str:
     return short(100 * share)
-
-
-def _epochs(low: float, high: float) -> str:
-    if low == high:
-        return "an epoch" if low == 1 else f"{short(low)} epochs"
-    return f"{short(low)} to {short(high)} epochs"

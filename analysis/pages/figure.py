@@ -57,12 +57,7 @@ def figure_assets() -> tuple[str, str]:
 def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset()) -> str:
     """The HTML of one figure, `<figure id="<paper>-figure<number>">`; a paragraph with that id if it has no data.
 
-    Args:
-        figure: what is shown.
-        stem: its files as `redraft.analysis.figures.files` writes them, without suffix.
-        paper: its paper.
-        folder: the page's folder, to which links are relative.
-        unsampled: benchmarks that the preset leaves out.
+    Its files are those of `redraft.analysis.figures.files`; links are relative to the folder, which is the page's.
     """
     data = read_points(stem.with_suffix(".csv"))
     shown = with_data(figure, data)

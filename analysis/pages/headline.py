@@ -67,12 +67,7 @@ def points(
 ) -> list[Point]:
     """The numbers of a paper's declared headlines, in their order.
 
-    Args:
-        layout: where the made tables lie.
-        paper: whose tables.
-        headlines: declared ones.
-        tables: declared tables, for the quantities of their columns.
-        uneven: how unequal the seconds of equal work were, if too unequal for verdicts.
+    `uneven` says how unequal the seconds of equal work were, if too unequal for verdicts.
     """
     declared, found = {table.number: table for table in tables}, []
     for headline in headlines:
@@ -134,12 +129,7 @@ def interval(low: float, high: float, form: str) -> str:
 
 
 def verdict_words(cell: pd.Series, uneven: Agreement | None) -> str:
-    """The verdict on a cell in the words of a sentence's end.
-
-    Args:
-        cell: of a made table.
-        uneven: for seconds, how unequal those of equal work were, if too unequal for verdicts.
-    """
+    """The verdict on a cell in the words of a sentence's end; `uneven` as in `points`, for seconds."""
     verdict, seeds = cell["verdict"], int(cell["n_seeds"])
     several = f"{seeds} seed{'s' * (seeds != 1)}"
     if verdict in (UNEVEN, NOT_COMPARABLE) and uneven:

@@ -45,6 +45,7 @@ def drift(laws: dict[str, Any]) -> Part:
     worst = data.assign(worst=data[["first", "last"]].max(axis=1)).groupby("rule", sort=False)["worst"].max()
     exact = [rule for rule in worst.index if worst[rule] <= NEGLIGIBLE]
     wrong = [rule for rule in at.index[at["exact"]] if rule not in exact]
+    kept = ", ".join(f"{percent(at['kept'][rule])} ({said(rule)})" for rule in exact)
     answers = [
         f"Where two policies are {short(at['policies'].iloc[0])} apart in total variation, responses of the "
         f"published rule are {short(at['first'][PUBLISHED])} from the current policy after one visit at ℓ = 1 and "
@@ -53,7 +54,7 @@ def drift(laws: dict[str, Any]) -> Part:
         f"At every drift {listed(exact)} have the current policy's law: the largest distance is "
         f"{rounding(worst[exact].max())}.",
         *[f"{said(rule)} should be exact, and is up to {short(worst[rule])} away." for rule in wrong],
-        f"There they keep {_each(at['kept'], exact)} of a draft; the published rule keeps "
+        f"There they keep {kept} of a draft; the published rule keeps "
         f"{percent(at['kept'][PUBLISHED])} at ℓ = 1 and {percent(at['kept'][LENIENT])} at ℓ = e^0.5.",
     ]  # fmt: skip
     away = "TV of two policies"
@@ -176,10 +177,6 @@ def _numbers(kind: str) -> str:
 def _named(table: pd.DataFrame) -> pd.DataFrame:
     """With the rules as a first column, as pages write them."""
     return table.rename(index=said).rename_axis(index="rule", columns=None).reset_index()
-
-
-def _each(values: pd.Series, rules: list[str]) -> str:
-    return ", ".join(f"{percent(values[rule])} ({said(rule)})" for rule in rules)
 
 
 def _distances(by: pd.Series, kind: str, rules: list[str], visit: int) -> str:

@@ -67,9 +67,7 @@ def palette(labels: Iterable[str]) -> dict[str, Style]:
 def multiples(panels: Sequence[Panel], styles: Mapping[str, Style] | None = None) -> Markup:
     """The diagrams next to each other under one legend; those without a point are left out.
 
-    Args:
-        panels: in order.
-        styles: of the lines by label, where other diagrams of the page have the same lines; `palette` of these if None.
+    Lines have styles by label, where other diagrams of the page have the same lines; `palette` of these if None.
     """
     shown = [panel for panel in panels if panel.known]
     labels = dict.fromkeys(label for panel in shown for label in panel.known)

@@ -25,14 +25,7 @@ class _Links(HTMLParser):
 
 
 def share(layout: Layout, file: Path) -> int:
-    """Write the zip, whose one folder is named by the preset; open `report.html` in it.
-
-    Args:
-        layout: of the preset.
-        file: the zip.
-
-    Returns:
-        Number of files in it.
+    """Write the zip, whose one folder is named by the preset, and count its files; open `report.html` in it.
 
     Raises:
         UserError: if there is no report, or it links to a file that is not there.

@@ -34,7 +34,8 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     manifests = [run.manifest for paper in told for run in paper.run_views]
     common: dict[str, Any] = {
         "preset": preset, "papers": told, "blocks": preset.blocks,
-        "commits": sorted({_commit(manifest["git"]) for manifest in manifests}),
+        "commits": sorted({(m["git"]["commit"] or "no commit")[:12] + " with changes" * bool(m["git"]["modified"])
+                           for m in manifests}),
         "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
         "runs": list({run.page: run for paper in told for run in paper.run_views}.values()),  # a base has two papers
         "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
@@ -151,7 +152,3 @@ def _citations(root: Path, papers: list[Paper]) -> str:
             lines = [f"  {key} = {{{value}}}" for key, value in fields.items() if value]
             entries.append(f"@misc{{{paper.name},\n" + ",\n".join(lines) + "\n}")
     return "\n\n".join(entries)
-
-
-def _commit(git: dict[str, Any]) -> str:
-    return (git["commit"] or "no commit")[:12] + (" with changes" if git["modified"] else "")

@@ -22,12 +22,7 @@ RECORDS = {"kept": "prefix_share", "age": "token_age_epochs", "reward": "reward"
 
 
 def part(paper: Paper, pairs: pd.DataFrame) -> Part:
-    """What the cells did.
-
-    Args:
-        paper: with a laboratory.
-        pairs: what was observed of its runs (`redraft.analysis.pages.drafts`).
-    """
+    """What the cells did; `pairs` were observed of the paper's runs (`redraft.analysis.pages.drafts`)."""
     reuse = {cell.name: cell.reuse for cell in paper.experiments.cells(paper.name)}
     there = [name for name in reuse if not paper.runs.steps_of(name).empty]
     absent = [name for name in reuse if name not in there]

@@ -10,10 +10,7 @@ from redraft.config.tables import Budget
 def verdicts(table: BudgetTable, cells: pd.DataFrame, uneven: bool = False) -> list[str]:
     """A sentence or two a budget, in the order of the table; none for a budget that is not known.
 
-    Args:
-        table: as declared.
-        cells: as `redraft.analysis.tables.comparison.make_table` made them.
-        uneven: whether equal work took unequal time, so that nothing is said of seconds.
+    Nothing is said of seconds if they are `uneven`: equal work took unequal time.
     """
     return [text for budget in table.budgets if (text := _verdict(budget, table, cells, uneven))]
 

@@ -18,11 +18,8 @@ def expand(
 ) -> RunTable:
     """The table with all its columns.
 
-    Args:
-        table: as declared.
-        benchmarks: of the preset; each has an absolute column in place of `accuracy:*`.
-        spec: says which reported columns are a stage's, where the table has stages.
-        preset: name of the preset, which may have targets of its own.
+    Each benchmark of the preset has an absolute column in place of `accuracy:*`. `spec` says which reported columns are
+    a stage's; the preset of this name may have targets of its own.
     """
     columns = [each for column in table.columns for each in _of_benchmarks(column, benchmarks)]
     if isinstance(table, StageTable):

@@ -27,12 +27,9 @@ the same over the family of the paper's report. `noise` is the standard error th
 
 
 def make_table(table: RunTable, source: Source, family: Family | None = None) -> pd.DataFrame:
-    """All cells of a table, a line each, columns as in `COLUMNS`.
+    """All cells of a table with all its columns (`redraft.analysis.tables.columns.expand`), a line each, by `COLUMNS`.
 
-    Args:
-        table: with all its columns (`redraft.analysis.tables.columns.expand`).
-        source: runs and reported values.
-        family: the comparisons that are corrected together; those of this table by default.
+    The comparisons that are corrected together are those of this table by default.
     """
     cells = cells_of(table, source)
     family = family or Family(comparisons(cells, source), source.runs.blocks)
@@ -42,7 +39,13 @@ def make_table(table: RunTable, source: Source, family: Family | None = None) ->
 
 def cells_of(table: RunTable, source: Source) -> list[TableCell]:
     """All cells of a table, line by line, a mean row last."""
-    cells = [cell for line in lines_of(table, source) for cell in _cells_of(line, table, source)]
+    cells: list[TableCell] = []
+    for line in lines_of(table, source):
+        own: list[TableCell] = []
+        for column in table.columns:
+            is_average = column.quantity == AVERAGE
+            own.append(average(line, column, own) if is_average else cell_of(line, column, table, source))
+        cells += own
     if table.mean_row:
         cells += [_mean_of([cell for cell in cells if cell.column == column]) for column in table.columns]
     return cells
@@ -71,15 +74,6 @@ def _judged_by_others(frame: pd.DataFrame, table: RunTable) -> pd.DataFrame:
     return frame
 
 
-def _cells_of(line: Line, table: RunTable, source: Source) -> list[TableCell]:
-    """The cells of a line in the order of the columns."""
-    cells: list[TableCell] = []
-    for column in table.columns:
-        is_average = column.quantity == AVERAGE
-        cells.append(average(line, column, cells) if is_average else cell_of(line, column, table, source))
-    return cells
-
-
 def _mean_of(cells: list[TableCell]) -> TableCell:
     """The mean of a column over the lines that are not compared with themselves, where all of them were run."""
     column, grouped = cells[0].column, any(cell.line.group for cell in cells)
@@ -104,6 +98,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
 def _record(cell: TableCell, family: Family, source: Source) -> dict:
     """A cell as a line of the CSV file."""
     line, found = cell.line, cell.estimate
+    of = "initial" if line.at == 0 else "manifest"
     name = id_of(source.paper, line.row.cell) if line.row.cell else ""
     return {
         "group": line.group,
@@ -126,7 +121,7 @@ def _record(cell: TableCell, family: Family, source: Source) -> dict:
         "cell": name,
         "seeds": " ".join(map(str, found.seeds)),
         "missing_seeds": " ".join(map(str, _missing(name, found.seeds, source))),
-        "manifests": " ".join(path for name in cell.cells for path in _made_from(name, cell, source)),
+        "manifests": " ".join(path for name in cell.cells for path in source.runs.manifests(name, found.seeds, of)),
     }
 
 
@@ -135,12 +130,6 @@ def _missing(name: str, seeds: Sequence[int], source: Source) -> list[int]:
     preset = source.experiments.preset(source.preset)
     wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
     return [seed for seed in wanted if seeds and seed not in seeds]
-
-
-def _made_from(name: str, cell: TableCell, source: Source) -> list[str]:
-    """Manifests of a cell's runs, or the records of the initial policies in a row of those."""
-    of = source.runs.sources if cell.line.at == 0 else source.runs.manifests
-    return of(name, cell.estimate.seeds)
 
 
 def _verdict(cell: TableCell, family: Family, source: Source) -> str:

@@ -23,29 +23,22 @@ def without_counterpart(
 ) -> pd.DataFrame:
     """Every reported row that no line of the regenerated tables with finished runs refers to, with the reason.
 
-    Args:
-        tables: the paper's tables by number.
-        source: its `reported` is replaced by each table.
-        reported: the reported tables by number.
-        spec: their columns.
-
-    Returns:
-        One line a reported row, columns as in `columns`.
+    Columns are as in `columns`; tables go by number, and each reported one replaces that of the source.
     """
     finished = set(source.runs.runs["cell"])
     lines = []
     for number, table in reported.items():
         candidates = lines_of(tables[number], replace(source, reported=table)) if number in tables else []
-        taken = {key: line for line in candidates if (key := _key(table, line, source))}
+        taken: dict[Key, Line] = {}
+        for line in candidates:
+            row = line.row
+            if line.known and (key := table.key(lookup(source, row.cell), row.reported, line.share, line.clock)):
+                taken[key] = line
         for key in table.rows:
             cell, reason = _reason(key, taken, candidates, source, finished, spec)
             if reason:
                 lines.append((number, *key, cell, reason))
     return pd.DataFrame(lines, columns=columns(spec))
-
-
-def _key(table: ReportedTable, line: Line, source: Source) -> Key | None:
-    return table.key(lookup(source, line.row.cell), line.row.reported, line.share, line.clock) if line.known else None
 
 
 def _reason(
@@ -60,7 +53,10 @@ def _reason(
             continue
         if line.row.cell not in finished:
             return line.row.cell, _missing(line.row.cell, source)
-        return line.row.cell, f"no policy at that share of the run ({_steps(line, lines, source)})"
+        run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
+        done = ", ".join(str(other.at) for other in lines if other.row == line.row)
+        steps = f"evaluated after {done} of {run.steps} {line.clock.replace('_', ' ')}"
+        return line.row.cell, f"no policy at that share of the run ({steps})"
     return "", NO_ROW
 
 
@@ -77,12 +73,6 @@ def _missing(cell: str, source: Source) -> str:
     except UserError as error:
         return f"{error.message}: {error.value}"
     return "its cell was not run"
-
-
-def _steps(line: Line, lines: list[Line], source: Source) -> str:
-    run = source.experiments.run(f"{source.paper}/{line.row.cell}", 0, source.preset)
-    done = [str(other.at) for other in lines if other.row == line.row]
-    return f"evaluated after {', '.join(done)} of {run.steps} {line.clock.replace('_', ' ')}"
 
 
 def summary(missing: pd.DataFrame, reported: Mapping[int, ReportedTable]) -> pd.DataFrame:

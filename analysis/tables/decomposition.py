@@ -4,9 +4,8 @@ import pandas as pd
 
 from redraft.analysis.data.reported import ReportedTable, mean_of
 from redraft.analysis.tables.comparison import COLUMNS
-from redraft.analysis.tables.without_runs import Record, as_printed, record
+from redraft.analysis.tables.without_runs import as_printed, record
 from redraft.config import Column, DecompositionTable
-from redraft.config.tables import DecodedModel, DecodingPass
 from redraft.lab.selfspec.decomposition import decode_shares
 from redraft.selfspec.constants import model_constants
 
@@ -19,14 +18,19 @@ REPORTED = {"head": "lm_head"}
 def make_decomposition(table: DecompositionTable, reported: ReportedTable) -> pd.DataFrame:
     """All cells of a table, a line each, columns as those of every table; shares in percent.
 
-    Args:
-        table: as declared.
-        reported: the paper's own table.
-
     Raises:
         UserError: for a model that the roofline does not cover.
     """
-    records = [cell for model in table.models for each in table.passes for cell in _cells(model, each, table, reported)]
+    records = []
+    for model in table.models:
+        sizes = model_constants(model.configuration)
+        own = reported.select(model.reported) if model.reported else {}
+        for each in table.passes:
+            shares = decode_shares(sizes, each.batch, each.length, bandwidth=table.bandwidth, flops=table.flops)
+            for part in PARTS:
+                value, printed = 100 * shares[part], mean_of(own, [f"{REPORTED.get(part, part)}@{each.reported}"])
+                verdict = as_printed(value, printed, table.decimals)
+                records.append(record(model.label, each.label, part, value, printed, verdict))
     return pd.DataFrame(records, columns=COLUMNS)
 
 
@@ -35,16 +39,3 @@ def columns_of(table: DecompositionTable) -> list[Column]:
     return [
         Column(name=part, title=f"{title} (%)", quantity=part, decimals=table.decimals) for part, title in PARTS.items()
     ]
-
-
-def _cells(model: DecodedModel, each: DecodingPass, table: DecompositionTable, reported: ReportedTable) -> list[Record]:
-    """The cells of a row, in the order of `PARTS`."""
-    sizes = model_constants(model.configuration)
-    shares = decode_shares(sizes, each.batch, each.length, bandwidth=table.bandwidth, flops=table.flops)
-    own = reported.select(model.reported) if model.reported else {}
-    cells = []
-    for part in PARTS:
-        value, printed = 100 * shares[part], mean_of(own, [f"{REPORTED.get(part, part)}@{each.reported}"])
-        verdict = as_printed(value, printed, table.decimals)
-        cells.append(record(model.label, each.label, part, value, printed, verdict))
-    return cells

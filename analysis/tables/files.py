@@ -43,7 +43,9 @@ def write_tables(preset: str, paper: str) -> None:
     for table in tables:
         _write_table(table, source, layout, family)
     if tables:
-        _write_main_result(source, layout)
+        html, counts = fragment(layout, paper, experiments)
+        write_atomically(layout.main_result(paper).with_suffix(".html"), html)
+        write_json(layout.main_result(paper).with_suffix(".json"), counts)
     if vocabulary and vocabulary.times:
         _write_reported_speedups(vocabulary, vocabulary.times, source, layout)
     compared = [t for t in tables if not isinstance(t, TableWithoutRuns) and not t.beyond_paper]
@@ -85,13 +87,6 @@ def _reported(table: Table, source: Source) -> ReportedTable:
     if vocabulary is None or table.reported_number is None:
         return no_reported()
     return read_reported(source.experiments.folder_of(source.paper), table.reported_number, vocabulary)
-
-
-def _write_main_result(source: Source, layout: Layout) -> None:
-    """The comparisons of the first table that were run, as an HTML fragment and counts."""
-    html, counts = fragment(layout, source.paper, source.experiments)
-    write_atomically(layout.main_result(source.paper).with_suffix(".html"), html)
-    write_json(layout.main_result(source.paper).with_suffix(".json"), counts)
 
 
 def _write_reported_speedups(vocabulary: Reported, times: ReportedTimes, source: Source, layout: Layout) -> None:

@@ -24,14 +24,9 @@ ROUNDING = 1e-9
 """Tolerance of a target for the mean of several fields, which are floating-point numbers."""
 
 
-def first_time(curve: Sequence[tuple[float, float]], at_least: float) -> float:
-    """The time of the first validation whose value is not below a target; infinite if there is none."""
-    return min((time for time, value in curve if value >= at_least - ROUNDING), default=math.inf)
-
-
 @dataclass(frozen=True)
 class _Line:
-    """A row with the times at which its curve reaches the targets; None without its file."""
+    """A row with the times at which its curve reaches the targets, infinite if never; None without its file."""
 
     row: Curve
     group: str
@@ -42,10 +37,6 @@ def make_published(table: PublishedTable, reported: ReportedTable) -> pd.DataFra
     """All cells of a table of published curves, a line each, columns as those of every table.
 
     A replayed value agrees if it is the reported one as far as that is printed (`decimals`), and differs otherwise.
-
-    Args:
-        table: as declared.
-        reported: the paper's own table.
     """
     lines, group = [], ""
     for row in table.rows:
@@ -74,8 +65,11 @@ def _times(row: Curve, group: str, table: PublishedTable) -> list[float] | None:
     if file is None:
         return None
     curves = [read_curve(file, table.time, target.fields) for target in table.targets]
-    pairs = zip(curves, table.targets, strict=True)
-    return [first_time(curve, target.value(group)) * table.scale for curve, target in pairs]
+    reached = [
+        [time for time, value in curve if value >= target.value(group) - ROUNDING]
+        for curve, target in zip(curves, table.targets, strict=True)
+    ]
+    return [min(times, default=math.inf) * table.scale for times in reached]
 
 
 def _records(line: _Line, baseline: _Line | None, table: PublishedTable, reported: ReportedTable) -> list[Record]:
@@ -111,11 +105,5 @@ def _record(
     line: _Line, column: str, value: float, reported: float, decimals: int, baseline: _Line | str | None = ""
 ) -> Record:
     """A cell; a `baseline` of None says that the row is one itself."""
-    verdict = _verdict(line, value, reported, decimals, is_baseline=baseline is None)
-    return record(line.group, line.row.label, column, value, reported, verdict)
-
-
-def _verdict(line: _Line, value: float, reported: float, decimals: int, is_baseline: bool) -> str:
-    if line.times is None:
-        return NO_DATA
-    return BASELINE if is_baseline else as_printed(value, reported, decimals)
+    verdict = BASELINE if baseline is None else as_printed(value, reported, decimals)
+    return record(line.group, line.row.label, column, value, reported, NO_DATA if line.times is None else verdict)

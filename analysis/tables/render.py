@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from redraft.analysis import FOLDER
 from redraft.analysis.tables.render_latex import latex
 from redraft.analysis.tables.sheet import ABSENT, Line, Sheet, Slot, digits, number
-from redraft.analysis.tables.sparklines import Trajectories, trajectories
+from redraft.analysis.tables.sparklines import trajectories
 from redraft.analysis.tables.verdicts import (
     AGREES,
     BASELINE,
@@ -76,19 +76,20 @@ def csv(sheet: Sheet) -> str:
 
     Digits are those that are shown; what is missing is empty.
     """
-    rows = [{"group": line.group, "row": line.label} | _csv_cells(line) for line in sheet.lines]
+    rows = []
+    for line in sheet.lines:
+        row = {"group": line.group, "row": line.label}
+        for slot in line.cells:
+            title, decimals = slot.column.title, slot.column.decimals
+            values = {
+                title: slot.cell["reproduced"],
+                f"{title} ±": slot.half_width,
+                f"{title}, paper": slot.cell["reported"],
+            }
+            row |= {name: "" if math.isnan(value) else digits(value, decimals) for name, value in values.items()}
+        rows.append(row)
     frame = pd.DataFrame(rows).replace("", math.nan).dropna(axis="columns", how="all")
     return str(frame.to_csv(index=False, lineterminator="\n"))
-
-
-def _csv_cells(line: Line) -> dict[str, str]:
-    cells = {}
-    for slot in line.cells:
-        title, decimals = slot.column.title, slot.column.decimals
-        values = (slot.cell["reproduced"], slot.half_width, slot.cell["reported"])
-        for name, value in zip((title, f"{title} ±", f"{title}, paper"), values, strict=True):
-            cells[name] = "" if math.isnan(value) else digits(value, decimals)
-    return cells
 
 
 def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
@@ -111,13 +112,9 @@ def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
         columns=[_column(sheet, i) for i in range(len(sheet.headers))],
         present={line.group for line in sheet.lines if line.was_run},
         details=lambda slot, line: _details(slot, line, base),
-        trajectories=_trajectories(sheet),
+        trajectories=trajectories(sheet) if isinstance(sheet.table, StepTable) else None,
         copies={"CSV": csv(sheet), "Markdown": markdown(sheet), "LaTeX": latex(sheet)},
     )
-
-
-def _trajectories(sheet: Sheet) -> Trajectories | None:
-    return trajectories(sheet) if isinstance(sheet.table, StepTable) else None
 
 
 def _column(sheet: Sheet, i: int) -> dict[str, Any]:
@@ -137,8 +134,9 @@ def _details(slot: Slot, line: Line, base: Path) -> dict[str, Any] | None:
         return None
     found = {column.column.title: _terms(column) for column in (slot, *slot.behind) if column.verdict not in ABSENT}
     title = ", ".join(filter(None, (line.group, line.label)))
-    links = {path: None for each in (slot, *slot.behind) for path in str(each.cell["manifests"]).split()}
-    return {"title": title, "terms": found, "links": [(_run(path), _relative(Path(path), base)) for path in links]}
+    paths = [Path(path) for each in (slot, *slot.behind) for path in str(each.cell["manifests"]).split()]
+    links = [(" ".join(path.parent.parts[-2:]), Path(os.path.relpath(path, base)).as_posix()) for path in paths]
+    return {"title": title, "terms": found, "links": list(dict.fromkeys(links))}
 
 
 def _terms(slot: Slot) -> dict[str, str]:
@@ -156,12 +154,3 @@ def _terms(slot: Slot) -> dict[str, str]:
         "Seeds": slot.fewer_seeds or ", ".join(seeds),
     }
     return {word: text for word, text in terms.items() if text}
-
-
-def _run(path: str) -> str:
-    """A manifest's cell and seed."""
-    return " ".join(Path(path).parent.parts[-2:])
-
-
-def _relative(path: Path, base: Path) -> str:
-    return Path(os.path.relpath(path, base)).as_posix()

@@ -41,7 +41,9 @@ BODY = r"""\begin{table}[ht]
 
 def latex(sheet: Sheet) -> str:
     """The table as a float that is scaled down where it is wider than the text."""
-    shown = [verdict for verdict in COMMANDS if any(_has(line, verdict) for line in sheet.lines)]
+    slots = [slot for line in sheet.lines for slot in line.slots]
+    found = {slot.verdict for slot in slots} | {slot.marked.verdict for slot in slots if slot.marked}
+    shown = [verdict for verdict in COMMANDS if verdict in found]
     commands = "".join(rf"\providecommand{{{COMMANDS[v][0]}}}{{{COMMANDS[v][1]}}}" + "\n" for v in shown)
     columns = sum(1 + paper for paper in sheet.papers)
     filled = {
@@ -106,10 +108,6 @@ def _number(value: float, decimals: int, half: float = math.nan) -> str:
     if text in (NEVER, NOTHING):
         return escaped(text)
     return rf"\num{{{text}}}" if math.isnan(half) else rf"\num{{{text} +- {digits(half, decimals)}}}"
-
-
-def _has(line: Line, verdict: str) -> bool:
-    return any(slot.verdict == verdict or (slot.marked and slot.marked.verdict == verdict) for slot in line.slots)
 
 
 def escaped(text: str) -> str:

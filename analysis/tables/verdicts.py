@@ -25,9 +25,6 @@ def verdict(
 ) -> str:
     """Verdict on a reproduced value beside the reported one, by its Student interval.
 
-    Args:
-        p_corrected: p-value of "no effect" after correction over the family of the paper's report.
-
     Returns:
         `missing` without runs, `baseline` for a cell compared with itself, `not comparable` without a reported value.
         For relative quantities `inconclusive` if the interval holds the neutral value or there is none, or if the
