@@ -18,7 +18,7 @@ from redraft.lab.predict import positions
 from redraft.lab.predict.drafts import Draft
 from redraft.lab.predict.estimates import by_prompt, estimate, ratio
 from redraft.lab.predict.positions import _same, read_positions
-from redraft.lab.predict.rules import candidates, chosen, kept
+from redraft.lab.predict.prediction import candidates, chosen, kept
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.block import BlockReuse
 from redraft.methods.gumbel import CoupledReuse

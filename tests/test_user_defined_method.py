@@ -49,7 +49,7 @@ assert "numpy" not in sys.modules
 from redraft.lab.audit.enumeration import Policy
 from redraft.lab.audit.rules import RULES, SPACE, enumerated
 from redraft.lab.audit.laboratory import sources
-from redraft.lab.predict.rules import candidates, chosen
+from redraft.lab.predict.prediction import candidates, chosen
 
 policies = [Policy(SPACE, 0, number, 0.3) for number in (1, 2)]
 found = enumerated("threshold", RULES["threshold"], policies, 0.3)

@@ -260,7 +260,7 @@ def test_vllm_draws_from_the_policys_law_and_what_does_not_is_found(sampler, tem
     engines, law = served
     for engine in engines:
         engine.temperature = temperature
-    found = vllm_samplers.audit(sampler, engines, law(temperature), FEW, SPACE)
+    found = samplers.judge(sampler, engines, law(temperature), FEW)
     assert found.passes, found
     assert found.tested.draws == FEW
     assert (found.kept > 0.05) is (sampler.name != "vanilla")

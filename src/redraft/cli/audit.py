@@ -100,7 +100,7 @@ def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, 
     draws, policies = draws or samplers.DRAWS, samplers.policies()
     law = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
     with vllm_samplers.serving(policies, temperature=temperature) as engines:
-        return _drawn(vllm_samplers.samplers(), lambda one: vllm_samplers.audit(one, engines, law, draws), draws)
+        return _drawn(vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, law, draws), draws)
 
 
 def _drawn(

@@ -52,8 +52,8 @@ def evaluate(
     notes = [command.failures(scores), *command.notes(scores, planned.folder)]
     if as_json:
         about = {"model": planned.asked.model, "protocol": planned.protocol, "folder": planned.folder}
-        rows = [{"benchmark": name, **score} for name, score in scores.items()]
-        typer.echo(document("evaluate", about, rows, notes))
+        documented = [{"benchmark": name, **score} for name, score in scores.items()]
+        typer.echo(document("evaluate", about, documented, notes))
         return
     shown = None if wide else command.FIRST
     typer.echo(table(command.COLUMNS[:shown], [row[:shown] for row in command.table(scores)], wide=wide))

@@ -44,9 +44,8 @@ def predict(
     """Predict what reuse would save, by every rule, from saved rollouts and a later policy; nothing is sampled."""
     from redraft.config.base import parse_lenience
     from redraft.lab.predict.positions import read_positions
-    from redraft.lab.predict.prediction import distance
+    from redraft.lab.predict.prediction import candidates, chosen, distance
     from redraft.lab.predict.prediction import predict as predicted
-    from redraft.lab.predict.rules import candidates, chosen
     from redraft.lab.predict.sources import load_policies, source
 
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from transformers import PreTrainedModel
 
@@ -13,7 +12,7 @@ from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.goodness import Tested, draws_for, g_test
 from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.lab.audit.sampling import SharedUniforms, counts, last_visit
+from redraft.lab.audit.sampling import Running, SharedUniforms, counts, last_visit
 from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.drafts.groups import reuse_drafts
@@ -44,16 +43,7 @@ class HalfResidual(ResidualRule):
 
 @dataclass(frozen=True)
 class Sampler:
-    """Something that draws responses.
-
-    Attributes:
-        name: for people.
-        engine: its kind.
-        strategy: draws a group.
-        retention: of earlier rollouts.
-        exact: true if the law should be the policy's; else the test must refute it.
-        streams: of random numbers.
-    """
+    """A strategy on a kind of engine; if it is not `exact`, the test must refute its distribution."""
 
     name: str
     engine: str
@@ -65,13 +55,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Result of a sampler.
-
-    Attributes:
-        sampler: what drew.
-        tested: against the policy's law.
-        kept: mean kept tokens in the last visit.
-    """
+    """Result of a sampler: its test, and mean kept tokens in the last visit."""
 
     sampler: Sampler
     tested: Tested
@@ -95,10 +79,8 @@ def samplers() -> Iterator[Sampler]:
     for engine, capabilities in ENGINES_CAN.items():
         yield from of_engine(engine, capabilities)
     yield half_a_residual("torch")
-    shared = partial(Sampler, "planted: the same random numbers for all", "torch", exact=False)
-    yield shared(
-        strategy=METHODS["residual"].strategy(), retention=METHODS["residual"].retention, streams=SharedUniforms
-    )
+    name, method = "planted: the same random numbers for all", METHODS["residual"]
+    yield Sampler(name, "torch", method.strategy(), method.retention, exact=False, streams=SharedUniforms)
 
 
 def of_engine(engine: str, capabilities: frozenset[Capability]) -> Iterator[Sampler]:
@@ -132,9 +114,14 @@ def audit(
         "stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024, "temperature": temperature,
     }  # fmt: skip
     engines = [ENGINES[sampler.engine](model, **options) for model in models]
-    drawn = last_visit(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
-    found, kept = counts(drawn, space)
-    return Drawn(sampler, g_test(found, ModelPolicy(space, models[-1], temperature).responses()), kept)
+    return judge(sampler, engines, ModelPolicy(space, models[-1], temperature), draws)
+
+
+def judge(sampler: Sampler, engines: Sequence[Running], policy: ModelPolicy, draws: int = DRAWS) -> Drawn:
+    """Draw with a sampler over visits of these engines, and test the last visit's responses against its policy."""
+    drawn = last_visit(sampler.strategy, sampler.retention, engines, policy.space, draws, sampler.streams)
+    found, kept = counts(drawn, policy.space)
+    return Drawn(sampler, g_test(found, policy.responses()), kept)
 
 
 def policies() -> list[PreTrainedModel]:

@@ -12,10 +12,8 @@ from transformers import PreTrainedModel
 
 from redraft.engines.vllm.engine import VLLMEngine
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.goodness import g_test
-from redraft.lab.audit.models import PROMPT, ModelPolicy
-from redraft.lab.audit.samplers import DRAWS, SPACE, Drawn, Sampler, half_a_residual, of_engine
-from redraft.lab.audit.sampling import counts, last_visit
+from redraft.lab.audit.models import PROMPT
+from redraft.lab.audit.samplers import SPACE, Sampler, half_a_residual, of_engine
 
 if TYPE_CHECKING:
     from redraft.engines.vllm.local import LocalVLLM
@@ -24,14 +22,7 @@ T = TypeVar("T")
 
 
 class Served(VLLMEngine):
-    """Engine of a visit: its policy is loaded when its sessions are run.
-
-    Args:
-        local: vLLM in this process.
-        model: the policy.
-        longest: tokens of a response.
-        temperature: as of `VLLMEngine`.
-    """
+    """Engine of a visit: its policy is loaded when its sessions are run."""
 
     def __init__(self, local: "LocalVLLM", model: PreTrainedModel, longest: int, temperature: float = 1.0) -> None:
         super().__init__(local, {0}, len(PROMPT) + longest + 1, temperature=temperature)
@@ -63,12 +54,3 @@ def serving(
             yield [Served(local, model, space.longest, temperature) for model in models]
         finally:
             local.close()
-
-
-def audit(
-    sampler: Sampler, engines: Sequence[Served], policy: ModelPolicy, draws: int = DRAWS, space: Space = SPACE
-) -> Drawn:
-    """Draw with a sampler over visits of these engines, and test the last visit's responses against its policy."""
-    drawn = last_visit(sampler.strategy, sampler.retention, engines, space, draws, sampler.streams)
-    found, kept = counts(drawn, space)
-    return Drawn(sampler, g_test(found, policy.responses()), kept)

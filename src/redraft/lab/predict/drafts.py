@@ -18,10 +18,9 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A saved response, to be judged as a draft.
+    """A saved response to a prompt, to be judged as a draft.
 
     Attributes:
-        prompt: whose response it is.
         tokens: integer (n,), at least one.
         log_probs: float (n,), of each token under the policy that sampled it, as stored with it.
     """
@@ -46,12 +45,7 @@ class Saved:
     later: list[tuple[int, int]]
 
     def check_fits(self, vocabulary: int, positions: int | None, file: Path) -> None:
-        """Refuse tokens that a model does not know, and sequences that it has no positions for.
-
-        Args:
-            vocabulary: number of the model's tokens.
-            positions: longest sequence of the model, tokens; None if it has no limit.
-            file: where the rollouts are from.
+        """Reject tokens outside the vocabulary, and sequences longer than `positions`, if that is not None.
 
         Raises:
             UserError: for the first of the two.
@@ -81,7 +75,13 @@ def read_file(file: Path) -> Saved:
         first = frame.loc[frame.duplicated(KEY), KEY].iloc[0].to_dict()
         raise UserError("a rollout stands twice", file=file, key=", ".join(KEY), value=tuple(first.values()))
     earlier, later = (frame[frame["epoch"] == epoch] for epoch in epochs[-2:])
-    return Saved(drafts_of(earlier, file), _prompts_of(earlier, file), lengths_of(later, file))
+    drafts = drafts_of(earlier, file)
+    _check_lists(earlier["prompt_tokens"], "iu", "whole numbers", file)
+    prompts: dict[int, list[int]] = {}
+    for prompt, tokens in zip(earlier["prompt"], earlier["prompt_tokens"], strict=True):
+        if prompts.setdefault(int(prompt), tokens.tolist()) != tokens.tolist():
+            raise UserError("one prompt has different tokens in two rows", file=file, key="prompt_tokens", value=prompt)
+    return Saved(drafts, prompts, lengths_of(later, file))
 
 
 def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
@@ -93,6 +93,7 @@ def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
     """
     _check_lists(frame["tokens"], "iu", "whole numbers", file)
     _check_lists(frame["log_probs"], "f", "floating-point numbers", file)
+    found = []
     for prompt, tokens, log_probs in zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True):
         if len(tokens) != len(log_probs):
             raise UserError(f"a rollout of prompt {prompt} has other numbers of tokens and of log-probabilities",
@@ -101,8 +102,8 @@ def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
         if len(wrong):
             raise UserError(f"a log-probability of prompt {prompt} is none of a token that was sampled", file=file,
                             key="log_probs", value=float(wrong[0]), allowed="finite, at most 0")  # fmt: skip
-    rows = zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True)
-    return [Draft(int(prompt), tokens, log_probs) for prompt, tokens, log_probs in rows]
+        found.append(Draft(int(prompt), tokens, log_probs))
+    return found
 
 
 def _check_lists(column: pd.Series, kinds: str, allowed: str, file: Path) -> None:
@@ -111,16 +112,6 @@ def _check_lists(column: pd.Series, kinds: str, allowed: str, file: Path) -> Non
         if not isinstance(row, np.ndarray) or row.dtype.kind not in kinds or not len(row):
             raise UserError("a row is not what it should be", file=file, key=str(column.name), value=row,
                             allowed=f"a list of {allowed}, at least one")  # fmt: skip
-
-
-def _prompts_of(frame: pd.DataFrame, file: Path) -> dict[int, list[int]]:
-    """Tokens of each prompt, which must be the same in all its rows."""
-    _check_lists(frame["prompt_tokens"], "iu", "whole numbers", file)
-    prompts: dict[int, list[int]] = {}
-    for prompt, tokens in zip(frame["prompt"], frame["prompt_tokens"], strict=True):
-        if prompts.setdefault(int(prompt), tokens.tolist()) != tokens.tolist():
-            raise UserError("one prompt has different tokens in two rows", file=file, key="prompt_tokens", value=prompt)
-    return prompts
 
 
 def lengths_of(frame: pd.DataFrame, file: Path) -> list[tuple[int, int]]:

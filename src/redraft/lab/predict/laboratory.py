@@ -21,8 +21,7 @@ from redraft.files import sha256, write_json
 from redraft.lab.predict.drafts import Draft
 from redraft.lab.predict.estimates import by_prompt, estimate, ratio
 from redraft.lab.predict.positions import read_positions
-from redraft.lab.predict.prediction import distance
-from redraft.lab.predict.rules import TOP, candidates, kept
+from redraft.lab.predict.prediction import TOP, candidates, distance, kept
 from redraft.lab.predict.runs import SavedRun, open_run
 from redraft.methods.acceptance.positions import Positions
 from redraft.methods.reuse import Candidate
@@ -45,15 +44,9 @@ def observe_run(run_folder: Path, initial: Path, file: Path) -> None:
 
 
 def observe(run_folder: Path, initial: Path) -> dict[str, Any]:
-    """Measure all consecutive pairs of a run's saved policies, from the initial one on.
+    """`measured` for all consecutive pairs of a run's saved policies, and the hash of its manifest.
 
-    Args:
-        run_folder: of a finished run.
-        initial: folder of its initial policy.
-
-    Returns:
-        `pairs`, one of `measured` each, with as many held-out drafts of a prompt as a group has samples; and the hash
-        of the manifest, as `made_from`.
+    Each prompt has as many held-out drafts as a group has samples.
 
     Raises:
         UserError: if the initial policy is another one, or a policy's rollouts all have drafts.
@@ -67,13 +60,7 @@ def observe(run_folder: Path, initial: Path) -> dict[str, Any]:
 
 
 def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, Any]:
-    """Drafts of one policy under a later one.
-
-    Args:
-        run: whose.
-        start: steps done by the policy that sampled the drafts.
-        stop: steps done by the one that judges them.
-        held_out: held-out drafts of each prompt; 0 for none.
+    """Drafts of the policy after `start` steps under that after `stop`, with `held_out` held-out drafts of each prompt.
 
     Returns:
         distance of the policies at the positions of own drafts, and a row a rule of own and of held-out drafts, as JSON
@@ -94,6 +81,7 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
     distance(positions, run.policy(start))
     stops = models.stop_tokens(drafter, tokenizer)
     anew = _drawn(run, drafter, stops, prompts, start, held_out) if held_out else []
+    held_out_positions = read(anew) if anew else []
     overlap = np.concatenate([at.both.overlap for at in positions if at.both])
     quantiles = np.quantile(1 - overlap, QUANTILES)
     return {
@@ -101,13 +89,9 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
         "tv": {"mean": float(1 - overlap.mean()),
                "quantiles": {str(at): float(value) for at, value in zip(QUANTILES, quantiles, strict=True)}},
         "beta_mean": float(overlap.mean()),
-        "own": _rows(own, positions, rules),
-        "held_out": _rows(anew, read(anew), rules) if anew else [],
+        "own": [_row(rule, own, positions) for rule in rules],
+        "held_out": [_row(rule, anew, held_out_positions) for rule in rules] if anew else [],
     }  # fmt: skip
-
-
-def _rows(drafts: Sequence[Draft], positions: Sequence[Positions], rules: Sequence[Candidate]) -> list[dict[str, Any]]:
-    return [_row(rule, drafts, positions) for rule in rules]
 
 
 def _row(rule: Candidate, drafts: Sequence[Draft], positions: Sequence[Positions]) -> dict[str, Any]:

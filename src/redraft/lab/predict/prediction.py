@@ -1,4 +1,4 @@
-"""The prediction: rules by the drafts that they keep, the tokens that they save, and what that costs."""
+"""The prediction: what rules keep of drafts, by the rules that are trained with, and what that saves and costs."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,49 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.lab.predict.drafts import Saved
 from redraft.lab.predict.estimates import Estimate, Sums, by_prompt, estimate, ratio
-from redraft.lab.predict.rules import Kept, kept
 from redraft.methods.acceptance.positions import Positions
-from redraft.methods.reuse import Candidate
+from redraft.methods.reuse import Candidate, ReuseMethod
 
+LENIENCES = (1.0, math.exp(0.2), math.exp(0.5))
+"""Of the published rule."""
+TOP = 32
+"""Most probable tokens of q that a rule stores, if not all (`redraft.methods.reuse`)."""
 FAR = 0.05
 """Mean distance of stored log-probabilities from the drafter's, nats, that no rounding explains."""
 NO_LAW = "needs the drafter's whole law, and its policy is not known"
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Expected kept tokens of each draft, and probability that it is kept whole, float64 (drafts,)."""
+
+    tokens: np.ndarray
+    whole: np.ndarray
+
+
+def candidates(leniences: Sequence[float] = LENIENCES, top: int = TOP) -> list[Candidate]:
+    """All rules, the published one with each lenience; `top` as of `read_positions`."""
+    return [rule for method in ReuseMethod.registered() for rule in method.candidates(top, leniences)]
+
+
+def chosen(rules: Sequence[Candidate], kinds: Sequence[str]) -> list[Candidate]:
+    """The rules of some kinds, all if none is named.
+
+    Raises:
+        UserError: for a kind that no rule has.
+    """
+    known = dict.fromkeys(rule.kind for rule in rules)
+    for kind in kinds:
+        if kind not in known:
+            raise UserError("no such rule", key="--rules", value=kind, allowed=known)
+    return [rule for rule in rules if not kinds or rule.kind in kinds]
+
+
+def kept(rule: Candidate, positions: Sequence[Positions]) -> Kept:
+    """Sums over the distribution of kept tokens of each draft."""
+    distributions = [rule.distribution_of_kept(at) for at in positions]
+    tokens = [float(each @ np.arange(len(each))) for each in distributions]
+    return Kept(np.array(tokens), np.array([float(each[-1]) for each in distributions]))
 
 
 @dataclass(frozen=True)
@@ -33,7 +69,6 @@ class Predicted:
     """A rule on drafts of one visit before.
 
     Attributes:
-        rule: which.
         unknown: why nothing is known of it; empty if it is, and all below is None if it is not.
         kept: tokens of a draft that are kept.
         share: of all draft tokens.
@@ -71,11 +106,7 @@ def predict(
 ) -> list[Predicted]:
     """What each rule saves of a new response.
 
-    Args:
-        saved: drafts and lengths of later responses.
-        positions: of the drafts, in their order.
-        rules: to be judged.
-        speed: for seconds; none if None.
+    `positions` are of the drafts, in their order. Seconds need `speed`.
     """
     known = all(at.both is not None for at in positions)
     return [
@@ -92,7 +123,7 @@ def _predicted(rule: Candidate, saved: Saved, kept: Kept, speed: Throughputs | N
         kept=estimate(sums, ratio("kept", "drafts")),
         share=share,
         whole=estimate(sums, ratio("whole", "drafts")),
-        saved=estimate(sums, _saved),
+        saved=estimate(sums, lambda of: of["kept"] / of["drafts"] / (of["response_tokens"] / of["responses"])),
         break_even=_inverse(share) if rule.scores else Estimate(0.0, 0.0, 0.0),
     )
     return found if speed is None else _timed(found, sums, speed)
@@ -108,11 +139,6 @@ def _sums(saved: Saved, kept: Kept) -> dict[str, np.ndarray]:
         name: np.append(np.zeros(len(tokens)), values) for name, values in of_later.items()
     }
     return by_prompt([*(draft.prompt for draft in saved.drafts), *(prompt for prompt, _ in saved.later)], columns)
-
-
-def _saved(sums: Sums) -> np.ndarray:
-    """Kept tokens of a draft over the tokens of a new response."""
-    return sums["kept"] / sums["drafts"] / (sums["response_tokens"] / sums["responses"])
 
 
 def _inverse(share: Estimate) -> Estimate:

@@ -30,13 +30,7 @@ DEPTH = 4
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A finished run.
-
-    Attributes:
-        path: its folder.
-        manifest: content of its manifest.
-        initial: folder of its initial policy; None if it is not known.
-    """
+    """A finished run in the folder `path`, with its manifest and the folder of its initial policy, if that is known."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -75,9 +69,7 @@ class SavedRun:
     def pair(self, start: int | None = None, stop: int | None = None) -> tuple[int, int]:
         """Steps of drafts and of the policy that judges them.
 
-        Args:
-            start: those of the drafts; if None the saved policy that is nearest to one epoch before `stop`.
-            stop: those of the policy; the last saved one if None.
+        `stop` is by default the last saved policy, `start` the saved policy nearest to one epoch before `stop`.
 
         Raises:
             UserError: if there are no two such policies, or no rollouts of that step.
@@ -163,12 +155,8 @@ def open_run(folder: Path, initial: Path | None = None) -> SavedRun:
         UserError: if there is no manifest.
     """
     manifest = read_json(folder / "manifest.json")
-    return SavedRun(folder, manifest, initial or _initial(folder.resolve(), manifest["configuration"]))
-
-
-def _initial(folder: Path, configuration: Mapping[str, Any]) -> Path | None:
-    """The initial policy in the results that a run's folder lies in."""
-    if len(folder.parents) <= DEPTH:
-        return None
-    model = Layout(configuration["preset"], folder.parents[DEPTH]).model(configuration["model_role"])
-    return model if (model / "model.safetensors").exists() else None
+    configuration, parents = manifest["configuration"], folder.resolve().parents
+    if initial is None and len(parents) > DEPTH:
+        model = Layout(configuration["preset"], parents[DEPTH]).model(configuration["model_role"])
+        initial = model if (model / "model.safetensors").exists() else None
+    return SavedRun(folder, manifest, initial)

@@ -13,14 +13,9 @@ from redraft.train import models
 
 @dataclass(frozen=True)
 class Source:
-    """Drafts with the policies that judge and made them.
+    """Drafts with the folders of the policy that judges them and of the one that sampled them, None if not known.
 
-    Attributes:
-        saved: drafts and lengths of later responses.
-        policy: folder of the current policy.
-        drafter: folder of the policy that sampled the drafts; None if it is not known.
-        between: what lies between the two, for people.
-        temperature: at which the drafts were sampled.
+    `between` says to people what lies between the two; the drafts were sampled at `temperature`.
     """
 
     saved: Saved
@@ -34,15 +29,7 @@ def source(
     path: Path, start: int | None = None, stop: int | None = None, policy: Path | None = None,
     drafter: Path | None = None, temperature: float | None = None,
 ) -> Source:  # fmt: skip
-    """What a user names.
-
-    Args:
-        path: folder of a run, or a Parquet file of rollouts (docs/predict.md).
-        start: step of a run's drafts.
-        stop: steps done by a run's current policy.
-        policy: folder of the current policy for a file's rollouts.
-        drafter: folder of the policy that sampled a file's drafts.
-        temperature: of a file's drafts; 1 if None.
+    """What a user names by the options of `redraft predict`.
 
     Raises:
         UserError: if there is nothing, or an option belongs to the other kind.
@@ -50,7 +37,13 @@ def source(
     if path.is_dir():
         given = {"--policy": policy, "--drafter": drafter, "--temperature": temperature}
         _refuse(given, "a run's policies and its temperature stand in its manifest")
-        return _of_run(path, start, stop)
+        run = open_run(path)
+        first, last = run.pair(start, stop)
+        sampled_by = run.policy(first) if first in run.policies else None
+        between = f"drafts of step {first}, policy after {last} steps; epochs between: {run.epochs(first, last):.3g}"
+        return Source(
+            run.saved(first, last), run.policy(last), sampled_by, between, run.configuration.trainer.temperature
+        )
     _refuse({"--from": start, "--to": stop}, "a file of rollouts has no steps")
     if policy is None:
         raise UserError("rollouts of a file need the current policy", key="--policy", allowed="a folder")
@@ -61,15 +54,6 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
     for key, value in options.items():
         if value is not None:
             raise UserError(f"this option does not fit: {why}", key=key, value=str(value))
-
-
-def _of_run(folder: Path, start: int | None, stop: int | None) -> Source:
-    opened = open_run(folder)
-    first, last = opened.pair(start, stop)
-    drafter = opened.policy(first) if first in opened.policies else None
-    between = f"drafts of step {first}, policy after {last} steps; epochs between: {opened.epochs(first, last):.3g}"
-    temperature = opened.configuration.trainer.temperature
-    return Source(opened.saved(first, last), opened.policy(last), drafter, between, temperature)
 
 
 def load_policies(source: Source, device: str, path: Path) -> tuple[Any, Any]:
