@@ -79,7 +79,7 @@ def test_parts_that_know_no_temperature_are_refused_one(parts, capsys):
 
 
 def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: None)
     code, _, err = audited(capsys, "vllm")
     assert code == 2
     assert "vLLM is not installed" in err
