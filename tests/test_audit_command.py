@@ -90,7 +90,7 @@ def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
 ])  # fmt: skip
 def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_speculation(plain, code, capsys, monkeypatch):
     """What it speculates wrongly is a finding, since redraft refuses that."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: True)
     first, *_ = vllm_speculation.MODES
     wrong = vllm_speculation.Verdict((0.5, 0.0, 0.0))
     found = lambda mode: vllm_speculation.Verdict(**plain) if mode == first else wrong  # noqa: E731
