@@ -44,8 +44,10 @@ def with_interval(value: Estimate | None, text: Callable[[float], str]) -> str:
     if value is None:
         return "–"
     ends = value.interval
-    low = text(ends.low).removesuffix("\N{NARROW NO-BREAK SPACE}%")  # the unit stands once
-    return text(value.mean) + ("" if math.isnan(ends.low) else f" [{low}, {text(ends.high)}]")
+    if math.isnan(ends.low):
+        return text(value.mean)
+    low = text(ends.low).removesuffix("\N{NARROW NO-BREAK SPACE}%")  # one unit is enough
+    return f"{text(value.mean)} [{low}, {text(ends.high)}]"
 
 
 def shares(values: ByRule, rules: Iterable[str], text: Callable[[float], str] = percent) -> str:
