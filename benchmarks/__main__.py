@@ -7,9 +7,19 @@ from importlib import import_module
 from benchmarks import side_by_side
 
 NAMES = (
-    "chunks", "engine", "exact_rules", "gpu", "reuse_simulation", "rewards", "scoring", "self_speculation", "smol",
-    "updates", "vllm_rollout", "vllm_scoring",
-)  # fmt: skip
+    "chunks",
+    "engine",
+    "exact_rules",
+    "gpu",
+    "reuse_simulation",
+    "rewards",
+    "scoring",
+    "self_speculation",
+    "smol",
+    "updates",
+    "vllm_rollout",
+    "vllm_scoring",
+)
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")
 parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))

@@ -19,9 +19,13 @@ from redraft.engines.torch.engine import TorchEngine
 
 ROUNDS, PROMPT = 3, 24
 SHARES: dict[str, tuple[float, ...]] = {
-    "cut at 10 %": (0.1,), "cut at 50 %": (0.5,), "cut at 90 %": (0.9,), "mixed": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0),
-    "most kept whole": (1.0, 1.0, 1.0, 1.0, 0.5), "all kept whole": (1.0,),
-}  # fmt: skip
+    "cut at 10 %": (0.1,),
+    "cut at 50 %": (0.5,),
+    "cut at 90 %": (0.9,),
+    "mixed": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0),
+    "most kept whole": (1.0, 1.0, 1.0, 1.0, 0.5),
+    "all kept whole": (1.0,),
+}
 """Kept shares that drafts take in turn."""
 SPREAD = 0.08
 """Standard deviation of a cut, as a share of the draft; 1.0 is the whole."""
@@ -30,15 +34,22 @@ SPREAD = 0.08
 def larger_model() -> Qwen3ForCausalLM:
     """A model whose head and trunk weigh about the same, as those of small language models do."""
     config = Qwen3Config(
-        vocab_size=16_384, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=64, intermediate_size=768, max_position_embeddings=1024,
-    )  # fmt: skip
+        vocab_size=16_384,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        intermediate_size=768,
+        max_position_embeddings=1024,
+    )
     return Qwen3ForCausalLM(config).eval()
 
 
 CASES: dict[str, tuple[Callable[[], torch.nn.Module], int, int, tuple[int, ...]]] = {
-    "tiny preset": (tiny_model, 32, 64, (16, 32)), "larger model": (larger_model, 8, 512, (32, 64, 128, 256)),
-}  # fmt: skip
+    "tiny preset": (tiny_model, 32, 64, (16, 32)),
+    "larger model": (larger_model, 8, 512, (32, 64, 128, 256)),
+}
 """Model, drafts, tokens of each, and chunks that are tried."""
 
 

@@ -35,9 +35,16 @@ def make_engine(vocabulary: int, drafts: int, length: int) -> TorchEngine:
     """An engine over a model of the tiny preset's size with random weights."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=vocabulary, hidden_size=96, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
-        head_dim=32, intermediate_size=288, max_position_embeddings=1024, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        hidden_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        intermediate_size=288,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+    )
     room = PROMPT + length
     return TorchEngine(
         Qwen3ForCausalLM(config), stops=(), max_length=room, max_rows=drafts, max_batched_tokens=16 * room
@@ -60,9 +67,10 @@ def scoring(vocabulary: int, drafts: int, length: int) -> dict[str, list[float]]
         return lambda: engine.run(*map(one, range(drafts)))
 
     alternatives = {
-        "the draft (published, one-hot)": score(), f"and {top} tokens, and the top {top}": score(at=True, top=top),
+        "the draft (published, one-hot)": score(),
+        f"and {top} tokens, and the top {top}": score(at=True, top=top),
         "and tokens drawn by Gumbel noise": score(draws=Gumbel(7)),
-    }  # fmt: skip
+    }
     return seconds(f"scoring in process, vocabulary {vocabulary}", alternatives, ROUNDS, time.process_time)
 
 

@@ -63,9 +63,22 @@ SHAPES = {
     "1.7b": Shape(qwen3(vocab_size=151936, hidden_size=2048, intermediate_size=6144, **HEADS), **LARGE),
     "0.6b": Shape(qwen3(vocab_size=151936, hidden_size=1024, intermediate_size=3072, **HEADS), **LARGE),
     "tiny": Shape(
-        qwen3(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-              head_dim=16, intermediate_size=64), prompts=4, group=2, prompt_tokens=8, tokens=32, rounds=2),
-}  # fmt: skip
+        qwen3(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            intermediate_size=64,
+        ),
+        prompts=4,
+        group=2,
+        prompt_tokens=8,
+        tokens=32,
+        rounds=2,
+    ),
+}
 """The shapes of Qwen3-1.7B and Qwen3-0.6B, and one to try a benchmark with."""
 
 
@@ -96,8 +109,10 @@ def chosen() -> Iterator[tuple[str, Shape]]:
         if title == "tiny" or torch.cuda.is_available():
             yield title, SHAPES[title]
         else:
-            print(f"gpu, {title}: skipped. It needs a GPU of 40 GiB that PyTorch's CUDA build sees; `--shape tiny` "
-                  "tries it on a processor")  # fmt: skip
+            print(
+                f"gpu, {title}: skipped. It needs a GPU of 40 GiB that PyTorch's CUDA build sees; `--shape tiny` "
+                "tries it on a processor"
+            )
 
 
 def score(name: str, shape: Shape, model: Any) -> None:
@@ -239,8 +254,10 @@ def roll_out(name: str, shape: Shape) -> None:
         print(line(title, values))
         verifying = statistics.median(work.verification[title][1:])
         rest, to_vanilla = statistics.median(values) - verifying, ratio(values, measured["vanilla"])
-        print(f"    verification {verifying:.3f} s, the rest {rest:.3f} s; "
-              f"{to_vanilla:.2f} of vanilla's seconds for {bound:.2f} of its tokens")  # fmt: skip
+        print(
+            f"    verification {verifying:.3f} s, the rest {rest:.3f} s; "
+            f"{to_vanilla:.2f} of vanilla's seconds for {bound:.2f} of its tokens"
+        )
 
 
 def main() -> None:

@@ -26,21 +26,39 @@ ROLLOUTS, LONGEST, FIRST_EPOCH = 8192, 4096, 6
 
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     "qwen3-1.7b-base": {
-        "model_type": "qwen3", "hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16,
-        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 6144, "vocab_size": 151936,
+        "model_type": "qwen3",
+        "hidden_size": 2048,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "vocab_size": 151936,
         "tie_word_embeddings": True,
     },
     "qwen3-8b-base": {
-        "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936,
+        "model_type": "qwen3",
+        "hidden_size": 4096,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 12288,
+        "vocab_size": 151936,
         "tie_word_embeddings": False,
     },
     "llama-3.2-1b-instruct": {
-        "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "intermediate_size": 8192,
+        "vocab_size": 128256,
         "tie_word_embeddings": True,
     },
-}  # fmt: skip
+}
 """What roofline and simulator need of the models' config.json."""
 MODELS: dict[str, ModelConstants] = {name: model_constants(config) for name, config in CONFIGURATIONS.items()}
 CALIBRATED = {"qwen3-1.7b-base": "Qwen2.5-7B", "qwen3-8b-base": "Qwen2.5-7B", "llama-3.2-1b-instruct": "Llama3.1-8B"}
@@ -211,15 +229,32 @@ def variants() -> list[list[str]]:
                 ratios.append([ours[stage] / seconds for stage, seconds in setting.printed.items()])
                 pairs = zip(speedups(ours), speedups(setting.printed), strict=True)
                 errors.append([100 * (one / printed - 1) for one, printed in pairs])
-            rows.append([name, end, *(f"{ratio:.2f}" for ratio in np.mean(ratios, 0)),
-                         *(f"{error:+.0f}" for error in np.mean(errors, 0))])  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    end,
+                    *(f"{ratio:.2f}" for ratio in np.mean(ratios, 0)),
+                    *(f"{error:+.0f}" for error in np.mean(errors, 0)),
+                ]
+            )
     return rows
 
 
 def main() -> None:
     """Print both comparisons."""
-    header = ["Table 4", "vanilla s", "sim", "rollout s", "sim", "verification s", "sim", "speedup", "sim",
-              "with verification", "sim"]  # fmt: skip
+    header = [
+        "Table 4",
+        "vanilla s",
+        "sim",
+        "rollout s",
+        "sim",
+        "verification s",
+        "sim",
+        "speedup",
+        "sim",
+        "with verification",
+        "sim",
+    ]
     print(table(header, table_4()))
     stages = ["vanilla", "rollout", "verification", "speedup %", "with verification %"]
     print("\n" + table(["sim / printed", "reuse", *stages], variants()))

@@ -75,9 +75,15 @@ def made(vocabulary: int, dtype: torch.dtype) -> Work:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     config = Qwen3Config(
-        vocab_size=vocabulary, hidden_size=384, num_hidden_layers=4, num_attention_heads=6, num_key_value_heads=2,
-        head_dim=64, intermediate_size=1024, max_position_embeddings=512,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        hidden_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=64,
+        intermediate_size=1024,
+        max_position_embeddings=512,
+    )
     return Work(Qwen3ForCausalLM(config).to(dtype).eval())
 
 

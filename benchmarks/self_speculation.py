@@ -130,8 +130,16 @@ def table_2() -> list[list[str]]:
             simulated = 100 * (seconds / plain.seconds - 1)
             changes += [f"{change:+.1f}", f"{simulated:+.1f}", f"{simulated - change:+.1f}"]
         pass_ms = 1e3 * sum(one.seconds for one in plain.engines) / sum(one.passes for one in plain.engines)
-        rows.append([f"{name}, to {longest}", f"{printed.plain:.1f}", f"{plain.seconds:.1f}", *changes,
-                     f"{printed.pass_ms:.2f}", f"{pass_ms:.2f}"])  # fmt: skip
+        rows.append(
+            [
+                f"{name}, to {longest}",
+                f"{printed.plain:.1f}",
+                f"{plain.seconds:.1f}",
+                *changes,
+                f"{printed.pass_ms:.2f}",
+                f"{pass_ms:.2f}",
+            ]
+        )
     return rows
 
 

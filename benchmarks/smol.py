@@ -125,8 +125,10 @@ def report(folder: Path, tokens: int) -> None:
         for dtype in ("float32", "bfloat16"):
             gaps = of[f"{dtype}, two processes"][0].submit(do, "rounding", range(8)).result()
             accepted = float(np.minimum(1, np.exp(gaps)).mean())
-            print(f"  {dtype}: scores and decoding differ by {statistics.mean(map(abs, gaps)):.1e} nats a token; "
-                  f"at ℓ = 1 an unchanged policy accepts {accepted:.4f} of its tokens")  # fmt: skip
+            print(
+                f"  {dtype}: scores and decoding differ by {statistics.mean(map(abs, gaps)):.1e} nats a token; "
+                f"at ℓ = 1 an unchanged policy accepts {accepted:.4f} of its tokens"
+            )
 
 
 def main() -> None:

@@ -20,10 +20,18 @@ def model() -> LlamaForCausalLM:
     """Random weights of SmolLM2-135M's shape with a fifth of its layers."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=49_152, hidden_size=576, num_hidden_layers=6, num_attention_heads=9, num_key_value_heads=3,
-        intermediate_size=1536, max_position_embeddings=512, tie_word_embeddings=True,
-    ))  # fmt: skip
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=49_152,
+            hidden_size=576,
+            num_hidden_layers=6,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            intermediate_size=1536,
+            max_position_embeddings=512,
+            tie_word_embeddings=True,
+        )
+    )
 
 
 def passes(policy: LlamaForCausalLM) -> dict[str, Callable[[], None]]:

@@ -157,8 +157,10 @@ def report(work: Work, measured: dict[str, list[float]]) -> None:
         if name != "vanilla":
             share = SHARES[list(work.parts).index(name) - 1]
             to_vanilla = ratio(values, measured["vanilla"])
-            print(f"    {to_vanilla:.2f} of vanilla's seconds for {1 - share:.2f} of its tokens; "
-                  f"{medians['cached']:.0f} tokens per rollout found in the cache")  # fmt: skip
+            print(
+                f"    {to_vanilla:.2f} of vanilla's seconds for {1 - share:.2f} of its tokens; "
+                f"{medians['cached']:.0f} tokens per rollout found in the cache"
+            )
     print("  phases alone: all scores, then all continuations")
     for share, rounds in work.apart.items():
         scoring, going_on = (statistics.median(values) for values in zip(*rounds[1:], strict=True))

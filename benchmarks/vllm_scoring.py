@@ -194,11 +194,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             work = Work(save(case.shape, Path(folder), case.vocabulary), case)
             alternatives: dict[str, Callable[[], object]] = {
-                "bare": work.serve, "head": work.head, "worker": work.scored("worker", flat),
+                "bare": work.serve,
+                "head": work.head,
+                "worker": work.scored("worker", flat),
                 "worker, read by rows": work.scored("worker, read by rows", by_rows),
                 "worker, top 32": work.scored("worker, top 32", of_tops, TOP),
-                "stock": work.stock("stock", flat), "stock, top 32": work.stock("stock, top 32", of_tops, TOP),
-            }  # fmt: skip
+                "stock": work.stock("stock", flat),
+                "stock, top 32": work.stock("stock, top 32", of_tops, TOP),
+            }
             memory = growth(work, alternatives)
             measured = seconds(f"vLLM scoring, {title}", alternatives, case.rounds, process_time)
             work.vllm.close()

@@ -5,9 +5,21 @@ import pandas as pd
 from redraft.config.base import STEP_STAGES
 
 MEASURED = [
-    "tokens_decoded", "tokens_reused", "rollouts", "rollouts_per_prompt", "without_correct", "replayed", "informative",
-    "trained_age", "reward", "fresh_reward", "response_length", "gradient_norm", "clip_fraction", "prefix_length",
-]  # fmt: skip
+    "tokens_decoded",
+    "tokens_reused",
+    "rollouts",
+    "rollouts_per_prompt",
+    "without_correct",
+    "replayed",
+    "informative",
+    "trained_age",
+    "reward",
+    "fresh_reward",
+    "response_length",
+    "gradient_norm",
+    "clip_fraction",
+    "prefix_length",
+]
 
 
 def records(cell, epochs=(0, 0, 1, 1)):

@@ -25,9 +25,17 @@ def dom(page: Path, script: str = "", width: int = 1400, seconds: int = 20) -> s
         copy = page.with_name(f".test-{page.name}")
         copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>"))
         page = copy
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu",
-               "--run-all-compositor-stages-before-draw", f"--window-size={width},900",
-               f"--virtual-time-budget={1000 * seconds}", "--dump-dom", page.resolve().as_uri()]  # fmt: skip
+    command = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--run-all-compositor-stages-before-draw",
+        f"--window-size={width},900",
+        f"--virtual-time-budget={1000 * seconds}",
+        "--dump-dom",
+        page.resolve().as_uri(),
+    ]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     finally:

@@ -34,8 +34,9 @@ def copy_to(folder):
 def called(folder, *command, limit=600, real=False):
     """End of a command in a folder, in a process of its own, or in a fork of one that has loaded the libraries."""
     variables = os.environ if real else environment()
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False,
-                          env=variables)  # fmt: skip
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False, env=variables
+    )
 
 
 def snakemake(folder, *arguments, preset="smoke", **options):

@@ -30,8 +30,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fork-commands", action="store_true",
-                     help="run commands in tests as forks of one process that has loaded the libraries")  # fmt: skip
+    parser.addoption(
+        "--fork-commands",
+        action="store_true",
+        help="run commands in tests as forks of one process that has loaded the libraries",
+    )
 
 
 def pytest_configure(config):
@@ -74,11 +77,30 @@ def campaign(tmp_path_factory, worker_id):
 
 
 LONGEST = (
-    "test_workflow", "test_quickstart", "test_slurm", "test_slurm_new_user", "test_verl", "test_other_papers",
-    "test_trainer", "test_workstation", "test_verl_config", "test_environments", "test_faults", "test_paper_preset",
-    "test_lm_eval", "test_security", "test_figures", "test_self_speculation", "test_evaluate_command", "test_graders",
-    "test_freeze", "test_cli", "test_instructions", "test_selfspec_fit", "test_engines",
-)  # fmt: skip
+    "test_workflow",
+    "test_quickstart",
+    "test_slurm",
+    "test_slurm_new_user",
+    "test_verl",
+    "test_other_papers",
+    "test_trainer",
+    "test_workstation",
+    "test_verl_config",
+    "test_environments",
+    "test_faults",
+    "test_paper_preset",
+    "test_lm_eval",
+    "test_security",
+    "test_figures",
+    "test_self_speculation",
+    "test_evaluate_command",
+    "test_graders",
+    "test_freeze",
+    "test_cli",
+    "test_instructions",
+    "test_selfspec_fit",
+    "test_engines",
+)
 """Test files that start first, in this order, so that no worker waits for them at the end."""
 LAST = ("test_vllm_speculation",)
 """Behind all others: n-grams load numba, and the installed vLLM can make no other engine in a process that has it."""

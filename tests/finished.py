@@ -7,9 +7,14 @@ from redraft.layout import Layout
 
 CELLS = ("spec_rl/grpo-vanilla", "spec_rl/grpo-spec-l0")
 RECORD = {
-    "step": 0, "epoch": 0, "tokens_decoded": 1200, "tokens_verified": 0, "reward": 0.5, "fresh_reward": None,
+    "step": 0,
+    "epoch": 0,
+    "tokens_decoded": 1200,
+    "tokens_verified": 0,
+    "reward": 0.5,
+    "fresh_reward": None,
     "passes": [[8, 0, 3, 1.0, 3.0]],
-}  # fmt: skip
+}
 SECONDS = {"rollout": 2.0, "verification": 0.5, "assembly": 0.0, "total": 4.0}
 
 

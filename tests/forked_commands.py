@@ -27,14 +27,25 @@ if TYPE_CHECKING:
     from redraft.cli.ending import Ending
 
 LOADED = (
-    "redraft.analysis.figures.files", "redraft.analysis.stages", "redraft.analysis.tables.files", "mlflow.tracking",
+    "redraft.analysis.figures.files",
+    "redraft.analysis.stages",
+    "redraft.analysis.tables.files",
+    "mlflow.tracking",
     "redraft.cli.app",
-    "redraft.evaluate.cases", "redraft.evaluate.diversity", "redraft.evaluate.generate", "redraft.evaluate.grade",
-    "redraft.ops.locking.lease", "redraft.train.job", "redraft.train.local.trainer",
-    "redraft.train.initial_policy", "smart_open",
-    "snakemake.cli", "snakemake_logger_plugin_redraft", "transformers.models.llama.modeling_llama",
+    "redraft.evaluate.cases",
+    "redraft.evaluate.diversity",
+    "redraft.evaluate.generate",
+    "redraft.evaluate.grade",
+    "redraft.ops.locking.lease",
+    "redraft.train.job",
+    "redraft.train.local.trainer",
+    "redraft.train.initial_policy",
+    "smart_open",
+    "snakemake.cli",
+    "snakemake_logger_plugin_redraft",
+    "transformers.models.llama.modeling_llama",
     "transformers.models.qwen3.modeling_qwen3",
-)  # fmt: skip
+)
 """What the stages and Snakemake import."""
 LIMIT = 2**17
 """Bytes of a message: a job's arguments, folder and environment."""

@@ -123,10 +123,11 @@ class ScriptedSession:
             others = at if at is None else np.log(np.take_along_axis(laws, at[places], 1)).astype(np.float32)
         drawn = [self.draw(law, draws, known, place) for place, law in enumerate(laws)] if draws else None
         return Scores(
-            self.engine.log_probs(self.prompt, draft)[known:], others,
+            self.engine.log_probs(self.prompt, draft)[known:],
+            others,
             self.top(draft.tolist(), known, top) if top else None,
             None if drawn is None else np.array(drawn, np.int32),
-        )  # fmt: skip
+        )
 
     async def decode(self, prefix, max_new_tokens, draws, first=None, top=0):
         await asyncio.sleep(0)

@@ -125,10 +125,15 @@ def samples(rows):
     """
     return [
         {
-            "step": 0, "benchmark": "ifeval", "problem": i, "sample": s, "prompt": row["prompt"],
-            "answer": answer_of(row), "text": text,
+            "step": 0,
+            "benchmark": "ifeval",
+            "problem": i,
+            "sample": s,
+            "prompt": row["prompt"],
+            "answer": answer_of(row),
+            "text": text,
         }
         for i, row in enumerate(rows)
         for s, make in enumerate((following, disregarding, borderline))
         if (text := make(row, i)) is not None
-    ]  # fmt: skip
+    ]

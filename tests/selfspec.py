@@ -16,9 +16,16 @@ from redraft.selfspec.roofline import draft_seconds, target_seconds, verify_seco
 CALIBRATIONS = {name: calibration(name) for name in FITTED}
 QWEN = CALIBRATIONS["Qwen2.5-7B"]
 ROUND = Calibration(
-    model="round", costs=Costs(100, 40, 2, 8, 1), bandwidth=10, flops=4, kv_bytes=1, draft_factor=1.5,
-    target_overhead=1e6, draft_overhead=2e6, verify_overhead=3e6,
-)  # fmt: skip
+    model="round",
+    costs=Costs(100, 40, 2, 8, 1),
+    bandwidth=10,
+    flops=4,
+    kv_bytes=1,
+    draft_factor=1.5,
+    target_overhead=1e6,
+    draft_overhead=2e6,
+    verify_overhead=3e6,
+)
 """Small round numbers, with overheads of whole seconds."""
 BATCHES, LENGTHS, GAMMAS = (1, 2, 4, 8, 16, 24, 32, 48, 64), (256, 512, 1024, 2048, 4096), (3, 7, 11, 15)
 DATA = Path(os.environ.get(PUBLISHED) or Path(__file__).parents[2] / "shared/data/published") / FOLDER

@@ -42,17 +42,36 @@ def run_steps(cell, seed, tokens, seconds, **values):
     """Three steps of one epoch each."""
     return [
         {
-            "cell": cell, "seed": seed, "step": i, "epoch": i, "tokens_decoded": tokens, "tokens_verified": 0,
-            "tokens_reused": 0 if i == 0 else 5, "training_step": i + 1, "informative": 0.5,
-            "prefix_length": math.nan if i == 0 else 10.0, "full_reuse_ratio": math.nan if i == 0 else 0.5,
-            "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3,
-            "kl": 0.01 * i, "clip_fraction": 0.001, "distinct_1": 0.1, "self_bleu": 0.5,
-            "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+            "cell": cell,
+            "seed": seed,
+            "step": i,
+            "epoch": i,
+            "tokens_decoded": tokens,
+            "tokens_verified": 0,
+            "tokens_reused": 0 if i == 0 else 5,
+            "training_step": i + 1,
+            "informative": 0.5,
+            "prefix_length": math.nan if i == 0 else 10.0,
+            "full_reuse_ratio": math.nan if i == 0 else 0.5,
+            "response_length": 20.0,
+            "token_age_epochs": 0.5,
+            "reward": 0.5,
+            "fresh_reward": 0.4,
+            "entropy": 0.3,
+            "kl": 0.01 * i,
+            "clip_fraction": 0.001,
+            "distinct_1": 0.1,
+            "self_bleu": 0.5,
+            "self_bleu_within": 0.4,
+            "distinct_within": 0.9,
+            "fresh_kl": 0.02,
+            "prefix_share": 0.5,
             "rouge_1": math.nan if i == 0 else 0.6,
-            **{f"seconds.{name}": seconds for name in (*STEP_STAGES, "total")}, **values,
+            **{f"seconds.{name}": seconds for name in (*STEP_STAGES, "total")},
+            **values,
         }
         for i in range(3)
-    ]  # fmt: skip
+    ]
 
 
 BENCHMARKS = {name: benchmark.role for name, benchmark in EXPERIMENTS.preset("tiny").benchmarks.items()}
@@ -66,12 +85,28 @@ def runs():
     for cell, (tokens, seconds, correct) in cells.items():
         for seed in (0, 1, 2):
             steps += run_steps(cell, seed, tokens + seed, seconds)
-            lines.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0,
-                          "manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json",
-                          "initial": f"results/tiny/initial/qwen3-1.7b-base/seed{seed}/generations.json"})  # fmt: skip
+            lines.append(
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "fingerprint": "f",
+                    "seconds": 1.0,
+                    "manifest": f"results/tiny/runs/spec_rl/{cell}/seed{seed}/manifest.json",
+                    "initial": f"results/tiny/initial/qwen3-1.7b-base/seed{seed}/generations.json",
+                }
+            )
             for benchmark, role in BENCHMARKS.items():
-                scores.append({"cell": cell, "seed": seed, "step": 3, "benchmark": benchmark, "role": role,
-                               "correct": correct + seed, "total": 100})  # fmt: skip
+                scores.append(
+                    {
+                        "cell": cell,
+                        "seed": seed,
+                        "step": 3,
+                        "benchmark": benchmark,
+                        "role": role,
+                        "correct": correct + seed,
+                        "total": 100,
+                    }
+                )
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 

@@ -55,8 +55,13 @@ def test_groups_are_as_large_at_every_scale_since_stages_need_it(preset):
         if cell.reuse.kind == "staged"
     }
     assert stages == {
-        "ar3po-adaptive": 2, "ar3po-k8": 1, "ar3po-k2": 4, "ar3po-n16": 4, "ar3po-option1": 2, "ar3po": 2,
-    }  # fmt: skip
+        "ar3po-adaptive": 2,
+        "ar3po-k8": 1,
+        "ar3po-k2": 4,
+        "ar3po-n16": 4,
+        "ar3po-option1": 2,
+        "ar3po": 2,
+    }
 
 
 def test_no_cell_has_a_kl_loss_and_only_dapo_clips_higher():

@@ -29,8 +29,10 @@ def rows(number: int) -> dict[tuple[str, ...], Row]:
     frame = pd.read_csv(REPORTED / f"table{number:02d}.csv", dtype=str, keep_default_na=False)
     assert list(frame.columns) == [*KEY, "column", "value"]
     assert not frame.duplicated([*KEY, "column"]).any()
-    return {key: dict(zip(part["column"], map(Decimal, part["value"]), strict=True))
-            for key, part in frame.groupby(KEY, sort=False)}  # fmt: skip
+    return {
+        key: dict(zip(part["column"], map(Decimal, part["value"]), strict=True))
+        for key, part in frame.groupby(KEY, sort=False)
+    }
 
 
 def rounded(value: Decimal) -> Decimal:
@@ -87,6 +89,8 @@ def test_what_the_text_says_of_single_benchmarks_is_in_the_tables():
     one, two = (rows(2)[QWEN, "grpo", "ar3po", replay] for replay in REPLAYS[1:])
     assert one["aime24"] - two["aime24"] == Decimal("1.3")
     assert [name for name in SCORES if one[name] > two[name]] == ["aime24"]
-    ahead = {model: [name for name in SCORES if rows(1)[model, *AR3PO][name] > rows(1)[model, *METHODS[0]][name]]
-             for model in (QWEN, LLAMA)}  # fmt: skip
+    ahead = {
+        model: [name for name in SCORES if rows(1)[model, *AR3PO][name] > rows(1)[model, *METHODS[0]][name]]
+        for model in (QWEN, LLAMA)
+    }
     assert ahead == {QWEN: ["math500", "olympiad", "aime24"], LLAMA: ["math500", "olympiad", "aime24"]}, "not Minerva"

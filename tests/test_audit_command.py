@@ -85,9 +85,14 @@ def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
     assert "vLLM is not installed" in err
 
 
-@pytest.mark.parametrize(("plain", "code"), [
-    ({"p_values": (0.5, 0.5, 0.5)}, 0), ({"p_values": (0.5, 1e-9, 0.5)}, 1), ({"refused": "no such device"}, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("plain", "code"),
+    [
+        ({"p_values": (0.5, 0.5, 0.5)}, 0),
+        ({"p_values": (0.5, 1e-9, 0.5)}, 1),
+        ({"refused": "no such device"}, 1),
+    ],
+)
 def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_speculation(plain, code, capsys, monkeypatch):
     """What it speculates wrongly is a finding, since redraft refuses that."""
     monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: True)

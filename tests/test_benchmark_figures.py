@@ -55,8 +55,9 @@ def test_figures_that_stay_keep_when_and_where_they_were_measured(tmp_path, monk
     side_by_side.write({"head": {"one": [1.0, 1.0, 1.0]}}, file)
     committed = json.loads(file.read_text())
     assert {title: record["machine"] for title, record in committed.items()} == {
-        "engine": {"processor": "old"}, "head": {"processor": "new"},
-    }  # fmt: skip
+        "engine": {"processor": "old"},
+        "head": {"processor": "new"},
+    }
     assert "(old): " in side_by_side.compare(THEN, file)
     both = side_by_side.compare(THEN | {"head": {"one": [1.0, 1.0, 1.0]}}, file)
     assert "(old), " in both

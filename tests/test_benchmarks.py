@@ -11,9 +11,18 @@ from redraft.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 SIZES = {
-    "aime24": 30, "aime25": 30, "amc23": 40, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018,
-    "ifeval": 541, "gsm8k": 1319, "dapo1k": 1000, "dapo17k_prompts": 1000,
-}  # fmt: skip
+    "aime24": 30,
+    "aime25": 30,
+    "amc23": 40,
+    "math500": 500,
+    "minerva": 272,
+    "olympiad": 675,
+    "mmlu_stem": 3018,
+    "ifeval": 541,
+    "gsm8k": 1319,
+    "dapo1k": 1000,
+    "dapo17k_prompts": 1000,
+}
 
 
 @pytest.fixture
@@ -44,11 +53,21 @@ def test_protocols_sample_as_the_papers_do():
     experiments = Experiments(ROOT)
     spec, speed, ar3po = (experiments.protocol(name) for name in ("spec_rl", "speed_rl", "ar3po"))
     assert {name: b.denominator for name, b in spec.items()} == {
-        "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541,
-    }  # fmt: skip
+        "amc23": 640,
+        "aime24": 960,
+        "math500": 500,
+        "minerva": 272,
+        "olympiad": 675,
+        "mmlu_stem": 3018,
+        "ifeval": 541,
+    }
     assert {name: b.samples for name, b in speed.items()} == {
-        "dapo1k": 1, "math500": 1, "amc23": 4, "aime24": 16, "aime25": 16,
-    }  # fmt: skip
+        "dapo1k": 1,
+        "math500": 1,
+        "amc23": 4,
+        "aime24": 16,
+        "aime25": 16,
+    }
     assert {name: b.samples for name, b in ar3po.items()} == {"math500": 8, "minerva": 8, "olympiad": 8, "aime24": 64}
     assert {(b.temperature, b.top_p, b.max_new_tokens) for b in spec.values()} == {(1.0, 0.95, 16000)}
     assert {b.max_new_tokens for b in (*speed.values(), *ar3po.values())} == {3072}

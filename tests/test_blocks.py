@@ -120,11 +120,26 @@ def test_tables_and_claims_are_over_the_blocks_that_runs_name():
     runs = uneven.runs()
     blocked = Runs(runs.runs.assign(block=runs.runs["seed"].map({0: 0, 1: 1, 2: 0})), runs.steps, runs.scores)
     experiments = Experiments(ROOT)
-    claims = ClaimFile.model_validate({"claims": [{
-        "id": "c", "quotation": "q", "section": "1",
-        "test": {"kind": "compare", "quantity": "tokens_decoded", "cell": REUSE, "baseline": PLAIN,
-                 "relative": "ratio", "expected": "below", "threshold": 1.0},
-    }]}).claims  # fmt: skip
+    claims = ClaimFile.model_validate(
+        {
+            "claims": [
+                {
+                    "id": "c",
+                    "quotation": "q",
+                    "section": "1",
+                    "test": {
+                        "kind": "compare",
+                        "quantity": "tokens_decoded",
+                        "cell": REUSE,
+                        "baseline": PLAIN,
+                        "relative": "ratio",
+                        "expected": "below",
+                        "threshold": 1.0,
+                    },
+                }
+            ]
+        }
+    ).claims
     (free,), (bound,) = (judge(claims, each, paper_scale=True) for each in (runs, blocked))
     assert free["verdict"] != "not run"
     assert free["p"] is not None

@@ -34,9 +34,17 @@ from tests.test_torch_engine import (
 
 aten = torch.ops.aten
 WAITING = {
-    aten._local_scalar_dense, aten.item, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.isin, aten._unique2,
-    aten.bincount, aten.repeat_interleave, aten.lift_fresh,
-}  # fmt: skip
+    aten._local_scalar_dense,
+    aten.item,
+    aten.is_nonzero,
+    aten.nonzero,
+    aten.masked_select,
+    aten.isin,
+    aten._unique2,
+    aten.bincount,
+    aten.repeat_interleave,
+    aten.lift_fresh,
+}
 """Operators that make the host wait, or may, for a number or for a size; the last one brings numbers of the host."""
 INDEXING = {aten.index, aten.index_put, aten.index_put_}
 
@@ -149,10 +157,14 @@ def check_same(found, expected):
 
 
 WAYS = [
-    {"burst": 2}, {"burst": 5, "max_rows": 3}, {"burst": 16}, {"burst": 1, "static": True},
-    {"burst": 16, "static": True, "max_rows": 7}, {"burst": 7, "static": True, "tape": True, "max_rows": 5},
+    {"burst": 2},
+    {"burst": 5, "max_rows": 3},
+    {"burst": 16},
+    {"burst": 1, "static": True},
+    {"burst": 16, "static": True, "max_rows": 7},
+    {"burst": 7, "static": True, "tape": True, "max_rows": 5},
     {"burst": 16, "static": True, "tape": True},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)

@@ -36,14 +36,29 @@ INPUTS = {"initial_policy": "p", "problems": "q"}
 def make_run(schedule=None, fresh=1, batch=None, **engine):
     """Two epochs of three steps; policies are kept after 4 and 6 steps, checkpoints also after 3."""
     trainer = make_trainer(
-        epochs=2, prompts_per_step=PROMPTS, prompts_per_batch=batch, group_size=GROUP, prompts_per_update=1,
-        evaluate_every=4, fresh_samples=fresh,
-    )  # fmt: skip
+        epochs=2,
+        prompts_per_step=PROMPTS,
+        prompts_per_batch=batch,
+        group_size=GROUP,
+        prompts_per_update=1,
+        evaluate_every=4,
+        fresh_samples=fresh,
+    )
     return Run(
-        preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=ProblemFile(path="none", size=PROBLEMS), algorithm=GRPO(), reuse=Vanilla(),
-        schedule=schedule or Epochs(), trainer=trainer, engine=InProcessEngine(**{"checkpoint_every": 3} | engine),
-    )  # fmt: skip
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=0,
+        model_role="tiny",
+        data_role="sums",
+        model=TinyModel(),
+        data=ProblemFile(path="none", size=PROBLEMS),
+        algorithm=GRPO(),
+        reuse=Vanilla(),
+        schedule=schedule or Epochs(),
+        trainer=trainer,
+        engine=InProcessEngine(**{"checkpoint_every": 3} | engine),
+    )
 
 
 class DiedError(Exception):
@@ -136,7 +151,7 @@ def results(folder):
 
 PLAIN, SAVED, EVALUATED = (
     ["roll_out", "update", *saves, "publish", "fresh"] for saves in ([], ["save"], ["save", "save_policy"])
-)  # fmt: skip
+)
 
 
 def test_calls_come_in_this_order(tmp_path):
@@ -177,7 +192,7 @@ def test_what_is_written_is_written_in_this_order(tmp_path, monkeypatch):
     plain = ["check", "rollouts", "check", "record"]
     saved, evaluated = (
         ["check", "rollouts", "check", "files", *policy, "check", "record", "state"] for policy in ([], ["policy"])
-    )  # fmt: skip
+    )
     assert written == plain * 2 + saved + evaluated + plain + evaluated
 
 
@@ -276,9 +291,18 @@ def undisturbed(tmp_path_factory):
     return found
 
 
-CALLS = [(name, number) for name, count in {
-    "roll_out": 6, "update": 6, "save": 3, "save_policy": 2, "publish": 6, "fresh": 6,
-}.items() for number in range(count)]  # fmt: skip
+CALLS = [
+    (name, number)
+    for name, count in {
+        "roll_out": 6,
+        "update": 6,
+        "save": 3,
+        "save_policy": 2,
+        "publish": 6,
+        "fresh": 6,
+    }.items()
+    for number in range(count)
+]
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -22,8 +22,15 @@ PROBLEMS = [("1a+1=", "2"), ("2a+2=", "4"), ("3a+3=", "6")]
 
 def line(prompt, text, reward, prefix=0, draft=0, sample=0, sampled_at=0):
     tokens = np.array(TOKENIZER(text)["input_ids"], dtype=np.int32)
-    return {"prompt": prompt, "sample": sample, "tokens": tokens, "reward": reward, "prefix_length": prefix,
-            "draft_length": draft, "sampled_at": np.full(len(tokens), sampled_at, dtype=np.int32)}  # fmt: skip
+    return {
+        "prompt": prompt,
+        "sample": sample,
+        "tokens": tokens,
+        "reward": reward,
+        "prefix_length": prefix,
+        "draft_length": draft,
+        "sampled_at": np.full(len(tokens), sampled_at, dtype=np.int32),
+    }
 
 
 @pytest.fixture
@@ -95,9 +102,10 @@ def test_a_draft_of_which_nothing_was_kept_is_shown_if_there_is_no_other_rejecti
 def test_only_a_wrong_rollout_can_be_corrected_and_only_a_kept_prefix_continued(write_run, tmp_path):
     """Right before and after, wrong after right, and wrong twice with nothing kept."""
     epoch = [
-        line(1, "67xy", 1.0, prefix=2, draft=4), line(0, "4z", 0.0, prefix=1, draft=2, sample=1),
+        line(1, "67xy", 1.0, prefix=2, draft=4),
+        line(0, "4z", 0.0, prefix=1, draft=2, sample=1),
         line(2, "zyx", 0.0, prefix=0, draft=8),
-    ]  # fmt: skip
+    ]
     found = chosen(write_run(FIRST, epoch), tmp_path / "cases.json")
     assert "absent" in found["corrected"]
     assert (found["continued"]["prompt"], found["continued"]["verified_prefix"]) == (1, "67")
@@ -160,13 +168,23 @@ def test_what_is_missing_or_does_not_belong_together_is_named(write_run, tmp_pat
 def test_cases_of_a_run_that_was_really_trained(tiny_model, tmp_path):
     trainer = make_trainer(
         epochs=3, prompts_per_step=4, group_size=4, prompts_per_update=2, learning_rate=0.01, max_response_tokens=8
-    )  # fmt: skip
+    )
     problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)
     run = Run(
-        preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="coins", model=TinyModel(),
-        data=problems, algorithm=GRPO(), schedule=Epochs(), reuse=Speculative(lenience=1), trainer=trainer,
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=0,
+        model_role="tiny",
+        data_role="coins",
+        model=TinyModel(),
+        data=problems,
+        algorithm=GRPO(),
+        schedule=Epochs(),
+        reuse=Speculative(lenience=1),
+        trainer=trainer,
         engine=InProcessEngine(device="cpu"),
-    )  # fmt: skip
+    )
     folder = tmp_path / "run"
     LocalTrainer(run, tiny_model, folder).train()
     manifest = {"run": "test/cell/seed0", "configuration": run.model_dump(mode="json")}

@@ -43,9 +43,15 @@ from tests.test_vllm_engine import ScriptedClient
 
 LONG = 24
 STOPPING = [
-    Speculative(lenience="e^0.5"), Speculative(lenience="inf"), Staged(lenience=1.0), ResidualReuse(top=3),
-    WeightedReuse(top=4), OneHotReuse(), CoupledReuse(), release("refreshed_log_probs", "fixed_uniforms"),
-]  # fmt: skip
+    Speculative(lenience="e^0.5"),
+    Speculative(lenience="inf"),
+    Staged(lenience=1.0),
+    ResidualReuse(top=3),
+    WeightedReuse(top=4),
+    OneHotReuse(),
+    CoupledReuse(),
+    release("refreshed_log_probs", "fixed_uniforms"),
+]
 WHOLE = [BlockReuse(top=3), release("trainer_verification")]
 
 
@@ -105,8 +111,9 @@ def test_much_of_the_drafts_is_never_scored():
     """Else the test above would say little."""
     counts = [
         (sum(r.verified for r in found), sum(r.draft_length for r in found))
-        for step in range(1, 9) for _, found in [two_visits(Speculative(lenience=1.0), 2, 0.5, step)]
-    ]  # fmt: skip
+        for step in range(1, 9)
+        for _, found in [two_visits(Speculative(lenience=1.0), 2, 0.5, step)]
+    ]
     scored, drafts = map(sum, zip(*counts, strict=True))
     assert 0.1 < scored / drafts < 0.8
 
@@ -175,10 +182,19 @@ def test_joined_laws_are_those_of_the_whole():
 def model():
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=23, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-        intermediate_size=48, max_position_embeddings=128, initializer_range=0.25, bos_token_id=None, eos_token_id=1,
+        vocab_size=23,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        initializer_range=0.25,
+        bos_token_id=None,
+        eos_token_id=1,
         pad_token_id=0,
-    )  # fmt: skip
+    )
     return Qwen3ForCausalLM(config).eval()
 
 
@@ -211,8 +227,12 @@ def run(model, jobs, chunk, **options):
 
 
 def columns(parts):
-    return [np.concatenate(column) for column in zip(*(
-        (s.log_probs[:, None], s.others, s.top.log_probs, s.drawn[:, None]) for s in parts), strict=True)]  # fmt: skip
+    return [
+        np.concatenate(column)
+        for column in zip(
+            *((s.log_probs[:, None], s.others, s.top.log_probs, s.drawn[:, None]) for s in parts), strict=True
+        )
+    ]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 16, 64])
@@ -285,8 +305,14 @@ def asked_of(draft, prompt, chunk, keep=None, cached=0):
                 known += len(parts[-1])
 
     asyncio.run(one())
-    return engine, [(len(t), s["extra_args"]["scored_from"], s["skip_reading_prefix_cache"]) for _, t, s in
-                    engine.client.requests], np.concatenate(parts)  # fmt: skip
+    return (
+        engine,
+        [
+            (len(t), s["extra_args"]["scored_from"], s["skip_reading_prefix_cache"])
+            for _, t, s in engine.client.requests
+        ],
+        np.concatenate(parts),
+    )
 
 
 def test_a_further_chunk_is_a_request_that_reads_the_cache():

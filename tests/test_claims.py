@@ -62,17 +62,36 @@ def steps_of(cell, seed):
     prefixes = [math.nan, math.nan, prefix, prefix / 2, prefix, 2 * prefix]
     return [
         {
-            "cell": cell, "seed": seed, "step": i, "epoch": i // 2, "tokens_decoded": tokens, "tokens_verified": 0,
-            "tokens_reused": 0 if i < 2 or cell == A else 1000, "prefix_length": prefixes[i], "full_reuse_ratio": 0.5,
-            "response_length": 20.0, "token_age_epochs": 0.5, "training_step": i + 1, "informative": 0.5,
-            "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * i, "clip_fraction": 0.001,
-            "distinct_1": 0.1, "self_bleu": 0.5,
-            "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+            "cell": cell,
+            "seed": seed,
+            "step": i,
+            "epoch": i // 2,
+            "tokens_decoded": tokens,
+            "tokens_verified": 0,
+            "tokens_reused": 0 if i < 2 or cell == A else 1000,
+            "prefix_length": prefixes[i],
+            "full_reuse_ratio": 0.5,
+            "response_length": 20.0,
+            "token_age_epochs": 0.5,
+            "training_step": i + 1,
+            "informative": 0.5,
+            "reward": 0.5,
+            "fresh_reward": 0.4,
+            "entropy": 0.3,
+            "kl": 0.01 * i,
+            "clip_fraction": 0.001,
+            "distinct_1": 0.1,
+            "self_bleu": 0.5,
+            "self_bleu_within": 0.4,
+            "distinct_within": 0.9,
+            "fresh_kl": 0.02,
+            "prefix_share": 0.5,
             "rouge_1": 0.6,
-            **{f"seconds.{stage}": tokens / 100 for stage in STEP_STAGES}, "seconds.total": tokens / 50,
+            **{f"seconds.{stage}": tokens / 100 for stage in STEP_STAGES},
+            "seconds.total": tokens / 50,
         }
         for i in range(6)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +103,18 @@ def runs():
             steps += steps_of(cell, seed)
             lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/{cell}/seed{seed}/manifest.json"})
             scores += [
-                {"cell": cell, "seed": seed, "step": 3 * i, "benchmark": benchmark, "role": role,
-                 "correct": percent + seed, "total": 100}
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "step": 3 * i,
+                    "benchmark": benchmark,
+                    "role": role,
+                    "correct": percent + seed,
+                    "total": 100,
+                }
                 for i, percent in enumerate(by_step)
                 for benchmark, role in (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution"))
-            ]  # fmt: skip
+            ]
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 
@@ -101,8 +127,15 @@ def judged(test, runs, paper_scale=True, **fields):
 
 
 def ratio(cell, baseline, expected, threshold, quantity="tokens_decoded", **fields):
-    return Compare(quantity=quantity, cell=cell, baseline=baseline, relative="ratio", expected=expected,
-                   threshold=threshold, **fields)  # fmt: skip
+    return Compare(
+        quantity=quantity,
+        cell=cell,
+        baseline=baseline,
+        relative="ratio",
+        expected=expected,
+        threshold=threshold,
+        **fields,
+    )
 
 
 def kept(cell, by):
@@ -114,8 +147,9 @@ def tokens(kind, **fields):
 
 
 def pairs(*cells, expected="below", threshold=0.7, **fields):
-    return tokens(Pairs, pairs=[(cell, A) for cell in cells], relative="ratio", expected=expected, threshold=threshold,
-                  **fields)  # fmt: skip
+    return tokens(
+        Pairs, pairs=[(cell, A) for cell in cells], relative="ratio", expected=expected, threshold=threshold, **fields
+    )
 
 
 def trend(*expected, cells=(B,), last="late"):
@@ -173,10 +207,28 @@ JUDGED = [
     (tokens(Extreme, pair=(B, A), others=[(C, A), (D, A)], expected="highest"), REPRODUCED),
     (Extreme(quantity="kl", pair=(B, A), others=[(C, A)], expected="highest"), INCONCLUSIVE),
     # Prefixes grow by 12.5 in B, by 37.5 in D.
-    (Extreme(quantity="prefix_length_late", over="prefix_length_early", relative="difference", pair=(D, D),
-             others=[(B, B)], expected="highest"), REPRODUCED),
-    (Extreme(quantity="prefix_length_late", over="prefix_length_early", relative="difference", pair=(D, D),
-             others=[(B, B)], expected="lowest"), CONTRADICTED),
+    (
+        Extreme(
+            quantity="prefix_length_late",
+            over="prefix_length_early",
+            relative="difference",
+            pair=(D, D),
+            others=[(B, B)],
+            expected="highest",
+        ),
+        REPRODUCED,
+    ),
+    (
+        Extreme(
+            quantity="prefix_length_late",
+            over="prefix_length_early",
+            relative="difference",
+            pair=(D, D),
+            others=[(B, B)],
+            expected="lowest",
+        ),
+        CONTRADICTED,
+    ),
     (tokens(Extreme, pair=(ABSENT, A), others=[(B, A)], expected="highest"), NOT_RUN),
     (tokens(Extreme, pair=(B, A), others=[(ABSENT, A)], expected="highest"), NOT_RUN),
     (Range(quantity="prefix_length", cells=[B, C, D], low=5, high=40), REPRODUCED),
@@ -189,10 +241,27 @@ JUDGED = [
     (WEAK_CORRELATION, REPRODUCED),
     (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (D, A)], threshold=1.0), INCONCLUSIVE),
     # Where less is decoded the share of reused tokens is larger; without any reuse it is nothing to divide by.
-    (tokens(Correlation, other="reuse_share", other_relative="difference", pairs=[(B, A), (C, A), (D, A)],
-            expected="below", threshold=-0.9), REPRODUCED),
-    (tokens(Correlation, other="reuse_share", other_relative="difference", pairs=[(B, A), (C, A), (D, A)],
-            threshold=-0.9), CONTRADICTED),
+    (
+        tokens(
+            Correlation,
+            other="reuse_share",
+            other_relative="difference",
+            pairs=[(B, A), (C, A), (D, A)],
+            expected="below",
+            threshold=-0.9,
+        ),
+        REPRODUCED,
+    ),
+    (
+        tokens(
+            Correlation,
+            other="reuse_share",
+            other_relative="difference",
+            pairs=[(B, A), (C, A), (D, A)],
+            threshold=-0.9,
+        ),
+        CONTRADICTED,
+    ),
     (tokens(Correlation, other="hours", pairs=[(B, A), (C, A), (ABSENT, A)], threshold=0.9), NOT_RUN),
     # Prefixes of B over the epochs with drafts are 10, 5, 10, 20; in thirds 7.5, 10 and 20.
     (trend("rises", "rises"), REPRODUCED),
@@ -205,7 +274,7 @@ JUDGED = [
     (Fluctuation(quantity="accuracy:all", cell=A, baseline=E), CONTRADICTED),
     (Fluctuation(quantity="accuracy:all", cell=A, baseline=A), INCONCLUSIVE),
     (Fluctuation(quantity="accuracy:all", cell=ABSENT, baseline=A), NOT_RUN),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("test", "expected"), JUDGED)
@@ -376,8 +445,12 @@ def little(tmp_path):
     """Table 3 with two steps of a baseline and of ℓ = e^0.5: 100 and 40 million tokens in the end."""
     folder = tmp_path / "spec_rl"
     (folder / "reported").mkdir(parents=True)
-    values = [("vanilla", "", 10, 50, 1.0, 30), ("vanilla", "", 20, 100, 1.0, 34),
-              ("spec-rl", "e^0.5", 10, 30, 1.5, 40), ("spec-rl", "e^0.5", 20, 40, 2.0, 36)]  # fmt: skip
+    values = [
+        ("vanilla", "", 10, 50, 1.0, 30),
+        ("vanilla", "", 20, 100, 1.0, 34),
+        ("spec-rl", "e^0.5", 10, 30, 1.5, 40),
+        ("spec-rl", "e^0.5", 20, 40, 2.0, 36),
+    ]
     lines = [
         LINE.format(method, lenience, step, column, value)
         for method, lenience, step, *row in values
@@ -412,12 +485,18 @@ def test_a_reported_check_takes_the_last_step_and_the_numbers_as_printed(little)
         (ratio(C, A, "below", 0.5), [{"number": "43", "scale": 0.01, "tolerance": 5}], SUPPORTED),
         (Fluctuation(quantity="accuracy:all", cell=C, baseline=A), [], SUPPORTED),
         (Fluctuation(quantity="accuracy:all", cell=A, baseline=C), [], NOT_SUPPORTED),
-        (Bound(quantity="kl_max", cell=A, expected="below", threshold=1),
-         [{"number": "36", "quantity": "accuracy:all", "cell": C}], SUPPORTED),
-        (ratio(C, A, "below", 0.5), [{"number": "2.0", "quantity": "rollout_seconds", "cell": C, "baseline": A,
-                                      "relative": "speedup"}], SUPPORTED),
+        (
+            Bound(quantity="kl_max", cell=A, expected="below", threshold=1),
+            [{"number": "36", "quantity": "accuracy:all", "cell": C}],
+            SUPPORTED,
+        ),
+        (
+            ratio(C, A, "below", 0.5),
+            [{"number": "2.0", "quantity": "rollout_seconds", "cell": C, "baseline": A, "relative": "speedup"}],
+            SUPPORTED,
+        ),
     ],
-)  # fmt: skip
+)
 def test_made_up_tables_support_a_claim_or_do_not(little, test, printed, expected):
     found = check(claim(test, printed=printed), little)
     assert found["reported_verdict"] == expected, found["reported_evidence"]

@@ -81,9 +81,17 @@ def test_every_function_that_a_rule_runs_is_a_command():
 
 @pytest.mark.parametrize(
     "name",
-    ["train", "os:remove", "redraft.nothing:train", "redraft.train.job:nothing", "redraft.train.job:_train",
-     "redraft.train.job:lease", "redraft.train.job.train", "redraft.train.job:Path"],
-)  # fmt: skip
+    [
+        "train",
+        "os:remove",
+        "redraft.nothing:train",
+        "redraft.train.job:nothing",
+        "redraft.train.job:_train",
+        "redraft.train.job:lease",
+        "redraft.train.job.train",
+        "redraft.train.job:Path",
+    ],
+)
 def test_a_stage_is_a_public_function_of_this_package_in_the_module_that_defines_it(folder, name):
     assert function_of(name) is None
     result = redraft(folder, "stage", name)
@@ -207,10 +215,13 @@ def tracked(layout):
     client = MlflowClient(f"sqlite:///{layout.tracking}")
     experiment = client.get_experiment_by_name("tiny/spec_rl").experiment_id
     found = [
-        (run.info.run_name, len(client.get_metric_history(run.info.run_id, "reward")),
-         run.data.metrics.get("accuracy.arithmetic"))
+        (
+            run.info.run_name,
+            len(client.get_metric_history(run.info.run_id, "reward")),
+            run.data.metrics.get("accuracy.arithmetic"),
+        )
         for run in client.search_runs([experiment])
-    ]  # fmt: skip
+    ]
     return sorted(found)
 
 

@@ -9,9 +9,10 @@ from redraft.ops.workflow import code_hash
 
 SOURCE = Path(__file__).parents[1] / "src"
 GRADE, DIVERSITY, TABLES = (
-    "redraft.evaluate.grade:grade_policies", "redraft.evaluate.diversity:measure_run",
+    "redraft.evaluate.grade:grade_policies",
+    "redraft.evaluate.diversity:measure_run",
     "redraft.analysis.tables.files:write_tables",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

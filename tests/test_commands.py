@@ -65,9 +65,16 @@ def test_list_as_json_has_every_cell_and_says_what_a_preset_lacks(folder):
     rows = {row["cell"]: row for row in document(folder, "list")["rows"]}
     assert len(rows) == sum(len(Experiments(ROOT).cells(paper)) for paper in Experiments(ROOT).papers)
     assert rows["spec_rl/grpo-vanilla"] == {
-        "paper": "spec_rl", "cell": "spec_rl/grpo-vanilla", "model": "qwen3-1.7b-base", "data": "deepmath-6k",
-        "reuse": "vanilla", "schedule": "-", "decoding": "-", "state": "1/3 done", "seeds_done": [1],
-    }  # fmt: skip
+        "paper": "spec_rl",
+        "cell": "spec_rl/grpo-vanilla",
+        "model": "qwen3-1.7b-base",
+        "data": "deepmath-6k",
+        "reuse": "vanilla",
+        "schedule": "-",
+        "decoding": "-",
+        "state": "1/3 done",
+        "seeds_done": [1],
+    }
     preset = yaml.safe_load((folder / "experiments/presets/tiny.yaml").read_text())
     del preset["models"]["qwen3-14b-base"]
     (folder / "experiments/presets/few.yaml").write_text(yaml.safe_dump(preset | {"name": "few"}))
@@ -154,9 +161,15 @@ def test_compare_fits_80_columns_and_as_json_has_the_numbers(folder):
     assert "[-9.706, 15.706]" in text
     rows = {row.pop("quantity"): row for row in document(folder, "compare", *CELLS)["rows"]}
     assert rows["rollout_seconds"] == {
-        "unit": "s", "first": 20.0, "second": 7.5, "relation": "speedup", "against": 3.0, "seeds": 2,
-        "low": pytest.approx(-9.706, abs=1e-3), "high": pytest.approx(15.706, abs=1e-3),
-    }  # fmt: skip
+        "unit": "s",
+        "first": 20.0,
+        "second": 7.5,
+        "relation": "speedup",
+        "against": 3.0,
+        "seeds": 2,
+        "low": pytest.approx(-9.706, abs=1e-3),
+        "high": pytest.approx(15.706, abs=1e-3),
+    }
     assert rows["fresh_reward"]["against"] is None, "not a number"
 
 
@@ -293,11 +306,15 @@ def test_help_imports_nothing_heavy(command):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["experiments/spec_rl"], ["no/such/folder"], ["a/b", "--protocol", "tinny"], ["a/b", "--backend", "sglang"],
-        ["a/b", "--protocol", "tiny", "--benchmarks", "sums"], ["a/b", "--harness", "x"],
+        ["experiments/spec_rl"],
+        ["no/such/folder"],
+        ["a/b", "--protocol", "tinny"],
+        ["a/b", "--backend", "sglang"],
+        ["a/b", "--protocol", "tiny", "--benchmarks", "sums"],
+        ["a/b", "--harness", "x"],
         ["a/b", "--benchmarks", "math500", "--lighteval"],
     ],
-)  # fmt: skip
+)
 def test_evaluate_refuses_a_question_before_it_imports_what_samples_and_grades(arguments):
     code, found = loaded("evaluate", *arguments)
     assert code == "2"
@@ -309,8 +326,9 @@ def test_the_version_names_the_commit_if_it_is_known(folder, monkeypatch):
 
     for state, text in [
         ({"commit": "abc", "modified": True}, " (commit abc, with changes)"),
-        ({"commit": "abc", "modified": False}, " (commit abc)"), ({"commit": None, "modified": None}, ""),
-    ]:  # fmt: skip
+        ({"commit": "abc", "modified": False}, " (commit abc)"),
+        ({"commit": None, "modified": None}, ""),
+    ]:
         monkeypatch.setattr(provenance, "git_state", lambda found=state: found)
         assert printed(folder, "--version") == f"redraft {redraft.__version__}{text}\n"
 

@@ -14,18 +14,30 @@ def graded(verdicts, step=0):
     ours = [verdict or [False, False] for verdict in verdicts]
     outcomes = ["error" if verdict is None else "wrong" for verdict in verdicts]
     return pd.DataFrame(
-        {"step": step, "benchmark": "ifeval", "problem": range(len(verdicts)), "sample": 0, "outcome": outcomes,
-         "strict": ours, "loose": ours, "official_strict": None, "official_loose": None,
-         "instructions": [["a", "b"]] * len(verdicts)}
-    )  # fmt: skip
+        {
+            "step": step,
+            "benchmark": "ifeval",
+            "problem": range(len(verdicts)),
+            "sample": 0,
+            "outcome": outcomes,
+            "strict": ours,
+            "loose": ours,
+            "official_strict": None,
+            "official_loose": None,
+            "instructions": [["a", "b"]] * len(verdicts),
+        }
+    )
 
 
 def test_every_verdict_that_differs_is_named():
     ours, theirs = graded([[True, True], [True, False], None]), graded([[True, True], [True, True], [True, True]])
     metrics = compare(ours, theirs).set_index("metric")
     assert metrics.loc["prompt_level_strict_acc", ["lm_eval", "lighteval", "samples", "failed"]].tolist() == [
-        0.5, 1.0, 2, 1,
-    ]  # fmt: skip
+        0.5,
+        1.0,
+        2,
+        1,
+    ]
     assert metrics.loc["inst_level_loose_acc", ["lm_eval", "lighteval"]].tolist() == [0.75, 1.0]
     lines = disagreements(ours, theirs)
     assert lines[["problem", "level", "instruction", "lm_eval", "lighteval"]].to_numpy().tolist() == [

@@ -174,8 +174,9 @@ def with_factors(experiments, factors):
 
     def edit(content):
         grid_of(content, "core")["axes"]["method"]["grpo-other"] = {
-            "reuse": {"kind": "vanilla"}, "trainer_factors": factors,
-        }  # fmt: skip
+            "reuse": {"kind": "vanilla"},
+            "trainer_factors": factors,
+        }
 
     change(experiments, "spec_rl/cells.yaml", edit)
     return Experiments(experiments).run("spec_rl/grpo-other", 0, "tiny").trainer
@@ -207,8 +208,9 @@ def test_a_fraction_is_not_rounded_before_it_is_multiplied(experiments):
 def test_a_cell_may_name_another_schedule_than_its_algorithm_s_and_is_another_experiment_then(experiments):
     def edit(content):
         grid_of(content, "core")["axes"]["method"]["grpo-other"] = {
-            "reuse": {"kind": "vanilla"}, "schedule": {"kind": "dynamic"},
-        }  # fmt: skip
+            "reuse": {"kind": "vanilla"},
+            "schedule": {"kind": "dynamic"},
+        }
 
     change(experiments, "spec_rl/cells.yaml", edit)
     own, usual = (Experiments(experiments).run(f"spec_rl/{name}", 0, "tiny") for name in ("grpo-other", "grpo-vanilla"))
@@ -537,19 +539,22 @@ def test_a_wrong_preset_is_named_with_file_key_and_value(experiments, name):
 # Found when a run is resolved, since other files have a part in it.
 WRONG_FOR_RUNS = {
     "batches that do not divide": (
-        lambda p: p["trainer"].update(prompts_per_update=160), ["trainer_factors.prompts_per_update", "(5)", "(32)"],
+        lambda p: p["trainer"].update(prompts_per_update=160),
+        ["trainer_factors.prompts_per_update", "(5)", "(32)"],
     ),
     "a part of a prompt": (
         lambda p: p["trainer_factors"].update(prompts_per_step="1/2048"),
         ["trainer_factors.prompts_per_step", "integer"],
     ),
     "an unknown factor": (
-        lambda p: p["trainer_factors"].update(epoch=2), ["trainer_factors", "epoch", "epochs"],
+        lambda p: p["trainer_factors"].update(epoch=2),
+        ["trainer_factors", "epoch", "epochs"],
     ),
     "a factor of what is not set": (
-        lambda p: p["trainer_factors"].update(prompts_per_batch=2), ["trainer_factors", "prompts_per_batch", "number"],
+        lambda p: p["trainer_factors"].update(prompts_per_batch=2),
+        ["trainer_factors", "prompts_per_batch", "number"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG_FOR_RUNS)
@@ -679,11 +684,15 @@ def test_identity_is_what_defines_the_experiment_and_nothing_else():
     reference = fingerprint(tiny_run().identity)
     same = [{"trainer": {"temperature": 1.0}}, {"engine": {"threads": 2, "max_rows": 8, "checkpoint_every": 1}}]
     other = [
-        {"seed": 1}, {"trainer": {"epochs": 7}}, {"reuse": {"lenience": "e^0.6"}},
+        {"seed": 1},
+        {"trainer": {"epochs": 7}},
+        {"reuse": {"lenience": "e^0.6"}},
         {"algorithm": {"kl_loss_coef": 0.5}},
-        {"data": {"size": 128}}, {"model": {"layers": 3}}, {"model": {"warm_start": {"seed": 1}}},
+        {"data": {"size": 128}},
+        {"model": {"layers": 3}},
+        {"model": {"warm_start": {"seed": 1}}},
         {"trainer": {"temperature": 0.7}},
-    ]  # fmt: skip
+    ]
     assert all(fingerprint(tiny_run(**changes).identity) == reference for changes in same)
     fingerprints = [fingerprint(tiny_run(**changes).identity) for changes in other]
     assert reference not in fingerprints
@@ -774,9 +783,15 @@ def test_no_two_cells_share_a_fingerprint_and_adding_one_changes_none(preset, ex
 
 
 SAMPLED = {
-    "temperature": 0.5, "top_p": 0.5, "samples": 7, "max_new_tokens": 7, "chat": "never",
-    "data": {"size": 7}, "data ": {"seed": 7}, "data  ": {"min_terms": 3},
-}  # fmt: skip
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "samples": 7,
+    "max_new_tokens": 7,
+    "chat": "never",
+    "data": {"size": 7},
+    "data ": {"seed": 7},
+    "data  ": {"min_terms": 3},
+}
 """Fields of a benchmark that change what is sampled; a field of its data is a mapping."""
 ONLY_GRADED = {"role": "out-of-distribution", "description": "other words"}
 

@@ -117,11 +117,15 @@ def test_storage_follows_from_parameters_and_the_paper_s_token_counts(costs):
 
 
 FACTORS = {
-    "epochs": (2, 2, 2), "group_size": (2, 2, 2), "max_response_tokens": ("1/2", 0.5, 0.5),
+    "epochs": (2, 2, 2),
+    "group_size": (2, 2, 2),
+    "max_response_tokens": ("1/2", 0.5, 0.5),
     # Half the prompts a step are twice the steps: the same rollouts.
-    "prompts_per_step": ("1/2", 1, 1), "prompts_per_update": ("1/2", 1, 1), "learning_rate": (2, 1, 1),
+    "prompts_per_step": ("1/2", 1, 1),
+    "prompts_per_update": ("1/2", 1, 1),
+    "learning_rate": (2, 1, 1),
     "evaluate_every": (2, 1, 1),
-}  # fmt: skip
+}
 """Field of a trainer to a factor, and what it makes of the hours and of the rollouts' bytes."""
 
 
@@ -195,9 +199,13 @@ def test_what_nobody_knows_is_unknown_and_no_nought(experiments):
 
 def test_runs_of_another_machine_stand_in_where_nothing_else_is_known(experiments, tmp_path):
     preset, layout = experiments.preset("tiny"), Layout("tiny", tmp_path)
-    write_json(layout.run("spec_rl/grpo-vanilla", 0) / "manifest.json", {
-        "fingerprint": run_fingerprint(experiments.run("spec_rl/grpo-vanilla", 0, "tiny")), "seconds": 7200,
-    })  # fmt: skip
+    write_json(
+        layout.run("spec_rl/grpo-vanilla", 0) / "manifest.json",
+        {
+            "fingerprint": run_fingerprint(experiments.run("spec_rl/grpo-vanilla", 0, "tiny")),
+            "seconds": 7200,
+        },
+    )
     cells = [experiments.cell(f"spec_rl/{name}") for name in ("grpo-vanilla", "grpo-spec-l0.5")]
     measured, elsewhere = cost.costs_of(cells, experiments, preset, layout, timed=36.0)
     assert (measured.hours, measured.source) == (2.0, "measured (1 of 3 runs)")

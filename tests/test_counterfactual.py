@@ -90,10 +90,13 @@ def test_laws_are_those_at_the_temperature_of_the_drafts(temperature, models):
 
 
 METHODS = {
-    "published, l = e^0.2": Speculative(lenience="e^0.2"), "random cut": RandomReuse(),
-    "residual, top 2": ResidualReuse(top=2), "block": BlockReuse(top=4), "Gumbel": CoupledReuse(),
+    "published, l = e^0.2": Speculative(lenience="e^0.2"),
+    "random cut": RandomReuse(),
+    "residual, top 2": ResidualReuse(top=2),
+    "block": BlockReuse(top=4),
+    "Gumbel": CoupledReuse(),
     "one-hot": OneHotReuse(),
-}  # fmt: skip
+}
 DRAWS = 600
 
 
@@ -173,9 +176,15 @@ def uneven():
     return models, prompts, [Draft(i, row, log) for i, (row, log) in enumerate(zip(tokens, logs, strict=True))]
 
 
-@pytest.mark.parametrize("limits", [
-    {"TOKENS_AT_ONCE": 1}, {"TOKENS_AT_ONCE": 20}, {"NUMBERS_AT_ONCE": 12}, {"NUMBERS_AT_ONCE": 24},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"TOKENS_AT_ONCE": 1},
+        {"TOKENS_AT_ONCE": 20},
+        {"NUMBERS_AT_ONCE": 12},
+        {"NUMBERS_AT_ONCE": 24},
+    ],
+)
 def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, monkeypatch):
     models, prompts, drafts = uneven
     whole = read_positions(drafts, prompts, *models, top=3)

@@ -68,9 +68,13 @@ def holder(count, purpose="", **variables):
 def waiter(count, **variables):
     command = [sys.executable, "-c", HOLD, str(count), "waiter"]
     return subprocess.Popen(
-        command, env=os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command,
+        env=os.environ | variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
 
 
 def test_two_processes_get_disjoint_devices(machine):
@@ -114,18 +118,22 @@ def test_a_killed_holder_lets_go_and_who_waits_said_once_for_whom(machine):
 
 def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has_ended(machine):
     machine.setenv(VISIBLE, "0")
-    code = HOLD.replace("    print(", (
-        "    import subprocess\n"
-        "    from redraft.ops.locking.devices import held\n"
-        "    streams = {'stdin': open(sys.argv[2]), 'stdout': subprocess.DEVNULL}\n"
-        "    child = subprocess.Popen(['cat'], pass_fds=held(), start_new_session=True, **streams)\n"
-        "    names = [*names, child.pid]\n"
-        "    print("
-    ))  # fmt: skip
+    code = HOLD.replace(
+        "    print(",
+        (
+            "    import subprocess\n"
+            "    from redraft.ops.locking.devices import held\n"
+            "    streams = {'stdin': open(sys.argv[2]), 'stdout': subprocess.DEVNULL}\n"
+            "    child = subprocess.Popen(['cat'], pass_fds=held(), start_new_session=True, **streams)\n"
+            "    names = [*names, child.pid]\n"
+            "    print("
+        ),
+    )
     pipe = Path(os.environ[module.LOCK_VARIABLE]).parent / "pipe"
     os.mkfifo(pipe)
-    parent = subprocess.Popen([sys.executable, "-c", code, "1", str(pipe)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, text=True)  # fmt: skip
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, "1", str(pipe)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     with pipe.open("w"):
         name, _ = json.loads(parent.stdout.readline())
         assert name == "0"

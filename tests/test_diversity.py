@@ -30,10 +30,21 @@ from redraft.train.records import describe, save_groups_of_step
 from tests.groups import group_of
 
 COLUMNS = [
-    "step", "epoch", "distinct_1", "distinct_2", "self_bleu", "self_bleu_within", "distinct_within", "rouge_1",
-    "rouge_1_precision", "rouge_1_recall", "distinct_trajectories", "trajectories_share",
-    "token_age_steps", "token_age_steps_max",
-]  # fmt: skip
+    "step",
+    "epoch",
+    "distinct_1",
+    "distinct_2",
+    "self_bleu",
+    "self_bleu_within",
+    "distinct_within",
+    "rouge_1",
+    "rouge_1_precision",
+    "rouge_1_recall",
+    "distinct_trajectories",
+    "trajectories_share",
+    "token_age_steps",
+    "token_age_steps_max",
+]
 
 row = st.lists(st.integers(0, 5) | st.integers(0, 2**31 - 2), max_size=12)
 rows = st.lists(row, max_size=8)

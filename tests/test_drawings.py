@@ -91,8 +91,9 @@ def intervals(axis):
 def test_bars_stand_at_their_place_with_their_interval_and_the_paper_s_value_beside():
     axis = drawn("cell", [(A, 0, 10.0, 9.0, 14.0), (B, 1, 20.0, 13.0, 21.0, ("reported", 17.0))])
     assert [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in axis.patches] == [
-        (pytest.approx(0), 10.0), (pytest.approx(1), 20.0),
-    ]  # fmt: skip
+        (pytest.approx(0), 10.0),
+        (pytest.approx(1), 20.0),
+    ]
     assert intervals(axis) == [(0, 9, 14), (1, 13, 21)]
     ((at, value),) = with_marker(axis, "D")
     assert (1 < at < 1.325, value) == (True, 17.0)
@@ -113,11 +114,15 @@ def test_a_bin_of_one_seed_has_no_interval():
 
 
 def test_bars_over_bins_stand_side_by_side_within_their_bins_with_their_intervals():
-    points = [(cell, low, mean, mean - 1, mean + 3, ("upper", high))
-              for cell, mean in ((A, 5.0), (B, 7.0)) for low, high in ((0, 2), (2, 8))]  # fmt: skip
+    points = [
+        (cell, low, mean, mean - 1, mean + 3, ("upper", high))
+        for cell, mean in ((A, 5.0), (B, 7.0))
+        for low, high in ((0, 2), (2, 8))
+    ]
     axis = drawn("bins", points, by="pass_rate", bins=[0, 2, 8])
-    spans = sorted((round(bar.get_x(), 6), round(bar.get_x() + bar.get_width(), 6), bar.get_height())
-                   for bar in axis.patches)  # fmt: skip
+    spans = sorted(
+        (round(bar.get_x(), 6), round(bar.get_x() + bar.get_width(), 6), bar.get_height()) for bar in axis.patches
+    )
     assert spans == [(0.1, 1.0, 5.0), (1.0, 1.9, 7.0), (2.3, 5.0, 5.0), (5.0, 7.7, 7.0)]
     assert sorted((low, high) for _, low, high in intervals(axis)) == [(4, 8), (4, 8), (6, 10), (6, 10)]
 

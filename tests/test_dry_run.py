@@ -18,9 +18,10 @@ def test_the_summary_counts_jobs_and_runs_and_names_the_next_call(monkeypatch):
     call = ["/venv/bin/snakemake", "-n", "--config", "papers=a b"]
     assert summary(JOBS, RUNS, ["time: about 9 min"], call).splitlines() == [
         "dry run: 14 jobs would run: 6 grade, 4 generate, 4 train",
-        "4 runs to train, of 3 cells: 1 of ar3po, 2 of spec_rl", "time: about 9 min",
+        "4 runs to train, of 3 cells: 1 of ar3po, 2 of spec_rl",
+        "time: about 9 min",
         "next: snakemake --config 'papers=a b'",
-    ]  # fmt: skip
+    ]
     assert summary({"report": 1}, [], [], call).splitlines()[1] == "0 runs to train"
 
 
@@ -28,10 +29,13 @@ def test_the_summary_counts_jobs_and_runs_and_names_the_next_call(monkeypatch):
     ("arguments", "kept"),
     [
         (["-n"], []),
-        (["reproduction", "--dry-run"], ["reproduction"]), (["--dryrun", "--cores", "2"], ["--cores", "2"]),
-        (["-np"], ["-p"]), (["-pn", "--notemp"], ["-p", "--notemp"]), (["-j", "2", "-n"], ["-j", "2"]),
+        (["reproduction", "--dry-run"], ["reproduction"]),
+        (["--dryrun", "--cores", "2"], ["--cores", "2"]),
+        (["-np"], ["-p"]),
+        (["-pn", "--notemp"], ["-p", "--notemp"]),
+        (["-j", "2", "-n"], ["-j", "2"]),
     ],
-)  # fmt: skip
+)
 def test_the_next_call_is_this_one_without_what_makes_it_dry(arguments, kept):
     assert real(["snakemake", *arguments]) == " ".join(["snakemake", *kept])
 
@@ -49,8 +53,13 @@ def test_the_time_of_a_campaign_that_has_not_begun(rest, text):
 
 
 def a_job(rule, **wildcards):
-    return SimpleNamespace(rule=SimpleNamespace(name=rule, norun=rule == "all"), threads=1, resources={}, output=[rule],
-                           wildcards=SimpleNamespace(**wildcards))  # fmt: skip
+    return SimpleNamespace(
+        rule=SimpleNamespace(name=rule, norun=rule == "all"),
+        threads=1,
+        resources={},
+        output=[rule],
+        wildcards=SimpleNamespace(**wildcards),
+    )
 
 
 class Jobs(dict):
@@ -62,17 +71,27 @@ class Jobs(dict):
 
 def a_dry_run(handler, cost, dtype="auto"):
     """What an announced dry run of two trainings, a table and a target prints behind Snakemake's last line."""
-    jobs = [a_job("train", paper="p", cell="c", seed="1"), a_job("train", paper="p", cell="c", seed="0"),
-            a_job("tables"), a_job("all")]  # fmt: skip
+    jobs = [
+        a_job("train", paper="p", cell="c", seed="1"),
+        a_job("train", paper="p", cell="c", seed="0"),
+        a_job("tables"),
+        a_job("all"),
+    ]
     dag = SimpleNamespace(
-        jobs=jobs, jobid=jobs.index, dependencies=Jobs(),
+        jobs=jobs,
+        jobid=jobs.index,
+        dependencies=Jobs(),
         needrun_jobs=lambda exclude_finished=True: [] if exclude_finished else jobs,
-    )  # fmt: skip
+    )
     workflow = SimpleNamespace(
-        dag=dag, nodes=None, is_local=lambda rule: True, persistence=SimpleNamespace(metadata=lambda file: None),
-        resource_settings=SimpleNamespace(cores=1, local_cores=None), scheduler=SimpleNamespace(global_resources={}),
+        dag=dag,
+        nodes=None,
+        is_local=lambda rule: True,
+        persistence=SimpleNamespace(metadata=lambda file: None),
+        resource_settings=SimpleNamespace(cores=1, local_cores=None),
+        scheduler=SimpleNamespace(global_resources={}),
         logger_manager=SimpleNamespace(get_log_handlers=lambda: [handler, object()]),
-    )  # fmt: skip
+    )
     preset = SimpleNamespace(name="none", engine=SimpleNamespace(dtype=dtype))
     announce(workflow, preset, ["snakemake", "-n"], cost)
     for text in ("Building DAG of jobs...", "This was a dry-run (flag -n). The order of jobs does not"):
@@ -92,9 +111,12 @@ def test_a_dry_run_ends_with_the_summary_and_costs_stand_in_for_times_that_nobod
     asked = []
     a_dry_run(handler, lambda runs: asked.append(runs) or "training: 8 GPU-hours")
     assert capsys.readouterr().err.split("\n\n")[1].splitlines() == [
-        "dry run: 3 jobs would run: 2 train, 1 tables", "2 runs to train, of 1 cell: 1 of p",
-        "time not known: 3 jobs of kinds never timed; 1 core", "training: 8 GPU-hours", "next: snakemake",
-    ]  # fmt: skip
+        "dry run: 3 jobs would run: 2 train, 1 tables",
+        "2 runs to train, of 1 cell: 1 of p",
+        "time not known: 3 jobs of kinds never timed; 1 core",
+        "training: 8 GPU-hours",
+        "next: snakemake",
+    ]
     assert asked == [[("p/c", 0), ("p/c", 1)]]
 
 

@@ -86,8 +86,9 @@ def test_the_method_s_settings_are_the_paper_s():
 def test_cells_of_a_model_differ_in_decoding_reuse_and_schedule_alone():
     for cell in CELLS:
         prefix, dash, _ = cell.name.partition("-")
-        base = EXPERIMENTS.cell(f"efficient_rollout/{prefix}-ar" if dash and prefix in ("14b", "llama") else
-                                "efficient_rollout/ar")  # fmt: skip
+        base = EXPERIMENTS.cell(
+            f"efficient_rollout/{prefix}-ar" if dash and prefix in ("14b", "llama") else "efficient_rollout/ar"
+        )
         assert (cell.model, cell.data, cell.algorithm) == (base.model, base.data, base.algorithm), cell.name
 
 
@@ -132,8 +133,17 @@ def test_the_workflow_s_roofline_is_fitted_to_a_sweep_of_the_model_with_a_drafte
 ):
     monkeypatch.chdir(ROOT)
     costs, asked = read_model(tiny_model, draft_bits=bits).costs, []
-    truth = Calibration("tiny", costs, bandwidth=5e8, flops=1e11, kv_bytes=costs.kv_bytes / 2, draft_factor=1.5,
-                        target_overhead=1.0, draft_overhead=1.0, verify_overhead=5.0)  # fmt: skip
+    truth = Calibration(
+        "tiny",
+        costs,
+        bandwidth=5e8,
+        flops=1e11,
+        kv_bytes=costs.kv_bytes / 2,
+        draft_factor=1.5,
+        target_overhead=1.0,
+        draft_overhead=1.0,
+        verify_overhead=5.0,
+    )
 
     def measure(model, device, threads, draft_bits):
         asked.append((model, device, threads, draft_bits))
@@ -167,9 +177,11 @@ def test_every_row_of_table_2_that_is_run_is_a_cell_s_and_no_other_cell_has_one(
     found = {cell.name: table.row(cell) for cell in CELLS}
     methods = ["ar", "history", "efficient", "self-sd"]
     wanted = {f"{model}{method}" for model in ("", "14b-", "llama-") for method in methods}
-    assert {name for name, row in found.items() if row} == wanted == {
-        cell.name for cell in EXPERIMENTS.cells("efficient_rollout", ["main"])
-    }  # fmt: skip
+    assert (
+        {name for name, row in found.items() if row}
+        == wanted
+        == {cell.name for cell in EXPERIMENTS.cells("efficient_rollout", ["main"])}
+    )
     assert (found["efficient"]["rollout_s"], found["llama-self-sd"]["alpha"]) == (66.3, 96.3)
 
 
@@ -229,9 +241,15 @@ def measured():
     """Runs of one cell with every record of self-speculation."""
     runs = Runs(*records("self-sd"))
     speculated = {
-        "draft_length": 7.0, "block_efficiency": 4.0, "acceptance": 3 / 7, "speculated_passes": 0.9, "entropy": 0.4,
-        "quantisation_seconds": 0.1, "quantisation_error": 0.1, **{f"kept_at.{place}": 0.5 for place in range(1, 8)},
-    }  # fmt: skip
+        "draft_length": 7.0,
+        "block_efficiency": 4.0,
+        "acceptance": 3 / 7,
+        "speculated_passes": 0.9,
+        "entropy": 0.4,
+        "quantisation_seconds": 0.1,
+        "quantisation_error": 0.1,
+        **{f"kept_at.{place}": 0.5 for place in range(1, 8)},
+    }
     return Runs(runs.runs, runs.steps.assign(**speculated), pd.DataFrame())
 
 
@@ -267,11 +285,21 @@ def test_what_the_reported_tables_say_of_the_claims():
     supported = {name for name, verdict in verdicts.items() if verdict == SUPPORTED}
     assert {name for name, verdict in verdicts.items() if verdict == NOT_SUPPORTED} == set()
     assert supported == {
-        "rollout-reduction", "step-reduction", "largest-reduction", "modest-quantisation", "always-on-can-lose",
-        "always-on-can-win", "history-no-faster", "history-no-step-reduction", "history-reuses-little",
-        "history-llama-prefix-longer", "high-acceptance", "high-acceptance-self-sd", "larger-draft-length",
+        "rollout-reduction",
+        "step-reduction",
+        "largest-reduction",
+        "modest-quantisation",
+        "always-on-can-lose",
+        "always-on-can-win",
+        "history-no-faster",
+        "history-no-step-reduction",
+        "history-reuses-little",
+        "history-llama-prefix-longer",
+        "high-acceptance",
+        "high-acceptance-self-sd",
+        "larger-draft-length",
         "ladder-helps",
-    }  # fmt: skip
+    }
     assert set(verdicts.values()) == {SUPPORTED, NOT_IN_TABLES}
 
 

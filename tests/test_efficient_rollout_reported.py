@@ -65,8 +65,13 @@ def test_the_tables_have_the_paper_s_rows_and_columns():
     assert {key: len(row) for key, row in main().items()} == {key: METHODS[key[1]] for key in main()}
     assert [len(rows(number)) for number in range(2, 9)] == [15, 3, 6, 3, 3, 3, 3]
     assert {number: {len(row) for row in rows(number).values()} for number in range(3, 9)} == {
-        3: {20}, 4: {2}, 5: {5}, 6: {5}, 7: {5}, 8: {5},
-    }  # fmt: skip
+        3: {20},
+        4: {2},
+        5: {5},
+        6: {5},
+        7: {5},
+        8: {5},
+    }
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -90,12 +95,14 @@ def test_percentages_that_the_printed_seconds_alone_would_round_otherwise():
                 if f"{value:.1f}" != row[change]:
                     other[model, method, change] = (row[change], round(value, 2))
     assert other == {
-        (QWEN_7B, "history", "rollout_change"): ("4.9", 4.98), (QWEN_7B, "self-sd", "rollout_change"): ("-8.2", -8.25),
+        (QWEN_7B, "history", "rollout_change"): ("4.9", 4.98),
+        (QWEN_7B, "self-sd", "rollout_change"): ("-8.2", -8.25),
         (QWEN_7B, "self-sd", "step_change"): ("-3.7", -3.77),
         (QWEN_7B, "efficient", "rollout_change"): ("-19.6", -19.54),
-        (QWEN_14B, "auxiliary", "rollout_change"): ("-8.9", -8.85), (LLAMA, "history", "step_change"): ("0.2", 0.27),
+        (QWEN_14B, "auxiliary", "rollout_change"): ("-8.9", -8.85),
+        (LLAMA, "history", "step_change"): ("0.2", 0.27),
         (QWEN_14B, "self-sd", "rollout_change"): ("6.7", 6.64),
-    }  # fmt: skip
+    }
 
 
 def test_alpha_solves_equation_1_and_is_not_the_share_of_accepted_proposals():
@@ -121,9 +128,11 @@ def test_the_numbers_of_the_abstract_and_of_section_5_2_are_in_table_2():
     assert min(float(row["step_change"]) for row in efficient) == -12.7
     assert {row["rollout_change"] for row in efficient} == {"-19.6", "-16.8", "-10.7"}
     for name, method, ends in [
-        ("prep_s", "self-sd", (1.3, 2.6)), ("prep_s", "history", (1.1, 1.1)), ("alpha", "efficient", (95.8, 98.2)),
+        ("prep_s", "self-sd", (1.3, 2.6)),
+        ("prep_s", "history", (1.1, 1.1)),
+        ("alpha", "efficient", (95.8, 98.2)),
         ("alpha", "auxiliary", (54.3, 60.3)),
-    ]:  # fmt: skip
+    ]:
         values = [float(main()[model, method][name]) for model in MODELS]
         assert (min(values), max(values)) == ends
     assert main()[QWEN_14B, "auxiliary"]["step_change"] == "-3.3"
@@ -132,8 +141,11 @@ def test_the_numbers_of_the_abstract_and_of_section_5_2_are_in_table_2():
     assert set(fastest.values()) == {"efficient"}
     slower = [key for key, row in main().items() if float(row.get("step_change", "0")) > 0]
     assert slower == [
-        (QWEN_7B, "history"), (QWEN_14B, "self-sd"), (LLAMA, "history"), (LLAMA, "auxiliary"),
-    ]  # fmt: skip
+        (QWEN_7B, "history"),
+        (QWEN_14B, "self-sd"),
+        (LLAMA, "history"),
+        (LLAMA, "auxiliary"),
+    ]
 
 
 def test_rows_of_table_3_sum_to_a_hundred_within_their_rounding():

@@ -52,10 +52,20 @@ def policies():
     """Models of two epochs: random weights, and the same after a change of about a third."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=32, intermediate_size=48, max_position_embeddings=256, initializer_range=0.25,
-        tie_word_embeddings=False, bos_token_id=None, eos_token_id=EOS, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        intermediate_size=48,
+        max_position_embeddings=256,
+        initializer_range=0.25,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=None,
+    )
     first = Qwen3ForCausalLM(config).eval()
     second = deepcopy(first)
     with torch.no_grad():

@@ -20,9 +20,20 @@ PINNED = {
     "lighteval": {"lighteval": "0.13.0", "torch": "2.13.0", "transformers": "5.10.4"},
 }
 SHARED = (
-    "verl", "transferqueue", "math-verify", "snakemake", "mlflow", "numpy", "hydra-core", "tensordict", "ray",
-    "lm-eval", "langdetect", "nltk", "pebble",
-)  # fmt: skip
+    "verl",
+    "transferqueue",
+    "math-verify",
+    "snakemake",
+    "mlflow",
+    "numpy",
+    "hydra-core",
+    "tensordict",
+    "ray",
+    "lm-eval",
+    "langdetect",
+    "nltk",
+    "pebble",
+)
 """Packages that must have the same version in both training environments, so that they train and grade alike."""
 UNREACHABLE = r"connect|dns|resolve host|timed out|network|no matching distribution|certificate|client error"
 

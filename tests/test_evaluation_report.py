@@ -28,12 +28,14 @@ def scores(cell, seed, step, benchmark, correct, **more):
 
 def test_counts_are_summed_over_seeds_and_shares_averaged_and_only_last_policies_have_rows():
     sums = {"pass_at_1": 0.5, "pass_at_2": 0.6, "pass_at_4": 0.75, "majority": 0.5, "without_answer": 2}
-    frame = pd.DataFrame([
-        scores("a", seed, step, "sums", step // 5 + seed, **sums) for seed in (0, 1) for step in (0, 5, 10)
-    ] + [
-        scores("a", seed, step, "asked", 3, samples=1, pass_at_1=0.4, note="one is missing", timeouts=step // 10)
-        for seed in (0, 1) for step in (0, 5, 10)
-    ])  # fmt: skip
+    frame = pd.DataFrame(
+        [scores("a", seed, step, "sums", step // 5 + seed, **sums) for seed in (0, 1) for step in (0, 5, 10)]
+        + [
+            scores("a", seed, step, "asked", 3, samples=1, pass_at_1=0.4, note="one is missing", timeouts=step // 10)
+            for seed in (0, 1)
+            for step in (0, 5, 10)
+        ]
+    )
     found = summary(Runs(NOTHING, NOTHING, frame))
     by_benchmark = {row["benchmark"]: row for row in found["rows"]}
     row = by_benchmark["sums"]
@@ -48,8 +50,21 @@ def test_counts_are_summed_over_seeds_and_shares_averaged_and_only_last_policies
 
 
 def test_scores_of_an_older_kind_have_rows_too():
-    frame = pd.DataFrame([{"cell": "a", "seed": 0, "step": 1, "benchmark": "sums", "correct": 1, "total": 2,
-                           "mean_tokens": 3.0, "truncated": 0, "without_answer": 0}])  # fmt: skip
+    frame = pd.DataFrame(
+        [
+            {
+                "cell": "a",
+                "seed": 0,
+                "step": 1,
+                "benchmark": "sums",
+                "correct": 1,
+                "total": 2,
+                "mean_tokens": 3.0,
+                "truncated": 0,
+                "without_answer": 0,
+            }
+        ]
+    )
     (row,) = summary(Runs(NOTHING, NOTHING, frame))["rows"]
     assert row["correct"] == 1
     assert math.isnan(row["timeouts"])
@@ -60,10 +75,11 @@ def test_two_graders_stand_side_by_side(tmp_path):
     runs = Runs(pd.DataFrame({"manifest": [str(file) for file in manifests]}), NOTHING, NOTHING)
     assert graders(runs) == []
     for seed, file in enumerate(manifests):
-        metrics = [{"step": step, "metric": "prompt_level_strict_acc", "lm_eval": 0.5 + 0.1 * seed, "lighteval": 0.5}
-                   for step in (5, 10)]  # fmt: skip
-        write_json(file.with_name("ifeval.json"),
-                   {"metrics": metrics, "disagreements": [{"step": 5}, {"step": 10}]})  # fmt: skip
+        metrics = [
+            {"step": step, "metric": "prompt_level_strict_acc", "lm_eval": 0.5 + 0.1 * seed, "lighteval": 0.5}
+            for step in (5, 10)
+        ]
+        write_json(file.with_name("ifeval.json"), {"metrics": metrics, "disagreements": [{"step": 5}, {"step": 10}]})
     write_json(tmp_path / "b/seed0/ifeval.json", {"metrics": "of a run that was not collected"})
     assert graders(runs) == [
         {"cell": "a", "metric": "prompt_level_strict_acc", "lm_eval": 0.55, "lighteval": 0.5, "differ": 2}

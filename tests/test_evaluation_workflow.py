@@ -32,9 +32,11 @@ def evaluated(tmp_path_factory):
     preset = yaml.safe_load(file.read_text())
     preset["evaluation"] = {"harness": "lm-eval", "lighteval": True}
     preset["benchmarks"]["asked"] = {
-        "data": {"kind": "file", "path": "asked.jsonl", "size": 2}, "grading": "instructions", "samples": 3,
+        "data": {"kind": "file", "path": "asked.jsonl", "size": 2},
+        "grading": "instructions",
+        "samples": 3,
         "max_new_tokens": 24,
-    }  # fmt: skip
+    }
     file.write_text(yaml.safe_dump(preset))
     where = folder / "results/smoke/initial/smoke/qwen3-1.7b-base/seed0"
     command = ["snakemake", "--config", "preset=smoke", "--", str((where / "ifeval.json").relative_to(folder))]
@@ -49,8 +51,9 @@ def test_lm_eval_s_generations_are_whole_and_graded(evaluated):
     scores = read_json(evaluated / "scores.json")["0"]
     assert (scores["asked"]["total"], scores["asked"]["instructions"]) == (6, 9)
     assert {name: scores[name]["total"] for name in ("arithmetic", "arithmetic-longer")} == {
-        "arithmetic": 20, "arithmetic-longer": 20,
-    }  # fmt: skip
+        "arithmetic": 20,
+        "arithmetic-longer": 20,
+    }
 
 
 def test_both_graders_of_instructions_agree(evaluated):

@@ -40,9 +40,13 @@ from tests.groups import (
 )
 
 EXACT = [
-    ResidualReuse(top=VOCABULARY), ResidualReuse(top=2), BlockReuse(top=3), WeightedReuse(top=VOCABULARY),
-    OneHotReuse(), CoupledReuse(),
-]  # fmt: skip
+    ResidualReuse(top=VOCABULARY),
+    ResidualReuse(top=2),
+    BlockReuse(top=3),
+    WeightedReuse(top=VOCABULARY),
+    OneHotReuse(),
+    CoupledReuse(),
+]
 every_method = pytest.mark.parametrize("method", EXACT, ids=lambda m: f"{m.kind}-{m.retention.top}")
 
 
@@ -141,9 +145,8 @@ def drifted():
 
 
 CHOSEN = [
-    sampler for sampler in samplers.samplers()
-    if sampler.engine == "torch" or sampler.name in ("vanilla", "block")
-]  # fmt: skip
+    sampler for sampler in samplers.samplers() if sampler.engine == "torch" or sampler.name in ("vanilla", "block")
+]
 
 
 @pytest.mark.parametrize("sampler", CHOSEN, ids=lambda s: f"{s.name}-{s.engine}")
@@ -161,9 +164,10 @@ AT_TEMPERATURES = {
 }
 TEMPERED = [
     pytest.param(sampler, temperature, draws, id=f"{sampler.name}-{sampler.engine}-{temperature}")
-    for temperature, draws in ((0.6, DRAWS), (1.5, 2 * DRAWS)) for sampler in samplers.samplers()
+    for temperature, draws in ((0.6, DRAWS), (1.5, 2 * DRAWS))
+    for sampler in samplers.samplers()
     if sampler.name in AT_TEMPERATURES[sampler.engine] and (temperature < 1 or sampler.name == "residual")
-]  # fmt: skip
+]
 """All of them at the low temperature; at the high one, which takes twice as many draws, the rule that scores and draws
 from what is left."""
 
@@ -209,12 +213,17 @@ def test_the_configuration_knows_the_tiny_models_vocabulary():
     assert TinyModel.vocabulary == len(make_tokenizer())
 
 
-@pytest.mark.parametrize(("setting", "said"), [
-    ({"kind": "residual", "lenience": "e^0.5"}, "no residual exists"), ({"kind": "residual", "lenience": 0}, "above 0"),
-    ({"kind": "block", "top": 45}, "more tokens of each law would be kept than the model knows"),
-    ({"kind": "block", "top": 0}, "greater than or equal to 1"), ({"kind": "block", "lenience": 2}, "lenience"),
-    ({"kind": "one_hot", "top": 3}, "top"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"kind": "residual", "lenience": "e^0.5"}, "no residual exists"),
+        ({"kind": "residual", "lenience": 0}, "above 0"),
+        ({"kind": "block", "top": 45}, "more tokens of each law would be kept than the model knows"),
+        ({"kind": "block", "top": 0}, "greater than or equal to 1"),
+        ({"kind": "block", "lenience": 2}, "lenience"),
+        ({"kind": "one_hot", "top": 3}, "top"),
+    ],
+)
 def test_what_has_no_exact_law_is_refused_when_it_is_read(setting, said, folder):
     with pytest.raises(UserError) as error:
         a_cell(folder, setting)

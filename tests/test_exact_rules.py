@@ -29,9 +29,11 @@ def audited():
 
 def test_a_space_has_every_response_once_and_none_that_goes_on_behind_its_end():
     assert sorted(SMALL.responses) == sorted(
-        r for n in range(1, 4) for r in itertools.product(range(3), repeat=n)
+        r
+        for n in range(1, 4)
+        for r in itertools.product(range(3), repeat=n)
         if 0 not in r[:-1] and (r[-1] == 0 or n == 3)
-    )  # fmt: skip
+    )
     assert Policy(SMALL, 3, 1, 0.5).responses().sum() == pytest.approx(1)
 
 
@@ -53,9 +55,12 @@ def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows
 
 @settings(max_examples=25)
 @given(
-    seed=st.integers(0, 1000), drift=st.floats(0.01, 4), top=st.integers(0, 3),
-    rule=st.sampled_from(sorted(EXACT_RULES)), both=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 1000),
+    drift=st.floats(0.01, 4),
+    top=st.integers(0, 3),
+    rule=st.sampled_from(sorted(EXACT_RULES)),
+    both=st.booleans(),
+)
 def test_any_policies_and_any_number_of_stored_tokens_leave_the_law_exact(seed, drift, top, rule, both):
     policies = [Policy(SMALL, seed, number, drift) for number in (1, 2, 3)]
     assert max(over_visits(EXACT_RULES[rule], policies, top, both)) <= EXACT
@@ -65,8 +70,17 @@ def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejecti
     """q stores tokens 0 and 1; the policy's top has 1 and 2. Of 0 nothing is accepted, so all of it is left."""
     q, p = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
     own = lambda token: -np.inf if token == 0 else math.log(p[token])  # noqa: E731
-    laws = [Distributions(np.array([token]), np.array([own(token)]), np.log(q[[token]]), np.array([[0, 1]]),
-                 np.array([[-np.inf, math.log(0.3)]]), np.log(q[None, :2])) for token in range(3)]  # fmt: skip
+    laws = [
+        Distributions(
+            np.array([token]),
+            np.array([own(token)]),
+            np.log(q[[token]]),
+            np.array([[0, 1]]),
+            np.array([[-np.inf, math.log(0.3)]]),
+            np.log(q[None, :2]),
+        )
+        for token in range(3)
+    ]
     for rule in (ResidualRule(), BlockRule()):
         assert [float(rule.acceptance(of_token)[0]) for of_token in laws] == pytest.approx([0, 1, 0])
         assert rule.residual(laws[0], 0).left == pytest.approx([1, 0])
@@ -83,8 +97,14 @@ def test_block_verification_keeps_as_much_as_the_residual_rule_at_least(seed, dr
 
 
 def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earlier_one():
-    laws = Distributions(np.array([0, 0]), np.log([0.25, 0.5]), np.log([0.5, 0.25]), np.tile([0, 1], (2, 1)),
-                np.log([[0.25, 0.75], [0.5, 0.5]]), np.log([[0.5, 0.5], [0.25, 0.75]]))  # fmt: skip
+    laws = Distributions(
+        np.array([0, 0]),
+        np.log([0.25, 0.5]),
+        np.log([0.5, 0.25]),
+        np.tile([0, 1], (2, 1)),
+        np.log([[0.25, 0.75], [0.5, 0.5]]),
+        np.log([[0.5, 0.5], [0.25, 0.75]]),
+    )
     assert ResidualRule().acceptance(laws) == pytest.approx([0.5, 1.0])
     assert BlockRule().acceptance(laws)[-1] == pytest.approx(1.0), "(1/4 * 1/2) / (1/2 * 1/4)"
 
@@ -175,9 +195,11 @@ def test_laws_that_do_not_fit_or_are_nan_are_refused():
     support = np.array([[0, 1], [2, 0]])
     assert Distributions(tokens, one, one, support, table, table).stored.tolist() == [True, True]
     for broken in (
-        (tokens, one[:1], one, support, table, table), (tokens, one, one, support[:1], table, table),
-        (tokens, one, one, support, table[:, :1], table), (tokens, one, one, support[:1], table[:1], table[:1]),
-    ):  # fmt: skip
+        (tokens, one[:1], one, support, table, table),
+        (tokens, one, one, support[:1], table, table),
+        (tokens, one, one, support, table[:, :1], table),
+        (tokens, one, one, support[:1], table[:1], table[:1]),
+    ):
         with pytest.raises(ValueError, match="shapes do not fit"):
             Distributions(*broken)
     with pytest.raises(ValueError, match="NaN: drawn_from_at"):

@@ -30,11 +30,18 @@ def write_rollouts(folder):
     rewards = {0: {0: [0, 0], 1: [1, 1, 1, 1]}, 1: {0: [0, 1], 1: [1, 1, 1, 1]}}
     for step, by_prompt in rewards.items():
         lines = [
-            {"epoch": step, "prompt": prompt, "sample": i, "tokens": np.arange(3 + prompt + step),
-             "prefix_length": step, "draft_length": 2 * step, "reward": float(reward)}
+            {
+                "epoch": step,
+                "prompt": prompt,
+                "sample": i,
+                "tokens": np.arange(3 + prompt + step),
+                "prefix_length": step,
+                "draft_length": 2 * step,
+                "reward": float(reward),
+            }
             for prompt, values in by_prompt.items()
             for i, reward in enumerate(values)
-        ]  # fmt: skip
+        ]
         file = folder / f"rollouts/step-{step:04d}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(lines).to_parquet(file)
@@ -45,8 +52,11 @@ def runs(tmp_path):
     """One seed of two cells, of which B's steps take twice as long."""
     for cell in (A, B):
         write_rollouts(tmp_path / cell)
-    steps = [{"cell": cell, "seed": 0, "step": i, "epoch": i, "reward": 0.1 * i, "seconds.total": hours * 3600.0}
-             for cell, hours in ((A, 1.0), (B, 2.0)) for i in range(2)]  # fmt: skip
+    steps = [
+        {"cell": cell, "seed": 0, "step": i, "epoch": i, "reward": 0.1 * i, "seconds.total": hours * 3600.0}
+        for cell, hours in ((A, 1.0), (B, 2.0))
+        for i in range(2)
+    ]
     lines = [{"cell": cell, "seed": 0, "manifest": str(tmp_path / cell / "manifest.json")} for cell in (A, B)]
     scores = [
         {"cell": A, "seed": 0, "step": i, "benchmark": "x", "role": "r", "correct": i, "total": 2} for i in (0, 2)
@@ -65,8 +75,11 @@ def test_quantities_of_prompts_by_hand(tmp_path):
     assert found["pass_rate_so_far"].to_dict() == {(0, 0): 0.0, (0, 1): 1.0, (1, 0): 0.25, (1, 1): 1.0}
     assert found["pass_rate_before"].dropna().to_dict() == {(1, 0): 0.0, (1, 1): 1.0}, "of earlier visits alone"
     assert found.loc[(1, 1)].drop(["epoch", "pass_rate", "pass_rate_so_far", "pass_rate_before"]).to_dict() == {
-        "responses": 4.0, "response_length": 5.0, "prefix_length": 1.0, "draft_length": 2.0,
-    }  # fmt: skip
+        "responses": 4.0,
+        "response_length": 5.0,
+        "prefix_length": 1.0,
+        "draft_length": 2.0,
+    }
     with pytest.raises(UserError, match="no such quantity of a prompt(.|\n)*pass_rate"):
         of_prompts(tmp_path, ["luck"])
     with pytest.raises(UserError, match="no rollouts"):
@@ -147,8 +160,14 @@ def test_a_quantity_over_bins_is_the_mean_of_their_prompts_and_an_empty_bin_has_
 
 
 def test_pass_rates_of_an_initial_policy_are_those_of_its_probe(runs, tmp_path):
-    panel = {"quantity": "share", "by": "pass_rate", "bins": [0, 0.2, 0.98, 1], "epochs": "initial", "title": "p",
-             "cells": [A]}  # fmt: skip
+    panel = {
+        "quantity": "share",
+        "by": "pass_rate",
+        "bins": [0, 0.2, 0.98, 1],
+        "epochs": "initial",
+        "title": "p",
+        "cells": [A],
+    }
     whole = figure("bins", panel)
     evaluated = tmp_path / "initial/tiny/model@1/seed1/generations.json"
     runs.runs["initial"] = str(evaluated)
@@ -188,10 +207,17 @@ def test_an_accuracy_over_steps_is_a_whole_line_from_the_initial_policy_on(runs)
 
 
 def cell(name, lenience, factor):
-    return Cell.model_validate({
-        "paper": "p", "name": name, "model": "m", "data": "d", "algorithm": {"kind": "grpo"},
-        "reuse": {"kind": "speculative", "lenience": lenience}, "trainer_factors": {"learning_rate": factor},
-    })  # fmt: skip
+    return Cell.model_validate(
+        {
+            "paper": "p",
+            "name": name,
+            "model": "m",
+            "data": "d",
+            "algorithm": {"kind": "grpo"},
+            "reuse": {"kind": "speculative", "lenience": lenience},
+            "trainer_factors": {"learning_rate": factor},
+        }
+    )
 
 
 def test_a_surface_has_a_point_a_cell_at_its_values_of_both_axes(runs):
@@ -234,8 +260,13 @@ def test_a_surface_of_published_points_selects_lines_and_says_when_there_is_no_f
 
 
 def test_published_curves_are_lines_and_missing_ones_say_so(runs, tmp_path, monkeypatch):
-    curves = {"folder": "authors", "files": {"theirs": "a.json", "other": "b.json"}, "time": "seconds", "scale": 0.5,
-              "fields": ["x/mean@*", "y/mean@*"]}  # fmt: skip
+    curves = {
+        "folder": "authors",
+        "files": {"theirs": "a.json", "other": "b.json"},
+        "time": "seconds",
+        "scale": 0.5,
+        "fields": ["x/mean@*", "y/mean@*"],
+    }
     whole = figure("hours", {"quantity": "accuracy", "title": "r", "curves": curves, "smoothing": 0.5})
     monkeypatch.setenv(PUBLISHED, str(tmp_path))
     nothing = figure_data(whole, runs, paper_scale=False)

@@ -33,8 +33,17 @@ NAMES = {"a": "A & <b>", "b": "1e3", "c": "C"}
 
 
 def point(panel, cell, x, mean, **fields):
-    empty = {"quantity": "reward", "low": math.nan, "high": math.nan, "n_seeds": 2, "reported": math.nan,
-             "deviation": math.nan, "first_reuse": False, "seeds": "0 1", "manifests": "m/0 m/1"}  # fmt: skip
+    empty = {
+        "quantity": "reward",
+        "low": math.nan,
+        "high": math.nan,
+        "n_seeds": 2,
+        "reported": math.nan,
+        "deviation": math.nan,
+        "first_reuse": False,
+        "seeds": "0 1",
+        "manifests": "m/0 m/1",
+    }
     return {"panel": panel, "cell": cell, "label": NAMES[cell], "x": x, "reproduced": mean} | empty | fields
 
 
@@ -42,11 +51,15 @@ POINTS = [
     point("reward </script>", "a", 3, 0.123456789, low=-0.5, high=0.75),
     point("reward </script>", "a", 1, 2 / 3, low=0.25, high=1.0, reported=0.9),
     point("reward </script>", "a", 5, 1234567.0, seeds="1", n_seeds=1, first_reuse=True),
-    point("reward </script>", "b", 1, 0.5), point("reward </script>", "b", 2, math.nan),
-    point("spent", "a", 0.0123456, 1.0), point("spent", "a", 0.5, 2.0), point("spent", "b", 0.1, 3.0),
-    point("log", "a", 1, 0.02, low=-0.01, high=0.05), point("log", "a", 2, 0.3, low=0.1, high=0.5),
+    point("reward </script>", "b", 1, 0.5),
+    point("reward </script>", "b", 2, math.nan),
+    point("spent", "a", 0.0123456, 1.0),
+    point("spent", "a", 0.5, 2.0),
+    point("spent", "b", 0.1, 3.0),
+    point("log", "a", 1, 0.02, low=-0.01, high=0.05),
+    point("log", "a", 2, 0.3, low=0.1, high=0.5),
     point("bars", "a", 0, 4.0, low=3.0, high=5.0),
-]  # fmt: skip
+]
 
 
 def figure(*panels, **fields):
@@ -73,28 +86,46 @@ def panels_of(text):
 def test_the_page_holds_the_points_of_the_csv_file_in_order_and_rounded(tmp_path):
     (panel,) = panels_of(fragment(tmp_path, figure(LINES)))
     assert panel == {
-        "title": "reward </script>", "x": "step (from 1)", "log": False, "gaps": True, "ticks": [1, 2, 3, 4, 5],
+        "title": "reward </script>",
+        "x": "step (from 1)",
+        "log": False,
+        "gaps": True,
+        "ticks": [1, 2, 3, 4, 5],
         "series": [
-            {"key": 0, "label": "A & <b>", "x": [1, 3, 5], "mean": [0.66667, 0.12346, 1234600],
-             "low": [0.25, -0.5, None], "high": [1, 0.75, None], "paper": [0.9, None, None], "first": [2],
-             "seeds": ["0 1", "0 1", "1"]},
+            {
+                "key": 0,
+                "label": "A & <b>",
+                "x": [1, 3, 5],
+                "mean": [0.66667, 0.12346, 1234600],
+                "low": [0.25, -0.5, None],
+                "high": [1, 0.75, None],
+                "paper": [0.9, None, None],
+                "first": [2],
+                "seeds": ["0 1", "0 1", "1"],
+            },
             {"key": 1, "label": "1e3", "x": [1, 2], "mean": [0.5, None], "seeds": "0 1"},
         ],
-    }  # fmt: skip
+    }
     (spent,) = panels_of(fragment(tmp_path, figure(SPENT)))
     assert (spent["x"], spent["gaps"], spent["ticks"]) == ("decoded tokens (M)", False, None)
     assert spent["series"][0] == {
-        "key": 0, "label": "A & <b>", "x": [0.012346, 0.5], "mean": [1, 2], "smooth": [1, 1.5], "seeds": "0 1",
-    }  # fmt: skip
+        "key": 0,
+        "label": "A & <b>",
+        "x": [0.012346, 0.5],
+        "mean": [1, 2],
+        "smooth": [1, 1.5],
+        "seeds": "0 1",
+    }
 
 
 def test_every_point_of_the_csv_file_is_in_the_page(tmp_path):
     text = fragment(tmp_path, figure(LINES, SPENT, LOG, BARS))
     found = {
         (panel["title"], series["label"], x, mean)
-        for panel in panels_of(text) for series in panel["series"]
+        for panel in panels_of(text)
+        for series in panel["series"]
         for x, mean in zip(series["x"], series["mean"], strict=True)
-    }  # fmt: skip
+    }
     data = read_points(tmp_path / "figures/p/figure02.csv").query("panel != 'bars'")
     assert found == {
         (p.panel, p.label, float(f"{p.x:.5g}"), None if math.isnan(p.reproduced) else float(f"{p.reproduced:.5g}"))
@@ -105,7 +136,7 @@ def test_every_point_of_the_csv_file_is_in_the_page(tmp_path):
 HUGE = [
     point("reward </script>", "a", step, 0.1 * step, low=0.1 * step - width, high=0.1 * step + width)
     for step, width in ((1, 0.1), (2, 0.2), (3, 50.0), (4, 70.0), (5, 0.1))
-]  # fmt: skip
+]
 
 
 def test_a_huge_interval_is_cut_and_an_arrow_and_the_note_say_so(tmp_path):
@@ -128,8 +159,10 @@ def test_a_page_of_many_points_stays_light(tmp_path):
     panels = [LINES | {"title": title, "cells": ["a", "b", "c"]} for title in ("one", "two", "three")]
     points = [
         point(panel["title"], cell, step, value := 0.123456 * step + i, low=value - 0.2345678, high=value + 0.3456789)
-        for panel in panels for i, cell in enumerate("abc") for step in range(1, 61)
-    ]  # fmt: skip
+        for panel in panels
+        for i, cell in enumerate("abc")
+        for step in range(1, 61)
+    ]
     assert len(fragment(tmp_path, figure(*panels), points)) < 70_000
 
 
@@ -172,9 +205,12 @@ def test_a_fragment_has_its_caption_its_keys_and_links_from_the_page_to_its_file
     assert all((tmp_path / "report" / link).resolve().exists() for link in links)
     keys = re.findall(r'<button type="button" aria-pressed="true" data-(\w+)="(\w+)".*?</span>(.*?)</button>', text)
     assert [(kind, value, html.unescape(name).strip()) for kind, value, name in keys] == [
-        ("key", "0", "A & <b>"), ("key", "1", "1e3"), ("part", "band", "95 % interval"), ("part", "paper", "paper"),
+        ("key", "0", "A & <b>"),
+        ("key", "1", "1e3"),
+        ("part", "band", "95 % interval"),
+        ("part", "paper", "paper"),
         ("part", "first", "first reuse"),
-    ]  # fmt: skip
+    ]
 
 
 def test_the_library_is_what_its_notice_says_and_a_page_holds_its_licence():
@@ -212,11 +248,22 @@ def opened(page, text, probe=""):
     """The page as Chromium holds it after its scripts, and what it wrote on its console."""
     css, js = figure_assets()
     colours = ":root { --page: #fff; --ink: #111; --muted: #555; --line: #ddd; --link: #00f; }"
-    page.write_text(f"<!doctype html><meta charset=utf-8><title>t</title><style>{colours}{css}</style>{text}"
-                    f"<script>{js}</script><script>{probe}</script>", encoding="utf-8")  # fmt: skip
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-               "--virtual-time-budget=5000", f"--user-data-dir={page.parent / 'profile'}", "--dump-dom",
-               page.as_uri()]  # fmt: skip
+    page.write_text(
+        f"<!doctype html><meta charset=utf-8><title>t</title><style>{colours}{css}</style>{text}"
+        f"<script>{js}</script><script>{probe}</script>",
+        encoding="utf-8",
+    )
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--virtual-time-budget=5000",
+        f"--user-data-dir={page.parent / 'profile'}",
+        "--dump-dom",
+        page.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -244,8 +291,15 @@ def test_keys_read_points_the_legend_hides_lines_and_bands_and_the_theme_changes
     assert console == []
     found = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom)[1]))
     assert re.split(r"\s*[\n\t]\s*", found["first"]) == [
-        "step (from 1): 1", "A & <b>", "0.6667", "[0.25, 1]", "paper 0.9", "1e3", "0.5", "seeds 0 1",
-    ]  # fmt: skip
+        "step (from 1): 1",
+        "A & <b>",
+        "0.6667",
+        "[0.25, 1]",
+        "paper 0.9",
+        "1e3",
+        "0.5",
+        "seeds 0 1",
+    ]
     assert re.split(r"\s*[\n\t]\s*", found["second"])[:2] == ["step (from 1): 2", "1e3"], (
         "the first line has a gap there"
     )
@@ -268,10 +322,25 @@ def test_written_files_have_the_documented_columns_and_drawings_only_with_data(t
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "experiments", "experiments")
     layout, grpo = Layout("tiny"), {"cell": "grpo", "seed": 0}
-    steps = [grpo | {"step": i, "epoch": 0, "reward": 0.5, "seconds.total": 1.0, "rollouts_per_prompt": 8.0,
-                     "rollouts": 64.0, "response_length": 9.0, "without_correct": 0.5, "replayed": 0.0,
-                     "informative": 0.5, "clip_fraction": 0.0, "gradient_norm": 1.0, "fresh_reward": 0.5}
-             for i in range(3)]  # fmt: skip
+    steps = [
+        grpo
+        | {
+            "step": i,
+            "epoch": 0,
+            "reward": 0.5,
+            "seconds.total": 1.0,
+            "rollouts_per_prompt": 8.0,
+            "rollouts": 64.0,
+            "response_length": 9.0,
+            "without_correct": 0.5,
+            "replayed": 0.0,
+            "informative": 0.5,
+            "clip_fraction": 0.0,
+            "gradient_norm": 1.0,
+            "fresh_reward": 0.5,
+        }
+        for i in range(3)
+    ]
     scores = [grpo | {"step": 3, "benchmark": "x", "role": "r", "correct": 1, "total": 2}]
     runs = Runs(*(pd.DataFrame(part) for part in ([grpo | {"manifest": "m"}], steps, scores)))
     save_measured(runs, layout.collected("ar3po"), "ar3po")

@@ -30,18 +30,42 @@ def step(cell, seed, number, steps_per_epoch, **values):
     """One record: rollout time is the step's number from 1, and a tenth of the seed more."""
     drafts = number >= steps_per_epoch
     return {
-        "cell": cell, "seed": seed, "step": number, "epoch": number // steps_per_epoch, "training_step": number + 1,
-        "updated": True, "informative": 0.5, "tokens_decoded": 60.0, "tokens_verified": 50.0,
-        "tokens_reused": 20.0 if drafts else 0.0, "prefix_length": 10.0 if drafts else math.nan,
-        "full_reuse_ratio": 0.5 if drafts else math.nan, "response_length": 20.0, "token_age_epochs": 0.5,
-        "reward": 0.5, "fresh_reward": 0.4, "entropy": 0.3, "kl": 0.01 * number, "clip_fraction": 0.001,
-        "gradient_norm": 1.0, "distinct_1": 0.1, "self_bleu": 0.5,
-        "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
+        "cell": cell,
+        "seed": seed,
+        "step": number,
+        "epoch": number // steps_per_epoch,
+        "training_step": number + 1,
+        "updated": True,
+        "informative": 0.5,
+        "tokens_decoded": 60.0,
+        "tokens_verified": 50.0,
+        "tokens_reused": 20.0 if drafts else 0.0,
+        "prefix_length": 10.0 if drafts else math.nan,
+        "full_reuse_ratio": 0.5 if drafts else math.nan,
+        "response_length": 20.0,
+        "token_age_epochs": 0.5,
+        "reward": 0.5,
+        "fresh_reward": 0.4,
+        "entropy": 0.3,
+        "kl": 0.01 * number,
+        "clip_fraction": 0.001,
+        "gradient_norm": 1.0,
+        "distinct_1": 0.1,
+        "self_bleu": 0.5,
+        "self_bleu_within": 0.4,
+        "distinct_within": 0.9,
+        "fresh_kl": 0.02,
+        "prefix_share": 0.5,
         "rouge_1": 0.6 if drafts else math.nan,
-        "rouge_1_precision": 0.6, "rouge_1_recall": 0.6, "distinct_2": 0.3, "distinct_trajectories": 2.0,
-        "trajectories_share": 0.9, "token_age_steps": 1.0,
-        **{f"seconds.{stage}": number + 1 + seed / 10 for stage in (*STEP_STAGES, "total")}, **values,
-    }  # fmt: skip
+        "rouge_1_precision": 0.6,
+        "rouge_1_recall": 0.6,
+        "distinct_2": 0.3,
+        "distinct_trajectories": 2.0,
+        "trajectories_share": 0.9,
+        "token_age_steps": 1.0,
+        **{f"seconds.{stage}": number + 1 + seed / 10 for stage in (*STEP_STAGES, "total")},
+        **values,
+    }
 
 
 def made_up(cells, steps=6, change=lambda **_: {}):
@@ -52,8 +76,10 @@ def made_up(cells, steps=6, change=lambda **_: {}):
     benchmarks = (("arithmetic", "in-distribution"), ("arithmetic-minus", "out-of-distribution"))
     scores = [
         {"cell": c, "seed": s, "step": at, "benchmark": b, "role": r, "correct": 60 + s if at else 10, "total": 100}
-        for c, s in keys for at in (0, steps) for b, r in benchmarks
-    ]  # fmt: skip
+        for c, s in keys
+        for at in (0, steps)
+        for b, r in benchmarks
+    ]
     return Runs(pd.DataFrame(runs), pd.DataFrame(records), pd.DataFrame(scores))
 
 
@@ -81,8 +107,9 @@ def test_panels_of_one_quantity_are_kept_apart():
     cells = {"grpo-spec-l0.5": 2, "8b-ppo-spec-l0.3": 2}
     data = figure_data(FIGURES[8], made_up(cells), paper_scale=False)
     assert {(p, c) for p, c in zip(data["panel"], data["cell"], strict=True)} == {
-        ("Qwen3-1.7B", "grpo-spec-l0.5"), ("Qwen3-8B", "8b-ppo-spec-l0.3"),
-    }  # fmt: skip
+        ("Qwen3-1.7B", "grpo-spec-l0.5"),
+        ("Qwen3-8B", "8b-ppo-spec-l0.3"),
+    }
     assert set(data["label"]) == {"GRPO", "PPO"}
 
 
@@ -135,13 +162,20 @@ def test_a_quantity_that_an_algorithm_lacks_has_no_points_and_one_of_some_steps_
 
 
 BARS = Figure(
-    number=1, title="t", x="cell",
+    number=1,
+    title="t",
+    x="cell",
     panels=[
-        {"quantity": "accuracy:all", "title": "accuracy", "cells": ["8b-grpo-vanilla", "8b-grpo-spec-l0.5"],
-         "labels": ["GRPO", "GRPO + SPEC-RL"], "reported_in": {"table": 1, "column": "avg"}},
+        {
+            "quantity": "accuracy:all",
+            "title": "accuracy",
+            "cells": ["8b-grpo-vanilla", "8b-grpo-spec-l0.5"],
+            "labels": ["GRPO", "GRPO + SPEC-RL"],
+            "reported_in": {"table": 1, "column": "avg"},
+        },
         {"quantity": "rollout_seconds", "title": "time", "cells": ["8b-grpo-spec-l0.5"]},
     ],
-)  # fmt: skip
+)
 
 
 def test_bars_show_the_last_policy_beside_the_paper_s_value_at_its_scale_only():
@@ -230,10 +264,12 @@ def test_what_was_not_run_is_named_in_the_drawing_and_a_panel_without_any_run_is
 
 def test_reasons_why_panels_are_not_shown():
     panels = [
-        {"quantity": "reward", "title": "p", "cells": ["a"]}, {"quantity": "reward", "title": "q", "cells": ["b"]},
-        {"quantity": "kl", "title": "null", "cells": ["a"]}, {"quantity": "reward", "title": "r; s", "cells": ["c"]},
+        {"quantity": "reward", "title": "p", "cells": ["a"]},
+        {"quantity": "reward", "title": "q", "cells": ["b"]},
+        {"quantity": "kl", "title": "null", "cells": ["a"]},
+        {"quantity": "reward", "title": "r; s", "cells": ["c"]},
         {"quantity": "accuracy:math500", "title": "m", "cells": ["a"]},
-    ]  # fmt: skip
+    ]
     figure = Figure(number=1, title="t", x="step", panels=panels)
     runs = made_up({"a": 2}, change=lambda **_: {"kl": math.nan})
     data = figure_data(figure, runs, paper_scale=False, unsampled={"math500"})
@@ -254,12 +290,15 @@ def test_axes_begin_at_the_first_step_and_say_what_they_count():
         {"quantity": "reward", "title": "epochs", "cells": ["a"], "x": "epoch"},
         {"quantity": "accuracy:all", "title": "policies", "cells": ["a"]},
         {"quantity": "reward", "title": "tokens", "cells": ["a"], "x": "tokens"},
-    ]  # fmt: skip
+    ]
     figure = Figure(number=1, title="t", x="step", panels=panels)
     axes = plot(figure, figure_data(figure, made_up({"a": 6}, steps=24), paper_scale=False)).axes
     assert [axis.get_xlabel() for axis in axes if axis.get_visible()] == [
-        "step (from 1)", "epoch (from 1)", "steps done (0: initial policy)", "decoded tokens (M)",
-    ]  # fmt: skip
+        "step (from 1)",
+        "epoch (from 1)",
+        "steps done (0: initial policy)",
+        "decoded tokens (M)",
+    ]
     assert [list(axis.get_xticks()) for axis in axes[:3]] == [[1, 5, 10, 15, 20], [1, 2, 3, 4], [0, 5, 10, 15, 20]]
     plt.close("all")
 
@@ -267,10 +306,15 @@ def test_axes_begin_at_the_first_step_and_say_what_they_count():
 @pytest.mark.parametrize(
     ("first", "last", "ticks"),
     [
-        (1, 1, [1]), (1, 2, [1, 2]), (0, 6, [*range(7)]), (1, 42, [1, 10, 20, 30, 40]), (3, 8, [3, 4, 5, 6, 7, 8]),
-        (13, 42, [13, 20, 25, 30, 35, 40]), (1, 1000, [1, 200, 400, 600, 800, 1000]),
+        (1, 1, [1]),
+        (1, 2, [1, 2]),
+        (0, 6, [*range(7)]),
+        (1, 42, [1, 10, 20, 30, 40]),
+        (3, 8, [3, 4, 5, 6, 7, 8]),
+        (13, 42, [13, 20, 25, 30, 35, 40]),
+        (1, 1000, [1, 200, 400, 600, 800, 1000]),
     ],
-)  # fmt: skip
+)
 def test_ticks_of_whole_numbers_begin_with_the_first(first, last, ticks):
     assert whole_ticks(first, last) == ticks
 
@@ -295,10 +339,11 @@ def test_no_text_of_a_drawing_lies_over_a_line_a_bar_or_another_text(number, par
     drawing.draw_without_rendering()
     written = [
         (text, axis)
-        for axis in drawing.axes if axis.get_visible()
+        for axis in drawing.axes
+        if axis.get_visible()
         for text in [*axis.texts, axis.title, axis.xaxis.label, *axis.get_xticklabels(), *axis.get_yticklabels()]
         if text.get_text() and text.get_visible()
-    ]  # fmt: skip
+    ]
     written += [(text, None) for legend in drawing.legends for text in legend.get_texts()]
     boxes = [(text.get_text(), text.get_window_extent()) for text, _ in written]
     for name, box in boxes:

@@ -84,8 +84,14 @@ def snakemake(checkout, *arguments):
     environment = {name: value for name, value in os.environ.items() if name != CODE}
     environment["PYTHONPATH"] = f"{checkout / 'src'}:{checkout}"
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--rerun-triggers", "mtime", "params", "input"]
-    return subprocess.Popen([*command, *arguments], cwd=checkout, env=environment, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def until_started(checkout, process):
@@ -203,8 +209,9 @@ def test_packages_come_from_the_copy_and_not_from_the_installed_checkout(root, m
     copy = frozen(root)
     variables = freeze.environment(copy)
     code = "import redraft.cli.app as app, redraft.analysis.cost as cost; print(app.__file__, cost.__file__)"
-    result = subprocess.run([sys.executable, "-c", code], env=os.environ | variables, cwd="/", capture_output=True,
-                            text=True, check=True)  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | variables, cwd="/", capture_output=True, text=True, check=True
+    )
     assert result.stdout.split() == [
         str(copy / "src/redraft/cli/app.py"),
         str(copy / "src/redraft/analysis/cost/__init__.py"),

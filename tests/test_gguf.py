@@ -105,8 +105,11 @@ def test_weights_tokenizer_and_template_are_those_that_were_written(file, tmp_pa
     again, saved = models.load(tmp_path / "model")
     assert torch.equal(again(tokens).logits, model(tokens).logits)
     assert (saved.bos_token, saved.eos_token, saved.pad_token, saved.unk_token) == (
-        "<|im_start|>", "<|im_end|>", "<|im_end|>", "<|endoftext|>",
-    )  # fmt: skip
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+    )
     assert models.stop_tokens(again, saved) == {2}
     [prompt] = encode(saved, ["hello 12 , it 's"])
     assert saved.decode(prompt) == "<|im_start|>user\nhello 12 , it 's<|im_end|>\n<|im_start|>assistant\n"

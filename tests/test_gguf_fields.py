@@ -12,10 +12,16 @@ from tests.gguf_files import MERGES, TEMPLATE, TOKENS
 
 FILE = Path("small.gguf")
 FIELDS = {
-    "general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
-    "tokenizer.ggml.tokens": TOKENS, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
-    "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.padding_token_id": 2, "tokenizer.chat_template": TEMPLATE,
-}  # fmt: skip
+    "general.architecture": "llama",
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.unknown_token_id": 0,
+    "tokenizer.ggml.padding_token_id": 2,
+    "tokenizer.chat_template": TEMPLATE,
+}
 
 
 @pytest.fixture

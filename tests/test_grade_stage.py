@@ -14,9 +14,9 @@ from redraft.evaluate import grade as stage
 from redraft.evaluate.grade import GRADES, grade
 from redraft.evaluate.metrics import interval, pass_at
 
-IFEVAL = json.dumps({
-    "key": 1000, "instruction_id_list": ["punctuation:no_comma", "change_case:english_lowercase"], "kwargs": [{}, {}]
-})  # fmt: skip
+IFEVAL = json.dumps(
+    {"key": 1000, "instruction_id_list": ["punctuation:no_comma", "change_case:english_lowercase"], "kwargs": [{}, {}]}
+)
 
 
 def benchmark(problems, samples, grading="math", **changed):
@@ -25,9 +25,17 @@ def benchmark(problems, samples, grading="math", **changed):
 
 def generation(name, problem, sample, text, answer, step=0, length=3, finish="stop"):
     return {
-        "step": step, "benchmark": name, "problem": problem, "sample": sample, "prompt": f"Problem {problem}",
-        "answer": answer, "tokens": np.arange(length, dtype=np.int32), "text": text, "finish": finish, "seconds": 0.25,
-    }  # fmt: skip
+        "step": step,
+        "benchmark": name,
+        "problem": problem,
+        "sample": sample,
+        "prompt": f"Problem {problem}",
+        "answer": answer,
+        "tokens": np.arange(length, dtype=np.int32),
+        "text": text,
+        "finish": finish,
+        "seconds": 0.25,
+    }
 
 
 def written(folder, rows):
@@ -55,8 +63,10 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graded")
     rows = [
         generation("sums", p, s, text, str(p + 1), step, length=10 * p + s, finish="length" if s == 3 else "stop")
-        for step in (0, 6) for p, texts in TEXTS.items() for s, text in enumerate(texts)
-    ]  # fmt: skip
+        for step in (0, 6)
+        for p, texts in TEXTS.items()
+        for s, text in enumerate(texts)
+    ]
     rows += [generation("letters", 0, 0, f"\\boxed{{{x}}}", "B", step) for step, x in ((0, "(B)"), (6, "A"))]
     benchmarks = {"sums": benchmark(3, 4), "letters": benchmark(1, 1, "choice", role="out-of-distribution")}
     return graded(folder, rows[::-1], benchmarks, processes=2)
@@ -69,9 +79,19 @@ def test_a_verdict_a_sample(both):
     sums = grades[(grades["benchmark"] == "sums") & (grades["step"] == 6)]
     assert list(zip(sums["problem"], sums["sample"], strict=True)) == [(p, s) for p in range(3) for s in range(4)]
     assert list(sums["outcome"]) == [
-        "correct", "wrong", "correct", "no answer", "wrong", "wrong", "wrong", "correct", "empty", "no answer", "wrong",
+        "correct",
         "wrong",
-    ]  # fmt: skip
+        "correct",
+        "no answer",
+        "wrong",
+        "wrong",
+        "wrong",
+        "correct",
+        "empty",
+        "no answer",
+        "wrong",
+        "wrong",
+    ]
     assert list(sums["extracted"]) == ["1", "2", "1.0", "", "7", "8", "8", "2", "", "", r"\text{five}", "5"]
     assert list(sums["length"]) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
     assert list(sums["truncated"]) == [False, False, False, True] * 3
@@ -98,9 +118,12 @@ def test_scores_count_what_was_graded(both):
     assert {k: score[f"pass_at_{k}"] for k in (1, 2, 4)} == {k: pass_at(correct, 4, k) for k in (1, 2, 4)}
     assert score["majority"] == pytest.approx((1 + 0 + 0) / 3)
     assert scores["0"]["letters"] | {"correct": 0} == scores["6"]["letters"] | {
-        "correct": 0, "accuracy_low": scores["0"]["letters"]["accuracy_low"],
-        "accuracy_high": 1.0, "pass_at_1": 1.0, "majority": 1.0,
-    }  # fmt: skip
+        "correct": 0,
+        "accuracy_low": scores["0"]["letters"]["accuracy_low"],
+        "accuracy_high": 1.0,
+        "pass_at_1": 1.0,
+        "majority": 1.0,
+    }
     assert scores["6"]["letters"]["role"] == "out-of-distribution"
 
 
@@ -118,8 +141,9 @@ def test_scores_are_flat_finite_numbers_and_fit_one_frame(both, tmp_path):
 def test_samples_in_another_order_have_the_same_scores(both, tmp_path):
     rows = [
         generation("sums", p, s, TEXTS[p][s], str(p + 1), 6, 10 * p + s, "length" if s == 3 else "stop")
-        for s in (2, 0, 3, 1) for p in (1, 2, 0)
-    ]  # fmt: skip
+        for s in (2, 0, 3, 1)
+        for p in (1, 2, 0)
+    ]
     _, scores = graded(tmp_path, rows, {"sums": benchmark(3, 4)})
     assert scores["6"]["sums"] == both[1]["6"]["sums"]
 
@@ -129,8 +153,11 @@ def test_instructions_are_counted_by_prompt_and_by_instruction(tmp_path):
     rows = [generation("ifeval", p, s, text, IFEVAL) for p, of in enumerate(texts) for s, text in enumerate(of)]
     grades, scores = graded(tmp_path, rows, {"ifeval": benchmark(2, 2, "instructions")})
     assert [list(map(bool, verdicts)) for verdicts in grades["strict"]] == [
-        [True, True], [False, False], [False, True], [False, False],
-    ]  # fmt: skip
+        [True, True],
+        [False, False],
+        [False, True],
+        [False, False],
+    ]
     assert list(grades["outcome"]) == ["correct", "wrong", "wrong", "empty"]
     assert set(grades["extracted"]) == {""}
     score = scores["0"]["ifeval"]
@@ -197,13 +224,15 @@ REFUSED = {
     "sample is there twice": (lambda rows: [*rows[:-1], rows[-2]], "twice", "step, benchmark, problem, sample"),
     "other numbers of samples": (lambda rows: [*rows[:-1], rows[-1] | {"sample": 2}], "numbered", "step 6, sums"),
     "other numbers of problems": (
-        lambda rows: [*rows[:-2], *(r | {"problem": 7} for r in rows[-2:])], "numbered", "step 6, sums",
+        lambda rows: [*rows[:-2], *(r | {"problem": 7} for r in rows[-2:])],
+        "numbered",
+        "step 6, sums",
     ),
     "negative numbers": (lambda rows: [*rows[:-1], rows[-1] | {"sample": -1}], "numbered", "step 6, sums"),
     "other benchmark": (lambda rows: [*rows, rows[0] | {"benchmark": "other"}], "another benchmark", "benchmark"),
     "no answer": (lambda rows: [*rows[:-1], rows[-1] | {"answer": ""}], "no answer", "benchmark, problem"),
     "column is lacking": (lambda rows: [{k: v for k, v in r.items() if k != "seconds"} for r in rows], "column", "sec"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "message", "key"), REFUSED.values(), ids=REFUSED)

@@ -225,10 +225,26 @@ def test_no_exception_escapes_the_grader(content, answer):
 @pytest.mark.parametrize(
     "content",
     [
-        "C", " C ", "(C)", r"\text{C}", r"\textbf{(C)}", r"\text{(C)}", r"\mathrm{C}", r"\textbf{\text{C}}", "C.", "C)",
-        "C:", "C) some text", "C: 3 A", "(C) some text", "(C).", "C.\nsome text", r"\text{C. some text}", "$C$",
+        "C",
+        " C ",
+        "(C)",
+        r"\text{C}",
+        r"\textbf{(C)}",
+        r"\text{(C)}",
+        r"\mathrm{C}",
+        r"\textbf{\text{C}}",
+        "C.",
+        "C)",
+        "C:",
+        "C) some text",
+        "C: 3 A",
+        "(C) some text",
+        "(C).",
+        "C.\nsome text",
+        r"\text{C. some text}",
+        "$C$",
     ],
-)  # fmt: skip
+)
 def test_a_letter_is_read(content):
     assert letter(content) == "C"
     text = f"\\boxed{{A}} no, \\boxed{{{content}}}"
@@ -238,9 +254,29 @@ def test_a_letter_is_read(content):
 
 @pytest.mark.parametrize(
     "content",
-    ["c", "E", "CA", "Carbon", "C, D", "C and D", "C or D", "C some text", "(C", "(C)D", "C.5", "CO_2", "2", "2C", "-C",
-     "the answer is C", r"\text{A}\text{C}", "Ⅽ", "С", "not C"],
-)  # fmt: skip
+    [
+        "c",
+        "E",
+        "CA",
+        "Carbon",
+        "C, D",
+        "C and D",
+        "C or D",
+        "C some text",
+        "(C",
+        "(C)D",
+        "C.5",
+        "CO_2",
+        "2",
+        "2C",
+        "-C",
+        "the answer is C",
+        r"\text{A}\text{C}",
+        "Ⅽ",
+        "С",
+        "not C",
+    ],
+)
 def test_nothing_else_is_a_letter(content):
     assert letter(content) is None
     assert grade_choice(f"\\boxed{{{content}}}", "C") == Verdict(Outcome.WRONG, content)

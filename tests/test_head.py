@@ -25,10 +25,19 @@ from redraft.errors import UserError
 
 VOCABULARY = 19
 SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24, "max_position_embeddings": 32,
-    "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
 MODELS = {
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES)),
     "llama, tied": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
@@ -36,9 +45,13 @@ MODELS = {
     "granite": (GraniteForCausalLM, GraniteConfig(**SIZES, logits_scaling=3.0)),
     "cohere": (CohereForCausalLM, CohereConfig(**SIZES, logit_scale=0.25)),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config(**SIZES, final_logit_softcapping=2.0)),
-    "gpt2": (GPT2LMHeadModel, GPT2Config(
-        vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=1)),
-}  # fmt: skip
+    "gpt2": (
+        GPT2LMHeadModel,
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=1
+        ),
+    ),
+}
 
 
 def make(name):

@@ -55,9 +55,14 @@ def test_at_the_paper_s_scale_a_run_has_what_the_paper_states_and_what_is_ours()
     values = trainer(ROOT, "paper").model_dump()
     assert {name: values[name] for name in stated} == {name: s.value for name, s in stated.items()}
     assert values.keys() - stated.keys() == {
-        "prompts_per_batch", "updates_per_batch", "warmup_steps", "fresh_samples", "evaluation_clock", "reward",
+        "prompts_per_batch",
+        "updates_per_batch",
+        "warmup_steps",
+        "fresh_samples",
+        "evaluation_clock",
+        "reward",
         "temperature",
-    }  # fmt: skip
+    }
     assert Experiments(ROOT).preset("paper").trainer.keys() == {"fresh_samples"}
 
 
@@ -127,19 +132,30 @@ def test_another_paper_needs_no_word_in_a_preset_but_its_grids(root):
     folder = root / "experiments/another"
     folder.mkdir()
     grid = {
-        "name": "core", "axes": {"": {"vanilla": {}}},
+        "name": "core",
+        "axes": {"": {"vanilla": {}}},
         "cell": {
-            "model": "qwen3-1.7b-base", "data": "deepmath-6k", "algorithm": {"kind": "rloo"},
+            "model": "qwen3-1.7b-base",
+            "data": "deepmath-6k",
+            "algorithm": {"kind": "rloo"},
             "reuse": {"kind": "vanilla"},
         },
-    }  # fmt: skip
+    }
     (folder / "cells.yaml").write_text(yaml.safe_dump({"title": "Another", "source": "arXiv", "grids": [grid]}))
     with pytest.raises(UserError, match=r"(?s)another/hyperparameters.yaml(.*)allowed:(.*)learning_rate"):
         trainer(root, "paper", "another/vanilla")
     stated = at(
-        epochs=1, prompts_per_step=16, group_size=24, prompts_per_update=16, learning_rate=1e-6, weight_decay=0.1,
-        gradient_clip=1.0, max_prompt_tokens=1024, max_response_tokens=3072, evaluate_every=25,
-    )  # fmt: skip
+        epochs=1,
+        prompts_per_step=16,
+        group_size=24,
+        prompts_per_update=16,
+        learning_rate=1e-6,
+        weight_decay=0.1,
+        gradient_clip=1.0,
+        max_prompt_tokens=1024,
+        max_response_tokens=3072,
+        evaluate_every=25,
+    )
     file = folder / "hyperparameters.yaml"
     file.write_text(yaml.safe_dump({"trainer": stated}))
     found = trainer(root, "paper", "another/vanilla")
@@ -156,28 +172,32 @@ WRONG = {
     "an unknown field": (lambda c: c["trainer"].update(at(batch=3)), ["trainer.batch", "prompts_per_step"]),
     "a field that is missing": (lambda c: c["trainer"].pop("learning_rate"), ["trainer.learning_rate", "required"]),
     "a wrong type": (
-        lambda c: c["trainer"].update(at(group_size="many")), ["trainer.group_size.value", "many", "integer"],
+        lambda c: c["trainer"].update(at(group_size="many")),
+        ["trainer.group_size.value", "many", "integer"],
     ),
     "a value out of range": (lambda c: c["trainer"].update(at(group_size=1)), ["trainer.group_size.value", "1", "2"]),
     "no source": (lambda c: c["trainer"]["epochs"].pop("source"), ["trainer.epochs.source", "required"]),
     "an empty source": (lambda c: c["trainer"]["epochs"].update(source=""), ["trainer.epochs.source", "at least 4"]),
     "a bare value": (lambda c: c["trainer"].update(epochs=15), ["trainer.epochs", "15"]),
     "another key beside it": (
-        lambda c: c["trainer"]["epochs"].update(page=3), ["trainer.epochs.page", "source, value"],
+        lambda c: c["trainer"]["epochs"].update(page=3),
+        ["trainer.epochs.page", "source, value"],
     ),
     "an unknown preset": (lambda c: c.update(at={"tinny": {}}), ["at", "tinny", "tiny", "smoke"]),
     "an unknown field at a preset": (
-        lambda c: c.update(at={"tiny": at(epoch=3)}), ["at.tiny.epoch", "epochs"],
+        lambda c: c.update(at={"tiny": at(epoch=3)}),
+        ["at.tiny.epoch", "epochs"],
     ),
     "a wrong type at another preset": (
-        lambda c: c.update(at={"smoke": at(learning_rate="small")}), ["at.smoke.learning_rate.value", "small"],
+        lambda c: c.update(at={"smoke": at(learning_rate="small")}),
+        ["at.smoke.learning_rate.value", "small"],
     ),
     "a batch that does not divide": (
         lambda c: c.update(at={"tiny": at(prompts_per_update=5)}),
         ["at.tiny.prompts_per_update.value", "5", "a divisor of 32"],
     ),
     "another section": (lambda c: c.update(engine={}), ["engine", "at, trainer"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

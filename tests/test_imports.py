@@ -37,64 +37,121 @@ ALLOWED = {
     "redraft.published": {*BASE, "redraft.config", "redraft.lab.selfspec.sweep"},
     "redraft.selfspec": {"redraft.errors", "redraft.files"},
     "redraft.rollout": {
-        "redraft.config.capability", "redraft.config.retention", "redraft.errors", "redraft.files",
+        "redraft.config.capability",
+        "redraft.config.retention",
+        "redraft.errors",
+        "redraft.files",
     },
     "redraft.methods": {"redraft.config", "redraft.errors", "redraft.rollout"},
     "redraft.ops.slurm": {"redraft.errors"},
     "redraft.ops.locking": {*BASE, "redraft.ops.slurm", "redraft.provenance"},
     "redraft.ops.workflow": {
-        *BASE, "redraft.cli.terminal", "redraft.config", "redraft.ops.locking", "redraft.ops.slurm",
-        "redraft.provenance", "redraft.published",
+        *BASE,
+        "redraft.cli.terminal",
+        "redraft.config",
+        "redraft.ops.locking",
+        "redraft.ops.slurm",
+        "redraft.provenance",
+        "redraft.published",
     },
     "redraft.ops": set(),
     "redraft.engines": {*BASE, "redraft.config", "redraft.ops.locking.termination", "redraft.rollout"},
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
     "redraft.train": {
-        *BASE, "redraft.cli.loading", "redraft.config", "redraft.engines", "redraft.methods", "redraft.ops.locking",
-        "redraft.provenance", "redraft.rollout", "redraft.selfspec", "redraft.tasks",
+        *BASE,
+        "redraft.cli.loading",
+        "redraft.config",
+        "redraft.engines",
+        "redraft.methods",
+        "redraft.ops.locking",
+        "redraft.provenance",
+        "redraft.rollout",
+        "redraft.selfspec",
+        "redraft.tasks",
     },
     "redraft.verl_cpu": set(),
     "redraft.evaluate": {
-        *BASE, "redraft.config", "redraft.engines.torch.engine", "redraft.engines.vllm.local",
-        "redraft.ops.locking.devices", "redraft.ops.locking.gpus", "redraft.ops.locking.lease", "redraft.provenance",
-        "redraft.rollout.engine", "redraft.rollout.streams", "redraft.rollout.types", "redraft.tasks",
-        "redraft.train.models", "redraft.train.pretrained",
+        *BASE,
+        "redraft.config",
+        "redraft.engines.torch.engine",
+        "redraft.engines.vllm.local",
+        "redraft.ops.locking.devices",
+        "redraft.ops.locking.gpus",
+        "redraft.ops.locking.lease",
+        "redraft.provenance",
+        "redraft.rollout.engine",
+        "redraft.rollout.streams",
+        "redraft.rollout.types",
+        "redraft.tasks",
+        "redraft.train.models",
+        "redraft.train.pretrained",
     },
     "redraft.lab.theory": set(),
     "redraft.lab.audit": {
-        "redraft.config.capability", "redraft.config.retention", "redraft.engines", "redraft.files", "redraft.methods",
+        "redraft.config.capability",
+        "redraft.config.retention",
+        "redraft.engines",
+        "redraft.files",
+        "redraft.methods",
         "redraft.rollout",
     },
     "redraft.lab.predict": {
-        *BASE, "redraft.config", "redraft.engines", "redraft.methods", "redraft.ops.locking.devices",
-        "redraft.provenance", "redraft.rollout", "redraft.tasks", "redraft.train.models", "redraft.train.run_folder",
+        *BASE,
+        "redraft.config",
+        "redraft.engines",
+        "redraft.methods",
+        "redraft.ops.locking.devices",
+        "redraft.provenance",
+        "redraft.rollout",
+        "redraft.tasks",
+        "redraft.train.models",
+        "redraft.train.run_folder",
     },
     "redraft.lab.selfspec": {
-        "redraft.engines.torch", "redraft.errors", "redraft.files", "redraft.selfspec", "redraft.train.models",
+        "redraft.engines.torch",
+        "redraft.errors",
+        "redraft.files",
+        "redraft.selfspec",
+        "redraft.train.models",
     },
     "redraft.lab": set(),
     "redraft.analysis.data": {
-        *BASE, "redraft.config", "redraft.provenance", "redraft.rollout.types", "redraft.selfspec.roofline",
+        *BASE,
+        "redraft.config",
+        "redraft.provenance",
+        "redraft.rollout.types",
+        "redraft.selfspec.roofline",
         "redraft.tasks.answers",
     },
     "redraft.analysis.claims": {"redraft.analysis.data", "redraft.config", "redraft.files", "redraft.layout"},
     "redraft.analysis.figures": {
-        *BASE, "redraft.analysis.data", "redraft.config", "redraft.lab.selfspec", "redraft.published",
+        *BASE,
+        "redraft.analysis.data",
+        "redraft.config",
+        "redraft.lab.selfspec",
+        "redraft.published",
         "redraft.selfspec",
     },
     "redraft.analysis.tables": {
-        *BASE, "redraft.analysis.data", "redraft.analysis.figures.view", "redraft.config",
-        "redraft.lab.selfspec.decomposition", "redraft.published", "redraft.selfspec.constants",
+        *BASE,
+        "redraft.analysis.data",
+        "redraft.analysis.figures.view",
+        "redraft.config",
+        "redraft.lab.selfspec.decomposition",
+        "redraft.published",
+        "redraft.selfspec.constants",
     },
     "redraft.analysis.cost": {*BASE, "redraft.analysis.data", "redraft.cli.terminal", "redraft.config"},
     "redraft.analysis.measuring": {*ROOMS_OF_ANALYSIS, "redraft.config", "redraft.layout"},
     "redraft.analysis.pages": {*BASE, *ROOMS_OF_ANALYSIS, "redraft.cli.terminal", "redraft.config"},
     "redraft.analysis.stages": {*BASE, *ROOMS_OF_ANALYSIS, "redraft.analysis.pages", "redraft.config"},
     "redraft.analysis": set(),
-}  # fmt: skip
+}
 SAMPLERS = {
-    "redraft.evaluate.asked", "redraft.evaluate.backends", "redraft.evaluate.lm_eval.stock",
-}  # fmt: skip
+    "redraft.evaluate.asked",
+    "redraft.evaluate.backends",
+    "redraft.evaluate.lm_eval.stock",
+}
 """Modules of evaluation that run a model or choose its device; grading and measuring need neither torch nor a GPU."""
 
 # Each heavy package, and the parts that may import it.
@@ -202,7 +259,7 @@ def test_no_import_cycle():
     graph = {
         module: {name for name in imports_of(file) if name in modules()} - {module}
         for module, file in modules().items()
-    }  # fmt: skip
+    }
     assert sum(map(len, graph.values())) > 50
     try:
         TopologicalSorter(graph).prepare()
@@ -250,9 +307,15 @@ print("numpy" in sys.modules, (str(Reuse) + str(Schedule)).count("redraft.method
 
 
 LIGHT = [
-    "redraft.config", "redraft.files", "redraft.layout", "redraft.provenance", "redraft.methods.speculative",
-    "redraft.ops.workflow.status", "redraft.ops.workflow.recover", "redraft.ops.workflow.rule_inputs",
-]  # fmt: skip
+    "redraft.config",
+    "redraft.files",
+    "redraft.layout",
+    "redraft.provenance",
+    "redraft.methods.speculative",
+    "redraft.ops.workflow.status",
+    "redraft.ops.workflow.recover",
+    "redraft.ops.workflow.rule_inputs",
+]
 
 
 @pytest.mark.parametrize("module", LIGHT)

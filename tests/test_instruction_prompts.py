@@ -97,8 +97,9 @@ def test_the_reward_is_the_strict_verdict_of_the_evaluation_s_grader_on_all_inst
 
 
 def test_a_part_of_the_instructions_earns_nothing():
-    answer = json.dumps({"key": 1, "instruction_id_list": ["punctuation:no_comma", "change_case:english_lowercase"],
-                         "kwargs": [{}, {}]})  # fmt: skip
+    answer = json.dumps(
+        {"key": 1, "instruction_id_list": ["punctuation:no_comma", "change_case:english_lowercase"], "kwargs": [{}, {}]}
+    )
     texts = ["all of this is written in small letters", "No commas but a capital letter", "small letters, and a comma"]
     assert rewards_of(texts, answer, "instructions")[0] == [1.0, 0.0, 0.0]
 

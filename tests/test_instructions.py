@@ -61,8 +61,10 @@ def test_loose_verdicts_forgive_a_first_line_a_last_line_and_asterisks():
 
 def test_verdicts_depend_on_the_response_alone():
     """The checker draws a letter for the two prompts without one; the language detector always draws."""
-    asked = answer(("keywords:letter_frequency", {"letter": "#", "let_frequency": 2, "let_relation": "at least"}),
-                   ("language:response_language", {"language": "en"}))  # fmt: skip
+    asked = answer(
+        ("keywords:letter_frequency", {"letter": "#", "let_frequency": 2, "let_relation": "at least"}),
+        ("language:response_language", {"language": "en"}),
+    )
     texts = ["a a b c d e e f", "zum xx zz und so on", "qq", "one two three", "ee", "uu ii"]
     first = [grade_instructions("p", text, asked) for text in texts]
     for seed in range(3):
@@ -74,8 +76,9 @@ def test_verdicts_depend_on_the_response_alone():
 
 
 def letters(character, count, relation):
-    return answer(("keywords:letter_frequency",
-                   {"letter": character, "let_frequency": count, "let_relation": relation}))  # fmt: skip
+    return answer(
+        ("keywords:letter_frequency", {"letter": character, "let_frequency": count, "let_relation": relation})
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,12 +110,16 @@ def test_the_unchanged_checkers_verdict_on_no_letter_is_that_on_a_letter_drawn_a
 @given(st.text(max_size=200), st.data())
 def test_every_text_gets_one_verdict_per_instruction_and_strict_implies_loose(text, data):
     known = [
-        ("punctuation:no_comma", {}), ("startend:quotation", {}), ("detectable_format:json_format", {}),
-        ("detectable_format:title", {}), ("combination:two_responses", {}), ("change_case:english_capital", {}),
+        ("punctuation:no_comma", {}),
+        ("startend:quotation", {}),
+        ("detectable_format:json_format", {}),
+        ("detectable_format:title", {}),
+        ("combination:two_responses", {}),
+        ("change_case:english_capital", {}),
         ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "less than"}),
         ("length_constraints:nth_paragraph_first_word", {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "a"}),
         ("change_case:capital_word_frequency", {"capital_frequency": 1, "capital_relation": "at least"}),
-    ]  # fmt: skip
+    ]
     asked = answer(*data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
     verdicts = grade_instructions("p", text, asked)
     assert len(verdicts.strict) == len(verdicts.loose) == len(json.loads(asked)["kwargs"])
@@ -198,8 +205,11 @@ def split_elsewhere(home, **environment):
     result = subprocess.run(
         [sys.executable, "-c", code, *([child] if child else [])],
         env=kept | nowhere | {"HOME": str(home)} | {k: str(v) for k, v in environment.items()},
-        capture_output=True, text=True, check=True, timeout=240,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+    )
     return result.stdout.splitlines()
 
 

@@ -51,18 +51,37 @@ def observation(seed):
 
     def rows(more, pair):
         return [
-            {"rule": rule, "exact": exact, "drafts": 64, "draft_tokens": 20.0, "kept_tokens": 15.0, "kept_low": 14.0,
-             "kept_high": 16.0, "share": share + more - 0.1 * pair + 0.01 * seed, "share_low": 0.0, "share_high": 1.0,
-             "whole": share / 2}
+            {
+                "rule": rule,
+                "exact": exact,
+                "drafts": 64,
+                "draft_tokens": 20.0,
+                "kept_tokens": 15.0,
+                "kept_low": 14.0,
+                "kept_high": 16.0,
+                "share": share + more - 0.1 * pair + 0.01 * seed,
+                "share_low": 0.0,
+                "share_high": 1.0,
+                "whole": share / 2,
+            }
             for rule, (exact, share) in RULES.items()
-        ]  # fmt: skip
+        ]
 
-    return {"pairs": [
-        {"from": 6 * i, "to": 6 * i + 6, "epochs_between": 1.0, "prompts": 16, "beta_mean": 0.9,
-         "tv": {"mean": 0.1 + 0.02 * i, "quantiles": {"0.1": 0.0, "0.5": 0.05, "0.9": 0.3}},
-         "own": rows(0.05 + 0.001 * seed, i), "held_out": rows(0.0, i)}
-        for i in range(2)
-    ]}  # fmt: skip
+    return {
+        "pairs": [
+            {
+                "from": 6 * i,
+                "to": 6 * i + 6,
+                "epochs_between": 1.0,
+                "prompts": 16,
+                "beta_mean": 0.9,
+                "tv": {"mean": 0.1 + 0.02 * i, "quantiles": {"0.1": 0.0, "0.5": 0.05, "0.9": 0.3}},
+                "own": rows(0.05 + 0.001 * seed, i),
+                "held_out": rows(0.0, i),
+            }
+            for i in range(2)
+        ]
+    }
 
 
 def made_up(layout, cells):
@@ -72,16 +91,40 @@ def made_up(layout, cells):
         kept, above = CELLS[cell]
         for seed in SEEDS:
             manifest = layout.run(f"exact_reuse/{cell}", seed) / "manifest.json"
-            write_json(manifest, {"git": {"commit": "c0ffee" * 7, "modified": False}, "finished": "today",
-                                  "machine": {"processor": "abacus", "cores": 2}})  # fmt: skip
-            runs.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0, "manifest": str(manifest),
-                         "initial": str(manifest)})  # fmt: skip
+            write_json(
+                manifest,
+                {
+                    "git": {"commit": "c0ffee" * 7, "modified": False},
+                    "finished": "today",
+                    "machine": {"processor": "abacus", "cores": 2},
+                },
+            )
+            runs.append(
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "fingerprint": "f",
+                    "seconds": 1.0,
+                    "manifest": str(manifest),
+                    "initial": str(manifest),
+                }
+            )
             for step in range(6):
                 epoch = step // 2
-                steps.append({"cell": cell, "seed": seed, "step": step, "epoch": epoch, "tokens_decoded": 100,
-                              "seconds.rollout": 1.0,
-                              "reward": 0.5 + above, "fresh_reward": 0.5, "token_age_epochs": float(epoch),
-                              "prefix_share": kept + 0.02 * seed if epoch else math.nan})  # fmt: skip
+                steps.append(
+                    {
+                        "cell": cell,
+                        "seed": seed,
+                        "step": step,
+                        "epoch": epoch,
+                        "tokens_decoded": 100,
+                        "seconds.rollout": 1.0,
+                        "reward": 0.5 + above,
+                        "fresh_reward": 0.5,
+                        "token_age_epochs": float(epoch),
+                        "prefix_share": kept + 0.02 * seed if epoch else math.nan,
+                    }
+                )
     scores = pd.DataFrame(columns=["cell", "seed", "step", "benchmark", "role", "correct", "total"])
     return Runs(pd.DataFrame(runs), pd.DataFrame(steps), scores)
 
@@ -99,8 +142,15 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def enumerated():
     """Distributions of few settings."""
-    few = {"SPACE": Space(4, 2), "DRIFTS": (0.1, 0.3), "VISITS": 2, "DIRECTIONS": 1, "RATES": (0.0, 1.0), "GROUP": 2,
-           "GROUPS": (2, 3)}  # fmt: skip
+    few = {
+        "SPACE": Space(4, 2),
+        "DRIFTS": (0.1, 0.3),
+        "VISITS": 2,
+        "DIRECTIONS": 1,
+        "RATES": (0.0, 1.0),
+        "GROUP": 2,
+        "GROUPS": (2, 3),
+    }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in few.items():
             patch.setattr(laws, name, value)
@@ -164,14 +214,17 @@ def test_numbers_that_visits_share_and_the_bandit_are_told_by_rule(whole, enumer
     shared = by["accepts in all visits", "residual", 2]
     assert f"residual is {shared:.2g}" in found["numbers"]
     assert numbers["residual"] == {
-        "rule": "residual", "new numbers at each visit": "0", "one accepts in all visits": f"{shared:.2g}",
+        "rule": "residual",
+        "new numbers at each visit": "0",
+        "one accepts in all visits": f"{shared:.2g}",
         "one accepts and draws": f"{by['accepts and draws', 'residual', 2]:.2g}",
         "one accepts and draws in all visits": f"{by['accepts and draws in all visits', 'residual', 2]:.2g}",
-    }  # fmt: skip
+    }
     (row,) = [
-        row for row in enumerated["bandit"]
+        row
+        for row in enumerated["bandit"]
         if (row["rule"], row["rate"], row["group"], row["visit"]) == ("residual", 1.0, 2, 2)
-    ]  # fmt: skip
+    ]
     assert bandit["residual"]["TV given the policy"] == f"{row['given']:.2g}"
     assert bandit["residual"]["gradient / fresh"] == f"{row['gradient'] / row['fresh_gradient']:.2g}"
     assert bandit["residual"]["reward − fresh"] == f"{row['reward'] - row['fresh_reward']:.2g}".replace("-", "−")
@@ -273,10 +326,12 @@ def test_no_page_is_wider_than_a_narrow_window_and_tables_say_that_they_scroll(w
 
 
 def test_a_line_s_points_are_where_their_numbers_are():
-    drawn = multiples.multiples([
-        Panel("up", "visit", {"residual": [(0, 0.0), (2, 1.0)], "block": [(1, 0.5), (2, math.nan)]}),
-        Panel("nothing", "visit", {"residual": [(0, math.nan)]}),
-    ])  # fmt: skip
+    drawn = multiples.multiples(
+        [
+            Panel("up", "visit", {"residual": [(0, 0.0), (2, 1.0)], "block": [(1, 0.5), (2, math.nan)]}),
+            Panel("nothing", "visit", {"residual": [(0, math.nan)]}),
+        ]
+    )
     (line,) = re.findall(r'<polyline class="line" points="([^"]*)"', drawn)
     (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in line.split())
     room = multiples.ROOM / (1 + 2 * multiples.ROOM)

@@ -28,14 +28,28 @@ REWARDS = np.array([1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 0, 1], dtype=np.float32)
 
 def make_run(algorithm, prompts_per_update=PROMPTS, learning_rate=0.01, gradient_clip=1.0, **others):
     trainer = make_trainer(
-        prompts_per_step=PROMPTS, group_size=GROUP, prompts_per_update=prompts_per_update,
-        learning_rate=learning_rate, gradient_clip=gradient_clip, **others,
-    )  # fmt: skip
+        prompts_per_step=PROMPTS,
+        group_size=GROUP,
+        prompts_per_update=prompts_per_update,
+        learning_rate=learning_rate,
+        gradient_clip=gradient_clip,
+        **others,
+    )
     return Run(
-        preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=ProblemFile(path="none", size=4), algorithm=algorithm, schedule=algorithm.usual_schedule, reuse=Vanilla(),
-        trainer=trainer, engine=InProcessEngine(device="cpu", rows_per_micro_batch=5),
-    )  # fmt: skip
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=0,
+        model_role="tiny",
+        data_role="sums",
+        model=TinyModel(),
+        data=ProblemFile(path="none", size=4),
+        algorithm=algorithm,
+        schedule=algorithm.usual_schedule,
+        reuse=Vanilla(),
+        trainer=trainer,
+        engine=InProcessEngine(device="cpu", rows_per_micro_batch=5),
+    )
 
 
 @pytest.fixture
@@ -60,8 +74,9 @@ def groups_of(sequences, rewards=REWARDS, sizes=(GROUP,) * PROMPTS, **of_samples
 def a_sample(prompt, index, sequence, reward, log_probs=None, log_weights=None, **fields):
     tokens = np.array(sequence[1], np.int32)
     stored = np.zeros(len(tokens), np.float32) if log_probs is None else log_probs
-    rollout = Rollout(prompt, index, tokens, stored, np.zeros(len(tokens), np.int32), Finish.LENGTH,
-                      log_weights=log_weights)  # fmt: skip
+    rollout = Rollout(
+        prompt, index, tokens, stored, np.zeros(len(tokens), np.int32), Finish.LENGTH, log_weights=log_weights
+    )
     return Sample(rollout, float(reward), **fields)
 
 
@@ -99,7 +114,7 @@ def log_probs_by_hand(model, sequences, temperature=1.0):
     return [
         law[len(p) - 1 : -1].gather(1, torch.tensor(r)[:, None])[:, 0]
         for law, (p, r) in zip(laws, sequences, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def grpo_step_by_hand(model, reference, sequences, weight, learning_rate, limit, temperature):
@@ -404,8 +419,9 @@ def test_the_gradient_of_each_of_ar3po_s_options(replay, untrained, ragged):
         now = [log_probs.numpy() for log_probs in log_probs_by_hand(learner.policy, sequences)]
     behaviour = now[reused] + np.log(np.array([2, 0.5, 2, 0.5], np.float32))
     use, source = part_of_replay(replay)
-    groups = groups_of(sequences, rewards, sizes, use={reused: use}, old_log_probs={reused: source},
-                       log_probs={reused: behaviour})  # fmt: skip
+    groups = groups_of(
+        sequences, rewards, sizes, use={reused: use}, old_log_probs={reused: source}, log_probs={reused: behaviour}
+    )
     (found,), _ = gradients(learner, groups, prompts_of(sequences, sizes))
     rows = [row for row in range(8) if row != reused or replay != "stopped"]
     old = [behaviour if row == reused and replay == "stored" else now[row] for row in range(8)]
@@ -524,7 +540,7 @@ def test_a_mini_batch_whose_gradient_is_stopped_everywhere_makes_no_step(algorit
     stopped = dict.fromkeys([*range(2, 7), 11], Use.STOPPED)  # the second group and the fourth
     metrics = learner.update(
         groups_of(ragged, sizes=SIZES, use=stopped), prompts_of(ragged, SIZES), StageClock(time.process_time)
-    )  # fmt: skip
+    )
     assert {len(steps) for steps in counted.values()} == {2}
     assert all(value is None or math.isfinite(value) for value in metrics.values())
 
@@ -532,12 +548,20 @@ def test_a_mini_batch_whose_gradient_is_stopped_everywhere_makes_no_step(algorit
 @pytest.mark.parametrize("algorithm", [GRPO(), PPO(), RLOO()], ids=lambda a: a.kind)
 def test_a_batch_whose_gradient_is_stopped_everywhere_changes_nothing(algorithm, untrained, ragged):
     learner = make_learner(make_run(algorithm, 2), untrained)
-    before = [parameter.clone() for name in ("model", "critic") if name in learner.parts
-              for parameter in learner.parts[name].parameters()]  # fmt: skip
+    before = [
+        parameter.clone()
+        for name in ("model", "critic")
+        if name in learner.parts
+        for parameter in learner.parts[name].parameters()
+    ]
     groups = groups_of(ragged, sizes=SIZES, use=dict.fromkeys(range(12), Use.STOPPED))
     metrics = learner.update(groups, prompts_of(ragged, SIZES), StageClock(time.process_time))
-    after = [parameter for name in ("model", "critic") if name in learner.parts
-             for parameter in learner.parts[name].parameters()]  # fmt: skip
+    after = [
+        parameter
+        for name in ("model", "critic")
+        if name in learner.parts
+        for parameter in learner.parts[name].parameters()
+    ]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert metrics.keys() == learner.metrics_without_update.keys()
     assert {name for name, value in metrics.items() if value is not None} == {"entropy", "drift"}

@@ -45,8 +45,9 @@ def hold():
     started = []
 
     def start(folder):
-        process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(process)
         assert process.stdout.readline() == "held\n"
         return process
@@ -304,8 +305,9 @@ def test_the_history_names_who_took_part(tmp_path, monkeypatch):
     parts = took_part(tmp_path, "run", 6)
     assert [(p["resumed_from"], p["end"]) for p in parts] == [(0, "RuntimeError"), (4, "finished")]
     assert [(p["slurm_job"], p["slurm_restarts"], p["devices"], p["end"]) for p in now] == [
-        ("17", 0, "0,1", "RuntimeError"), ("17", 1, "0,1", None),
-    ]  # fmt: skip
+        ("17", 0, "0,1", "RuntimeError"),
+        ("17", 1, "0,1", None),
+    ]
     assert all(p["started"] <= p["ended"] for p in now)
 
 
@@ -403,8 +405,10 @@ class Rivals:
 
     def os(self):
         """The module `os` with a pause before each look and each change."""
-        paused = {name: self._paused(function) for name, function in
-                  {"listdir": os.listdir, "link": self.link, "utime": os.utime}.items()}  # fmt: skip
+        paused = {
+            name: self._paused(function)
+            for name, function in {"listdir": os.listdir, "link": self.link, "utime": os.utime}.items()
+        }
         return SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("_")} | paused)
 
     def _paused(self, function):

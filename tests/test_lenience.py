@@ -66,9 +66,16 @@ def test_tasks_carry_it():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"budget": 0}, {"budget": -1}, {"budget": 0.1, "gain": 0}, {"budget": 0.1, "initial": 0, "lowest": 0},
-     {"budget": 0.1, "highest": "inf"}, {"budget": 0.1, "initial": 9}, {}],
-)  # fmt: skip
+    [
+        {"budget": 0},
+        {"budget": -1},
+        {"budget": 0.1, "gain": 0},
+        {"budget": 0.1, "initial": 0, "lowest": 0},
+        {"budget": 0.1, "highest": "inf"},
+        {"budget": 0.1, "initial": 9},
+        {},
+    ],
+)
 def test_a_controller_that_cannot_control_is_refused(fields):
     with pytest.raises(ValidationError):
         AdaptiveReuse(**fields)

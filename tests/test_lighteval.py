@@ -35,9 +35,14 @@ def lighteval(*arguments, **environment):
     """Run a command in lighteval's environment, with this process's sentence splitter and without a network."""
     sentence_splitter()
     result = subprocess.run(
-        [PYTHON, *map(str, arguments)], cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"} | environment,
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        [PYTHON, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout
 
@@ -50,10 +55,16 @@ def grade_here(rows):
         try:
             verdicts = grade_instructions(row["prompt"], row["text"], row["answer"])
             official = verdicts.official
-            graded.append(line | {
-                "outcome": "wrong", "strict": verdicts.strict, "loose": verdicts.loose,
-                "official_strict": official and official.strict, "official_loose": official and official.loose,
-            })  # fmt: skip
+            graded.append(
+                line
+                | {
+                    "outcome": "wrong",
+                    "strict": verdicts.strict,
+                    "loose": verdicts.loose,
+                    "official_strict": official and official.strict,
+                    "official_loose": official and official.loose,
+                }
+            )
         except CheckerError:
             none = [False] * len(json.loads(row["answer"])["instruction_id_list"])
             unofficial = {"official_strict": None, "official_loose": None}

@@ -42,9 +42,10 @@ SUMS = Benchmark(data=ArithmeticProblems(size=5), samples=3, max_new_tokens=12)
 MINUS = Benchmark(data=ArithmeticProblems(size=4, signs="minus"), temperature=0, max_new_tokens=12)
 BOTH = {"sums": SUMS, "minus": MINUS}
 COINS = Benchmark(
-    data=ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8), samples=3,
+    data=ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8),
+    samples=3,
     max_new_tokens=8,
-)  # fmt: skip
+)
 TEMPLATE = (
     "{{ date_string[:2] }}{% for m in messages %}q{{ m['content'] }}{% endfor %}{{ 'a' * add_generation_prompt }}"
 )
@@ -130,8 +131,14 @@ def test_the_tasks_of_spec_rl_hold_the_paper_s_problems_word_for_word(monkeypatc
     tasks = manager.load("redraft_spec_rl")["tasks"]
     sizes = {name.removeprefix("redraft_spec_rl_"): len(task.eval_docs) for name, task in tasks.items()}
     assert sizes == {
-        "amc23": 40, "aime24": 30, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 540,
-    }  # fmt: skip
+        "amc23": 40,
+        "aime24": 30,
+        "math500": 500,
+        "minerva": 272,
+        "olympiad": 675,
+        "mmlu_stem": 3018,
+        "ifeval": 540,
+    }
     for task in tasks.values():
         for document in task.eval_docs:
             assert task.doc_to_text(document) == document["prompt"]  # no template language, whatever braces it has
@@ -151,16 +158,36 @@ def test_a_function_without_an_importable_name_is_never_written():
 @pytest.mark.servers  # its own program reads all of its task files first
 def test_stock_lm_eval_runs_a_protocol_from_its_task_files(policy, tmp_path):
     command = [
-        sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", f"pretrained={policy},dtype=float32",
-        "--device", "cpu", "--batch_size", "8", "--tasks", "redraft_tiny", "--limit", "2", "--include_path",
-        str(FOLDER), "--log_samples", "--output_path", str(tmp_path),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "lm_eval",
+        "run",
+        "--model",
+        "hf",
+        "--model_args",
+        f"pretrained={policy},dtype=float32",
+        "--device",
+        "cpu",
+        "--batch_size",
+        "8",
+        "--tasks",
+        "redraft_tiny",
+        "--limit",
+        "2",
+        "--include_path",
+        str(FOLDER),
+        "--log_samples",
+        "--output_path",
+        str(tmp_path),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     rows = [line.split("|") for line in result.stdout.splitlines() if "accuracy" in line]
     assert [row[1].strip(" -") for row in rows] == [
-        "redraft_tiny_arithmetic", "redraft_tiny_arithmetic-longer", "redraft_tiny_arithmetic-minus",
-    ]  # fmt: skip
+        "redraft_tiny_arithmetic",
+        "redraft_tiny_arithmetic-longer",
+        "redraft_tiny_arithmetic-minus",
+    ]
     (logged,) = tmp_path.rglob("samples_redraft_tiny_arithmetic_*.jsonl")
     lines = logged.read_text().splitlines()
     assert len(lines) == 2
@@ -211,8 +238,9 @@ def test_answers_come_in_the_order_of_the_requests_and_tasks_are_sampled_apart()
     assert model.generate_until([second, first, other, second, first]) == ["ra", "pa", "ra", "rb", "pb"]
     want = Sampling(max_new_tokens=12)
     assert [(name, how.model_dump(), seed) for name, how, seed, _ in backend.calls] == [
-        ("b", want.model_dump(), 5), ("c", want.model_dump(), 5),
-    ]  # fmt: skip
+        ("b", want.model_dump(), 5),
+        ("c", want.model_dump(), 5),
+    ]
     assert [prompts for *_, prompts in backend.calls] == [["2a=", "0a=", "2a=", "0a="], ["2a="]]
     assert set(model.responses) == {("x", 2, 0), ("x", 0, 0), ("y", 2, 0), ("x", 2, 1), ("x", 0, 1)}
 

@@ -252,9 +252,16 @@ LENGTHS = [5, 1, 3, 7, 2, 4]
 def model():
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=12, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=24, max_position_embeddings=32, initializer_range=0.2,
-    )  # fmt: skip
+        vocab_size=12,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=24,
+        max_position_embeddings=32,
+        initializer_range=0.2,
+    )
     return Qwen3ForCausalLM(config).double()
 
 
@@ -342,9 +349,17 @@ def test_aggregation_modes_differ(model, batch):
 def critic():
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=24, max_position_embeddings=32, initializer_range=0.2, num_labels=1,
-    )  # fmt: skip
+        vocab_size=12,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=24,
+        max_position_embeddings=32,
+        initializer_range=0.2,
+        num_labels=1,
+    )
     return Qwen3ForTokenClassification(config).double().eval()
 
 

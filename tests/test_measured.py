@@ -17,11 +17,14 @@ from tests.uneven import PLAIN, REUSE
 RUNS = uneven.runs()
 COMPARISONS = [({0: 1.0, 1: 2.0, 2: 4.0}, 0.0), ({0: 1.0, 1: 2.5}, 1.0)]
 ASKED = [
-    ("tokens_decoded", PLAIN, None, "steps"), ("accuracy:many", REUSE, 2, "steps"),
+    ("tokens_decoded", PLAIN, None, "steps"),
+    ("accuracy:many", REUSE, 2, "steps"),
     ("accuracy:all", PLAIN, 1, "steps"),  # no policy after one step
-    ("steps_to:9:reward", PLAIN, None, "steps"), ("prefix_length", PLAIN, None, "steps"),  # never, and NaN
-    ("sum:tokens_decoded", REUSE, 2, "training_steps"), ("tokens_decoded", "absent", None, "steps"),
-]  # fmt: skip
+    ("steps_to:9:reward", PLAIN, None, "steps"),
+    ("prefix_length", PLAIN, None, "steps"),  # never, and NaN
+    ("sum:tokens_decoded", REUSE, 2, "training_steps"),
+    ("tokens_decoded", "absent", None, "steps"),
+]
 SERIES = [("reward", PLAIN, "epoch"), ("accuracy:few", REUSE, "hours"), ("prefix_length", PLAIN, "step")]
 
 

@@ -276,9 +276,12 @@ calls = st.lists(
     max_size=20,
 )
 retentions = st.builds(
-    Retention, visits=st.integers(0, 3), correct=st.integers(0, 4), top=st.integers(0, 2),
+    Retention,
+    visits=st.integers(0, 3),
+    correct=st.integers(0, 4),
+    top=st.integers(0, 2),
     evict=st.sampled_from(["oldest", "newest"]),
-)  # fmt: skip
+)
 
 
 class Everything:
@@ -432,8 +435,9 @@ def test_a_memory_goes_on_from_its_file_as_if_it_had_not_been_stopped(tmp_path_f
 
 def test_a_response_used_again_is_known_as_such_behind_a_file(tmp_path):
     first = group(rewards=(1.0,), seed=1)
-    memory = memory_of(first, Group(0, 1, (reused(first.rollouts[0], 0), Sample(make(sample=1, seed=8), 1.0))),
-                       visits=1, correct=1)  # fmt: skip
+    memory = memory_of(
+        first, Group(0, 1, (reused(first.rollouts[0], 0), Sample(make(sample=1, seed=8), 1.0))), visits=1, correct=1
+    )
     memory.save(tmp_path / "memory.arrow")
     loaded = Memory.load(tmp_path / "memory.arrow", memory.retention)
     assert same_all(loaded.correct(0), [make(sample=1, seed=8)])

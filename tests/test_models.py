@@ -28,10 +28,16 @@ def test_a_model_without_settings_ends_as_its_tokenizer_says():
 
 def tied():
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=44, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
-        tie_word_embeddings=True,
-    ))  # fmt: skip
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=44,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=24,
+            tie_word_embeddings=True,
+        )
+    )
 
 
 def test_a_head_of_its_own_has_the_laws_of_the_shared_one_and_follows_no_update_of_the_embeddings(tmp_path):

@@ -36,27 +36,70 @@ from tests.uneven import PLAIN, REUSE
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = [
-    {"name": "tokens", "title": "Tokens / baseline", "quantity": "tokens_decoded", "relative": "ratio",
-     "reported": ["tokens_m"], "judged_by": "later", "judged_because": "it begins there"},
-    {"name": "later", "title": "after epoch 1", "quantity": "reuse_epochs:tokens_decoded", "relative": "ratio",
-     "reported": ["tokens_m"], "without_first_epoch": True},
-    {"name": "speedup", "title": "Speedup", "quantity": "rollout_seconds", "relative": "speedup",
-     "reported": ["speedup"], "printed_relative": True},
+    {
+        "name": "tokens",
+        "title": "Tokens / baseline",
+        "quantity": "tokens_decoded",
+        "relative": "ratio",
+        "reported": ["tokens_m"],
+        "judged_by": "later",
+        "judged_because": "it begins there",
+    },
+    {
+        "name": "later",
+        "title": "after epoch 1",
+        "quantity": "reuse_epochs:tokens_decoded",
+        "relative": "ratio",
+        "reported": ["tokens_m"],
+        "without_first_epoch": True,
+    },
+    {
+        "name": "speedup",
+        "title": "Speedup",
+        "quantity": "rollout_seconds",
+        "relative": "speedup",
+        "reported": ["speedup"],
+        "printed_relative": True,
+    },
     {"name": "points", "title": "Δ", "quantity": "accuracy:many", "relative": "difference"},
-]  # fmt: skip
+]
 ROWS = [{"label": "plain", "cell": PLAIN}, {"label": "reuse", "cell": REUSE}]
-TABLES = {"tables": [
-    {"number": 3, "kind": "cells", "title": "t", "baseline": PLAIN, "columns": COLUMNS, "rows": ROWS},
-    {"number": 101, "kind": "cells", "title": "again", "baseline": PLAIN, "columns": COLUMNS[3:], "rows": ROWS},
-]}  # fmt: skip
-CLAIMS = {"claims": [
-    {"id": "points", "quotation": "q", "section": "1",
-     "test": {"kind": "compare", "quantity": "accuracy:many", "cell": REUSE, "baseline": PLAIN, "expected": "below",
-              "threshold": 0.0}},
-    {"id": "elsewhere", "quotation": "q", "section": "1",
-     "test": {"kind": "compare", "quantity": "accuracy:many", "cell": REUSE, "baseline": PLAIN, "expected": "below",
-              "threshold": 5.0}},
-]}  # fmt: skip
+TABLES = {
+    "tables": [
+        {"number": 3, "kind": "cells", "title": "t", "baseline": PLAIN, "columns": COLUMNS, "rows": ROWS},
+        {"number": 101, "kind": "cells", "title": "again", "baseline": PLAIN, "columns": COLUMNS[3:], "rows": ROWS},
+    ]
+}
+CLAIMS = {
+    "claims": [
+        {
+            "id": "points",
+            "quotation": "q",
+            "section": "1",
+            "test": {
+                "kind": "compare",
+                "quantity": "accuracy:many",
+                "cell": REUSE,
+                "baseline": PLAIN,
+                "expected": "below",
+                "threshold": 0.0,
+            },
+        },
+        {
+            "id": "elsewhere",
+            "quotation": "q",
+            "section": "1",
+            "test": {
+                "kind": "compare",
+                "quantity": "accuracy:many",
+                "cell": REUSE,
+                "baseline": PLAIN,
+                "expected": "below",
+                "threshold": 5.0,
+            },
+        },
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +127,12 @@ def cell(frame, column, row="reuse"):
 def test_tables_and_claims_are_corrected_together_each_comparison_once(experiments):
     family = family_of(source(experiments))
     tested = {
-        "tokens": ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0), "later": ({0: 0.3, 2: 320 / 1200}, 1.0),
-        "speedup": ({0: 46 / 34, 2: 54 / 42}, 1.0), "points": ({0: -3000 / 3018, 2: -3000 / 3018}, 0.0),
+        "tokens": ({0: 2600 / 4000, 2: (2 * 1200 + 2 * 320) / 4800}, 1.0),
+        "later": ({0: 0.3, 2: 320 / 1200}, 1.0),
+        "speedup": ({0: 46 / 34, 2: 54 / 42}, 1.0),
+        "points": ({0: -3000 / 3018, 2: -3000 / 3018}, 0.0),
         "elsewhere": ({0: -3000 / 3018, 2: -3000 / 3018}, 5.0),
-    }  # fmt: skip
+    }
     assert len(family) == len(tested), "the difference in points stands in two tables and a claim, and is one"
     expected = dict(zip(tested, corrected([estimate(v).p_value(t) for v, t in tested.values()]), strict=True))
     frames = [make_table(table(number), source(experiments), family) for number in (3, 101)]
@@ -230,8 +275,9 @@ def test_a_row_misses_the_further_seeds_of_its_cell_alone(experiments, monkeypat
 def test_a_table_that_was_written_is_read_as_it_was(experiments, tmp_path):
     """Empty texts stay empty, and a single seed stays a text."""
     runs = uneven.runs()
-    whole = make_table(table(), source(experiments, Runs(*(part[part["seed"] == 2] for part in
-                       (runs.runs, runs.steps, runs.scores)))))  # fmt: skip
+    whole = make_table(
+        table(), source(experiments, Runs(*(part[part["seed"] == 2] for part in (runs.runs, runs.steps, runs.scores))))
+    )
     for frame in (whole, whole.assign(missing_seeds="")):
         frame.to_csv(tmp_path / "table03.csv", index=False)
         read = read_table(tmp_path / "table03")
@@ -243,8 +289,11 @@ def test_a_table_that_was_written_is_read_as_it_was(experiments, tmp_path):
 def test_a_judging_column_must_exist_and_a_first_epoch_is_left_out_of_ratios_only():
     content = TABLES["tables"][0]
     for column, words in (({"judged_by": "nothing"}, "judged_by"), ({"relative": "difference"}, "without_first_epoch")):
-        changed = [COLUMNS[0] | column, *COLUMNS[1:]] if "judged_by" in column else [
-            COLUMNS[0], COLUMNS[1] | column, *COLUMNS[2:]]  # fmt: skip
+        changed = (
+            [COLUMNS[0] | column, *COLUMNS[1:]]
+            if "judged_by" in column
+            else [COLUMNS[0], COLUMNS[1] | column, *COLUMNS[2:]]
+        )
         with pytest.raises(ValueError, match=words):
             CellTable.model_validate(content | {"columns": changed})
     with pytest.raises(ValueError, match="judged_because"):
@@ -252,12 +301,25 @@ def test_a_judging_column_must_exist_and_a_first_epoch_is_left_out_of_ratios_onl
 
 
 def test_a_drawing_of_a_stand_in_says_so(tmp_path):
-    figure = Figure.model_validate({
-        "number": 1, "title": "t", "x": "step",
-        "panels": [{"quantity": "reward", "title": "reward", "cells": [PLAIN]}],
-    })  # fmt: skip
-    point = {"panel": "reward", "cell": PLAIN, "label": PLAIN, "x": 1, "reproduced": 0.5, "low": math.nan,
-             "high": math.nan, "reported": math.nan, "first_reuse": False}  # fmt: skip
+    figure = Figure.model_validate(
+        {
+            "number": 1,
+            "title": "t",
+            "x": "step",
+            "panels": [{"quantity": "reward", "title": "reward", "cells": [PLAIN]}],
+        }
+    )
+    point = {
+        "panel": "reward",
+        "cell": PLAIN,
+        "label": PLAIN,
+        "x": 1,
+        "reproduced": 0.5,
+        "low": math.nan,
+        "high": math.nan,
+        "reported": math.nan,
+        "first_reuse": False,
+    }
     data = pd.DataFrame([point])
     for text in ("", "Stand-in for the paper's models and data (preset tiny)"):
         draw(figure, data, tmp_path / "figure", text)
@@ -269,10 +331,22 @@ def test_a_band_on_a_logarithmic_axis_goes_below_all_means_where_its_end_is_nega
     panel = {"quantity": "kl", "title": "kl", "cells": [PLAIN], "log": True}
     figure = Figure.model_validate({"number": 1, "title": "t", "x": "step", "panels": [panel]})
     lines = [(1, 0.02, -0.01, 0.05), (2, 0.3, 0.1, 0.5), (3, 0.06, -0.2, 0.32)]
-    data = pd.DataFrame([
-        {"panel": "kl", "cell": PLAIN, "label": PLAIN, "x": x, "reproduced": mean, "low": low, "high": high,
-         "reported": math.nan, "first_reuse": False} for x, mean, low, high in lines
-    ])  # fmt: skip
+    data = pd.DataFrame(
+        [
+            {
+                "panel": "kl",
+                "cell": PLAIN,
+                "label": PLAIN,
+                "x": x,
+                "reproduced": mean,
+                "low": low,
+                "high": high,
+                "reported": math.nan,
+                "first_reuse": False,
+            }
+            for x, mean, low, high in lines
+        ]
+    )
     (axis, *_), (band,) = (drawing := plot(figure, data)).axes, drawing.axes[0].collections
     ends = {(round(x), round(y, 6)) for x, y in band.get_paths()[0].vertices}
     assert axis.get_yscale() == "log"
@@ -283,10 +357,23 @@ def test_a_band_on_a_logarithmic_axis_goes_below_all_means_where_its_end_is_nega
 def test_no_entry_of_a_legend_is_cut_off():
     """Seven long labels under two diagrams, as in the sweep of leniences."""
     figure = {figure.number: figure for figure in Experiments(ROOT).figures("spec_rl").figures}[104]
-    data = pd.DataFrame([
-        {"panel": panel.title, "cell": cell, "label": panel.label(cell), "x": 1, "reproduced": 0.5, "low": 0.4,
-         "high": 0.6, "reported": 0.5, "first_reuse": False} for panel in figure.panels for cell in panel.cells
-    ])  # fmt: skip
+    data = pd.DataFrame(
+        [
+            {
+                "panel": panel.title,
+                "cell": cell,
+                "label": panel.label(cell),
+                "x": 1,
+                "reproduced": 0.5,
+                "low": 0.4,
+                "high": 0.6,
+                "reported": 0.5,
+                "first_reuse": False,
+            }
+            for panel in figure.panels
+            for cell in panel.cells
+        ]
+    )
     drawing = plot(figure, data)
     assert len(drawing.legends[0].texts) == 7 + 2, "the interval and the paper have entries too"
     drawing.draw_without_rendering()

@@ -66,10 +66,14 @@ def test_a_variant_is_its_base_but_for_what_is_set(folder):
     experiments = Experiments(folder)
     run, base = (experiments.run(cell, 0, "smoke") for cell in (f"own/{NAME}", BASE))
     assert (run.trainer.group_size, run.reuse.model_dump(mode="json")["lenience"]) == (16, "e^0.4")
-    same = base.model_copy(update={
-        "paper": "own", "cell": NAME, "trainer": base.trainer.model_copy(update={"group_size": 16}),
-        "reuse": run.reuse,
-    })  # fmt: skip
+    same = base.model_copy(
+        update={
+            "paper": "own",
+            "cell": NAME,
+            "trainer": base.trainer.model_copy(update={"group_size": 16}),
+            "reuse": run.reuse,
+        }
+    )
     assert run == same
     assert run_fingerprint(run) != run_fingerprint(base)
 
@@ -197,7 +201,7 @@ def test_a_difference_is_what_makes_one_cell_of_another(experiments):
         (["trainer.prompts_per_update=3"], ["--set", "trainer.prompts_per_update", "divide"]),
         (["schedule={kind: speed, screening: 4}"], ["group_size", "screening"]),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_one_message_and_writes_nothing(folder, settings, words):
     text = message(keep, folder, *settings)
     assert all(word in text for word in words), text
@@ -276,20 +280,31 @@ def test_the_file_of_variants_may_be_named_too(folder):
     assert experiments.own_papers == ["own"]
 
 
-TABLE = {"number": 101, "kind": "cells", "title": "t", "baseline": BASE,
-         "columns": [{"name": "n", "title": "n", "quantity": "tokens_decoded"}],
-         "rows": [{"label": "base", "cell": BASE}, {"label": "mine", "cell": "l0.4"}]}  # fmt: skip
+TABLE = {
+    "number": 101,
+    "kind": "cells",
+    "title": "t",
+    "baseline": BASE,
+    "columns": [{"name": "n", "title": "n", "quantity": "tokens_decoded"}],
+    "rows": [{"label": "base", "cell": BASE}, {"label": "mine", "cell": "l0.4"}],
+}
 
 
 def test_tables_and_figures_stand_in_the_file(folder):
-    figure = {"number": 101, "title": "f", "x": "step",
-              "panels": [{"quantity": "reward", "title": "r", "cells": ["l0.4", BASE]}]}  # fmt: skip
+    figure = {
+        "number": 101,
+        "title": "f",
+        "x": "step",
+        "panels": [{"quantity": "reward", "title": "r", "cells": ["l0.4", BASE]}],
+    }
     experiments = of_file(folder, tables=[TABLE], figures=[figure])
     assert experiments.tables("my_cells").tables[0].cells == [BASE, "l0.4", BASE]
     assert experiments.figures("my_cells").figures[0].panels[0].cells == ["l0.4", BASE]
     assert [experiments.declaration("my_cells", part) for part in ("tables", "figures", "claims")] == [
-        "cells.yaml", "cells.yaml", "",
-    ]  # fmt: skip
+        "cells.yaml",
+        "cells.yaml",
+        "",
+    ]
     assert [experiments.declaration("spec_rl", part) for part in ("tables", "claims")] == ["tables.yaml", "claims.yaml"]
 
 
@@ -315,7 +330,7 @@ def test_a_table_may_name_bases_and_no_other_cell_of_a_paper(folder):
         ({"axes": {"a": {"x": {"trainer": 2}}}}, ["my_cells.yaml", "cell x", "trainer"]),
         ({"nothing": 1}, ["my_cells.yaml", "nothing", "grids"]),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_the_file_is_one_message(folder, content, words):
     file = cells_file(folder, **content)
     text = message(Experiments(folder, file).cells, "my_cells")
@@ -397,15 +412,41 @@ def test_the_hash_of_a_file_is_that_of_its_content_before_and_after_it_is_copied
 
 
 def runs_of(cells, tokens):
-    runs = [{"cell": cell, "seed": seed, "manifest": f"runs/{cell}/seed{seed}", "initial": "", "block": seed}
-            for cell in cells for seed in (0, 1)]  # fmt: skip
-    steps = [{"cell": cell, "seed": seed, "step": 0, "epoch": 0, "tokens_decoded": n * (seed + 1),
-              "tokens_verified": 0, "seconds.rollout": n / 100, "seconds.verification": 0.0, "seconds.assembly": 0.0,
-              "seconds.total": 1.0}
-             for cell, n in zip(cells, tokens, strict=True) for seed in (0, 1)]  # fmt: skip
-    scores = [{"cell": cell, "seed": seed, "step": step, "benchmark": "b", "role": "in-distribution",
-               "correct": 10 * i + 10, "total": 100}
-              for i, cell in enumerate(cells) for seed in (0, 1) for step in (0, 1)]  # fmt: skip
+    runs = [
+        {"cell": cell, "seed": seed, "manifest": f"runs/{cell}/seed{seed}", "initial": "", "block": seed}
+        for cell in cells
+        for seed in (0, 1)
+    ]
+    steps = [
+        {
+            "cell": cell,
+            "seed": seed,
+            "step": 0,
+            "epoch": 0,
+            "tokens_decoded": n * (seed + 1),
+            "tokens_verified": 0,
+            "seconds.rollout": n / 100,
+            "seconds.verification": 0.0,
+            "seconds.assembly": 0.0,
+            "seconds.total": 1.0,
+        }
+        for cell, n in zip(cells, tokens, strict=True)
+        for seed in (0, 1)
+    ]
+    scores = [
+        {
+            "cell": cell,
+            "seed": seed,
+            "step": step,
+            "benchmark": "b",
+            "role": "in-distribution",
+            "correct": 10 * i + 10,
+            "total": 100,
+        }
+        for i, cell in enumerate(cells)
+        for seed in (0, 1)
+        for step in (0, 1)
+    ]
     return Runs(pd.DataFrame(runs), pd.DataFrame(steps), pd.DataFrame(scores))
 
 
@@ -419,8 +460,10 @@ def test_each_cell_stands_beside_its_base(folder):
     runs = runs_of(cells, [100, 50, 1000, 4000])
     made = make_table(table, Source(Measuring(runs), no_reported(), experiments, "own", "smoke", False))
     made = made.set_index(["column", "cell"])
-    found = {column: [made.loc[(column, id_of("own", cell)), "reproduced"] for cell in cells]
-             for column in ("tokens_relative", "speedup", "accuracy", "accuracy_points")}  # fmt: skip
+    found = {
+        column: [made.loc[(column, id_of("own", cell)), "reproduced"] for cell in cells]
+        for column in ("tokens_relative", "speedup", "accuracy", "accuracy_points")
+    }
     assert found == {
         "tokens_relative": [1, 0.5, 1, 4],
         "speedup": [1, 2, 1, 0.25],
@@ -533,8 +576,13 @@ def test_a_label_that_an_exclusion_forgot_is_named_with_its_grid_and_file(folder
         )
     )
     found = message(Experiments(folder).cells, "spec_rl")
-    words = ["spec_rl/cells.yaml", "cell grpo-vanilla-l3", "algorithm: grpo, reuse: vanilla, lenience: l3",
-             "grid lenience", "`exclude`"]  # fmt: skip
+    words = [
+        "spec_rl/cells.yaml",
+        "cell grpo-vanilla-l3",
+        "algorithm: grpo, reuse: vanilla, lenience: l3",
+        "grid lenience",
+        "`exclude`",
+    ]
     assert all(word in found for word in words), found
 
 

@@ -14,8 +14,14 @@ from tests.checkout import called
 
 ROOT = Path(__file__).parents[1]
 SIZES = {
-    "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541,
-}  # fmt: skip
+    "amc23": 640,
+    "aime24": 960,
+    "math500": 500,
+    "minerva": 272,
+    "olympiad": 675,
+    "mmlu_stem": 3018,
+    "ifeval": 541,
+}
 """What reported accuracies are multiples of: problems times samples."""
 
 

@@ -90,9 +90,12 @@ def test_the_same_nodes_must_have_all_that_a_job_asks_for():
 
 def test_of_asks_that_differ_in_memory_alone_the_largest_is_refused():
     asks = [
-        ("train", SMALL), ("train", replace(SMALL, memory_mb=30000)), ("train", replace(SMALL, memory_mb=9000)),
-        ("train", replace(SMALL, cpus=9)), ("grade", SMALL),
-    ]  # fmt: skip
+        ("train", SMALL),
+        ("train", replace(SMALL, memory_mb=30000)),
+        ("train", replace(SMALL, memory_mb=9000)),
+        ("train", replace(SMALL, cpus=9)),
+        ("grade", SMALL),
+    ]
     assert sorted(largest(asks), key=str) == sorted(asks[1:2] + asks[3:], key=str)
 
 
@@ -131,16 +134,24 @@ def test_times_in_words(minutes, text):
 
 
 def a_job(rule, jobid=0, local=False, **resources):
-    return SimpleNamespace(rule=SimpleNamespace(name=rule), jobid=jobid, is_local=local, threads=1, resources=resources,
-                           scheduler_resources={})  # fmt: skip
+    return SimpleNamespace(
+        rule=SimpleNamespace(name=rule),
+        jobid=jobid,
+        is_local=local,
+        threads=1,
+        resources=resources,
+        scheduler_resources={},
+    )
 
 
 def a_workflow(*jobs, cores=2, local_cores=None, **executor):
     scheduler = SimpleNamespace(_executor=SimpleNamespace(**executor), global_resources={}, resources={})
     return SimpleNamespace(
-        scheduler=scheduler, dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs)), local_exec=not executor,
+        scheduler=scheduler,
+        dag=SimpleNamespace(needrun_jobs=lambda: iter(jobs)),
+        local_exec=not executor,
         resource_settings=SimpleNamespace(cores=cores, local_cores=local_cores),
-    )  # fmt: skip
+    )
 
 
 def test_what_a_job_asks_for_are_its_resources():
@@ -187,14 +198,27 @@ def test_only_a_cluster_s_jobs_have_a_limit_of_their_rate():
 @pytest.mark.parametrize(
     ("reason", "never"),
     [
-        ("PartitionConfig", True), ("PartitionTimeLimit", True), ("BadConstraints", True), ("InvalidAccount", True),
-        ("QOSMaxCpuPerJobLimit", True), ("AssocMaxWallDurationPerJobLimit", True), ("QOSMaxMemoryPerJob", True),
-        ("QOSMinGRES", True), ("InvalidQOS", True),
-        ("Resources", False), ("Priority", False), ("None", False), ("QOSMaxJobsPerUserLimit", False),
-        ("QOSMaxCpuPerUserLimit", False), ("AssocGrpCpuLimit", False), ("ReqNodeNotAvail, UnavailableNodes:one", False),
-        ("JobHeldUser", False), ("PartitionDown", False), ("Reservation", False),
+        ("PartitionConfig", True),
+        ("PartitionTimeLimit", True),
+        ("BadConstraints", True),
+        ("InvalidAccount", True),
+        ("QOSMaxCpuPerJobLimit", True),
+        ("AssocMaxWallDurationPerJobLimit", True),
+        ("QOSMaxMemoryPerJob", True),
+        ("QOSMinGRES", True),
+        ("InvalidQOS", True),
+        ("Resources", False),
+        ("Priority", False),
+        ("None", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("QOSMaxCpuPerUserLimit", False),
+        ("AssocGrpCpuLimit", False),
+        ("ReqNodeNotAvail, UnavailableNodes:one", False),
+        ("JobHeldUser", False),
+        ("PartitionDown", False),
+        ("Reservation", False),
     ],
-)  # fmt: skip
+)
 def test_reasons_that_no_waiting_cures(reason, never):
     assert bool(NEVER.fullmatch(reason)) == never
 

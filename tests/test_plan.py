@@ -154,9 +154,12 @@ def test_timings_and_the_laboratory_are_wanted_by_name_or_where_they_exist():
 def test_a_report_has_the_parts_that_its_papers_declare():
     plan, layout = planned(papers="spec_rl"), planned().layout
     assert list(plan.report_parts()) == [
-        layout.collected("spec_rl") / "runs.parquet", layout.tables("spec_rl"), layout.figures("spec_rl"),
-        layout.cases("spec_rl").with_suffix(".html"), layout.claims("spec_rl"),
-    ]  # fmt: skip
+        layout.collected("spec_rl") / "runs.parquet",
+        layout.tables("spec_rl"),
+        layout.figures("spec_rl"),
+        layout.cases("spec_rl").with_suffix(".html"),
+        layout.claims("spec_rl"),
+    ]
 
 
 def test_a_missing_roofline_of_the_preset_ends_the_call(monkeypatch):
@@ -183,8 +186,11 @@ def test_wildcards_name_runs_protocols_and_what_they_are_made_from():
     evaluated = wildcards(kind="runs", group="spec_rl", policy="grpo-spec-l0.5/seed1")
     initial = wildcards(kind="initial", group=protocol, policy="qwen3-1.7b-base/seed1")
     assert [inputs.protocol(w) for w in (named, evaluated, initial, wildcards(protocol="greedy"))] == [
-        protocol, protocol, protocol, "greedy",
-    ]  # fmt: skip
+        protocol,
+        protocol,
+        protocol,
+        "greedy",
+    ]
     assert inputs.sampled(named) != inputs.sampled(wildcards(protocol="greedy", seed="1"))
     assert inputs.training_files(named) == problem_files(run.data)
     assert inputs.made("models", run.model_role) != inputs.made("models", "qwen2.5-7b")
@@ -201,9 +207,16 @@ def test_a_rule_s_resources_are_those_of_its_stage_for_the_job_s_model():
     train = inputs.resources("train")
     assert train["mem_mb"](small) < train["mem_mb"](large)
     assert {rule: inputs.gpus(rule) for rule in STAGES} == {
-        "train": 8, "time_runs": 8, "calibrate": 1, "generate": 1, "generate_initial": 1, "observe": 1,
-        "grade": 0, "lighteval": 0, "diversity": 0,
-    }  # fmt: skip
+        "train": 8,
+        "time_runs": 8,
+        "calibrate": 1,
+        "generate": 1,
+        "generate_initial": 1,
+        "observe": 1,
+        "grade": 0,
+        "lighteval": 0,
+        "diversity": 0,
+    }
     assert train["gpus"] == 8
     assert inputs.resources("grade")["cpus_per_task"] == 1
     assert "gpus" not in inputs.resources("grade")

@@ -49,15 +49,30 @@ def trained(results, tiny_model, reuse):
     Its initial policy is less certain than the tiny model, so that responses differ in length.
     """
     trainer = make_trainer(
-        epochs=3, prompts_per_step=2, group_size=4, prompts_per_update=2, learning_rate=0.003, max_response_tokens=12,
+        epochs=3,
+        prompts_per_step=2,
+        group_size=4,
+        prompts_per_update=2,
+        learning_rate=0.003,
+        max_response_tokens=12,
         evaluate_every=2,
-    )  # fmt: skip
+    )
     problems = ProblemFile(path=str(Path(__file__).parent / "data/coin_problems.jsonl"), size=8)
     run = Run(
-        preset="test", paper="paper", cell=reuse.kind, seed=0, model_role="tiny", data_role="coins", model=TinyModel(),
-        data=problems, algorithm=GRPO(), schedule=Epochs(), reuse=reuse, trainer=trainer,
+        preset="test",
+        paper="paper",
+        cell=reuse.kind,
+        seed=0,
+        model_role="tiny",
+        data_role="coins",
+        model=TinyModel(),
+        data=problems,
+        algorithm=GRPO(),
+        schedule=Epochs(),
+        reuse=reuse,
+        trainer=trainer,
         engine=InProcessEngine(device="cpu"),
-    )  # fmt: skip
+    )
     initial, folder = results / "test/models/tiny", results / f"test/runs/paper/{reuse.kind}/seed0"
     models.save(*weakened(tiny_model, 0.6), initial)
     local = LocalTrainer(run, initial, folder)
@@ -206,7 +221,7 @@ BROKEN = {
     "rollouts of two epochs": (lambda f: f[f["epoch"] == 1], "epoch"),
     "a rollout stands twice": (lambda f: pd.concat([f, f.iloc[:1]]), "epoch, prompt, sample"),
     "different tokens in two rows": (first("prompt_tokens", lambda row: row + 1), "prompt_tokens"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", BROKEN)
@@ -253,17 +268,20 @@ def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path)
         measured(open_run(copy), 2, 4, held_out=0)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--to", "5"], "no policy is saved after this step"),
-    (["--from", "4", "--to", "4"], "not before the policy's"),
-    (["--from", "77"], "no rollouts of this step"),
-    (["--policy", "elsewhere"], "does not fit: a run's policies and its temperature stand"),
-    (["--temperature", "1"], "does not fit: a run's policies and its temperature stand"),
-    (["--scoring", "100"], "both throughputs"),
-    (["--scoring", "100", "--decoding", "0"], "both throughputs"),
-    (["--rules", "blocks"], "no such rule"),
-    (["--lenience", "e^x"], "a lenience must be a number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "5"], "no policy is saved after this step"),
+        (["--from", "4", "--to", "4"], "not before the policy's"),
+        (["--from", "77"], "no rollouts of this step"),
+        (["--policy", "elsewhere"], "does not fit: a run's policies and its temperature stand"),
+        (["--temperature", "1"], "does not fit: a run's policies and its temperature stand"),
+        (["--scoring", "100"], "both throughputs"),
+        (["--scoring", "100", "--decoding", "0"], "both throughputs"),
+        (["--rules", "blocks"], "no such rule"),
+        (["--lenience", "e^x"], "a lenience must be a number"),
+    ],
+)
 def test_options_that_fit_nothing_are_refused(arguments, message, run, tmp_path, mistake):
     assert message in mistake(tmp_path, "predict", str(run), *arguments)
 

@@ -60,8 +60,13 @@ def test_the_paper_preset_reads_the_release_s_columns_and_its_subsets_are_the_fi
 
 def test_a_file_of_another_size_is_refused(root):
     write_training_file(root, "train.parquet", 5)
-    data = HubProblems(id="bensonbsliu/Spec-RL", files=["train.parquet"], size=4, problem="prompt.-1.content",
-                       answer="reward_model.ground_truth")  # fmt: skip
+    data = HubProblems(
+        id="bensonbsliu/Spec-RL",
+        files=["train.parquet"],
+        size=4,
+        problem="prompt.-1.content",
+        answer="reward_model.ground_truth",
+    )
     for size in (4, 6):
         with pytest.raises(UserError, match="wrong number") as error:
             load_problems(data.model_copy(update={"size": size}))
@@ -132,8 +137,9 @@ def test_without_a_network_one_message_says_where_to_put_the_files(tmp_path):
         "except UserError as error: print(error)\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != DATA_ROOT} | {
-        "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path),
-    }  # fmt: skip
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path),
+    }
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
     )

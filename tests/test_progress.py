@@ -149,9 +149,19 @@ def test_the_tiny_preset_is_expected_to_take_about_nine_minutes_on_two_cores():
 
 
 KINDS = {
-    "make_model": 60.0, "train": 70.0, "generate": 12.0, "generate_initial": 7.0, "grade": 6.0, "diversity": 4.0,
-    "collect": 2.0, "tables": 20.0, "figures": 25.0, "claims": 3.0, "report": 3.0, "track": 12.0,
-}  # fmt: skip
+    "make_model": 60.0,
+    "train": 70.0,
+    "generate": 12.0,
+    "generate_initial": 7.0,
+    "grade": 6.0,
+    "diversity": 4.0,
+    "collect": 2.0,
+    "tables": 20.0,
+    "figures": 25.0,
+    "claims": 3.0,
+    "report": 3.0,
+    "track": 12.0,
+}
 
 
 def a_campaign(runs=12, initial=3):
@@ -297,10 +307,14 @@ def snakemake_s(local_exec, records):
     rules = {name: SimpleNamespace(name=name, norun=name == "all") for name in ("model", "train", "tables", "all")}
     names = ["model", "train", "train", "tables", "all"]
     jobs = [
-        SimpleNamespace(rule=rules[name], threads=64 if name == "tables" else 1, output=[] if name == "all" else [i],
-                        resources={"gpus": 1} if name == "train" else {})
+        SimpleNamespace(
+            rule=rules[name],
+            threads=64 if name == "tables" else 1,
+            output=[] if name == "all" else [i],
+            resources={"gpus": 1} if name == "train" else {},
+        )
         for i, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     needs = {0: [], 1: [0], 2: [0], 3: [1, 2], 4: [3]}
 
     class Dependencies:
@@ -312,11 +326,13 @@ def snakemake_s(local_exec, records):
 
     dag = SimpleNamespace(jobs=jobs, jobid=number, needrun_jobs=lambda: jobs[1:], dependencies=Dependencies())
     return SimpleNamespace(
-        dag=dag, nodes=None if local_exec else 20, is_local=lambda rule: local_exec or rule.name != "train",
+        dag=dag,
+        nodes=None if local_exec else 20,
+        is_local=lambda rule: local_exec or rule.name != "train",
         resource_settings=SimpleNamespace(cores=4, local_cores=None),
         scheduler=SimpleNamespace(global_resources={"gpus": 2}),
         persistence=SimpleNamespace(metadata=records.get),
-    )  # fmt: skip
+    )
 
 
 def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_the_places():
@@ -338,8 +354,12 @@ def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch
     def record(rule, start, end):
         return SimpleNamespace(rule=rule, starttime=start, endtime=end)
 
-    records = {0: record("model", 10.0, 70.0), 1: record("train", 5.0, 5.0), 2: record("fit", 5.0, 9.0),
-               3: record("tables", None, 9.0)}  # fmt: skip
+    records = {
+        0: record("model", 10.0, 70.0),
+        1: record("train", 5.0, 5.0),
+        2: record("fit", 5.0, 9.0),
+        3: record("tables", None, 9.0),
+    }
     workflow = snakemake_s(True, records)
     assert list(taken(workflow, workflow.dag.jobs)) == [("model", 60.0)]
 

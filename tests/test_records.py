@@ -46,12 +46,22 @@ def test_means_about_drafts_are_over_rollouts_with_one_and_ages_over_tokens():
     part = replace(rollouts[1], prefix_length=1, draft_length=3, verified=3, sampled_at=np.array([5, 9, 9]))
     record = describe([group_of([whole, part, rollouts[2]], rewards=[1.0, 0.0, 0.5])], 9, steps_per_epoch=2)
     expected = {
-        "rollouts": 3, "tokens_decoded": 3, "tokens_verified": 7, "tokens_reused": 5, "response_length": 8 / 3,
-        "truncated": 1 / 3, "prefix_length": 2.5, "prefix_share": (1 + 1 / 3) / 2,
-        "full_reuse_ratio": 0.5, "reward": 0.5, "informative": 1.0,
+        "rollouts": 3,
+        "tokens_decoded": 3,
+        "tokens_verified": 7,
+        "tokens_reused": 5,
+        "response_length": 8 / 3,
+        "truncated": 1 / 3,
+        "prefix_length": 2.5,
+        "prefix_share": (1 + 1 / 3) / 2,
+        "full_reuse_ratio": 0.5,
+        "reward": 0.5,
+        "informative": 1.0,
         "token_age_epochs": (6 + 6 + 4 + 2 + 4 + 0 + 0 + 0) / 8 / 2,
-        "rollouts_per_prompt": 3.0, "without_correct": 0.0, "replayed": 0.0,
-    }  # fmt: skip
+        "rollouts_per_prompt": 3.0,
+        "without_correct": 0.0,
+        "replayed": 0.0,
+    }
     assert record == pytest.approx(expected)
 
 

@@ -28,14 +28,29 @@ TOKENS = Column(name="tokens", title="Tokens_(M)", quantity="tokens_decoded", de
 def cell(row, column, value, low=math.nan, high=math.nan, verdict="not comparable", **fields):
     known = {name: "" for name in ("group", "step", "cell", "seeds", "missing_seeds", "manifests")}
     numbers = dict.fromkeys(set(COLUMNS) - set(known), math.nan) | {"n_seeds": 3}
-    return numbers | known | {
-        "row": row, "column": column, "reproduced": value, "low": low, "high": high, "verdict": verdict, **fields,
-    }  # fmt: skip
+    return (
+        numbers
+        | known
+        | {
+            "row": row,
+            "column": column,
+            "reproduced": value,
+            "low": low,
+            "high": high,
+            "verdict": verdict,
+            **fields,
+        }
+    )
 
 
 def sheet(records, columns=(ACCURACY, TOKENS), kind=CellTable):
-    table = kind(number=3, title="Made up: a_b & 100 %", baseline="grpo-vanilla", columns=list(columns),
-                 rows=[Row(label="GRPO", cell="grpo-vanilla")])  # fmt: skip
+    table = kind(
+        number=3,
+        title="Made up: a_b & 100 %",
+        baseline="grpo-vanilla",
+        columns=list(columns),
+        rows=[Row(label="GRPO", cell="grpo-vanilla")],
+    )
     return render.Sheet(table, list(columns), pd.DataFrame(records, columns=COLUMNS))
 
 
@@ -53,10 +68,19 @@ def whole():
         empty = verdict in ("not applicable", "missing", "no data")
         value, group = math.nan if empty else -1.5 + i, "first" if i < 9 else "second_group"
         records += [
-            cell(f"row {i}, ℓ = e^0.5 #", "accuracy", value, value - 0.25, value + 0.25, verdict, group=group,
-                 reported=-2.0, deviation=value + 2),
+            cell(
+                f"row {i}, ℓ = e^0.5 #",
+                "accuracy",
+                value,
+                value - 0.25,
+                value + 0.25,
+                verdict,
+                group=group,
+                reported=-2.0,
+                deviation=value + 2,
+            ),
             cell(f"row {i}, ℓ = e^0.5 #", "tokens", value, verdict=verdict if empty else "not comparable", group=group),
-        ]  # fmt: skip
+        ]
     return sheet(records)
 
 
@@ -66,14 +90,21 @@ def table_of(text):
 
 
 def test_a_value_has_half_its_interval_and_an_interval_that_is_not_around_it_stays_whole():
-    found = sheet([
-        cell("even", "accuracy", -1.5, -1.75, -1.25), cell("even", "tokens", 2.0),
-        cell("uneven", "accuracy", 1.0, 0.5, 3.0), cell("uneven", "tokens", math.inf),
-        cell("itself", "accuracy", 1.0, 1.0, 1.0, "baseline"), cell("itself", "tokens", math.nan, verdict="missing"),
-    ])  # fmt: skip
+    found = sheet(
+        [
+            cell("even", "accuracy", -1.5, -1.75, -1.25),
+            cell("even", "tokens", 2.0),
+            cell("uneven", "accuracy", 1.0, 0.5, 3.0),
+            cell("uneven", "tokens", math.inf),
+            cell("itself", "accuracy", 1.0, 1.0, 1.0, "baseline"),
+            cell("itself", "tokens", math.nan, verdict="missing"),
+        ]
+    )
     assert table_of(render.markdown(found))[2:] == [
-        ["even", "−1.5 ± 0.2", "2.00"], ["uneven", "1.0 [0.5, 3.0]", "†"], ["itself", "1.0", "missing"],
-    ]  # fmt: skip
+        ["even", "−1.5 ± 0.2", "2.00"],
+        ["uneven", "1.0 [0.5, 3.0]", "†"],
+        ["itself", "1.0", "missing"],
+    ]
     tex = render.latex(found)
     assert r"\num{-1.5 +- 0.2} & \num{2.00} \\" in tex
     assert r"\num{1.0} [\num{0.5}, \num{3.0}] & {\textdagger} \\" in tex
@@ -101,18 +132,16 @@ def test_a_verdict_is_a_mark_with_a_name_and_what_has_none_has_no_mark(whole):
 def test_the_copied_csv_holds_each_number_in_a_cell_of_its_own(whole):
     first = render.csv(whole).splitlines()[:2]
     assert first == [
-        "group,row,Δ & 50 % (points),Δ & 50 % (points) ±,\"Δ & 50 % (points), paper\",Tokens_(M)",
+        'group,row,Δ & 50 % (points),Δ & 50 % (points) ±,"Δ & 50 % (points), paper",Tokens_(M)',
         'first,"row 0, ℓ = e^0.5 #",-1.5,0.2,-2.0,-1.50',
-    ]  # fmt: skip
+    ]
 
 
 def test_the_copied_texts_are_those_of_the_files(whole):
     page = render.html(whole, Path("results"))
     copied = dict(re.findall(r'<textarea hidden readonly id="table3-(\w+)">\n(.*?)</textarea>', page, re.DOTALL))
     unescaped = {kind: unescape(text) for kind, text in copied.items()}
-    assert unescaped == {
-        "CSV": render.csv(whole), "Markdown": render.markdown(whole), "LaTeX": render.latex(whole)
-    }  # fmt: skip
+    assert unescaped == {"CSV": render.csv(whole), "Markdown": render.markdown(whole), "LaTeX": render.latex(whole)}
 
 
 def test_what_was_not_run_is_folded_and_named_by_group_where_it_is_a_whole_one():
@@ -120,7 +149,7 @@ def test_what_was_not_run_is_folded_and_named_by_group_where_it_is_a_whole_one()
         cell(label, name, value, verdict="missing" if math.isnan(value) else "not comparable", group=group)
         for label, group, value in (("1", "a", 1.0), ("2", "a", math.nan), ("3", "b", math.nan), ("4", "b", math.nan))
         for name in ("accuracy", "tokens")
-    ]  # fmt: skip
+    ]
     page = render.html(sheet(records), Path("results"))
     assert "not run: 2 (a); b</span>" in page
     assert "1 of 4 rows run" in page
@@ -137,7 +166,7 @@ def along():
         records += [
             cell(f"GRPO @ {step}", "accuracy", value, value - 1, value + 1, step=step, reported=reported),
             cell(f"GRPO @ {step}", "tokens", math.nan, verdict="missing", step=step),
-        ]  # fmt: skip
+        ]
     return sheet(records, kind=StepTable)
 
 
@@ -207,6 +236,7 @@ def _declared():
                 whole = expand(table, benchmarks, experiments.reported(paper), "paper")
                 records = [
                     cell(row.label, column.name, 1.0, 0.9, 1.1, "agrees", group=row.group, reported=1.1)
-                    for row in whole.rows for column in whole.columns
-                ]  # fmt: skip
+                    for row in whole.rows
+                    for column in whole.columns
+                ]
                 yield render.latex(render.Sheet(whole, whole.columns, pd.DataFrame(records, columns=COLUMNS)))

@@ -36,17 +36,35 @@ CELLS = {"grpo-vanilla": 1.0, "grpo-spec-l0.5": 0.4, "grpo-spec-l0": 0.6}
 """Cell to the share of tokens that it decodes."""
 KEPT = {"tables": (1, 3, 4, 10, 101), "figures": (1, 4, 7, 101)}
 CASE = {
-    "kind": "corrected", "title": "cut and put right", "step": 7, "old_step": 1, "visit": 1, "prompt": 3, "sample": 0,
-    "draft_length": 5, "prefix_length": 3, "length": 6, "reward": {"old": 0.0, "new": 1.0}, "oldest_token_step": 1,
-    "rejected": {"index": 3, "token": "<4"}, "verified_prefix": "1&23", "rejected_tail": "<45", "continuation": "678",
-    "problem": "1a+1=", "answer": "2",
-}  # fmt: skip
+    "kind": "corrected",
+    "title": "cut and put right",
+    "step": 7,
+    "old_step": 1,
+    "visit": 1,
+    "prompt": 3,
+    "sample": 0,
+    "draft_length": 5,
+    "prefix_length": 3,
+    "length": 6,
+    "reward": {"old": 0.0, "new": 1.0},
+    "oldest_token_step": 1,
+    "rejected": {"index": 3, "token": "<4"},
+    "verified_prefix": "1&23",
+    "rejected_tail": "<45",
+    "continuation": "678",
+    "problem": "1a+1=",
+    "answer": "2",
+}
 WHOLE = {"kind": "reused", "title": "whole", "rejected": None, "rejected_tail": "", "continuation": ""}
 CASES = {
     "run": "spec_rl/grpo-spec-l0.5/seed0",
-    "cases": [CASE, CASE | WHOLE, CASE | {"kind": "continued"},
-              {"kind": "rejected", "title": "rejected early", "absent": "none of the 9 rollouts"}],
-}  # fmt: skip
+    "cases": [
+        CASE,
+        CASE | WHOLE,
+        CASE | {"kind": "continued"},
+        {"kind": "rejected", "title": "rejected early", "absent": "none of the 9 rollouts"},
+    ],
+}
 
 
 def made_up(layout):
@@ -58,31 +76,74 @@ def made_up(layout):
         for seed in (0, 1):
             manifest = layout.run(f"spec_rl/{cell}", seed) / "manifest.json"
             machine = {"processor": "abacus", "cores": 2}
-            write_json(manifest, {
-                "git": {"commit": "c0ffee" * 7, "modified": True}, "machine": machine, "finished": "today",
-                "configuration": {"cell": cell, "seed": seed}, "sha256": {"steps.jsonl": "f"},
-            })  # fmt: skip
-            runs.append({"cell": cell, "seed": seed, "fingerprint": "f", "seconds": 1.0, "manifest": str(manifest),
-                         "initial": str(manifest)})  # fmt: skip
+            write_json(
+                manifest,
+                {
+                    "git": {"commit": "c0ffee" * 7, "modified": True},
+                    "machine": machine,
+                    "finished": "today",
+                    "configuration": {"cell": cell, "seed": seed},
+                    "sha256": {"steps.jsonl": "f"},
+                },
+            )
+            runs.append(
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "fingerprint": "f",
+                    "seconds": 1.0,
+                    "manifest": str(manifest),
+                    "initial": str(manifest),
+                }
+            )
             for number in range(2 * per_epoch):
                 drafts = number >= per_epoch and share < 1
                 decoded = 100.0 * (share if drafts else 1)
-                steps.append({
-                    "cell": cell, "seed": seed, "step": number, "epoch": number // per_epoch,
-                    "training_step": number + 1, "updated": True, "informative": 0.5, "tokens_decoded": decoded + seed,
-                    "tokens_reused": 100 - decoded, "tokens_verified": 50.0 if drafts else 0.0,
-                    "prefix_length": 10.0 if drafts else math.nan, "full_reuse_ratio": 0.5 if drafts else math.nan,
-                    "response_length": 20.0, "token_age_epochs": 0.5, "reward": 0.5, "fresh_reward": 0.4,
-                    "entropy": 0.3, "kl": 0.01, "clip_fraction": 0.001, "gradient_norm": 1.0, "distinct_1": 0.1,
-                    "self_bleu": 0.5,
-                    "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
-                    "rouge_1": 0.6 if number >= per_epoch else math.nan,
-                    **{f"seconds.{stage}": decoded / 100 for stage in (*STEP_STAGES, "total")},
-                })  # fmt: skip
+                steps.append(
+                    {
+                        "cell": cell,
+                        "seed": seed,
+                        "step": number,
+                        "epoch": number // per_epoch,
+                        "training_step": number + 1,
+                        "updated": True,
+                        "informative": 0.5,
+                        "tokens_decoded": decoded + seed,
+                        "tokens_reused": 100 - decoded,
+                        "tokens_verified": 50.0 if drafts else 0.0,
+                        "prefix_length": 10.0 if drafts else math.nan,
+                        "full_reuse_ratio": 0.5 if drafts else math.nan,
+                        "response_length": 20.0,
+                        "token_age_epochs": 0.5,
+                        "reward": 0.5,
+                        "fresh_reward": 0.4,
+                        "entropy": 0.3,
+                        "kl": 0.01,
+                        "clip_fraction": 0.001,
+                        "gradient_norm": 1.0,
+                        "distinct_1": 0.1,
+                        "self_bleu": 0.5,
+                        "self_bleu_within": 0.4,
+                        "distinct_within": 0.9,
+                        "fresh_kl": 0.02,
+                        "prefix_share": 0.5,
+                        "rouge_1": 0.6 if number >= per_epoch else math.nan,
+                        **{f"seconds.{stage}": decoded / 100 for stage in (*STEP_STAGES, "total")},
+                    }
+                )
             for at in (0, *range(10, run.steps, 10), run.steps):
                 for benchmark, role in BENCHMARKS.items():
-                    scores.append({"cell": cell, "seed": seed, "step": at, "benchmark": benchmark, "role": role,
-                                   "correct": 100 + at, "total": 800})  # fmt: skip
+                    scores.append(
+                        {
+                            "cell": cell,
+                            "seed": seed,
+                            "step": at,
+                            "benchmark": benchmark,
+                            "role": role,
+                            "correct": 100 + at,
+                            "total": 800,
+                        }
+                    )
     return Runs(pd.DataFrame(runs), pd.DataFrame(steps), pd.DataFrame(scores))
 
 

@@ -17,15 +17,34 @@ from redraft.errors import UserError
 from redraft.layout import Layout
 
 SPACE = "\N{NARROW NO-BREAK SPACE}"
-RATIO = {"reproduced": 0.31, "low": 0.28, "high": 0.35, "reported": 0.33, "verdict": "agrees", "p": 1e-4,
-         "p_corrected": 1e-3, "n_seeds": 3}  # fmt: skip
+RATIO = {
+    "reproduced": 0.31,
+    "low": 0.28,
+    "high": 0.35,
+    "reported": 0.33,
+    "verdict": "agrees",
+    "p": 1e-4,
+    "p_corrected": 1e-3,
+    "n_seeds": 3,
+}
 
 
 def made(folder, form="percent fewer", column="tokens", uneven=None, **changed):
     """The point of one headline on a made-up table, which has the baseline's row and that of the cell."""
     layout = Layout("tiny", folder)
-    cell = {"group": "", "row": "R", "column": column, "cell": "p/c", "seeds": "0 1 2", "missing_seeds": "",
-            "manifests": ""} | RATIO | changed  # fmt: skip
+    cell = (
+        {
+            "group": "",
+            "row": "R",
+            "column": column,
+            "cell": "p/c",
+            "seeds": "0 1 2",
+            "missing_seeds": "",
+            "manifests": "",
+        }
+        | RATIO
+        | changed
+    )
     file = layout.table("p", 1).with_suffix(".csv")
     file.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame([cell | {"verdict": "baseline", "reproduced": 1.0}, cell]).to_csv(file, index=False)
@@ -52,25 +71,52 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
     ("changed", "end", "finding"),
     [
         ({"verdict": "inconclusive", "p": 0.2, "p_corrected": 0.4}, "undecided with 3 seeds.", "open"),
-        ({"verdict": "inconclusive", "p": 0.02, "p_corrected": 0.08},
-         "undecided with 3 seeds, not significant after correction.", "open"),
+        (
+            {"verdict": "inconclusive", "p": 0.02, "p_corrected": 0.08},
+            "undecided with 3 seeds, not significant after correction.",
+            "open",
+        ),
         ({"verdict": "opposite direction"}, "contradicted, the paper has the other direction.", "no"),
         ({"verdict": "differs"}, "differs from the paper.", "no"),
         ({"verdict": "same direction"}, "the paper's direction, another size.", "yes"),
-        ({"verdict": "not comparable", "reported": math.nan},
-         "an effect with 3 seeds, of which the paper has no number.", "yes"),
-        ({"verdict": "not comparable", "reported": math.nan, "p": 0.5, "p_corrected": 0.5, "n_seeds": 1},
-         "undecided with 1 seed.", "open"),
-        ({"verdict": "not decided", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64)},
-         "undecided: no time is judged here, since equal work took up to 1.64 times as long.", "open"),
-        ({"verdict": "not comparable", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64),
-          "p_corrected": math.nan},
-         "undecided: no time is judged here, since equal work took up to 1.64 times as long.", "open"),
+        (
+            {"verdict": "not comparable", "reported": math.nan},
+            "an effect with 3 seeds, of which the paper has no number.",
+            "yes",
+        ),
+        (
+            {"verdict": "not comparable", "reported": math.nan, "p": 0.5, "p_corrected": 0.5, "n_seeds": 1},
+            "undecided with 1 seed.",
+            "open",
+        ),
+        (
+            {"verdict": "not decided", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64)},
+            "undecided: no time is judged here, since equal work took up to 1.64 times as long.",
+            "open",
+        ),
+        (
+            {
+                "verdict": "not comparable",
+                "column": "rollout_seconds",
+                "uneven": Agreement(3, 1.1, 1.64),
+                "p_corrected": math.nan,
+            },
+            "undecided: no time is judged here, since equal work took up to 1.64 times as long.",
+            "open",
+        ),
         ({"verdict": "agrees", "uneven": Agreement(3, 1.1, 1.64)}, "reproduced.", "yes"),
-        ({"verdict": "not comparable", "column": "tokens_decoded", "reported": math.nan,
-          "uneven": Agreement(3, 1.1, 1.64)}, "an effect with 3 seeds, of which the paper has no number.", "yes"),
+        (
+            {
+                "verdict": "not comparable",
+                "column": "tokens_decoded",
+                "reported": math.nan,
+                "uneven": Agreement(3, 1.1, 1.64),
+            },
+            "an effect with 3 seeds, of which the paper has no number.",
+            "yes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_verdict_ends_the_sentence(tmp_path, changed, end, finding):
     point = made(tmp_path, **changed)
     assert point.sentence.endswith(f" fewer: {end}")

@@ -24,8 +24,10 @@ def layout(tmp_path):
         "report.html": '<a href="report/index.html">report</a>',
         "report/index.html": '<a href="../data/a.csv">a</a> <a href="https://example.org/b">b</a> <a href="#c">c</a>',
         "report/runs/one.html": '<a href="../../data/d.json#place">d</a>',
-        "data/a.csv": "1", "data/d.json": "{}", "data/secret.txt": "not linked",
-    }  # fmt: skip
+        "data/a.csv": "1",
+        "data/d.json": "{}",
+        "data/secret.txt": "not linked",
+    }
     for place, content in files.items():
         file = layout.folder / place
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +61,15 @@ def test_without_a_report_there_is_nothing_to_share_or_to_say(tmp_path):
 def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     sentence = "SPEC-RL decodes 69 % [65, 72] (paper 67 %) fewer tokens: reproduced."
-    papers = {"spec": {"method": "SPEC-RL", "title": "t", "headlines": [{"sentence": sentence}],
-                       "claims": {"reproduced": 3, "not run": 2}},
-              "bare": {"method": "bare", "title": "t", "headlines": [], "claims": {}}}  # fmt: skip
+    papers = {
+        "spec": {
+            "method": "SPEC-RL",
+            "title": "t",
+            "headlines": [{"sentence": sentence}],
+            "claims": {"reproduced": 3, "not run": 2},
+        },
+        "bare": {"method": "bare", "title": "t", "headlines": [], "claims": {}},
+    }
     missing = {"runs": 4, "minutes": 12.4, "command": "snakemake reproduction"}
     write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing})
     text = outcome.text(outcome.outcome(layout), layout)

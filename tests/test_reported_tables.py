@@ -8,8 +8,14 @@ import pandas as pd
 REPORTED = Path(__file__).parents[1] / "experiments" / "spec_rl" / "reported"
 KEY = ["model", "dataset", "algorithm", "method", "lenience", "step", "gen_step"]
 DENOMINATOR = {
-    "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541
-}  # fmt: skip
+    "amc23": 640,
+    "aime24": 960,
+    "math500": 500,
+    "minerva": 272,
+    "olympiad": 675,
+    "mmlu_stem": 3018,
+    "ifeval": 541,
+}
 SCORES = list(DENOMINATOR)
 STAGES = ["verification_s", "rollout_s", "assembly_s", "reward_s", "old_log_probs_s", "ref_s", "values_s", "adv_s"]
 STAGES += ["update_critic_s", "update_actor_s", "others_s"]

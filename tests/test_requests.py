@@ -11,15 +11,22 @@ from redraft.config.site import minutes
 EXPERIMENTS = Experiments(Path(__file__).parents[1])
 STAGES = ("train", "evaluate", "grade")
 PAPER = {
-    "train": {"cpus": 64, "runtime": "4d"}, "evaluate": {"cpus": 8, "runtime": "1d"},
+    "train": {"cpus": 64, "runtime": "4d"},
+    "evaluate": {"cpus": 8, "runtime": "1d"},
     "grade": {"cpus": 1, "memory_gb": 16, "runtime": "6h"},
-}  # fmt: skip
+}
 MEMORY = {
-    "llama-3.2-1b-instruct": (208, 48), "qwen3-1.7b-base": (240, 48), "qwen2.5-math-1.5b": (240, 48),
-    "qwen2.5-7b": (480, 80), "qwen2.5-math-7b": (480, 80), "qwen3-8b-base": (528, 80),
-    "llama-3.1-8b-instruct": (528, 80), "qwen3-14b-base": (800, 96), "qwen2.5-14b": (800, 96),
+    "llama-3.2-1b-instruct": (208, 48),
+    "qwen3-1.7b-base": (240, 48),
+    "qwen2.5-math-1.5b": (240, 48),
+    "qwen2.5-7b": (480, 80),
+    "qwen2.5-math-7b": (480, 80),
+    "qwen3-8b-base": (528, 80),
+    "llama-3.1-8b-instruct": (528, 80),
+    "qwen3-14b-base": (800, 96),
+    "qwen2.5-14b": (800, 96),
     "qwen2.5-32b": (1600, 160),
-}  # fmt: skip
+}
 """The tables of docs/slurm.md: what jobs of all models ask for, and memory to train and to evaluate by model, GiB."""
 TINY = {"cpus": 1, "memory_gb": 3, "runtime": "1h"}
 
@@ -93,10 +100,13 @@ def test_one_gpu_under_the_local_trainer_asks_for_a_share_of_a_node():
 @pytest.mark.parametrize(
     ("path", "size"),
     [
-        ("Qwen/Qwen3-1.7B-Base", 1.7e9), ("meta-llama/Llama-3.2-1B-Instruct", 1e9), ("Qwen/Qwen3-14B-Base", 14e9),
-        ("/models/30B/my-finetune", LARGEST), ("org/model-v2b1", LARGEST),
+        ("Qwen/Qwen3-1.7B-Base", 1.7e9),
+        ("meta-llama/Llama-3.2-1B-Instruct", 1e9),
+        ("Qwen/Qwen3-14B-Base", 14e9),
+        ("/models/30B/my-finetune", LARGEST),
+        ("org/model-v2b1", LARGEST),
     ],
-)  # fmt: skip
+)
 def test_a_checkpoint_s_size_is_in_its_name(path, size):
     assert parameters(PretrainedModel(path=path)) == size
 

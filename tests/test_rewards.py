@@ -89,10 +89,14 @@ def test_a_rule_other_than_the_default_is_part_of_a_run_s_identity():
 def test_the_benchmark_counts_each_rule_and_its_difference_from_the_default():
     pairs = [("$7$", "7"), (r"\boxed{7}", "7"), (r"\boxed{8} \boxed{7}", "7"), ("8", "7")]
     assert benchmark.line("made up", pairs) == {
-        "responses": "made up", "number": 4, "right by `last_box`": 2,
-        "right by `boxed_or_numeric`": 3, "`boxed_or_numeric` differs": 1,
-        "right by `release`": 2, "`release` differs": 2,
-    }  # fmt: skip
+        "responses": "made up",
+        "number": 4,
+        "right by `last_box`": 2,
+        "right by `boxed_or_numeric`": 3,
+        "`boxed_or_numeric` differs": 1,
+        "right by `release`": 2,
+        "`release` differs": 2,
+    }
 
 
 def test_only_the_last_box_is_opened():

@@ -141,8 +141,17 @@ def test_panels_share_a_scale_and_say_whose_sweep_it_is(published):
         (note,) = (text.get_text().replace("\n", " ") for text in axis.texts)
         assert note == f"{AUTHORS_SWEEP}, no run of ours: {agreement_note(data[data['panel'] == f'γ = {gamma}'])}"
         assert not any(line.get_visible() for line in axis.get_xgridlines())
-    assert len({(each.norm.vmin, each.norm.vmax) for axis in axes for each in axis.collections if each.get_array() is
-                not None and len(each.get_array()) > 5}) == 1  # fmt: skip
+    assert (
+        len(
+            {
+                (each.norm.vmin, each.norm.vmax)
+                for axis in axes
+                for each in axis.collections
+                if each.get_array() is not None and len(each.get_array()) > 5
+            }
+        )
+        == 1
+    )
     assert [axis.get_ylabel() for axis in drawing.axes].count("speedup") == 1
     assert "toggle boundary: 1.05 predicted" in [text.get_text() for text in drawing.legends[0].texts]
     plt.close(drawing)
@@ -181,9 +190,15 @@ def test_the_authors_own_sweep_lies_on_the_predicted_side_at_173_of_178_points(m
     data = data_of(twelve)
     found = {panel.gamma: data[data["panel"] == panel.title] for panel in twelve.panels}
     assert {gamma: agreement_note(points).partition(" on")[0] for gamma, points in found.items()} == {
-        3: "44 of 45", 7: "44 of 45", 11: "42 of 44", 15: "43 of 44",
-    }  # fmt: skip
+        3: "44 of 45",
+        7: "44 of 45",
+        11: "42 of 44",
+        15: "43 of 44",
+    }
     ends = {gamma: points[points["quantity"] == BOUNDARY].set_index("y")["x"] for gamma, points in found.items()}
     assert {gamma: (at[256], at[4096]) for gamma, at in ends.items()} == {
-        3: (49, 52), 7: (48, 48), 11: (48, 46), 15: (48, 45),
-    }  # fmt: skip
+        3: (49, 52),
+        7: (48, 48),
+        11: (48, 46),
+        15: (48, 45),
+    }

@@ -42,14 +42,22 @@ def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, 
         if "optimizer" in name:
             part.step()
     weights = [parameter for part in parts for parameter in part.parameters()]
-    state = [value for name, part in learner.parts.items() if "optimizer" in name
-             for entry in part.state.values() for key, value in entry.items() if key != "step"]  # fmt: skip
+    state = [
+        value
+        for name, part in learner.parts.items()
+        if "optimizer" in name
+        for entry in part.state.values()
+        for key, value in entry.items()
+        if key != "step"
+    ]
     reference = [] if learner.reference is None else list(learner.reference.parameters())
     expected = {
-        "weights": bytes_of(weights), "gradients": bytes_of([parameter.grad for parameter in weights]),
-        "AdamW's moments": bytes_of(state), "reference policy": bytes_of(reference),
+        "weights": bytes_of(weights),
+        "gradients": bytes_of([parameter.grad for parameter in weights]),
+        "AdamW's moments": bytes_of(state),
+        "reference policy": bytes_of(reference),
         "rollout copy": 0 if dtype == "auto" else bytes_of(policy.parameters()) / 2,
-    }  # fmt: skip
+    }
     for name, size in expected.items():
         assert size <= told.get(name, 0) <= 1.15 * size + 4096, name  # the header of the file, and a critic's head
 
@@ -74,9 +82,14 @@ def test_activations_are_no_less_than_what_a_backward_pass_keeps(name, dtype):
     """Of a narrow SmolLM2: three query heads for each key-value head, feed-forward layers of 8/3 the width."""
     rows, length = 4, 64
     config = getattr(transformers, f"{name}Config")(
-        vocab_size=99, hidden_size=144, num_hidden_layers=4, num_attention_heads=9, num_key_value_heads=3, head_dim=16,
+        vocab_size=99,
+        hidden_size=144,
+        num_hidden_layers=4,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=16,
         intermediate_size=384,
-    )  # fmt: skip
+    )
     model = getattr(transformers, f"{name}ForCausalLM")(config)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}

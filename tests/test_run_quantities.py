@@ -21,11 +21,31 @@ WITH_DRAFTS, LAST, SECOND = (2 + 5 + 4 + 9 + 8) / 5, (4 + 9 + 8) / 3, (2 + 5) / 
 MEAN, SUM, MOST = 36 / 7, 36.0, 9.0
 
 COLUMNS = [
-    "tokens_decoded", "tokens_verified", "tokens_reused", "prefix_length", "full_reuse_ratio", "token_age_epochs",
-    "reward", "fresh_reward", "entropy", "kl", "clip_fraction", "distinct_1", "self_bleu", "rouge_1", "informative",
-    "response_length", "prefix_share", "fresh_kl", "self_bleu_within", *(f"seconds.{stage}" for stage in STEP_STAGES),
-    "rollouts", "without_correct", "replayed", "trained_reward",
-]  # fmt: skip
+    "tokens_decoded",
+    "tokens_verified",
+    "tokens_reused",
+    "prefix_length",
+    "full_reuse_ratio",
+    "token_age_epochs",
+    "reward",
+    "fresh_reward",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "distinct_1",
+    "self_bleu",
+    "rouge_1",
+    "informative",
+    "response_length",
+    "prefix_share",
+    "fresh_kl",
+    "self_bleu_within",
+    *(f"seconds.{stage}" for stage in STEP_STAGES),
+    "rollouts",
+    "without_correct",
+    "replayed",
+    "trained_reward",
+]
 FACTORS = {column: 1 + i for i, column in enumerate(COLUMNS)}
 DRAFTS = ("prefix_length", "prefix_share", "full_reuse_ratio")
 
@@ -37,28 +57,49 @@ def times(column, value):
 
 SECONDS = sum(FACTORS[f"seconds.{stage}"] for stage in STEP_STAGES)
 EXPECTED = {
-    "tokens_decoded": times("tokens_decoded", SUM), "tokens_verified": times("tokens_verified", SUM),
+    "tokens_decoded": times("tokens_decoded", SUM),
+    "tokens_verified": times("tokens_verified", SUM),
     "rollout_seconds": times("seconds.rollout", SUM),
     "generation_seconds": sum(times(f"seconds.{stage}", SUM) for stage in ("rollout", "verification", "assembly")),
-    "step_seconds": SECONDS * SUM, "hours": SECONDS * SUM / 3600,
-    **{name: times(name, WITH_DRAFTS)
-       for name in (*DRAFTS, "entropy", "kl", "fresh_kl", "clip_fraction", "distinct_1", "self_bleu",
-                    "self_bleu_within")},
+    "step_seconds": SECONDS * SUM,
+    "hours": SECONDS * SUM / 3600,
+    **{
+        name: times(name, WITH_DRAFTS)
+        for name in (
+            *DRAFTS,
+            "entropy",
+            "kl",
+            "fresh_kl",
+            "clip_fraction",
+            "distinct_1",
+            "self_bleu",
+            "self_bleu_within",
+        )
+    },
     **{name: times(name, LAST) for name in ("token_age_epochs", "reward", "fresh_reward")},
-    "kl_max": times("kl", MOST), "clip_fraction_max": times("clip_fraction", MOST),
-    "rouge_1_second_epoch": times("rouge_1", SECOND), "rouge_1_last_epoch": times("rouge_1", LAST),
-    "generation_steps": 7, "training_steps": 14, "rollouts_per_batch": times("rollouts", SUM) / 14,
-    "informative": times("informative", MEAN), "response_length": times("response_length", MEAN),
+    "kl_max": times("kl", MOST),
+    "clip_fraction_max": times("clip_fraction", MOST),
+    "rouge_1_second_epoch": times("rouge_1", SECOND),
+    "rouge_1_last_epoch": times("rouge_1", LAST),
+    "generation_steps": 7,
+    "training_steps": 14,
+    "rollouts_per_batch": times("rollouts", SUM) / 14,
+    "informative": times("informative", MEAN),
+    "response_length": times("response_length", MEAN),
     "reuse_share": FACTORS["tokens_reused"] / (FACTORS["tokens_reused"] + FACTORS["tokens_decoded"]),
-    "first_reuse_step": 3, "from_half": times("trained_reward", MEAN) - 0.5,
-    **{f"{name}_{part}": times(name, value)
-       for name in ("prefix_length", "prefix_share")
-       for part, value in {"early": (2 + 5) / 2, "middle": (4 + 9) / 2, "late": 8}.items()},
+    "first_reuse_step": 3,
+    "from_half": times("trained_reward", MEAN) - 0.5,
+    **{
+        f"{name}_{part}": times(name, value)
+        for name in ("prefix_length", "prefix_share")
+        for part, value in {"early": (2 + 5) / 2, "middle": (4 + 9) / 2, "late": 8}.items()
+    },
     "rollout_seconds_first_epoch": times("seconds.rollout", (7 + 1) / 2),
     "rollout_seconds_last_epoch": times("seconds.rollout", LAST),
     "rollout_seconds_reuse_epochs": times("seconds.rollout", WITH_DRAFTS),
-    **{f"seconds:{stage}": times(f"seconds.{stage}", MEAN) for stage in STEP_STAGES}, "seconds:total": SECONDS * MEAN,
-}  # fmt: skip
+    **{f"seconds:{stage}": times(f"seconds.{stage}", MEAN) for stage in STEP_STAGES},
+    "seconds:total": SECONDS * MEAN,
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +136,11 @@ STEP_EXPECTED = {
     "token_acceptance_from.16": [1, 0.5, 0, math.nan, 0.25, 1, 0.9],
 }
 BLOCKS = {
-    "draft_length": [3, 3, 3, 3, 2, 5, 1], "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
-    "kept_from.16": [12, 7, 0, math.nan, 5, 5, 9], "proposed_from.16": [12, 24, 6, math.nan, 32, 5, 10],
-}  # fmt: skip
+    "draft_length": [3, 3, 3, 3, 2, 5, 1],
+    "block_efficiency": [1, 4, 1.875, math.nan, 1.3125, 6, 1.9],
+    "kept_from.16": [12, 7, 0, math.nan, 5, 5, 9],
+    "proposed_from.16": [12, 24, 6, math.nan, 32, 5, 10],
+}
 """γ and τ = 1 + α + … + α^γ of the steps, and what blocks that began at 16 to 31 proposed and kept: τ is 4 of 4 blocks,
 1 + 7/8 of 8, 1 of 2, 1 + 5/16 of 16, 6 of 1 and 1.9 of 10."""
 

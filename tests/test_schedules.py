@@ -31,14 +31,22 @@ NONE, SOME, ALL = (0, 0, 0), (0, 1, 0), (1, 1, 1)
 
 def a_schedule(chosen=None, size=3, batch=None, update=1, seed=0, problems=PROBLEMS, algorithm=None):
     """The schedule of a run that rolls out `size` prompts a step and trains on `batch` at once."""
-    trainer = make_trainer(
-        prompts_per_step=size, prompts_per_batch=batch, group_size=GROUP, prompts_per_update=update
-    )  # fmt: skip
+    trainer = make_trainer(prompts_per_step=size, prompts_per_batch=batch, group_size=GROUP, prompts_per_update=update)
     run = Run(
-        preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=ProblemFile(path="none", size=problems), algorithm=algorithm or GRPO(), reuse=Vanilla(),
-        schedule=chosen or Epochs(), trainer=trainer, engine=InProcessEngine(),
-    )  # fmt: skip
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=seed,
+        model_role="tiny",
+        data_role="sums",
+        model=TinyModel(),
+        data=ProblemFile(path="none", size=problems),
+        algorithm=algorithm or GRPO(),
+        reuse=Vanilla(),
+        schedule=chosen or Epochs(),
+        trainer=trainer,
+        engine=InProcessEngine(),
+    )
     return run.schedule.schedule(trainer, problems, seed)
 
 

@@ -14,8 +14,15 @@ def frame(outcomes, **columns):
     count = len(outcomes)
     lengths = [10 * (i + 1) for i in range(count)]
     columns = {"extracted": [""] * count, "strict": None, "loose": None} | columns
-    return pd.DataFrame({"outcome": [str(o) for o in outcomes], "length": lengths, "seconds": 0.5,
-                         "truncated": [length == max(lengths) for length in lengths]} | columns)  # fmt: skip
+    return pd.DataFrame(
+        {
+            "outcome": [str(o) for o in outcomes],
+            "length": lengths,
+            "seconds": 0.5,
+            "truncated": [length == max(lengths) for length in lengths],
+        }
+        | columns
+    )
 
 
 def test_instructions_are_counted_strictly_and_loosely_and_a_prompt_needs_all_of_its_own():
@@ -31,15 +38,39 @@ def test_instructions_are_counted_strictly_and_loosely_and_a_prompt_needs_all_of
 
 
 def test_samples_stand_by_their_problem_and_each_failure_is_counted_by_its_kind():
-    outcomes = [Outcome.CORRECT, Outcome.CORRECT, Outcome.WRONG, Outcome.NO_ANSWER, Outcome.EMPTY, Outcome.TIMEOUT,
-                Outcome.ERROR, Outcome.WRONG, Outcome.EMPTY, Outcome.WRONG]  # fmt: skip
+    outcomes = [
+        Outcome.CORRECT,
+        Outcome.CORRECT,
+        Outcome.WRONG,
+        Outcome.NO_ANSWER,
+        Outcome.EMPTY,
+        Outcome.TIMEOUT,
+        Outcome.ERROR,
+        Outcome.WRONG,
+        Outcome.EMPTY,
+        Outcome.WRONG,
+    ]
     extracted = ["1", "1", "7", "", "", "8", "8", "9", "", "5"]
     benchmark = Benchmark(data=ArithmeticProblems(size=2), samples=5, role="out-of-distribution")
     found = score(frame(outcomes, extracted=extracted), benchmark, note="of the grader")
     expected = {
-        "correct": 2, "total": 10, "problems": 2, "samples": 5, "pass_at_1": 0.2, "pass_at_2": (1 - 3 / 10) / 2,
-        "pass_at_5": 0.5, "majority": 0.5, "without_answer": 3, "empty": 2, "timeouts": 1, "errors": 1, "truncated": 1,
-        "mean_tokens": 55.0, "tokens_p50": 55.0, "tokens_p90": 91.0, "seconds": 5.0,
-    }  # fmt: skip
+        "correct": 2,
+        "total": 10,
+        "problems": 2,
+        "samples": 5,
+        "pass_at_1": 0.2,
+        "pass_at_2": (1 - 3 / 10) / 2,
+        "pass_at_5": 0.5,
+        "majority": 0.5,
+        "without_answer": 3,
+        "empty": 2,
+        "timeouts": 1,
+        "errors": 1,
+        "truncated": 1,
+        "mean_tokens": 55.0,
+        "tokens_p50": 55.0,
+        "tokens_p90": 91.0,
+        "seconds": 5.0,
+    }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert (found["role"], found["note"]) == ("out-of-distribution", "of the grader")

@@ -29,10 +29,36 @@ ROOT = Path(__file__).parents[1]
 CODE = [file for part in ("src", "analysis", "workflows", "benchmarks") for file in sorted((ROOT / part).rglob("*.py"))]
 RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflows").rglob("*.smk"))]
 HOSTILE = [
-    "$(touch x)", "`touch x`", "a;touch x", "a'; touch x; '", 'a"; touch x; "', "a b", "a\ntouch x", "a|touch x",
-    "a&touch x", "a>x", "..", "../x", "a/../../x", "/tmp/x", "~", "~root", "-x", "--help", "", ".", "a\0b", "a\\x",
-    "a..b", "a\n", "ａ", "{x}", "*", "$HOME", "%s",
-]  # fmt: skip
+    "$(touch x)",
+    "`touch x`",
+    "a;touch x",
+    "a'; touch x; '",
+    'a"; touch x; "',
+    "a b",
+    "a\ntouch x",
+    "a|touch x",
+    "a&touch x",
+    "a>x",
+    "..",
+    "../x",
+    "a/../../x",
+    "/tmp/x",
+    "~",
+    "~root",
+    "-x",
+    "--help",
+    "",
+    ".",
+    "a\0b",
+    "a\\x",
+    "a..b",
+    "a\n",
+    "ａ",
+    "{x}",
+    "*",
+    "$HOME",
+    "%s",
+]
 PATTERNS = {"{x}", "*"}
 """A wildcard, which a layout accepts for the Snakefile's paths; no name of a configuration contains it."""
 
@@ -193,18 +219,26 @@ def test_a_hostile_preset_paper_or_cell_is_refused_by_the_commands(name, tmp_pat
     shutil.copytree(ROOT / "experiments", tmp_path / "inside/experiments")
     monkeypatch.chdir(tmp_path / "inside")
     before = set(tmp_path.rglob("*"))
-    track, tables, model = (["stage", stage, "--"] for stage in (
-        "redraft.ops.workflow.tracking:track", "redraft.analysis.tables.files:write_tables",
-        "redraft.train.initial_policy:make_model",
-    ))  # fmt: skip
+    track, tables, model = (
+        ["stage", stage, "--"]
+        for stage in (
+            "redraft.ops.workflow.tracking:track",
+            "redraft.analysis.tables.files:write_tables",
+            "redraft.train.initial_policy:make_model",
+        )
+    )
     writing = [[*track, name, "spec_rl"], [*track, "tiny", name]]
     for arguments in [
-        *([] if name in PATTERNS else writing), [*tables, "tiny", name],
-        ["show", "--preset", "tiny", "--", f"spec_rl/{name}"], ["show", "--", f"{name}/grpo-vanilla"],
-        ["show", f"--preset={name}", "spec_rl/grpo-vanilla"], [*model, "tiny", name, "out"],
-        ["run", f"--preset={name}", "spec_rl/grpo-vanilla"], ["run", "--", f"spec_rl/{name}"],
+        *([] if name in PATTERNS else writing),
+        [*tables, "tiny", name],
+        ["show", "--preset", "tiny", "--", f"spec_rl/{name}"],
+        ["show", "--", f"{name}/grpo-vanilla"],
+        ["show", f"--preset={name}", "spec_rl/grpo-vanilla"],
+        [*model, "tiny", name, "out"],
+        ["run", f"--preset={name}", "spec_rl/grpo-vanilla"],
+        ["run", "--", f"spec_rl/{name}"],
         ["list", f"--preset={name}"],
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == 2, arguments
@@ -237,8 +271,19 @@ def bomb(tmp_path):
 
 
 def test_no_code_unpickles_or_evaluates():
-    forbidden = ("pickle.load", "pickle.loads", "joblib.load", "dill.load", "cloudpickle.loads", "eval", "exec",
-                 "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle", "marshal.loads")  # fmt: skip
+    forbidden = (
+        "pickle.load",
+        "pickle.loads",
+        "joblib.load",
+        "dill.load",
+        "cloudpickle.loads",
+        "eval",
+        "exec",
+        "yaml.unsafe_load",
+        "yaml.full_load",
+        "pd.read_pickle",
+        "marshal.loads",
+    )
     for file in CODE:
         for name, _, keywords, where in calls(file):
             assert name not in forbidden, where
@@ -287,8 +332,15 @@ for folder in map(Path, sys.argv[1:]):
 def load(*folders):
     """Output of loading models' folders for a user who answers yes to every question."""
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
-    return subprocess.run([sys.executable, "-c", LOAD, *map(str, folders)], input="y\n" * 20, env=offline,
-                          check=False, capture_output=True, text=True, timeout=300)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", LOAD, *map(str, folders)],
+        input="y\n" * 20,
+        env=offline,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_neither_pickles_nor_a_model_s_own_code_are_run_even_if_the_user_agrees(tiny_model, tmp_path, bomb):

@@ -56,8 +56,10 @@ def test_tokens_have_the_policys_law_and_not_the_drafters_by_enumeration():
         kept, behind = keep(
             torch.stack([policy_first, policy_second[a], policy_third]).expand(rows, -1, -1),
             torch.stack([drafter_first, drafter_second[a]]).expand(rows, -1, -1),
-            torch.tensor([[a, b]]).expand(rows, -1), chances.repeat_interleave(FINE, 0), draws,
-        )  # fmt: skip
+            torch.tensor([[a, b]]).expand(rows, -1),
+            chances.repeat_interleave(FINE, 0),
+            draws,
+        )
         for count, token in zip(kept.tolist(), behind.tolist(), strict=True):
             block = [*(a, b)[:count], token]
             first[block[0]] += weight / rows
@@ -192,9 +194,17 @@ def test_without_proposals_draws_by_inversion_are_those_of_plain_decoding(qwen3)
 def small_model():
     torch.manual_seed(1)
     config = Qwen3Config(
-        vocab_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=24, initializer_range=0.6, eos_token_id=EOS, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=4,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=24,
+        initializer_range=0.6,
+        eos_token_id=EOS,
+        pad_token_id=0,
+    )
     return Qwen3ForCausalLM(config)
 
 

@@ -31,7 +31,7 @@ BROKEN = {
     "communication": (lambda c: c["hardware"].update(c_comm=1e-3), ["does not model this", "hardware.c_comm"]),
     "one gamma": (lambda c: c["calibration"].update(per_gamma={"3": {}}), ["does not model this", "per_gamma"]),
     "more reading": (lambda c: c["calibration"].update(beta=0.1), ["does not model this", "calibration.beta"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -52,11 +52,14 @@ def test_a_fit_is_printed_and_written(printed, folder):
     text = printed(*FIT)
     found = {line[:42].strip(): line[42:].strip() for line in text.splitlines()[1:8]}
     assert found == {
-        "bandwidth BW_eff, TB/s": "1.617", "keys and values κ_eff, bytes a position": "26205",
-        "share λ of all their bytes": "0.46", "drafter's factor η_d": "1.334",
-        "overhead of the target c_T, µs a sequence": "39.0", "of the drafter c_D": "69.0",
+        "bandwidth BW_eff, TB/s": "1.617",
+        "keys and values κ_eff, bytes a position": "26205",
+        "share λ of all their bytes": "0.46",
+        "drafter's factor η_d": "1.334",
+        "overhead of the target c_T, µs a sequence": "39.0",
+        "of the drafter c_D": "69.0",
         "of a verification c_V": "152.3",
-    }  # fmt: skip
+    }
     assert "180 of 180 points (100.0%)" in text
     assert "gamma 7 48 48 48 48 48 47" in " ".join(text.split())
     written = read_calibration(folder / "fitted.json")
@@ -112,12 +115,16 @@ def test_lengths_acceptance_and_another_model_can_be_given(printed, folder):
 def test_what_a_run_measured_can_be_simulated(printed, folder):
     """Records of two draft lengths whose blocks kept what α = 0.9 and, from 256 on, 0.5 keep."""
     records = [
-        {"step": gamma, "draft_length": gamma} | {
+        {"step": gamma, "draft_length": gamma}
+        | {
             "proposed_from": {"0": 8000 * gamma, "256": 4000 * gamma},
-            "kept_from": {"0": 8000 * (block_efficiency(0.9, gamma) - 1),
-                          "256": 4000 * (block_efficiency(0.5, gamma) - 1)},
-        } for gamma in (5, 7)
-    ]  # fmt: skip
+            "kept_from": {
+                "0": 8000 * (block_efficiency(0.9, gamma) - 1),
+                "256": 4000 * (block_efficiency(0.5, gamma) - 1),
+            },
+        }
+        for gamma in (5, 7)
+    ]
     write_records(folder, [{"step": 0}, *records])
     call = ("simulate", "calibration.json", "--lengths", "lengths.txt", "--alpha")
     assert printed(*call, "steps.jsonl") == printed(*call, "0:0.9,256:0.5") != printed(*call, "0.9")
@@ -173,7 +180,7 @@ MISTAKES = {
     "a ladder by position": ((*SIMULATE, "--gamma", "5,7", "--alpha", "0:0.9,9:0.8"), ["one acceptance for all"]),
     "a last acceptance above 1": ((*SIMULATE, "--gamma", "5,7", "--last-alpha", "2"), ["--last-alpha", "0 to 1"]),
     "a model that is not covered": ((*SIMULATE, "--model", "moe.json"), ["mixture of experts", "num_experts"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)

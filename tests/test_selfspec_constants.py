@@ -19,9 +19,16 @@ RELEASED = {
 }
 """W_t, W_d, κ, C_dense and C_attn of the released calibrations (sd_toggle/configs/a100_tp1_*.json)."""
 SIZES = {
-    "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
-    "intermediate_size": 40, "vocab_size": 50, "pad_token_id": 0, "sliding_window": None,
-}  # fmt: skip
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 40,
+    "vocab_size": 50,
+    "pad_token_id": 0,
+    "sliding_window": None,
+}
 
 
 @pytest.mark.parametrize("name", RELEASED)

@@ -7,9 +7,7 @@ from redraft.analysis.tables.decomposition import PARTS
 from redraft.lab.selfspec.decomposition import decode_shares
 from redraft.selfspec.constants import ModelConstants
 
-SMALL = ModelConstants(
-    hidden=4, layers=2, heads=3, kv_heads=1, head_dim=2, intermediate=5, vocabulary=10, tied=True
-)  # fmt: skip
+SMALL = ModelConstants(hidden=4, layers=2, heads=3, kv_heads=1, head_dim=2, intermediate=5, vocabulary=10, tied=True)
 
 
 def test_bytes_of_a_small_model_by_hand():

@@ -177,11 +177,17 @@ def test_the_ladder_is_the_paper_s():
 @pytest.mark.parametrize(
     "change",
     [
-        {"lengths": ()}, {"lengths": (5, 5)}, {"lengths": (7, 5)}, {"lengths": (0, 5)}, {"patience": 0},
-        {"lower_at": 0.94}, {"raise_at": 1.1}, {"lower_at": -0.1},
+        {"lengths": ()},
+        {"lengths": (5, 5)},
+        {"lengths": (7, 5)},
+        {"lengths": (0, 5)},
+        {"patience": 0},
+        {"lower_at": 0.94},
+        {"raise_at": 1.1},
+        {"lower_at": -0.1},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_ladder_that_is_none_is_refused(change):
     with pytest.raises(ValueError, match="needs rising lengths"):
         Ladder(**change)

@@ -52,10 +52,14 @@ def rolled_out(rule, rows=16):
         engine.noted = []
         engine.run(*(one(step, i) for i in range(12)))
         done = engine.speculated
-        records.append({
-            "step": step, "draft_length": control.gamma, "block_efficiency": done.block_efficiency,
-            "passes": [list(stretch) for stretch in control.trace],
-        })  # fmt: skip
+        records.append(
+            {
+                "step": step,
+                "draft_length": control.gamma,
+                "block_efficiency": done.block_efficiency,
+                "passes": [list(stretch) for stretch in control.trace],
+            }
+        )
         noted.append((done.passes + done.plain_passes, engine.noted))
         control.adapt(done.block_efficiency)
     return records, noted
@@ -130,8 +134,12 @@ def test_stretches_hold_what_passes_one_by_one_were():
     for one in passes:
         extend(trace, *one)
     assert trace == [
-        (8, 0, 3, 10.0, 12.0), (8, 0, 1, 9.5, 9.5), (7, 0, 1, 10.5, 10.5), (7, 3, 2, 11.5, 14.0), (7, 3, 1, 13, 13),
-    ]  # fmt: skip
+        (8, 0, 3, 10.0, 12.0),
+        (8, 0, 1, 9.5, 9.5),
+        (7, 0, 1, 10.5, 10.5),
+        (7, 3, 2, 11.5, 14.0),
+        (7, 3, 1, 13, 13),
+    ]
     assert list(passes_of(trace)) == [(active, length) for active, _, length in passes]
 
 

@@ -178,9 +178,7 @@ def test_a_ladder_stays_where_nothing_is_speculated():
     assert [gamma for gamma, _ in found] == [5] * 5
 
 
-@pytest.mark.parametrize(
-    ("lengths", "change"), [([], {}), ([0.5], {}), ([10.0], {"slots": 0}), ([10.0], {"count": 0})]
-)  # fmt: skip
+@pytest.mark.parametrize(("lengths", "change"), [([], {}), ([0.5], {}), ([10.0], {"slots": 0}), ([10.0], {"count": 0})])
 def test_a_rollout_of_nothing_is_refused(lengths, change):
     with pytest.raises(ValueError, match="needs responses"):
         simulate_rollout(np.array(lengths), replace(Engine(QWEN), **change), ALWAYS)
@@ -209,9 +207,21 @@ def test_quantiles_are_met():
 
 @pytest.mark.parametrize(
     "text",
-    ["0:100", "0:100,50:600", "10:100,100:600", "0:100,50:600,50:700,100:900", "0:100,50:90,100:900", "0:0,100:9",
-     "0:a,100:9", "0:1:2,100:9", "0,100:9", "", "0:nan,100:9", "0:1,100:inf"],
-)  # fmt: skip
+    [
+        "0:100",
+        "0:100,50:600",
+        "10:100,100:600",
+        "0:100,50:600,50:700,100:900",
+        "0:100,50:90,100:900",
+        "0:0,100:9",
+        "0:a,100:9",
+        "0:1:2,100:9",
+        "0,100:9",
+        "",
+        "0:nan,100:9",
+        "0:1,100:inf",
+    ],
+)
 def test_text_that_is_no_distribution_is_an_error(text):
     with pytest.raises(UserError, match="no distribution of lengths"):
         parse_quantiles(text)

@@ -65,8 +65,10 @@ def without(chosen):
 
 DECODE = of(TARGET)
 MISTAKES = {
-    "a missing column": (lambda rows: [{k: v for k, v in row.items() if k != "median_ms"} for row in rows],
-                         ["lacks columns", "median_ms", "n_samples"]),
+    "a missing column": (
+        lambda rows: [{k: v for k, v in row.items() if k != "median_ms"} for row in rows],
+        ["lacks columns", "median_ms", "n_samples"],
+    ),
     "no number": (first(DECODE, median_ms="nan"), ["lacks a number", "line 2, median_ms", "nan", "more than 0"]),
     "an empty value": (first(of(VERIFY), median_ms=""), ["lacks a number", "median_ms"]),
     "an infinite time": (first(DECODE, median_ms="inf"), ["lacks a number", "inf"]),
@@ -75,19 +77,23 @@ MISTAKES = {
     "half a sequence": (first(DECODE, batch="1.5"), ["lacks a number", "batch", "a whole number, 0 or more"]),
     "a negative length": (first(DECODE, seq="-1"), ["lacks a number", "seq", "0 or more"]),
     "one batch size": (without(lambda row: row["batch"] not in ("0", "8")), ["values of batch", "target_decode", "8"]),
-    "one batch size of the drafter": (without(lambda row: row["mode"] == DRAFT and row["batch"] != "8"),
-                                      ["several values of batch", "drafter_decode, gamma 3", "[8]"]),
+    "one batch size of the drafter": (
+        without(lambda row: row["mode"] == DRAFT and row["batch"] != "8"),
+        ["several values of batch", "drafter_decode, gamma 3", "[8]"],
+    ),
     "one length": (without(lambda row: row["seq"] not in ("0", "512")), ["values of seq", "target_decode", "[512]"]),
     "no lines": (lambda rows: [], ["no measurements", "several batch sizes"]),
     "no target": (without(DECODE), ["several values of batch", "target_decode", "[]"]),
     "no speculation": (without(lambda row: row["mode"] != TARGET), ["no speculation", "drafter_decode"]),
     "no verification of a draft length": (without(of(VERIFY, 7)), ["values of batch", "target_verify, gamma 7"]),
     "drafts of no tokens": (change(of(DRAFT, 3), gamma="0"), ["at least one token", "gamma", "0"]),
-    "nothing in common": (without(lambda row: row["gamma"] == "3" and (row["mode"] == DRAFT) == (len(row["seq"]) > 3)),
-                          ["all three modes", "gamma 3"]),
+    "nothing in common": (
+        without(lambda row: row["gamma"] == "3" and (row["mode"] == DRAFT) == (len(row["seq"]) > 3)),
+        ["all three modes", "gamma 3"],
+    ),
     "a line twice": (lambda rows: [*rows, rows[5]], ["measured twice", "target_decode"]),
     "two models": (first(DECODE, model="other"), ["of one model", "other", "Qwen2.5-7B"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -94,13 +94,23 @@ def test_other_work_than_the_finished_run_s_is_an_error(seconds, tmp_path):
 
 
 # Seconds of two runs and two steps, by hand.
-ROUNDS = pd.DataFrame([
-    {"cell": cell, "step": step, "round": number, "tokens_decoded": 5,
-     "seconds.rollout": base + change, "seconds.verification": 1.0, "seconds.assembly": 0.0,
-     "seconds.update_actor": 7.0 if number == 2 else math.nan}
-    for cell, base in (("a", 2.0), ("b", 4.0)) for step in (0, 1)
-    for number, change in enumerate((0.0, 3.0, 1.0))
-])  # fmt: skip
+ROUNDS = pd.DataFrame(
+    [
+        {
+            "cell": cell,
+            "step": step,
+            "round": number,
+            "tokens_decoded": 5,
+            "seconds.rollout": base + change,
+            "seconds.verification": 1.0,
+            "seconds.assembly": 0.0,
+            "seconds.update_actor": 7.0 if number == 2 else math.nan,
+        }
+        for cell, base in (("a", 2.0), ("b", 4.0))
+        for step in (0, 1)
+        for number, change in enumerate((0.0, 3.0, 1.0))
+    ]
+)
 
 
 @pytest.fixture
@@ -119,11 +129,25 @@ def timed(tmp_path):
     ROUNDS.to_parquet(file, index=False)
     made_from = {cell: sha256(manifests[cell, 0]) for cell in ("a", "b")}
     write_json(file.with_suffix(".json"), {"sha256": hashes(file), "made_from": made_from})
-    steps = pd.DataFrame([
-        {"cell": cell, "seed": seed, "step": step, "epoch": step, "tokens_decoded": 5, "seconds.rollout": 50.0,
-         "seconds.verification": 9.0, "seconds.assembly": 9.0, "seconds.update_actor": 9.0, "seconds.total": 77.0}
-        for cell in ("a", "b") for seed in (0, 1) for step in (0, 1)
-    ])  # fmt: skip
+    steps = pd.DataFrame(
+        [
+            {
+                "cell": cell,
+                "seed": seed,
+                "step": step,
+                "epoch": step,
+                "tokens_decoded": 5,
+                "seconds.rollout": 50.0,
+                "seconds.verification": 9.0,
+                "seconds.assembly": 9.0,
+                "seconds.update_actor": 9.0,
+                "seconds.total": 77.0,
+            }
+            for cell in ("a", "b")
+            for seed in (0, 1)
+            for step in (0, 1)
+        ]
+    )
     return layout, steps, manifests
 
 

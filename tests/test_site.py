@@ -36,9 +36,14 @@ def test_a_stage_goes_before_all_and_all_before_what_the_preset_needs():
 def test_a_training_job_asks_for_the_gpus_of_one_node_by_their_model():
     resources = Site(gpu_model="h100", account="me", options=["--exclusive", "--nice=5"]).resources("train", PAPER)
     assert resources == {
-        "slurm_account": "me", "slurm_extra": "--exclusive --nice=5", "nodes": 1, "runtime": 4 * 24 * 60,
-        "mem_mb": 800 * 1024, "cpus_per_task": 64, "gres": "gpu:h100:8",
-    }  # fmt: skip
+        "slurm_account": "me",
+        "slurm_extra": "--exclusive --nice=5",
+        "nodes": 1,
+        "runtime": 4 * 24 * 60,
+        "mem_mb": 800 * 1024,
+        "cpus_per_task": 64,
+        "gres": "gpu:h100:8",
+    }
 
 
 @pytest.mark.parametrize(

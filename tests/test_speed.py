@@ -19,10 +19,20 @@ STEP, BATCH = 6, 3
 def a_schedule(speed=None, size=STEP, batch=BATCH, seed=0, problems=PROBLEMS, group=WHOLE):
     trainer = make_trainer(prompts_per_step=size, prompts_per_batch=batch, group_size=group, prompts_per_update=1)
     run = Run(
-        preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=ProblemFile(path="none", size=problems), algorithm=GRPO(), reuse=Vanilla(),
-        schedule=speed or Speed(screening=SCREENING), trainer=trainer, engine=InProcessEngine(),
-    )  # fmt: skip
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=seed,
+        model_role="tiny",
+        data_role="sums",
+        model=TinyModel(),
+        data=ProblemFile(path="none", size=problems),
+        algorithm=GRPO(),
+        reuse=Vanilla(),
+        schedule=speed or Speed(screening=SCREENING),
+        trainer=trainer,
+        engine=InProcessEngine(),
+    )
     return run.schedule.schedule(trainer, problems, seed)
 
 
@@ -86,9 +96,12 @@ def test_both_phases_share_a_step_while_too_little_waits():
     assert not set(screened) & good
     assert all(len(group.samples) == WHOLE for group in batch)
     assert one.counts() == {
-        "prompts_screened": STEP, "prompts_qualified": 0, "prompts_continued": BATCH, "prompts_waiting": 1,
+        "prompts_screened": STEP,
+        "prompts_qualified": 0,
+        "prompts_continued": BATCH,
+        "prompts_waiting": 1,
         "prompts_dropped": 0,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("correct", "passes"), [(0, False), (1, True), (2, False)])

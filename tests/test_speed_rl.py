@@ -42,8 +42,10 @@ def printed():
 
 def rows():
     """Baseline and SPEED of each setting."""
-    return [(part.xs("vanilla", level="method").iloc[0], part.xs("speed", level="method").iloc[0])
-            for _, part in printed().groupby(level=SETTING)]  # fmt: skip
+    return [
+        (part.xs("vanilla", level="method").iloc[0], part.xs("speed", level="method").iloc[0])
+        for _, part in printed().groupby(level=SETTING)
+    ]
 
 
 # The transcription
@@ -115,11 +117,18 @@ def test_sentences_that_table_1_does_not_bear_out():
     verdicts = {claim.id: check(claim, tables) for claim in EXPERIMENTS.claims("speed_rl").claims}
     decided = {name: found["reported_verdict"] for name, found in verdicts.items()}
     assert {name for name, verdict in decided.items() if verdict == NOT_SUPPORTED} == {
-        "faster-dapo1k-7b", "faster-amc23-1.5b", "faster-aime-1.5b", "seven-b-example",
-    }  # fmt: skip
+        "faster-dapo1k-7b",
+        "faster-amc23-1.5b",
+        "faster-aime-1.5b",
+        "seven-b-example",
+    }
     assert {name for name, verdict in decided.items() if verdict == SUPPORTED} == {
-        "faster-math500-7b", "faster-amc23-7b", "faster-aime-7b", "faster-dapo1k-1.5b", "faster-math500-1.5b",
-    }  # fmt: skip
+        "faster-math500-7b",
+        "faster-amc23-7b",
+        "faster-aime-7b",
+        "faster-dapo1k-1.5b",
+        "faster-math500-1.5b",
+    }
     assert "printed 7.6" in verdicts["seven-b-example"]["reported_evidence"]
     assert "the tables give 3.6, which differs" in verdicts["seven-b-example"]["reported_evidence"]
 

@@ -167,8 +167,10 @@ def test_the_log_of_prompts_follows_a_prompt_through_its_visits(tmp_path):
     log = prompt_log(SimpleNamespace(reuse=method), tmp_path)
     assert log["uid"].tolist() == ["0-0", "0-1", "0-2"]
     assert log[["step", "n_generated", "n_correct", "buffer_size", "source_step"]].to_numpy().tolist() == [
-        [0, 4, 2, 0, -1], [1, 8, 0, 2, 0], [2, 4, 1, 2, -1],
-    ]  # fmt: skip
+        [0, 4, 2, 0, -1],
+        [1, 8, 0, 2, 0],
+        [2, 4, 1, 2, -1],
+    ]
     assert log["reused"].tolist() == [False, True, False]
     nothing = prompt_log(SimpleNamespace(reuse=Vanilla()), tmp_path)
     assert nothing["buffer_size"].tolist() == [0, 0, 0]

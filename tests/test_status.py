@@ -44,8 +44,10 @@ def records(folder, count):
 
 def killed(folder, run=FINGERPRINT):
     """Have a process take the folder and die."""
-    code = "import os, sys; from pathlib import Path; from redraft.ops.locking.lease import take; " \
-           "take(Path(sys.argv[1]), sys.argv[2]); os.kill(os.getpid(), 9)"  # fmt: skip
+    code = (
+        "import os, sys; from pathlib import Path; from redraft.ops.locking.lease import take; "
+        "take(Path(sys.argv[1]), sys.argv[2]); os.kill(os.getpid(), 9)"
+    )
     subprocess.run([sys.executable, "-c", code, str(folder), run], check=False)
 
 
@@ -154,10 +156,11 @@ def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):
 def test_the_text_counts_first_and_shows_what_needs_attention():
     died = ("it died: process 8 is gone", "log.txt:", "  no")
     runs = [
-        RunStatus("p/a", 0, "done", 6, 6), RunStatus("p/b", 0, "waiting", 0, 6),
+        RunStatus("p/a", 0, "done", 6, 6),
+        RunStatus("p/b", 0, "waiting", 0, 6),
         RunStatus("p/long-name", 1, "running", 3, 6, "process 7 on node3, Slurm job 12", 4.2),
         RunStatus("p/c", 0, "failed", 2, 6, "process 8 on node4", None, died),
-    ]  # fmt: skip
+    ]
     counts, table, reason = text(runs).split("\n\n")
     assert counts == "4 runs: 1 done, 1 running, 1 failed, 1 waiting"
     rows = table.splitlines()

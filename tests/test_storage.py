@@ -243,7 +243,7 @@ DAMAGE = {
     with_offsets(0, 2**62, 2**62, 30): "In column 12",
     with_offsets(0, -10, 20, 30): "In column 12",
     with_offsets(0, 20, 10, 30): "In column 12",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("damage", "reason"), DAMAGE.items(), ids=[damage.__name__ for damage in DAMAGE])

@@ -130,9 +130,7 @@ def history(rollouts):
     """All that a strategy decides about rollouts, to be compared bit by bit."""
     arrays = ("tokens", "log_probs", "sampled_at")
     counts = ("prefix_length", "draft_length", "verified", "finish")
-    return [
-        [getattr(r, name).tobytes() for name in arrays] + [getattr(r, name) for name in counts] for r in rollouts
-    ]  # fmt: skip
+    return [[getattr(r, name).tobytes() for name in arrays] + [getattr(r, name) for name in counts] for r in rollouts]
 
 
 def test_random_reuse_scores_nothing_and_cuts_everywhere():

@@ -42,20 +42,42 @@ def made_up(cells, seeds=(0, 1)):
     steps, scores, lines = [], [], []
     for cell, (hours, percents) in cells.items():
         for seed in seeds:
-            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json",
-                          "initial": f"results/tiny/initial/{seed}.json"})  # fmt: skip
+            lines.append(
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "manifest": f"results/tiny/runs/{cell}/{seed}.json",
+                    "initial": f"results/tiny/initial/{seed}.json",
+                }
+            )
             steps += [
-                {"cell": cell, "seed": seed, "step": i, "epoch": i // 2, "responses": 8 - i, "reward": i / 10,
-                 "tokens_decoded": int(1000 * hours),
-                 "seconds.total": hours * HOUR, "seconds.rollout": hours * HOUR / 2, "seconds.verification": 0.0,
-                 "seconds.assembly": 0.0}
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "step": i,
+                    "epoch": i // 2,
+                    "responses": 8 - i,
+                    "reward": i / 10,
+                    "tokens_decoded": int(1000 * hours),
+                    "seconds.total": hours * HOUR,
+                    "seconds.rollout": hours * HOUR / 2,
+                    "seconds.verification": 0.0,
+                    "seconds.assembly": 0.0,
+                }
                 for i in range(STEPS)
-            ]  # fmt: skip
+            ]
             scores += [
-                {"cell": cell, "seed": seed, "step": 2 * i, "benchmark": "arithmetic", "role": "in-distribution",
-                 "correct": percent + seed, "total": 100}
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "step": 2 * i,
+                    "benchmark": "arithmetic",
+                    "role": "in-distribution",
+                    "correct": percent + seed,
+                    "total": 100,
+                }
                 for i, percent in enumerate(percents)
-            ]  # fmt: skip
+            ]
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 
@@ -67,13 +89,16 @@ def source(runs=RUNS, reported=None, paper_scale=False):
 
 
 TARGETS = TargetTable(
-    number=101, title="t", baseline=SLOW, mean_row=True,
+    number=101,
+    title="t",
+    baseline=SLOW,
+    mean_row=True,
     targets=[
         {"name": "low", "title": "30 %", "quantity": "accuracy:all", "at_least": 30, "reported": ["low"]},
         {"name": "high", "title": "45 %", "quantity": "accuracy:all", "at_least": 45, "reported": ["high"]},
     ],
     rows=[{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}, {"label": "weak", "cell": WEAK}],
-)  # fmt: skip
+)
 
 
 def made(table, **arguments):
@@ -113,21 +138,26 @@ def test_a_target_table_shows_hours_speedups_daggers_and_means():
     assert cells.loc[("Mean", "low_speedup"), "reproduced"] == 4.0, "of the rows that have one"
     shown = {line.split("|")[1].strip(): line for line in text(table, cells).splitlines() if line.startswith("|")}
     assert [part.strip() for part in shown["fast"].split("|")[2:5]] == [
-        "2.0 ± 0.0 (n = 2, without seed 2) (4.0 ×)", "6.0 ± 0.0 (n = 2, without seed 2) (†)",
+        "2.0 ± 0.0 (n = 2, without seed 2) (4.0 ×)",
+        "6.0 ± 0.0 (n = 2, without seed 2) (†)",
         "4.0 ± 0.0 (n = 2, without seed 2)",
-    ]  # fmt: skip
+    ]
     assert [part.strip() for part in shown["weak"].split("|")[2:5]] == [
-        *["† (n = 2, without seed 2) (†)"] * 2, "–",
-    ]  # fmt: skip
+        *["† (n = 2, without seed 2) (†)"] * 2,
+        "–",
+    ]
     page = render.html(render.Sheet(table, table.columns, cells.reset_index()), Path("results"))
     assert '2.0 <span class="spread">± 0.0</span> <span class="spread">(n = 2)</span> (4.0 ×)</button>' in page
 
 
 def test_a_speedup_of_seeds_of_which_one_never_arrives_is_none():
     runs = made_up({SLOW: (2.0, [10, 20, 30, 40]), FAST: (1.0, [10, 30, 40, 50])})
-    table = TARGETS.model_copy(update={
-        "targets": [TARGETS.targets[0].model_copy(update={"at_least": 41.0})], "rows": TARGETS.rows[:2],
-    })  # fmt: skip
+    table = TARGETS.model_copy(
+        update={
+            "targets": [TARGETS.targets[0].model_copy(update={"at_least": 41.0})],
+            "rows": TARGETS.rows[:2],
+        }
+    )
     _, cells = made(table, runs=runs)
     assert cells.loc[("slow", "low"), "reproduced"] == math.inf, "one of two seeds is not half of an answer"
     assert cells.loc[("fast", "low_speedup"), "verdict"] == "not applicable"
@@ -158,8 +188,11 @@ def test_a_target_has_another_value_in_a_group_and_others_at_a_preset():
     """The slow cell reaches 20 % after 4 hours and 40 % after 12; the fast one 50 % after 6."""
     content = TARGETS.model_dump(exclude={"at", "mean_row"})
     content["targets"] = [content["targets"][0] | {"in_groups": {"large": 40.0}}]
-    content["rows"] = [{"label": "slow", "cell": SLOW, "group": "small"}, {"label": "fast", "cell": FAST},
-                       {"label": "slow again", "cell": SLOW, "group": "large"}]  # fmt: skip
+    content["rows"] = [
+        {"label": "slow", "cell": SLOW, "group": "small"},
+        {"label": "fast", "cell": FAST},
+        {"label": "slow again", "cell": SLOW, "group": "large"},
+    ]
     content["at"] = {"tiny": [{"name": "other", "title": "20 %", "quantity": "accuracy:all", "at_least": 20}]}
     table = TargetTable.model_validate(content)
     _, cells = made(table)
@@ -176,12 +209,16 @@ def test_a_target_has_another_value_in_a_group_and_others_at_a_preset():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"at": {"medium": [{"name": "x", "title": "x", "quantity": "accuracy:all", "at_least": 1}]}},
-         r"no such preset\n  key:     table 101, at\n  value:   'medium'\n  allowed: (.*)tiny"),
-        ({"targets": [{"name": "x", "title": "x", "quantity": "accuracy:math500+mathh", "at_least": 1}]},
-         r"no such benchmark or role\n  key:     table 101, target x\n  value:   'accuracy:math500\+mathh'"),
+        (
+            {"at": {"medium": [{"name": "x", "title": "x", "quantity": "accuracy:all", "at_least": 1}]}},
+            r"no such preset\n  key:     table 101, at\n  value:   'medium'\n  allowed: (.*)tiny",
+        ),
+        (
+            {"targets": [{"name": "x", "title": "x", "quantity": "accuracy:math500+mathh", "at_least": 1}]},
+            r"no such benchmark or role\n  key:     table 101, target x\n  value:   'accuracy:math500\+mathh'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_target_of_an_unknown_preset_or_benchmark_is_refused_when_files_are_read(tmp_path, change, words):
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     table = TARGETS.model_dump(mode="json", exclude_defaults=True) | {"kind": "targets"} | change
@@ -228,9 +265,14 @@ def test_a_benchmark_that_the_preset_leaves_out_is_not_missing_and_an_unknown_on
 
 def test_stages_become_columns_with_the_reported_ones_of_the_vocabulary():
     table = StageTable(
-        number=4, title="t", baseline=SLOW, stages={"rollout": "Rollout"}, decimals=1, speedups={"honest": "Honest"},
+        number=4,
+        title="t",
+        baseline=SLOW,
+        stages={"rollout": "Rollout"},
+        decimals=1,
+        speedups={"honest": "Honest"},
         rows=[{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}],
-    )  # fmt: skip
+    )
     columns = expand(table, BENCHMARKS, EXPERIMENTS.reported("spec_rl")).columns
     assert [(c.name, c.title, c.quantity, c.reported) for c in columns] == [
         ("rollout_s", "Rollout (s)", "seconds:rollout", ["rollout_s"]),
@@ -245,7 +287,12 @@ def test_stages_become_columns_with_the_reported_ones_of_the_vocabulary():
 
 
 CURVES = PublishedTable(
-    number=102, title="t", folder="authors", time="seconds", scale=1 / HOUR, transcription=1,
+    number=102,
+    title="t",
+    folder="authors",
+    time="seconds",
+    scale=1 / HOUR,
+    transcription=1,
     targets=[
         {"name": "low", "title": "0.3", "fields": ["val/*/mean@*"], "at_least": 0.3, "reported": ["low"]},
         {"name": "high", "title": "0.9", "fields": ["val/acc/mean@4"], "at_least": 0.9, "reported": ["high"]},
@@ -255,7 +302,7 @@ CURVES = PublishedTable(
         {"label": "fast", "file": "fast.json", "baseline": "slow", "reported": {"method": "speculative"}},
         {"label": "gone", "baseline": "slow"},
     ],
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -263,8 +310,10 @@ def curves(tmp_path, monkeypatch):
     monkeypatch.setenv(LOCATION, str(tmp_path))
     (tmp_path / "authors").mkdir()
     for name, accuracies in (("slow", [0.1, 0.2, 0.25, 0.31, 0.3]), ("fast", [0.1, 0.35, 0.2])):
-        lines = [json.dumps({"seconds": 1800 * i, "val/acc/mean@4": a, "val/acc/best@4/std": 0.1}) + "\n"
-                 for i, a in enumerate(accuracies)]  # fmt: skip
+        lines = [
+            json.dumps({"seconds": 1800 * i, "val/acc/mean@4": a, "val/acc/best@4/std": 0.1}) + "\n"
+            for i, a in enumerate(accuracies)
+        ]
         (tmp_path / f"authors/{name}.json").write_text("".join(lines))
     return tmp_path / "authors"
 
@@ -419,9 +468,12 @@ def test_a_kind_is_declared_and_takes_only_its_own_fields():
 def test_a_cell_s_row_follows_from_the_declared_key_columns():
     spec = EXPERIMENTS.reported("spec_rl")
     assert match_of(EXPERIMENTS.cell("spec_rl/grpo-spec-l0.5"), spec) == {
-        "model": "qwen3-1.7b-base", "dataset": "deepmath-6k", "algorithm": "grpo", "method": "spec-rl",
+        "model": "qwen3-1.7b-base",
+        "dataset": "deepmath-6k",
+        "algorithm": "grpo",
+        "method": "spec-rl",
         "lenience": "e^0.5",
-    }  # fmt: skip
+    }
     assert match_of(EXPERIMENTS.cell("spec_rl/grpo-release-l0.5"), spec) is None, "the paper reports none such"
     by_schedule = Reported.model_validate({"key": {"sampling": {"of": "schedule.kind"}}})
     assert match_of(EXPERIMENTS.cell("spec_rl/dapo-vanilla"), by_schedule) == {"sampling": "dynamic"}
@@ -464,13 +516,16 @@ def test_a_reported_value_of_never_is_infinite_and_never_reaches_a_reproduced_on
 # Equal budgets
 
 BUDGETS = BudgetTable(
-    number=101, title="t", baseline=SLOW, accuracy="accuracy:all",
+    number=101,
+    title="t",
+    baseline=SLOW,
+    accuracy="accuracy:all",
     budgets=[
         {"name": "tokens", "title": "tokens", "quantity": "tokens_decoded", "whom": "those who pay for tokens"},
         {"name": "seconds", "title": "seconds", "quantity": "seconds.total", "whom": "those in a hurry"},
     ],
     rows=[{"label": "slow", "cell": SLOW}, {"label": "fast", "cell": FAST}, {"label": "weak", "cell": WEAK}],
-)  # fmt: skip
+)
 
 
 def test_an_accuracy_at_an_equal_budget_is_interpolated_at_what_every_run_reaches():

@@ -35,8 +35,14 @@ EVERY = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").trainer.evaluate_ever
 STEPS = EXPERIMENTS.run("spec_rl/grpo-vanilla", 0, "tiny").steps
 PER_EPOCH = 6
 DENOMINATOR = {
-    "amc23": 640, "aime24": 960, "math500": 500, "minerva": 272, "olympiad": 675, "mmlu_stem": 3018, "ifeval": 541
-}  # fmt: skip
+    "amc23": 640,
+    "aime24": 960,
+    "math500": 500,
+    "minerva": 272,
+    "olympiad": 675,
+    "mmlu_stem": 3018,
+    "ifeval": 541,
+}
 
 
 def read_reported(folder, number):
@@ -53,16 +59,38 @@ def steps_of(cell, seed, tokens, rollout, verification=0.0):
     for i in range(STEPS):
         reuse = i >= PER_EPOCH and verification > 0
         seconds = dict.fromkeys(STEP_STAGES, 0.0) | {"rollout": rollout, "verification": verification, "reward": 1.0}
-        lines.append({
-            "cell": cell, "seed": seed, "step": i, "epoch": i // PER_EPOCH, "training_step": i + 1, "updated": True,
-            "tokens_decoded": tokens, "tokens_verified": 0, "tokens_reused": 3 * tokens if reuse else 0,
-            "prefix_length": float(i) if reuse else math.nan, "full_reuse_ratio": 0.5 if reuse else math.nan,
-            "response_length": 20.0, "token_age_epochs": 0.5, "informative": 0.25, "clip_fraction": 0.001, "kl": 0.0,
-            "entropy": 0.3, "reward": 0.5, "fresh_reward": 0.4, "distinct_1": 0.1, "self_bleu": 0.5,
-            "self_bleu_within": 0.4, "distinct_within": 0.9, "fresh_kl": 0.02, "prefix_share": 0.5,
-            "rouge_1": 0.6,
-            **{f"seconds.{name}": value for name, value in seconds.items()}, "seconds.total": sum(seconds.values()),
-        })  # fmt: skip
+        lines.append(
+            {
+                "cell": cell,
+                "seed": seed,
+                "step": i,
+                "epoch": i // PER_EPOCH,
+                "training_step": i + 1,
+                "updated": True,
+                "tokens_decoded": tokens,
+                "tokens_verified": 0,
+                "tokens_reused": 3 * tokens if reuse else 0,
+                "prefix_length": float(i) if reuse else math.nan,
+                "full_reuse_ratio": 0.5 if reuse else math.nan,
+                "response_length": 20.0,
+                "token_age_epochs": 0.5,
+                "informative": 0.25,
+                "clip_fraction": 0.001,
+                "kl": 0.0,
+                "entropy": 0.3,
+                "reward": 0.5,
+                "fresh_reward": 0.4,
+                "distinct_1": 0.1,
+                "self_bleu": 0.5,
+                "self_bleu_within": 0.4,
+                "distinct_within": 0.9,
+                "fresh_kl": 0.02,
+                "prefix_share": 0.5,
+                "rouge_1": 0.6,
+                **{f"seconds.{name}": value for name, value in seconds.items()},
+                "seconds.total": sum(seconds.values()),
+            }
+        )
     return lines
 
 
@@ -72,13 +100,28 @@ def make_runs(cells, seeds=(0, 1, 2)):
     for cell, (tokens, rollout, verification, correct) in cells.items():
         for seed in seeds:
             steps += steps_of(cell, seed, tokens, rollout, verification)
-            lines.append({"cell": cell, "seed": seed, "manifest": f"results/tiny/runs/{cell}/{seed}.json",
-                          "initial": f"results/tiny/initial/{seed}.json"})  # fmt: skip
+            lines.append(
+                {
+                    "cell": cell,
+                    "seed": seed,
+                    "manifest": f"results/tiny/runs/{cell}/{seed}.json",
+                    "initial": f"results/tiny/initial/{seed}.json",
+                }
+            )
             for step in (0, *range(EVERY, STEPS, EVERY), STEPS):
                 for name, benchmark in TINY.benchmarks.items():
                     right = 10 if step == 0 else correct + step + seed
-                    scores.append({"cell": cell, "seed": seed, "step": step, "benchmark": name, "role": benchmark.role,
-                                   "correct": right, "total": 400})  # fmt: skip
+                    scores.append(
+                        {
+                            "cell": cell,
+                            "seed": seed,
+                            "step": step,
+                            "benchmark": name,
+                            "role": benchmark.role,
+                            "correct": right,
+                            "total": 400,
+                        }
+                    )
     return Runs(pd.DataFrame(lines), pd.DataFrame(steps), pd.DataFrame(scores))
 
 
@@ -142,8 +185,9 @@ def test_rows_along_training_are_those_of_the_cell_s_clock(runs):
     scores = finished.scores.assign(step=finished.scores["step"].map(done))
     lines = lines_of(table, source(Runs(finished.runs, steps, scores), 24))
     assert [(line.at, line.share, line.clock) for line in lines] == [
-        (5, Fraction(5, STEPS), "training_steps"), (10, Fraction(10, STEPS), "training_steps"),
-    ]  # fmt: skip
+        (5, Fraction(5, STEPS), "training_steps"),
+        (10, Fraction(10, STEPS), "training_steps"),
+    ]
 
 
 def test_the_last_policy_counts_even_if_an_earlier_one_was_better(runs):
@@ -296,8 +340,12 @@ def test_the_reported_table_4_is_worth_less_than_it_prints():
     found = reported_speedups(read_reported(REPORTED, 4), SPEC.times).set_index(["model", "algorithm"])
     mean = found.loc[("mean", "")]
     assert {kind: round(mean[kind], 2) for kind in KINDS} == {
-        "printed": 2.31, "honest": 1.94, "step": 1.43, "end_to_end": 1.44, "controlled": 1.41
-    }  # fmt: skip
+        "printed": 2.31,
+        "honest": 1.94,
+        "step": 1.43,
+        "end_to_end": 1.44,
+        "controlled": 1.41,
+    }
     rows = {
         ("qwen3-1.7b-base", "grpo"): (2.29, 1.95, 1.46, 1.43),
         ("qwen3-8b-base", "dapo"): (2.88, 2.37, 1.88, 1.71),
@@ -354,8 +402,9 @@ def test_the_mean_row_needs_all_rows_and_leaves_the_baselines_out(runs):
 
 def test_an_unknown_speedup_is_named(runs):
     column = Column(name="x", title="x", quantity="speedup:lucky")
-    table = CellTable(number=104, title="t", baseline="grpo-vanilla", columns=[column],
-                  rows=[Row(label="a", cell="grpo-vanilla")])  # fmt: skip
+    table = CellTable(
+        number=104, title="t", baseline="grpo-vanilla", columns=[column], rows=[Row(label="a", cell="grpo-vanilla")]
+    )
     with pytest.raises(UserError, match="no such speedup(.|\n)*lucky(.|\n)*speedup:honest"):
         make_table(table, source(runs))
 
@@ -366,8 +415,14 @@ def test_an_unknown_speedup_is_named(runs):
 def test_a_trajectory_has_a_row_a_policy_and_the_paper_s_at_the_same_share_of_a_run(runs):
     spec, cells = made(runs, 16)
     assert list(dict.fromkeys(cells["row"])) == [
-        "Base Model", "GRPO @ 10", "+ SPEC-RL @ 10", "GRPO @ 20", "+ SPEC-RL @ 20", "GRPO @ 30", "+ SPEC-RL @ 30"
-    ]  # fmt: skip
+        "Base Model",
+        "GRPO @ 10",
+        "+ SPEC-RL @ 10",
+        "GRPO @ 20",
+        "+ SPEC-RL @ 20",
+        "GRPO @ 30",
+        "+ SPEC-RL @ 30",
+    ]
     # 10 of 30 steps stand beside 30 of 90.
     early = cell_of(cells, "+ SPEC-RL @ 10", "tokens_relative")
     assert (early["reproduced"], early["reported"]) == (0.25, pytest.approx(85.1 / 187.7))
@@ -416,8 +471,12 @@ def test_base_rows_have_the_initial_policy_s_accuracies_and_nothing_else(runs):
 
 
 def test_rows_of_groups_are_compared_with_their_own_baseline(runs):
-    cells = {"grpo-vanilla": (400, 8.0, 0.0, 9), "grpo-spec-l0.5": (100, 2.0, 2.0, 9),
-             "ppo-vanilla": (600, 8.0, 0.0, 9), "ppo-spec-l0.3": (300, 2.0, 2.0, 9)}  # fmt: skip
+    cells = {
+        "grpo-vanilla": (400, 8.0, 0.0, 9),
+        "grpo-spec-l0.5": (100, 2.0, 2.0, 9),
+        "ppo-vanilla": (600, 8.0, 0.0, 9),
+        "ppo-spec-l0.3": (300, 2.0, 2.0, 9),
+    }
     _, made_cells = made(make_runs(cells), 1)
     group = "Qwen3-1.7B-Base"
     ppo = cell_of(made_cells, "PPO + SPEC-RL", "tokens_relative", group)
@@ -432,8 +491,13 @@ def test_headings_stand_above_their_groups_in_every_format(runs):
     whole = sheet(spec, cells)
     text, tex, page = render.markdown(whole), render.latex(whole), render.html(whole, Path("results"))
     assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
-        "**DeepMath-6K**", "GRPO", "GRPO + SPEC-RL", "**SimpleRL-8K**", "GRPO", "GRPO + SPEC-RL"
-    ]  # fmt: skip
+        "**DeepMath-6K**",
+        "GRPO",
+        "GRPO + SPEC-RL",
+        "**SimpleRL-8K**",
+        "GRPO",
+        "GRPO + SPEC-RL",
+    ]
     assert tex.count("{l}{\\emph{") == 2
     assert page.count('class="group') == 2
 

@@ -31,9 +31,18 @@ def test_a_rollout_that_decodes_nothing_has_no_tail_and_one_of_few_rows_an_empty
 def model():
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=23, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
-        intermediate_size=16, max_position_embeddings=64, bos_token_id=None, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=23,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=16,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
     return Qwen3ForCausalLM(config).eval()
 
 

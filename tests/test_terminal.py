@@ -41,9 +41,13 @@ def test_a_mistake_is_broken_into_lines_whose_lists_stay_in_their_column(monkeyp
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert error_text(MISTAKE).splitlines() == [
-        "error: a/cells.yaml: no such cell", "  key:     cell", "  value:   'x'", "  allowed: name-0, name-1, name-2,",
-        "           name-3, name-4, name-5,", "           name-6, name-7, name-8",
-    ]  # fmt: skip
+        "error: a/cells.yaml: no such cell",
+        "  key:     cell",
+        "  value:   'x'",
+        "  allowed: name-0, name-1, name-2,",
+        "           name-3, name-4, name-5,",
+        "           name-6, name-7, name-8",
+    ]
 
 
 def test_a_mistake_that_needs_doing_has_a_hint_which_it_keeps_when_it_is_told_otherwise_or_sent():
@@ -67,9 +71,11 @@ def test_a_document_is_json_also_where_numbers_are_not():
     rows = [{"a": float("nan"), "b": (1, float("inf")), "c": {"d": None}, "n": np.int64(7), "x": np.float64("nan")}]
     found = json.loads(document("list", {"preset": "tiny"}, rows, ["note"]))
     assert found == {
-        "command": "list", "asked": {"preset": "tiny"}, "notes": ["note"],
+        "command": "list",
+        "asked": {"preset": "tiny"},
+        "notes": ["note"],
         "rows": [{"a": None, "b": [1, None], "c": {"d": None}, "n": 7, "x": None}],
-    }  # fmt: skip
+    }
 
 
 def test_rows_of_texts_have_numbers_where_the_texts_are_numbers():

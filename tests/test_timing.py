@@ -15,11 +15,16 @@ def runs(*lines):
 def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
     found = first_epoch_agreement(
         runs(
-            ("a", 0, 0, 0, 10, 1.0), ("a", 0, 1, 0, 12, 3.0), ("a", 0, 2, 1, 12, 99.0),
-            ("b", 0, 1, 0, 12, 4.0), ("b", 0, 0, 0, 10, 2.0), ("b", 0, 2, 1, 3, 0.1),
-            ("a", 1, 0, 0, 11, 1.0), ("b", 1, 0, 0, 11, 1.1),
+            ("a", 0, 0, 0, 10, 1.0),
+            ("a", 0, 1, 0, 12, 3.0),
+            ("a", 0, 2, 1, 12, 99.0),
+            ("b", 0, 1, 0, 12, 4.0),
+            ("b", 0, 0, 0, 10, 2.0),
+            ("b", 0, 2, 1, 3, 0.1),
+            ("a", 1, 0, 0, 11, 1.0),
+            ("b", 1, 0, 0, 11, 1.1),
         )
-    )  # fmt: skip
+    )
     assert found.groups == 2
     assert found.largest == pytest.approx(6 / 4)
     assert found.median == pytest.approx((6 / 4 + 1.1) / 2)

@@ -39,10 +39,19 @@ def make_model(architecture, heads, key_value_heads):
     config_class, model_class = CLASSES[architecture]
     torch.manual_seed(0)
     config = config_class(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=heads,
-        num_key_value_heads=key_value_heads, head_dim=8, intermediate_size=48, max_position_embeddings=64,
-        initializer_range=0.25, bos_token_id=None, eos_token_id=EOS, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.25,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=0,
+    )
     return model_class(config)
 
 
@@ -262,21 +271,38 @@ def test_any_of_several_stops_ends_a_response_and_without_stops_none_does(qwen3)
 
 
 TINY = {
-    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 16, "max_position_embeddings": 64, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 16,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
 FULL = {"layer_types": ["full_attention"] * 2}
 UNSUPPORTED = [
-    (Qwen3Config, Qwen3ForCausalLM, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-     "qwen3", "layer_types"),
-    (Qwen3Config, Qwen3ForCausalLM, {"use_sliding_window": True, "sliding_window": 4, **FULL}, "qwen3",
-     "sliding_window"),
+    (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        "qwen3",
+        "layer_types",
+    ),
+    (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": 4, **FULL},
+        "qwen3",
+        "sliding_window",
+    ),
     (MistralConfig, MistralForCausalLM, {"sliding_window": 4}, "mistral", "sliding_window"),
     (Gemma2Config, Gemma2ForCausalLM, {}, "gemma2", "layer_types"),
     (Gemma2Config, Gemma2ForCausalLM, FULL, "gemma2", "attn_logit_softcapping"),
     (GptOssConfig, GptOssForCausalLM, {"num_local_experts": 2, "num_experts_per_tok": 1, **FULL}, "gpt_oss", "sinks"),
     (LlamaConfig, LlamaForCausalLM, {"max_position_embeddings": 31}, "llama", "max_position_embeddings"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("config", "model", "settings", "kind", "key"), UNSUPPORTED, ids=str)

@@ -70,23 +70,48 @@ PROBLEMS = ProblemFile(path=str(Path(__file__).parent / "data" / "coin_problems.
 
 
 def make_run(
-    method=None, seed=0, prompts=PROMPTS, algorithm=None, group=GROUP, epochs=3, schedule=None, batch=None,
-    decoding=None, temperature=1.0, **engine
-):  # fmt: skip
+    method=None,
+    seed=0,
+    prompts=PROMPTS,
+    algorithm=None,
+    group=GROUP,
+    epochs=3,
+    schedule=None,
+    batch=None,
+    decoding=None,
+    temperature=1.0,
+    **engine,
+):
     """8 problems, 3 epochs of 2 steps, 2 updates a step; policies are kept after 4 and 6 steps."""
     trainer = make_trainer(
-        epochs=epochs, prompts_per_step=prompts, prompts_per_batch=batch, group_size=group,
-        prompts_per_update=(batch or prompts) // 2, learning_rate=0.01, max_response_tokens=LIMIT, evaluate_every=4,
+        epochs=epochs,
+        prompts_per_step=prompts,
+        prompts_per_batch=batch,
+        group_size=group,
+        prompts_per_update=(batch or prompts) // 2,
+        learning_rate=0.01,
+        max_response_tokens=LIMIT,
+        evaluate_every=4,
         temperature=temperature,
-    )  # fmt: skip
+    )
     algorithm = algorithm or GRPO()
     settings = {"device": "cpu", "checkpoint_every": 2, "max_rows": 6, "rows_per_micro_batch": 3} | engine
     return Run(
-        preset="test", paper="test", cell="cell", seed=seed, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=PROBLEMS, algorithm=algorithm, reuse=method or Speculative(lenience=1),
-        schedule=schedule or algorithm.usual_schedule, decoding=decoding or Plain(),
-        trainer=trainer, engine=InProcessEngine(**settings),
-    )  # fmt: skip
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=seed,
+        model_role="tiny",
+        data_role="sums",
+        model=TinyModel(),
+        data=PROBLEMS,
+        algorithm=algorithm,
+        reuse=method or Speculative(lenience=1),
+        schedule=schedule or algorithm.usual_schedule,
+        decoding=decoding or Plain(),
+        trainer=trainer,
+        engine=InProcessEngine(**settings),
+    )
 
 
 def train(run, model, folder):
@@ -150,12 +175,40 @@ def undisturbed(tiny_model, tmp_path_factory):
 
 
 KEYS = {
-    "step", "epoch", "rollouts", "tokens_decoded", "tokens_reused", "tokens_verified", "response_length", "truncated",
-    "prefix_length", "prefix_share", "full_reuse_ratio", "token_age_epochs", "reward", "fresh_reward", "fresh_kl",
-    "entropy", "kl", "clip_fraction", "gradient_norm", "seconds", "training_step", "updated", "informative",
-    "tokens_cached", "grading_seconds", "rollouts_per_prompt", "without_correct", "replayed", "trained_rollouts",
-    "trained_reward", "trained_age", "drift", "tail_share",
-}  # fmt: skip
+    "step",
+    "epoch",
+    "rollouts",
+    "tokens_decoded",
+    "tokens_reused",
+    "tokens_verified",
+    "response_length",
+    "truncated",
+    "prefix_length",
+    "prefix_share",
+    "full_reuse_ratio",
+    "token_age_epochs",
+    "reward",
+    "fresh_reward",
+    "fresh_kl",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "gradient_norm",
+    "seconds",
+    "training_step",
+    "updated",
+    "informative",
+    "tokens_cached",
+    "grading_seconds",
+    "rollouts_per_prompt",
+    "without_correct",
+    "replayed",
+    "trained_rollouts",
+    "trained_reward",
+    "trained_age",
+    "drift",
+    "tail_share",
+}
 
 
 def test_each_step_leaves_a_record_and_its_rollouts(undisturbed):
@@ -202,9 +255,7 @@ def test_policies_are_kept_at_the_steps_that_are_evaluated(undisturbed):
 
 def test_every_epoch_takes_every_problem_once_in_another_order(undisturbed):
     frames = [pd.read_parquet(file) for file in sorted((undisturbed / "rollouts").glob("step-*.parquet"))]
-    orders = [
-        [p for frame in frames[2 * e : 2 * e + 2] for p in frame["prompt"][::GROUP]] for e in range(STEPS // 2)
-    ]  # fmt: skip
+    orders = [[p for frame in frames[2 * e : 2 * e + 2] for p in frame["prompt"][::GROUP]] for e in range(STEPS // 2)]
     assert [sorted(order) for order in orders] == [list(range(8))] * 3
     assert len({tuple(order) for order in orders}) == 3
 
@@ -428,9 +479,16 @@ PLACES = [line.split('"')[1] for line in KILLED.partition("PLACES = {")[2].split
 
 
 CLIMBING = SelfSpeculation(
-    kind="self_speculation", when="threshold", most_active=5, ramp=3, draft_lengths=[1, 2, 3], raise_at=0.5,
-    lower_at=0.1, patience=1, group=16,
-)  # fmt: skip
+    kind="self_speculation",
+    when="threshold",
+    most_active=5,
+    ramp=3,
+    draft_lengths=[1, 2, 3],
+    raise_at=0.5,
+    lower_at=0.1,
+    patience=1,
+    group=16,
+)
 """Speculates in the tail of each rollout, with more proposals after each."""
 RESUMED = {
     "ppo": make_run(algorithm=PPO()),
@@ -501,9 +559,13 @@ def test_two_checkpoints_are_kept(undisturbed):
 
 
 FILES = [
-    "model.safetensors", "optimizer.safetensors", "random.safetensors", "memory.arrow", "schedule/waiting.arrow",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "random.safetensors",
+    "memory.arrow",
+    "schedule/waiting.arrow",
     "state.json",
-]  # fmt: skip
+]
 
 
 OTHER = make_run(Speculative(lenience="e^0.5"))
@@ -818,8 +880,10 @@ def test_ppos_critic_is_trained_and_part_of_its_checkpoints(tiny_model, tmp_path
     assert saved.keys() == before.keys()
     assert not any(torch.equal(saved[name], before[name]) for name in ("score.weight", "score.bias"))
     assert set(read_json(folder / "state.json")["sha256"]) == {
-        *(name for name in FILES if name != "state.json"), "critic.safetensors", "critic_optimizer.safetensors",
-    }  # fmt: skip
+        *(name for name in FILES if name != "state.json"),
+        "critic.safetensors",
+        "critic_optimizer.safetensors",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -845,9 +909,20 @@ def test_what_other_algorithms_and_methods_keep_survives_a_kill_too(name, killed
 
 def test_a_run_that_speculates_records_how_far_and_climbs_its_ladder(finished):
     records = read_json_lines(finished("self-speculation") / "steps.jsonl")
-    further = {"draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds", "kept_at",
-               "kept_from", "proposed_from", "passes",
-               "block_verification_seconds", "quantisation_seconds", "quantisation_error"}  # fmt: skip
+    further = {
+        "draft_length",
+        "block_efficiency",
+        "acceptance",
+        "speculated_passes",
+        "drafting_seconds",
+        "kept_at",
+        "kept_from",
+        "proposed_from",
+        "passes",
+        "block_verification_seconds",
+        "quantisation_seconds",
+        "quantisation_error",
+    }
     assert all(record.keys() == KEYS | further for record in records)
     assert [record["draft_length"] for record in records] == [1, 2, 3, 3, 3, 3]
     for record in records:
@@ -892,13 +967,19 @@ def test_rollouts_and_updates_are_at_the_run_s_temperature(method, decoding, tin
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        (Vanilla(), {}), (DelayedReuse(lenience=1), {}), (Staged(stage_size=2, lenience=1), {}),
+        (Vanilla(), {}),
+        (DelayedReuse(lenience=1), {}),
+        (Staged(stage_size=2, lenience=1), {}),
         (Speculative(lenience=1), {"schedule": Speed(screening=2), "algorithm": RLOO(), "prompts": 2, "batch": 2}),
-        (BlockReuse(), {}), (OneHotReuse(), {}), (CoupledReuse(), {}), (WeightedReuse(), {}),
-        (RandomReuse(), {"algorithm": DAPO(), "group": 2}), (ReleaseVariant(lenience=1), {"algorithm": PPO()}),
+        (BlockReuse(), {}),
+        (OneHotReuse(), {}),
+        (CoupledReuse(), {}),
+        (WeightedReuse(), {}),
+        (RandomReuse(), {"algorithm": DAPO(), "group": 2}),
+        (ReleaseVariant(lenience=1), {"algorithm": PPO()}),
     ],
     ids=lambda part: getattr(part, "kind", ""),
-)  # fmt: skip
+)
 def test_every_method_can_speculate(method, options, tiny_model, tmp_path):
     records = first_steps(LocalTrainer(make_run(method, decoding=ALWAYS, **options), tiny_model, tmp_path), 6)
     assert all(record["speculated_passes"] == 1 for record in records if record["tokens_decoded"])

@@ -77,8 +77,14 @@ def test_a_missing_seed_is_missing_and_never_zero(runs):
     assert ratios == pytest.approx({0: 2600 / 4000, 2: 3040 / 4800})
     assert estimate(ratios).seeds == (0, 2)
     assert estimate(ratios).mean == pytest.approx((2600 / 4000 + 3040 / 4800) / 2)
-    pairs = Pairs(quantity="tokens_decoded", pairs=[(REUSE, PLAIN), (PLAIN, REUSE)], relative="difference",
-                  statistic="mean", expected="above", threshold=0)  # fmt: skip
+    pairs = Pairs(
+        quantity="tokens_decoded",
+        pairs=[(REUSE, PLAIN), (PLAIN, REUSE)],
+        relative="difference",
+        statistic="mean",
+        expected="above",
+        threshold=0,
+    )
     values = RunValues(Measuring(runs))
     assert values.values("tokens_decoded", REUSE).keys() == {0, 2}
     (verdict,) = judge([Claim(id="c", quotation="q", section="1", test=pairs)], runs, paper_scale=True)
@@ -125,12 +131,19 @@ def test_a_value_on_a_threshold_is_on_neither_side(runs):
     same = Runs(runs.runs, steps, runs.scores)
     verdicts = {
         expected: judge(
-            [Claim(id="c", quotation="q", section="1",
-                   test=Bound(quantity="tokens_decoded", cell=PLAIN, expected=expected, threshold=500))],
-            same, paper_scale=True,
+            [
+                Claim(
+                    id="c",
+                    quotation="q",
+                    section="1",
+                    test=Bound(quantity="tokens_decoded", cell=PLAIN, expected=expected, threshold=500),
+                )
+            ],
+            same,
+            paper_scale=True,
         )[0]["verdict"]
         for expected in ("above", "below")
-    }  # fmt: skip
+    }
     assert verdicts == {"above": INCONCLUSIVE, "below": INCONCLUSIVE}
 
 

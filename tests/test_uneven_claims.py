@@ -46,8 +46,9 @@ def ratio(cell, baseline):
 
 def test_a_mean_over_pairs_is_taken_in_the_seeds_that_all_of_them_have(runs):
     pairs = [(REUSE, PLAIN), ("grpo-spec-l0", PLAIN)]
-    ((values, side, threshold),) = parts(runs, Pairs, pairs=pairs, relative="ratio", statistic="mean",
-                                         expected="below", threshold=2)  # fmt: skip
+    ((values, side, threshold),) = parts(
+        runs, Pairs, pairs=pairs, relative="ratio", statistic="mean", expected="below", threshold=2
+    )
     assert values == pytest.approx({0: (2600 / 4000 + 3) / 2, 2: (3040 / 4800 + 3) / 2})
     assert (side, threshold) == ("below", 2)
 
@@ -161,26 +162,37 @@ def bound(expected, threshold, cell=PLAIN):
 @pytest.mark.parametrize(
     ("expected", "threshold", "verdict"),
     [
-        ("above", 99e6, SUPPORTED), ("above", 100e6, NOT_SUPPORTED), ("above", 101e6, NOT_SUPPORTED),
-        ("below", 101e6, SUPPORTED), ("below", 100e6, NOT_SUPPORTED), ("below", 99e6, NOT_SUPPORTED),
+        ("above", 99e6, SUPPORTED),
+        ("above", 100e6, NOT_SUPPORTED),
+        ("above", 101e6, NOT_SUPPORTED),
+        ("below", 101e6, SUPPORTED),
+        ("below", 100e6, NOT_SUPPORTED),
+        ("below", 99e6, NOT_SUPPORTED),
     ],
-)  # fmt: skip
+)
 def test_a_reported_value_on_the_threshold_is_not_beyond_it(tables, expected, threshold, verdict):
     assert supported(tables, bound(expected, threshold)) == verdict
 
 
-BOTH = Pairs(quantity="tokens_decoded", pairs=[(REUSE, PLAIN), (PLAIN, PLAIN)], relative="ratio",
-             expected="below", threshold=2)  # fmt: skip
+BOTH = Pairs(
+    quantity="tokens_decoded", pairs=[(REUSE, PLAIN), (PLAIN, PLAIN)], relative="ratio", expected="below", threshold=2
+)
 """Ratios of 0.4 and 1.0."""
 
 
 @pytest.mark.parametrize(
     ("number", "lies_within", "ends_there"),
     [
-        ("0.4–1.0", True, True), ("0.3–1.1", True, False), ("0.4–1.2", True, False), ("0.2–1.0", True, False),
-        ("0.4–0.9", False, False), ("0.5–1.0", False, False), ("0.4", False, False), ("1.0", False, False),
+        ("0.4–1.0", True, True),
+        ("0.3–1.1", True, False),
+        ("0.4–1.2", True, False),
+        ("0.2–1.0", True, False),
+        ("0.4–0.9", False, False),
+        ("0.5–1.0", False, False),
+        ("0.4", False, False),
+        ("1.0", False, False),
     ],
-)  # fmt: skip
+)
 def test_all_values_lie_in_a_printed_range_and_its_ends_may_have_to_occur(tables, number, lies_within, ends_there):
     for ends, agrees in ((False, lies_within), (True, ends_there)):
         expected = SUPPORTED if agrees else NOT_SUPPORTED

@@ -91,11 +91,14 @@ def test_a_mean_row_leaves_rows_that_are_compared_with_themselves_and_initial_po
 
 
 REPORTED = transcription(
-    ("deepmath-6k", "vanilla", "tokens", 100), ("deepmath-6k", "speculative", "tokens", 30),
-    ("simplerl-8k", "vanilla", "tokens", 120), ("simplerl-8k", "vanilla", "few", 40),
-    ("deepmath-6k", "vanilla", "few", 44), ("deepmath-6k", "vanilla", "many", 51),
+    ("deepmath-6k", "vanilla", "tokens", 100),
+    ("deepmath-6k", "speculative", "tokens", 30),
+    ("simplerl-8k", "vanilla", "tokens", 120),
+    ("simplerl-8k", "vanilla", "few", 40),
+    ("deepmath-6k", "vanilla", "few", 44),
+    ("deepmath-6k", "vanilla", "many", 51),
     ("deepmath-6k", "speculative", "few", 46),
-)  # fmt: skip
+)
 TOKENS = Column(name="tokens", title="t", quantity="tokens_decoded", relative="ratio", reported=["tokens"])
 
 

@@ -23,16 +23,19 @@ VARIANTS = {
 """Each algorithm and each method once more, also the exact ones that vLLM can do, and a temperature."""
 SCREENED = {
     "speed-spec": {
-        "algorithm": {"kind": "rloo"}, "schedule": {"kind": "speed", "screening": 2, "stale": "stored"},
-        "reuse": {"kind": "speculative", "lenience": 1}, "trainer": {"prompts_per_batch": 4, "updates_per_batch": 3},
+        "algorithm": {"kind": "rloo"},
+        "schedule": {"kind": "speed", "screening": 2, "stale": "stored"},
+        "reuse": {"kind": "speculative", "lenience": 1},
+        "trainer": {"prompts_per_batch": 4, "updates_per_batch": 3},
     },
-}  # fmt: skip
+}
 STAGED = {
     "staged": {
-        "algorithm": {"kind": "grpo", "kl_loss_coef": 0, "std": "population"}, "trainer": {"warmup_steps": 2},
+        "algorithm": {"kind": "grpo", "kl_loss_coef": 0, "std": "population"},
+        "trainer": {"warmup_steps": 2},
         "reuse": {"kind": "staged", "stage_size": 2, "replay": "stored", "lenience": 1},
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +48,16 @@ def copy(tmp_path_factory):
     shared = {"model": "qwen3-1.7b-base", "data": "deepmath-2k"}
     content["grids"].append({"name": "variants", "beyond_paper": True, "cell": shared, "axes": {"variant": variants}})
     cells.write_text(yaml.safe_dump(content, sort_keys=False))
-    command = [sys.executable, "-m", "redraft.cli.app", "stage", "redraft.train.initial_policy:make_model", "verl-tiny",
-               MODEL.name, str(MODEL)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "redraft.cli.app",
+        "stage",
+        "redraft.train.initial_policy:make_model",
+        "verl-tiny",
+        MODEL.name,
+        str(MODEL),
+    ]
     subprocess.run(command, cwd=folder, check=True, timeout=LIMIT)
     return folder
 

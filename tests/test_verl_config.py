@@ -29,9 +29,10 @@ from redraft.train.verl.settings import environment, rows_per_pass, settings
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = Experiments(ROOT)
 PRESETS = [
-    name for name in sorted(file.stem for file in (ROOT / "experiments/presets").glob("*.yaml"))
+    name
+    for name in sorted(file.stem for file in (ROOT / "experiments/presets").glob("*.yaml"))
     if EXPERIMENTS.preset(name).engine.kind == "verl"
-]  # fmt: skip
+]
 PATHS = ("models/m", Path("runs/r"), Path("problems.parquet"))
 
 
@@ -177,9 +178,14 @@ def test_the_seed_is_the_run_s_everywhere():
     assert config.critic.data_loader_seed == 7
 
 
-@pytest.mark.parametrize(("reuse", "most"), [
-    ({"kind": "residual", "top": 32}, 32), ({"kind": "residual", "top": 20}, None), ({"kind": "one_hot"}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reuse", "most"),
+    [
+        ({"kind": "residual", "top": 32}, 32),
+        ({"kind": "residual", "top": 20}, None),
+        ({"kind": "one_hot"}, None),
+    ],
+)
 def test_vllm_may_be_asked_for_as_much_of_a_law_as_is_stored(reuse, most):
     run = paper("grpo-vanilla")
     config = composed(Run.model_validate(run.model_dump() | {"reuse": reuse}))

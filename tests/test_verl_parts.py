@@ -142,8 +142,10 @@ def worker(monkeypatch):
 
     async def strategy(task, tools):
         drafts = tools.memory.drafts(task.prompt)
-        rollouts = [a_rollout(task.prompt, s, *drafts[s].tokens, 7) if s in drafts else a_rollout(task.prompt, s, 5)
-                    for s in range(task.samples)]  # fmt: skip
+        rollouts = [
+            a_rollout(task.prompt, s, *drafts[s].tokens, 7) if s in drafts else a_rollout(task.prompt, s, 5)
+            for s in range(task.samples)
+        ]
         tools.meter.assembly_seconds += 0.25
         tools.meter.cached_tokens += 3
         rewards = await tools.reward(task.prompt, rollouts)
@@ -172,13 +174,17 @@ def test_a_worker_s_groups_are_graded_remembered_and_costed(worker):
     part = asyncio.run(worker.roll_out(TASKS, 0))
     groups = unpack_groups(part.groups)
     assert [(g.prompt, len(g.samples), g.rewards.tolist()) for g in groups] == [
-        (1, 2, [0, 0]), (2, 3, [1, 1, 1]), (3, 2, [0, 0]),
-    ]  # fmt: skip
+        (1, 2, [0, 0]),
+        (2, 3, [1, 1, 1]),
+        (3, 2, [0, 0]),
+    ]
     assert [shard.target.memory.prompts() for shard in worker.shards] == [[2], [1, 3]]
     assert (part.cached, part.grading_seconds) == (9, 1.5)
     assert {name: part.seconds[name] for name in ("verification", "rollout", "assembly")} == {
-        "verification": 3.0, "rollout": 6.0, "assembly": 0.75,
-    }  # fmt: skip
+        "verification": 3.0,
+        "rollout": 6.0,
+        "assembly": 0.75,
+    }
     assert part.seconds["reward"] >= 3 * 0.01
     again = unpack_groups(asyncio.run(worker.roll_out([Task(1, 1, 2)], 1)).groups)
     assert [r.tokens.tolist() for r in again[0].rollouts] == [[5, 7], [5, 7]]
@@ -286,12 +292,20 @@ def test_an_update_is_one_step_of_verl_s_on_the_groups_that_it_gets(steps):
     assert steps.called == [("put", 2, 7), ("step", ["a", "b"], 2)]
     assert steps.cleared == [(["a", "b"], "train")]
     assert updated.metrics == {
-        "entropy": 0.5, "kl": 0.1, "clip_fraction": 0.01, "gradient_norm": 2.0, "log_prob_gap": 1e-7,
-        "log_prob_gap_max": 1e-6, "drift": 0.02,
-    }  # fmt: skip
+        "entropy": 0.5,
+        "kl": 0.1,
+        "clip_fraction": 0.01,
+        "gradient_norm": 2.0,
+        "log_prob_gap": 1e-7,
+        "log_prob_gap_max": 1e-6,
+        "drift": 0.02,
+    }
     assert {stage: seconds for stage, seconds in updated.seconds.items() if seconds} == {
-        "old_log_probs": 1.0, "ref": 2.0, "adv": 0.25, "update_actor": 3.0,
-    }  # fmt: skip
+        "old_log_probs": 1.0,
+        "ref": 2.0,
+        "adv": 0.25,
+        "update_actor": 3.0,
+    }
     assert set(updated.seconds) < set(STEP_STAGES)
 
 

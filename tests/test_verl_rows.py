@@ -77,10 +77,20 @@ def make_run(algorithm=None):
     algorithm = algorithm or GRPO()
     trainer = make_trainer(prompts_per_step=4, prompts_per_update=2, group_size=SIZE, max_response_tokens=LIMIT)
     return Run(
-        preset="test", paper="test", cell="cell", seed=0, model_role="tiny", data_role="sums", model=TinyModel(),
-        data=ProblemFile(path="none", size=4), algorithm=algorithm, reuse=Vanilla(), schedule=algorithm.usual_schedule,
-        trainer=trainer, engine=VerlEngine(device="cpu"),
-    )  # fmt: skip
+        preset="test",
+        paper="test",
+        cell="cell",
+        seed=0,
+        model_role="tiny",
+        data_role="sums",
+        model=TinyModel(),
+        data=ProblemFile(path="none", size=4),
+        algorithm=algorithm,
+        reuse=Vanilla(),
+        schedule=algorithm.usual_schedule,
+        trainer=trainer,
+        engine=VerlEngine(device="cpu"),
+    )
 
 
 def a_sample(prompt, index, length, reward, prefix=0, **fields):
@@ -92,8 +102,10 @@ def a_sample(prompt, index, length, reward, prefix=0, **fields):
 
 def a_group(prompt, *samples):
     """A group of samples given as (length, reward) or (length, reward, fields)."""
-    made = (a_sample(prompt, i, length, reward, **(more[0] if more else {}))
-            for i, (length, reward, *more) in enumerate(samples))  # fmt: skip
+    made = (
+        a_sample(prompt, i, length, reward, **(more[0] if more else {}))
+        for i, (length, reward, *more) in enumerate(samples)
+    )
     return Group(prompt, 0, tuple(made))
 
 
@@ -154,9 +166,14 @@ def test_tags_say_what_verl_balances_and_ages_rows_by(queue):
         tag, prompt = queue.tags[f"{number:09d}_{place}_0"], PROMPTS[RAGGED[number].prompt]
         length = sample.rollout.length
         assert tag == {
-            "status": "success", "prompt_len": len(prompt), "response_len": length, "seq_len": len(prompt) + length,
-            "global_steps": 7, "min_global_steps": 6, "max_global_steps": 6,
-        }  # fmt: skip
+            "status": "success",
+            "prompt_len": len(prompt),
+            "response_len": length,
+            "seq_len": len(prompt) + length,
+            "global_steps": 7,
+            "min_global_steps": 6,
+            "max_global_steps": 6,
+        }
 
 
 def test_a_masked_row_belongs_to_no_group_and_has_nothing_to_train_on(queue):
@@ -263,8 +280,11 @@ def test_the_gap_is_of_tokens_sampled_now(queue):
     batch = put(groups)
     for key in batch.keys:
         queue.rows[key]["old_log_probs"] = queue.rows[key]["rollout_log_probs"] + 2.0
-    now = {"000000000_0_0": [0.5, -0.25, 0.0], "000000000_1_0": [2.0, 2.0, 2.0, 0.125, 0.0],
-           "000000001_2_0": [0.0, -1.0]}  # fmt: skip
+    now = {
+        "000000000_0_0": [0.5, -0.25, 0.0],
+        "000000000_1_0": [2.0, 2.0, 2.0, 0.125, 0.0],
+        "000000001_2_0": [0.0, -1.0],
+    }
     for key, gaps in now.items():
         queue.rows[key]["old_log_probs"] = queue.rows[key]["rollout_log_probs"] + torch.tensor(gaps)
     mean, largest, drift = log_prob_gaps(batch)
@@ -307,11 +327,18 @@ def verl_s_advantages(queue, batch, algorithm):
     """What verl's trainer computes from the queue, by key; a row has as many as it has tokens."""
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer  # not where all workers collect: it loads a part of vLLM
 
-    config = OmegaConf.create({
-        "algorithm": {"adv_estimator": estimator(algorithm), "gamma": 1.0, "lam": 1.0, "use_kl_in_reward": False,
-                      "norm_adv_by_std_in_grpo": divides_by_std(algorithm)},
-        "actor_rollout_ref": {"rollout": {"n": SIZE}},
-    })  # fmt: skip
+    config = OmegaConf.create(
+        {
+            "algorithm": {
+                "adv_estimator": estimator(algorithm),
+                "gamma": 1.0,
+                "lam": 1.0,
+                "use_kl_in_reward": False,
+                "norm_adv_by_std_in_grpo": divides_by_std(algorithm),
+            },
+            "actor_rollout_ref": {"rollout": {"n": SIZE}},
+        }
+    )
     PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
     return {key: queue.rows[key]["advantages"].tolist() for key in batch.keys}
 

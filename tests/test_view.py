@@ -77,8 +77,9 @@ def test_a_drawing_in_few_bytes_is_the_same_picture():
     group = tree.find(f".//{space}use/..")
     assert group.get("style") == "fill: #0072b2", "once"
     assert [(use.get("x"), use.get("y"), use.get("style")) for use in group.iter(f"{space}use")] == [
-        ("1.3", "10", None), ("2", "20.5", None),
-    ]  # fmt: skip
+        ("1.3", "10", None),
+        ("2", "20.5", None),
+    ]
     (text,) = tree.iter(f"{space}text")
     assert text.text == 'the paper\'s 95 % & "α" <b>'
     assert (text.get("style"), text.get("transform")) == ("font-size: 9px; text-anchor: middle", None)

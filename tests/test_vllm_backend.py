@@ -43,7 +43,11 @@ def test_a_benchmark_s_sampling_reaches_vllm_and_each_sample_has_a_seed(backend)
     seeds = [asked.pop("seed") for _, asked in engine.asked.values()]
     assert len(set(seeds)) == 4
     expected = {
-        "temperature": 0.7, "top_p": 0.6, "max_tokens": 5, "stop_token_ids": backend.stops, "detokenize": False,
-    }  # fmt: skip
+        "temperature": 0.7,
+        "top_p": 0.6,
+        "max_tokens": 5,
+        "stop_token_ids": backend.stops,
+        "detokenize": False,
+    }
     assert [asked for _, asked in engine.asked.values()] == [expected] * 4
     assert {answer.sample: answer.finish for answer in answers} == {0: "stop", 1: "length", 2: "stop", 3: "length"}

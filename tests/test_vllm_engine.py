@@ -86,10 +86,17 @@ def test_a_draft_is_scored_by_the_policy_itself_and_nothing_is_decoded():
     ((_, tokens, settings),) = engine.client.requests
     assert tokens == [3, 4, 1, 2, 5, EOS]
     assert settings == {
-        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 1, "prompt_logprobs": 0, "logprobs": False,
-        "flat_logprobs": True, "detokenize": False, "extra_args": {"scored_from": 1},
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_tokens": 1,
+        "prompt_logprobs": 0,
+        "logprobs": False,
+        "flat_logprobs": True,
+        "detokenize": False,
+        "extra_args": {"scored_from": 1},
         "skip_reading_prefix_cache": False,
-    }  # fmt: skip
+    }
     assert scored.tolist() == [-2, -3, -4, -5], "row j scores token j + 1"
     assert scored.dtype == np.float32
 
@@ -100,9 +107,16 @@ def test_a_continuation_is_sampled_by_the_policy_itself_until_our_stops_only():
     ((_, tokens, settings),) = engine.client.requests
     assert tokens == [3, 4, 1, 2]
     assert settings == {
-        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_tokens": 3, "logprobs": True, "seed": 2**51,
-        "ignore_eos": True, "stop_token_ids": [EOS, 7], "detokenize": False,
-    }  # fmt: skip
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_tokens": 3,
+        "logprobs": True,
+        "seed": 2**51,
+        "ignore_eos": True,
+        "stop_token_ids": [EOS, 7],
+        "detokenize": False,
+    }
     assert continuation.tokens.dtype == np.int32
     assert continuation.log_probs.dtype == np.float32
     assert (continuation.tokens.tolist(), continuation.log_probs.tolist()) == ([1, 1, 1], [-0.5] * 3)

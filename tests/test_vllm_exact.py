@@ -34,8 +34,13 @@ from tests.groups import new_memory, no_reward
 
 SPACE, DRIFT, DRAWS = Space(vocabulary=4, longest=2), 1.5, 500
 POLICIES = [Policy(SPACE, 0, number, DRIFT) for number in (1, 2, 3)]
-METHODS = [ResidualReuse(top=4), ResidualReuse(top=2), ResidualReuse(top=2, lenience=0.5), OneHotReuse(),
-           ResidualReuse(top=3, fresh_every=2)]  # fmt: skip
+METHODS = [
+    ResidualReuse(top=4),
+    ResidualReuse(top=2),
+    ResidualReuse(top=2, lenience=0.5),
+    OneHotReuse(),
+    ResidualReuse(top=3, fresh_every=2),
+]
 every_temperature = pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
 
 
@@ -81,8 +86,12 @@ class Servers:
         scored, policy = sampling_params.get("prompt_logprobs"), self.at(sampling_params["temperature"])
         if scored is not None:
             first = sampling_params["extra_args"]["scored_from"] + 1 - len(PROMPT)
-            return SimpleNamespace(token_ids=[0], log_probs=None, stop_reason="completed",
-                                   extra_fields=prompt_log_probs(policy, response, first, scored))  # fmt: skip
+            return SimpleNamespace(
+                token_ids=[0],
+                log_probs=None,
+                stop_reason="completed",
+                extra_fields=prompt_log_probs(policy, response, first, scored),
+            )
         random = Random(sampling_params["seed"])
         tokens, log_probs = [], []
         while len(tokens) < sampling_params["max_tokens"] and 0 not in tokens:
@@ -122,9 +131,10 @@ def drawn_by(strategy, retention, temperature=1.0, **servers):
 
 
 @pytest.mark.parametrize(
-    ("method", "temperature"), [*product(METHODS, [1.0]), *product(METHODS[1:2], [0.6, 1.5])],
+    ("method", "temperature"),
+    [*product(METHODS, [1.0]), *product(METHODS[1:2], [0.6, 1.5])],
     ids=lambda m: str(m) if isinstance(m, float) else named(m),
-)  # fmt: skip
+)
 def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature):
     found, kept = drawn_by(method.strategy(), method.retention, temperature)
     assert not found.wrong, found
@@ -162,8 +172,15 @@ def judged(token, q, stored, policy, temperature):
             found["chance"] = float(self.acceptance(drafts)[0])
             return np.zeros(len(uniforms), dtype=bool)
 
-    draft = Rollout(0, 0, np.array([token], np.int32), np.log(q[[token]]).astype(np.float32), np.zeros(1, np.int32),
-                    Finish.LENGTH, top=TopLaw(stored, np.log(q[stored]).astype(np.float32)))  # fmt: skip
+    draft = Rollout(
+        0,
+        0,
+        np.array([token], np.int32),
+        np.log(q[[token]]).astype(np.float32),
+        np.zeros(1, np.int32),
+        Finish.LENGTH,
+        top=TopLaw(stored, np.log(q[stored]).astype(np.float32)),
+    )
     engine, memory = Engine(servers, temperature), new_memory(visits=1, top=stored.shape[1])
     tools = RolloutContext(engine, no_reward, memory, Meter(), Streams(0, 0), {0: PROMPT}, 1)
     engine.run(complete(draft, Task(0, 1, 1), tools, stored_top_verifier(Half())))
@@ -252,9 +269,10 @@ TEMPERED = [s for s in ALL if s.name in ("vanilla", "residual, top 2", "block", 
 
 @pytest.mark.servers
 @pytest.mark.parametrize(
-    ("sampler", "temperature"), [*product(ALL, [1.0]), *product(TEMPERED, [0.6, 1.5])],
+    ("sampler", "temperature"),
+    [*product(ALL, [1.0]), *product(TEMPERED, [0.6, 1.5])],
     ids=lambda s: str(s) if isinstance(s, float) else s.name,
-)  # fmt: skip
+)
 def test_vllm_draws_from_the_policys_law_and_what_does_not_is_found(sampler, temperature, served):
     """The published rule and the planted fault leave these policies' law by 0.15 to 0.28, so that few draws do."""
     engines, law = served

@@ -353,9 +353,7 @@ def test_chunks_have_the_scores_of_whole_drafts_and_compute_little_twice(prompt,
     vllm.run(one())
     np.testing.assert_allclose(np.concatenate([p.log_probs for p in parts]), whole.log_probs, atol=1e-5)
     if top:
-        np.testing.assert_allclose(
-            np.concatenate([p.top.log_probs for p in parts]), whole.top.log_probs, atol=1e-5
-        )  # fmt: skip
+        np.testing.assert_allclose(np.concatenate([p.top.log_probs for p in parts]), whole.top.log_probs, atol=1e-5)
     ends = [end for end, _ in requests]
     assert len(requests) == len(parts) == 4
     assert all(cached >= before - BLOCK for before, (_, cached) in zip(ends, requests[1:], strict=False))

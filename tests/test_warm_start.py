@@ -17,10 +17,19 @@ def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypat
     monkeypatch.setattr(warm_start, "ROWS", rows)
     torch.manual_seed(0)
     tokenizer, settings = make_tokenizer(), WarmStart(batch_size=24)
-    model = Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=8, intermediate_size=24, max_position_embeddings=128, initializer_range=0.3,
-    ))  # fmt: skip
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            intermediate_size=24,
+            max_position_embeddings=128,
+            initializer_range=0.3,
+        )
+    )
     data = ArithmeticProblems(kind="arithmetic", size=8, split="train", min_terms=2)
     tokens, targets = warm_start._batch(tokenizer, stream(0, "batch"), settings, 0.4, data)
 
@@ -36,10 +45,19 @@ def test_micro_batches_have_loss_and_gradient_of_the_whole_batch(rows, monkeypat
 def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_falls(monkeypatch):
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
-    model = Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=8, intermediate_size=24, max_position_embeddings=128, tie_word_embeddings=False,
-    ))  # fmt: skip
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            intermediate_size=24,
+            max_position_embeddings=128,
+            tie_word_embeddings=False,
+        )
+    )
     settings = WarmStart(steps=60, final_steps=2, batch_size=8)
     data = ArithmeticProblems(size=8, split="train", min_terms=2)
     optimizers = warm_start._optimizers(model, settings)
@@ -64,10 +82,18 @@ def test_both_optimizers_follow_the_schedule_every_parameter_moves_and_the_loss_
 
 
 def test_every_parameter_has_one_optimizer_and_matrices_of_layers_have_muon():
-    model = Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=44, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
-        intermediate_size=24, tie_word_embeddings=False,
-    ))  # fmt: skip
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=44,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            intermediate_size=24,
+            tie_word_embeddings=False,
+        )
+    )
     muon, adam = warm_start._optimizers(model, WarmStart())
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     of_muon, of_adam = ([names[id(p)] for g in o.param_groups for p in g["params"]] for o in (muon, adam))

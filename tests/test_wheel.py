@@ -32,11 +32,12 @@ NAMES = {"hydra": "hydra-core", "markdown_it": "markdown-it-py", "transfer_queue
 LIMITS = {"": 80, "[report]": 620}
 """Megabytes of an environment, without pip and setuptools."""
 STAGES = {
-    "redraft.analysis.stages:collect_runs": "collected/{}", "redraft.analysis.measuring:measure": "collected/{}",
+    "redraft.analysis.stages:collect_runs": "collected/{}",
+    "redraft.analysis.measuring:measure": "collected/{}",
     "redraft.analysis.tables.files:write_tables": "tables/{}",
     "redraft.analysis.figures.files:write_figures": "figures/{}",
     "redraft.analysis.claims.files:write_claims": "claims/{}.json",
-}  # fmt: skip
+}
 """Stages of the report's extra, and what each makes of a paper."""
 
 
@@ -53,10 +54,14 @@ def wheel(tmp_path_factory):
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / "copy" / name, follow_symlinks=False)
     ignored = (
-        "experiments/own/cells.yaml", "experiments/own/reported/table01.csv", "results/tiny/x.json",
-        "src/redraft/__pycache__/x.pyc", "analysis/tables/__pycache__/x.pyc", "workflows/__pycache__/x.pyc",
+        "experiments/own/cells.yaml",
+        "experiments/own/reported/table01.csv",
+        "results/tiny/x.json",
+        "src/redraft/__pycache__/x.pyc",
+        "analysis/tables/__pycache__/x.pyc",
+        "workflows/__pycache__/x.pyc",
         "src/redraft.egg-info/SOURCES.txt",
-    )  # fmt: skip
+    )
     for name in ignored:
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "copy" / name).write_text("src/redraft/project/experiments/own/cells.yaml\n")
@@ -226,10 +231,18 @@ def test_what_works_on_results_or_the_workflow_says_where_to_call_it(without_ext
 
 @pytest.mark.parametrize(
     "arguments",
-    [["results"], ["share"], ["claims"], ["recover"], ["compare", *CELLS], ["prompts", CELLS[0]], ["schema"],
-     ["run", CELLS[0]]],
+    [
+        ["results"],
+        ["share"],
+        ["claims"],
+        ["recover"],
+        ["compare", *CELLS],
+        ["prompts", CELLS[0]],
+        ["schema"],
+        ["run", CELLS[0]],
+    ],
     ids=lambda arguments: arguments[0],
-)  # fmt: skip
+)
 def test_outside_a_checkout_no_command_prints_nothing(arguments, tmp_path, mistake):
     assert re.search(r"no (results|workflow) here: call this in", mistake(tmp_path, *arguments))
     assert list(tmp_path.iterdir()) == []
@@ -252,8 +265,9 @@ def test_without_extras_a_project_has_its_own_experiments_and_results(without_ex
     pages.report.write_text("<a href='report/summary.json'>")
     preset = (folder / "experiments/presets/tiny.yaml").read_text()
     (folder / "experiments/presets/mine.yaml").write_text(preset.replace("name: tiny", "name: mine", 1))
-    ends = without_extras(folder, f"list {CELLS[0].split('/')[0]}", "status", "results", "share", "list --preset mine",
-                          f"cost {CELLS[0]}")  # fmt: skip
+    ends = without_extras(
+        folder, f"list {CELLS[0].split('/')[0]}", "status", "results", "share", "list --preset mine", f"cost {CELLS[0]}"
+    )
     assert [(code, err) for code, _, err in ends] == [(0, "")] * len(ends)
     assert "1/3 done" in ends[0][1]
     assert "12 runs: 1 done, 11 waiting" in ends[1][1]
@@ -269,11 +283,18 @@ def test_a_missing_extra_is_one_line_with_what_to_type(without_extras, folder):
     finish(folder, CELLS[0])
     needed = {
         "stage redraft.analysis.tables.files:write_tables tiny spec_rl": "report",
-        "claims --reported": "report", f"compare {CELLS[0]} {CELLS[1]}": "report", "audit rules": "report",
-        "simulate x.json --lengths 0:1,100:2": "report", "replay steps.jsonl": "report", "agreement a b": "report",
-        f"prompts {CELLS[0]}": "report", "predict x": "evaluate",
-        "calibrate x.csv --model x --out y": "report", f"run {CELLS[0]}": "train", "recover": "train",
-    }  # fmt: skip
+        "claims --reported": "report",
+        f"compare {CELLS[0]} {CELLS[1]}": "report",
+        "audit rules": "report",
+        "simulate x.json --lengths 0:1,100:2": "report",
+        "replay steps.jsonl": "report",
+        "agreement a b": "report",
+        f"prompts {CELLS[0]}": "report",
+        "predict x": "evaluate",
+        "calibrate x.csv --model x --out y": "report",
+        f"run {CELLS[0]}": "train",
+        "recover": "train",
+    }
     for (command, extra), (code, out, err) in zip(needed.items(), without_extras(folder, *needed), strict=True):
         assert (code, out) == (2, ""), command
         assert re.fullmatch(

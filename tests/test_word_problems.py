@@ -30,23 +30,35 @@ PEOPLE = ("Ben", "Cora", "Mia")
 @pytest.mark.parametrize(
     ("question", "numbers", "text", "answer"),
     [
-        ("sum", (3, 4), "Ben has 3 keys. Cora gives Ben 4 more keys. How many keys does Ben have now?",
-         "7"),
-        ("total", (3, 4, 9), "Ben has 3 keys, Cora has 4 keys and Mia has 9 keys. How many keys do they have together?",
-         "16"),
-        ("difference", (9, 4), "Ben has 9 keys. Ben gives 4 keys to Cora. How many keys does Ben have left?",
-         "5"),
-        ("sum_and_difference", (3, 8, 5),
-         "Ben has 3 keys. Ben finds 8 more keys and then gives 5 keys to Cora. How many keys does Ben have now?",
-         "6"),
-        ("how_many_more", (3, 8),
-         "Ben has 3 keys and Cora has 8 keys. How many more keys does one of them have than the other?",
-         "5"),
+        ("sum", (3, 4), "Ben has 3 keys. Cora gives Ben 4 more keys. How many keys does Ben have now?", "7"),
+        (
+            "total",
+            (3, 4, 9),
+            "Ben has 3 keys, Cora has 4 keys and Mia has 9 keys. How many keys do they have together?",
+            "16",
+        ),
+        ("difference", (9, 4), "Ben has 9 keys. Ben gives 4 keys to Cora. How many keys does Ben have left?", "5"),
+        (
+            "sum_and_difference",
+            (3, 8, 5),
+            "Ben has 3 keys. Ben finds 8 more keys and then gives 5 keys to Cora. How many keys does Ben have now?",
+            "6",
+        ),
+        (
+            "how_many_more",
+            (3, 8),
+            "Ben has 3 keys and Cora has 8 keys. How many more keys does one of them have than the other?",
+            "5",
+        ),
         ("who_has_more", (3, 8), "Ben has 3 keys and Cora has 8 keys. Who has more keys?", "Cora"),
-        ("who_has_most", (3, 8, 9), "Ben has 3 keys, Cora has 8 keys and Mia has 9 keys. Who has the most keys?",
-         "Mia"),
+        (
+            "who_has_most",
+            (3, 8, 9),
+            "Ben has 3 keys, Cora has 8 keys and Mia has 9 keys. Who has the most keys?",
+            "Mia",
+        ),
     ],
-)  # fmt: skip
+)
 def test_problems_worked_out_by_hand(question, numbers, text, answer):
     problem = WordProblem(question, numbers, PEOPLE[: QUESTIONS[question].count("abc")], "keys")
     assert (problem.text, problem.answer) == (text, answer)
@@ -200,10 +212,15 @@ def test_a_problem_set_is_graded_by_the_grader_of_its_problems(data, grading):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"questions": ["sum", "sum"]}, {"questions": []}, {"questions": ["product"]}, {"largest": 5}, {"examples": -1},
-        {"size": 0}, {"split": "test"},
+        {"questions": ["sum", "sum"]},
+        {"questions": []},
+        {"questions": ["product"]},
+        {"largest": 5},
+        {"examples": -1},
+        {"size": 0},
+        {"split": "test"},
     ],
-)  # fmt: skip
+)
 def test_what_no_problem_can_have_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WordProblems.model_validate(wrong)

@@ -18,13 +18,12 @@ from redraft.config import Experiments
         ("accuracy:aime24+aime25", "accuracy, aime24 and aime25 (%)", "Accuracy"),
         ("hours_to:45:accuracy:dapo1k", "hours to 45 % accuracy, dapo1k", "Time"),
         ("at_equal:seconds.total:a+b:accuracy:all", "mean accuracy, at equal training time (%)", "Accuracy"),
-        ("bin@0-0.2:pass_rate_so_far:rollouts", "responses where pass rate so far is 0 to 0.2",
-         "Tokens and responses"),
+        ("bin@0-0.2:pass_rate_so_far:rollouts", "responses where pass rate so far is 0 to 0.2", "Tokens and responses"),
         ("bin@0-0.2:pass_rate_so_far:share", "share of prompts where pass rate so far is 0 to 0.2", "Training"),
         ("correlation:entropy:acceptance", "correlation of entropy with share of proposals kept", "Training"),
         ("max:draft_length", "largest proposals of a block (γ)", "Reuse and acceptance"),
     ],
-)  # fmt: skip
+)
 def test_a_quantity_reads_as_words_with_its_unit(quantity, text, theme):
     assert (words(quantity).text, words(quantity).theme) == (text, theme)
 

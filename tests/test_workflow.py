@@ -319,8 +319,10 @@ def test_rewording_a_benchmark_makes_nothing_anew_and_another_role_only_grades(c
     path.write_text(path.read_text().replace("role: out-of-distribution", "role: in-distribution"))
     rules = planned(folder)[1]
     assert {rule: rules.count(rule) for rule in ("generate", "generate_initial", "grade")} == {
-        "generate": 0, "generate_initial": 0, "grade": RUNS + 2,
-    }  # fmt: skip
+        "generate": 0,
+        "generate_initial": 0,
+        "grade": RUNS + 2,
+    }
 
 
 def test_a_changed_problem_file_reruns_what_reads_it(campaign, tmp_path):

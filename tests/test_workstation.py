@@ -73,6 +73,8 @@ def test_two_runs_at_once_have_two_gpus_and_none_waits_for_one_with_a_core_in_ha
 
 def overlap(first, second):
     """Whether two held their folders at the same time; times are of whole seconds."""
-    began, ended = ([datetime.fromisoformat(t) for t in times] for times in (
-        (first["owner"]["started"], second["owner"]["started"]), (first["released"], second["released"])))  # fmt: skip
+    began, ended = (
+        [datetime.fromisoformat(t) for t in times]
+        for times in ((first["owner"]["started"], second["owner"]["started"]), (first["released"], second["released"]))
+    )
     return max(began) < min(ended)

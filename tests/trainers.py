@@ -3,10 +3,17 @@
 from redraft.config import Trainer
 
 OTHERS = {
-    "epochs": 15, "prompts_per_step": 1024, "group_size": 8, "prompts_per_update": 256, "learning_rate": 5e-7,
-    "weight_decay": 0.01, "gradient_clip": 1.0, "max_prompt_tokens": 1024, "max_response_tokens": 4096,
+    "epochs": 15,
+    "prompts_per_step": 1024,
+    "group_size": 8,
+    "prompts_per_update": 256,
+    "learning_rate": 5e-7,
+    "weight_decay": 0.01,
+    "gradient_clip": 1.0,
+    "max_prompt_tokens": 1024,
+    "max_response_tokens": 4096,
     "evaluate_every": 10,
-}  # fmt: skip
+}
 """Fields that every paper states."""
 
 

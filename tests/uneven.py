@@ -28,22 +28,40 @@ def step(cell, seed, number):
     """A step's record; from the second epoch on, `REUSE` decodes less, and verifies and assembles."""
     drafts = cell == REUSE and number >= 2
     seconds = {
-        "rollout": (4.0 if drafts else 10.0) + seed + number, "verification": 1.0 if drafts else 0.0,
-        "assembly": 0.5 if drafts else 0.0, "reward": (3.0 if cell == REUSE else 2.0) + seed, "update_actor": 3.0,
-    }  # fmt: skip
+        "rollout": (4.0 if drafts else 10.0) + seed + number,
+        "verification": 1.0 if drafts else 0.0,
+        "assembly": 0.5 if drafts else 0.0,
+        "reward": (3.0 if cell == REUSE else 2.0) + seed,
+        "update_actor": 3.0,
+    }
     return {
-        "cell": cell, "seed": seed, "step": number, "epoch": number // 2, "training_step": number + 1, "updated": True,
-        "tokens_decoded": 300 + 10 * seed if drafts else 1000 + 100 * seed, "prefix_length": 7.0 if drafts else None,
-        "reward": 0.5 + 0.1 * seed, "fresh_reward": 0.2 + 0.05 * seed,
-        **{f"seconds.{stage}": value for stage, value in seconds.items()}, "seconds.total": sum(seconds.values()),
-    }  # fmt: skip
+        "cell": cell,
+        "seed": seed,
+        "step": number,
+        "epoch": number // 2,
+        "training_step": number + 1,
+        "updated": True,
+        "tokens_decoded": 300 + 10 * seed if drafts else 1000 + 100 * seed,
+        "prefix_length": 7.0 if drafts else None,
+        "reward": 0.5 + 0.1 * seed,
+        "fresh_reward": 0.2 + 0.05 * seed,
+        **{f"seconds.{stage}": value for stage, value in seconds.items()},
+        "seconds.total": sum(seconds.values()),
+    }
 
 
 def scores_of(cell, seed, done):
     """Scores of a policy: of few problems 10 + steps + seed are right, of many half, and 30 fewer with reuse."""
     right = {"few": 10 + done + seed, "many": 1509 - (30 if cell == REUSE and done else 0) + 3 * seed}
     return [
-        {"cell": cell, "seed": seed, "step": done, "benchmark": name, "role": role, "correct": right[name],
-         "total": TOTALS[name]}
+        {
+            "cell": cell,
+            "seed": seed,
+            "step": done,
+            "benchmark": name,
+            "role": role,
+            "correct": right[name],
+            "total": TOTALS[name],
+        }
         for name, role in (("few", "in-distribution"), ("many", "out-of-distribution"))
-    ]  # fmt: skip
+    ]

@@ -28,7 +28,8 @@ def command(campaign, folder, cell):
 
 
 def train(campaign, folder, cell):
-    result = subprocess.run(command(campaign, folder, cell), cwd=campaign, capture_output=True, text=True,
-                            timeout=LIMIT, check=False)  # fmt: skip
+    result = subprocess.run(
+        command(campaign, folder, cell), cwd=campaign, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     return read_json_lines(folder / "steps.jsonl")

@@ -61,8 +61,11 @@ class ReportedTables:
             return []
         for table in self.tables.values():
             named = [(dict(zip(self.spec.row, key, strict=True)), row) for key, row in table.rows.items()]
-            found = [(int(name[self.spec.positions[0]]), row[column]) for name, row in named
-                     if name[self.spec.positions[0]] and match.items() <= name.items() and column in row]  # fmt: skip
+            found = [
+                (int(name[self.spec.positions[0]]), row[column])
+                for name, row in named
+                if name[self.spec.positions[0]] and match.items() <= name.items() and column in row
+            ]
             if len(found) > 1:
                 return [value for _, value in sorted(found, key=lambda point: point[0])]
         return []

@@ -106,9 +106,13 @@ def _wanted(experiments: Experiments, preset: Preset, target: str) -> list[Cell]
 
 
 def costs_of(
-    cells: Iterable[Cell], experiments: Experiments, preset: Preset, layout: Layout, timed: float | None = None,
+    cells: Iterable[Cell],
+    experiments: Experiments,
+    preset: Preset,
+    layout: Layout,
+    timed: float | None = None,
     timed_source: str = ELSEWHERE,
-) -> list[CellCost]:  # fmt: skip
+) -> list[CellCost]:
     """One line a cell, of those that the preset has a model and data for; what is lacking is unknown.
 
     `timed` are mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
@@ -120,9 +124,13 @@ def costs_of(
 
 
 def _cell_cost(
-    cell: Cell, experiments: Experiments, preset: Preset, layout: Layout, estimates: Estimates,
+    cell: Cell,
+    experiments: Experiments,
+    preset: Preset,
+    layout: Layout,
+    estimates: Estimates,
     elsewhere: tuple[float | None, str],
-) -> CellCost:  # fmt: skip
+) -> CellCost:
     runs = [experiments.run_of(cell, seed, preset.name) for seed in experiments.seeds(cell, preset)]
     storage, count = estimates.storage(cell, runs[0], len(runs)), len(runs)
     fresh = runs[0].trainer.fresh_samples / runs[0].trainer.group_size
@@ -199,10 +207,16 @@ def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[
             continue
         new = cells - seen
         seen |= cells
-        lines.append(PartCost(
-            part, len(cells), total(by_cell[c] for c in cells), total(by_cell[c] for c in new),
-            total(by_cell[c] for c in seen), sum(by_cell[c].device_hours is None for c in cells),
-        ))  # fmt: skip
+        lines.append(
+            PartCost(
+                part,
+                len(cells),
+                total(by_cell[c] for c in cells),
+                total(by_cell[c] for c in new),
+                total(by_cell[c] for c in seen),
+                sum(by_cell[c].device_hours is None for c in cells),
+            )
+        )
     return lines
 
 

@@ -10,24 +10,57 @@ from redraft.analysis.cost.estimates import devices
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 
-COLUMNS = ("kind", "name", "cells", "runs", "hours_per_run", "hours", "added", "cumulative", "policy_bytes",
-           "rollout_bytes", "draft_bytes", "source", "stored_bytes", "stored_source", "unit")  # fmt: skip
+COLUMNS = (
+    "kind",
+    "name",
+    "cells",
+    "runs",
+    "hours_per_run",
+    "hours",
+    "added",
+    "cumulative",
+    "policy_bytes",
+    "rollout_bytes",
+    "draft_bytes",
+    "source",
+    "stored_bytes",
+    "stored_source",
+    "unit",
+)
 COUNTS = {"cells", "runs"}
 
 
 def rows_of(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> list[dict[str, Any]]:
     """Everything as rows with `COLUMNS`, one a cell, then one a table or figure; hours and bytes, None if unknown."""
     cells = [
-        {"kind": "cell", "name": c.cell, "cells": 1, "runs": c.runs, "hours_per_run": c.hours, "hours": c.device_hours,
-         "policy_bytes": c.policies, "rollout_bytes": c.rollouts, "draft_bytes": c.drafts, "source": c.source,
-         "stored_bytes": c.stored, "stored_source": c.stored_source}
+        {
+            "kind": "cell",
+            "name": c.cell,
+            "cells": 1,
+            "runs": c.runs,
+            "hours_per_run": c.hours,
+            "hours": c.device_hours,
+            "policy_bytes": c.policies,
+            "rollout_bytes": c.rollouts,
+            "draft_bytes": c.drafts,
+            "source": c.source,
+            "stored_bytes": c.stored,
+            "stored_source": c.stored_source,
+        }
         for c in costs
-    ]  # fmt: skip
+    ]
     needed = [
-        {"kind": "part", "name": p.part, "cells": p.cells, "hours": p.device_hours, "added": p.added,
-         "cumulative": p.cumulative, "source": _unknown(p)}
+        {
+            "kind": "part",
+            "name": p.part,
+            "cells": p.cells,
+            "hours": p.device_hours,
+            "added": p.added,
+            "cumulative": p.cumulative,
+            "source": _unknown(p),
+        }
         for p in lines
-    ]  # fmt: skip
+    ]
     rows: list[dict[str, Any]] = [{**row, "unit": unit(preset)} for row in (*cells, *needed)]
     return [{name: _plain(name, row.get(name)) for name in COLUMNS} for row in rows]
 
@@ -60,8 +93,10 @@ def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide
 def _narrow(costs: list[CellCost], preset: Preset) -> str:
     """Cells with their hours and storage; a letter stands for where these come from."""
     letters = {source: _letter(i) for i, source in enumerate(dict.fromkeys(map(_sources, costs)))}
-    rows = [[c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.stored), letters[_sources(c)]]
-            for c in costs]  # fmt: skip
+    rows = [
+        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.stored), letters[_sources(c)]]
+        for c in costs
+    ]
     legend = [filled(f"{letter}: {source}", "   ") for source, letter in letters.items()]
     header = ["cell", "runs", "h/run", unit(preset), "GB", "source"]
     about = "source of the hours; of the storage (parts of the storage: --wide)"
@@ -76,10 +111,19 @@ def _letter(index: int) -> str:
 
 def _wide(costs: list[CellCost], preset: Preset) -> str:
     rows = [
-        [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.policies),
-         _gigabytes(c.rollouts), _gigabytes(c.drafts), _gigabytes(c.stored), _sources(c)]
+        [
+            c.cell,
+            str(c.runs),
+            _number(c.hours),
+            _number(c.device_hours),
+            _gigabytes(c.policies),
+            _gigabytes(c.rollouts),
+            _gigabytes(c.drafts),
+            _gigabytes(c.stored),
+            _sources(c),
+        ]
         for c in costs
-    ]  # fmt: skip
+    ]
     sources = "source of the hours; of the storage"
     header = ["cell", "runs", "h/run", unit(preset), "policies GB", "rollouts GB", "drafts GB", "all GB", sources]
     return table(header, rows, left=[sources], wide=True)

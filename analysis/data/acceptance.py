@@ -31,6 +31,10 @@ def _part(kept: np.ndarray, length: np.ndarray, low: int, high: int) -> dict[str
     decided = np.where(kept < length, kept + 1, kept)
     tokens = int((decided.clip(low, high) - low).sum())
     return {
-        "first": low + 1, "last": high, "drafts": int(there.sum()), "reached": float((kept[there] >= low).mean()),
-        "tokens": tokens, "kept": float((kept.clip(low, high) - low).sum()) / tokens if tokens else float("nan"),
-    }  # fmt: skip
+        "first": low + 1,
+        "last": high,
+        "drafts": int(there.sum()),
+        "reached": float((kept[there] >= low).mean()),
+        "tokens": tokens,
+        "kept": float((kept.clip(low, high) - low).sum()) / tokens if tokens else float("nan"),
+    }

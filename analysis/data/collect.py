@@ -245,9 +245,13 @@ def _check(folder: Path, manifest: Path | None) -> None:
 
 def _same(made_from: dict[str, str], found: dict[str, str], record: Path) -> None:
     if made_from != found:
-        raise UserError("this was made from other files than those beside it", file=record, key="made_from",
-                        value=", ".join(f"{name} {digest[:12]}" for name, digest in made_from.items()),
-                        allowed=", ".join(f"{name} {digest[:12]}" for name, digest in found.items()))  # fmt: skip
+        raise UserError(
+            "this was made from other files than those beside it",
+            file=record,
+            key="made_from",
+            value=", ".join(f"{name} {digest[:12]}" for name, digest in made_from.items()),
+            allowed=", ".join(f"{name} {digest[:12]}" for name, digest in found.items()),
+        )
 
 
 def _warn_of_missing_seeds(runs: pd.DataFrame, paper: str, preset: Preset, experiments: Experiments) -> None:
@@ -265,6 +269,11 @@ def _steps(folder: Path) -> pd.DataFrame:
     frame = frame.astype({name: float for name in frame if frame[name].dtype == object})
     measured = read_parquet(folder / "diversity.parquet", ("step", "epoch", "self_bleu_within"))
     if list(measured["step"]) != list(frame["step"]):
-        raise UserError("this measures other steps than were recorded", file=folder / "diversity.parquet", key="step",
-                        value=len(measured), allowed=str(len(frame)))  # fmt: skip
+        raise UserError(
+            "this measures other steps than were recorded",
+            file=folder / "diversity.parquet",
+            key="step",
+            value=len(measured),
+            allowed=str(len(frame)),
+        )
     return frame.merge(measured, on=["step", "epoch"], validate="1:1")

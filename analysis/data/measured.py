@@ -28,11 +28,15 @@ COLLECTED = ("runs.parquet", "steps.parquet", "scores.parquet")
 
 Key = tuple[str, str, str]
 RELATIONS = {
-    "tokens_decoded": ("tokens", "ratio"), "reuse_epochs:tokens_decoded": ("tokens a step", "ratio"),
-    "tokens_verified": ("tokens", "difference"), "rollout_seconds": ("s", "speedup"),
-    "generation_seconds": ("s", "speedup"), "step_seconds": ("s", "speedup"), "fresh_reward": ("", "difference"),
+    "tokens_decoded": ("tokens", "ratio"),
+    "reuse_epochs:tokens_decoded": ("tokens a step", "ratio"),
+    "tokens_verified": ("tokens", "difference"),
+    "rollout_seconds": ("s", "speedup"),
+    "generation_seconds": ("s", "speedup"),
+    "step_seconds": ("s", "speedup"),
+    "fresh_reward": ("", "difference"),
     "reward": ("", "difference"),
-}  # fmt: skip
+}
 """Main quantities of a run, besides its accuracies: unit, and how tables relate two cells of it."""
 
 
@@ -92,8 +96,12 @@ class Measured:
         if key in self._found or key[0] not in self._cells:
             return self._found.get(key, [])
         cell, quantity, scope = key
-        raise UserError("this was not measured", key="quantity", value=f"{quantity} of {cell} ({scope})",
-                        hint="`redraft stage measure` measures what tables, claims and figures declare")  # fmt: skip
+        raise UserError(
+            "this was not measured",
+            key="quantity",
+            value=f"{quantity} of {cell} ({scope})",
+            hint="`redraft stage measure` measures what tables, claims and figures declare",
+        )
 
     @cached_property
     def _cells(self) -> set[str]:

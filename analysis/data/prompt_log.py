@@ -30,9 +30,11 @@ def prompt_log(run: Run, folder: Path) -> pd.DataFrame:
     rollouts = rollouts.assign(correct=correct, new=correct & ~repeated)
     of_visit = rollouts.groupby(["step", "prompt", "visit"])
     log = of_visit.agg(
-        n_generated=("correct", "size"), n_correct=("correct", "sum"), n_new=("new", "sum"),
+        n_generated=("correct", "size"),
+        n_correct=("correct", "sum"),
+        n_new=("new", "sum"),
         source_step=("replayed_from", "max"),
-    ).reset_index()  # fmt: skip
+    ).reset_index()
     earlier = log.groupby("prompt")["n_new"].cumsum() - log["n_new"]
     log["buffer_size"] = earlier.clip(upper=capacity(run))
     log["reused"] = log["source_step"] != NONE

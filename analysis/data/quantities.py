@@ -225,8 +225,12 @@ def _reduction(runs: Runs, quantity: str) -> Reduce:
             return _of_derived(column, lambda steps: reduce(steps[steps["step"].between(first - 1, last - 1)]))
     general = [f"{name}:<number of a step>" for name in REDUCTIONS]
     general += [WINDOWED, CORRELATED, BINNED, *FIRST_REACHED.values()]
-    raise UserError("no such quantity of a run", key="quantity", value=quantity,
-                    allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"])  # fmt: skip
+    raise UserError(
+        "no such quantity of a run",
+        key="quantity",
+        value=quantity,
+        allowed=[*RUN_QUANTITIES, *general, f"{ACCURACY}<benchmark, role or all>"],
+    )
 
 
 def _of_step(steps: pd.DataFrame, quantity: str) -> pd.Series:
@@ -267,8 +271,9 @@ def of_steps(runs: Runs, quantity: str, cell: str) -> pd.DataFrame:
     """
     known = numbers(runs)
     if quantity not in STEP_QUANTITIES and quantity not in known:
-        raise UserError("no such quantity of a step", key="quantity", value=quantity,
-                        allowed=[*STEP_QUANTITIES, *known])  # fmt: skip
+        raise UserError(
+            "no such quantity of a step", key="quantity", value=quantity, allowed=[*STEP_QUANTITIES, *known]
+        )
     steps = runs.steps_of(cell)
     return steps[["seed", "step", "epoch"]].assign(value=_of_step(steps, quantity))
 
@@ -296,8 +301,9 @@ def first_reached(runs: Runs, quantity: str, cell: str, at: int | None = None) -
     try:
         target = float(value)
     except ValueError:
-        raise UserError("this is no value to reach", key="quantity", value=quantity,
-                        allowed=FIRST_REACHED.values()) from None  # fmt: skip
+        raise UserError(
+            "this is no value to reach", key="quantity", value=quantity, allowed=FIRST_REACHED.values()
+        ) from None
     if measured.startswith(ACCURACY):
         points = of_policies(runs, measured, cell)
     else:
@@ -358,8 +364,12 @@ def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     """
     if quantity.startswith(ACCURACY):
         if x == "epoch":
-            raise UserError("an accuracy is measured after steps, not by epoch", key="quantity", value=quantity,
-                            allowed=["x: step", *(f"x: {name}" for name in SPENT)])  # fmt: skip
+            raise UserError(
+                "an accuracy is measured after steps, not by epoch",
+                key="quantity",
+                value=quantity,
+                allowed=["x: step", *(f"x: {name}" for name in SPENT)],
+            )
         points = of_policies(runs, quantity, cell).assign(step=lambda policies: policies["step"] - 1)
     else:
         points = of_steps(runs, quantity, cell)

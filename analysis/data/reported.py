@@ -146,8 +146,12 @@ def read_reported(folder: Path, number: int, spec: Reported) -> ReportedTable:
     lines: list[dict[str, Any]] = []
     for at, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise UserError(f"this reported table is damaged (line {at} has {len(row)} fields)", file=file,
-                            key="fields", allowed=str(len(header)))  # fmt: skip
+            raise UserError(
+                f"this reported table is damaged (line {at} has {len(row)} fields)",
+                file=file,
+                key="fields",
+                allowed=str(len(header)),
+            )
         line = dict(zip(header, row, strict=True))
         lines.append(line | {"value": _number(line["value"], at, file)})
     # Every row of a table is written with the same last column, so that a file cut at a line's end shows as well.

@@ -65,8 +65,9 @@ def of_prompts(folder: Path, quantities: list[str]) -> pd.DataFrame:
     """
     for name in quantities:
         if name not in PROMPT_QUANTITIES:
-            raise UserError("no such quantity of a prompt", key="quantity", value=name,
-                            allowed=[SHARE, *PROMPT_QUANTITIES])  # fmt: skip
+            raise UserError(
+                "no such quantity of a prompt", key="quantity", value=name, allowed=[SHARE, *PROMPT_QUANTITIES]
+            )
     needed = {column for name in quantities for column in PROMPT_QUANTITIES[name][1]}
     rollouts = read_rollouts(folder, sorted(needed))
     parts = {name: PROMPT_QUANTITIES[name][0](rollouts) for name in quantities}

@@ -10,11 +10,17 @@ from redraft.config.decoding import BLOCK_STARTS
 from redraft.selfspec import roofline
 
 MEASURED = (
-    "draft_length", "block_efficiency", "acceptance", "speculated_passes", "drafting_seconds",
-    "block_verification_seconds", "quantisation_seconds", "quantisation_error",
+    "draft_length",
+    "block_efficiency",
+    "acceptance",
+    "speculated_passes",
+    "drafting_seconds",
+    "block_verification_seconds",
+    "quantisation_seconds",
+    "quantisation_error",
     *(f"kept_at.{place}" for place in range(1, 12)),
     *(f"{name}.{start}" for name in ("kept_from", "proposed_from") for start in BLOCK_STARTS),
-)  # fmt: skip
+)
 """Numbers that the records of runs with self-speculation have and those of others lack (docs/metrics.md)."""
 
 

@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, BIN, CORRELATION, FIRST_REACHED, SECONDS, WINDOW
 
 COST, TIME, ACCURATE, REUSE, TRAINING, DIVERSITY = (
-    "Tokens and responses", "Time", "Accuracy", "Reuse and acceptance", "Training", "Diversity",
-)  # fmt: skip
+    "Tokens and responses",
+    "Time",
+    "Accuracy",
+    "Reuse and acceptance",
+    "Training",
+    "Diversity",
+)
 THEMES = (COST, TIME, ACCURATE, REUSE, TRAINING, DIVERSITY)
 """Themes of claims, in the report's order."""
 
@@ -35,51 +40,103 @@ THIRDS = {"early": "first", "middle": "second", "late": "last"}
 
 NAMES = {
     **_named(COST, "tokens", response_length="length of responses"),
-    **_named(COST, "", tokens_decoded="decoded tokens", tokens_verified="verified tokens",
-             tokens_reused="reused tokens", rollouts="responses", rollouts_per_batch="responses an update batch",
-             rollouts_per_prompt="responses a prompt", responses="responses"),
-    **_named(TIME, "s", rollout_seconds="rollout time", generation_seconds="generation time",
-             step_seconds="training time", quantisation_seconds="time of quantisation",
-             rollout_seconds_first_epoch="rollout time a step in epoch 1",
-             rollout_seconds_last_epoch="rollout time a step in the last epoch",
-             rollout_seconds_reuse_epochs="rollout time a step from epoch 2 on"),
+    **_named(
+        COST,
+        "",
+        tokens_decoded="decoded tokens",
+        tokens_verified="verified tokens",
+        tokens_reused="reused tokens",
+        rollouts="responses",
+        rollouts_per_batch="responses an update batch",
+        rollouts_per_prompt="responses a prompt",
+        responses="responses",
+    ),
+    **_named(
+        TIME,
+        "s",
+        rollout_seconds="rollout time",
+        generation_seconds="generation time",
+        step_seconds="training time",
+        quantisation_seconds="time of quantisation",
+        rollout_seconds_first_epoch="rollout time a step in epoch 1",
+        rollout_seconds_last_epoch="rollout time a step in the last epoch",
+        rollout_seconds_reuse_epochs="rollout time a step from epoch 2 on",
+    ),
     **_named(TIME, "h", hours="training time"),
     **_named(TIME, "", tail_share="share of decoding time in the tail"),
-    **_named(TIME, "%", generation_change_percent="change of generation time",
-             step_change_percent="change of a step's time"),
-    **_named(REUSE, "", reuse_share="share of tokens from drafts", prefix_share="share of a draft kept",
-             **{f"prefix_share_{part}": f"share of a draft kept, {which} third" for part, which in THIRDS.items()},
-             full_reuse_ratio="share of drafts kept whole",
-             first_reuse_step="first step with drafts", block_efficiency="tokens of a block (τ)",
-             token_acceptance="acceptance of a token (α)", acceptance="share of proposals kept",
-             speculated_passes="share of passes that speculate", draft_length="proposals of a block (γ)",
-             **{f"kept_at.{place}": f"share of proposals kept at place {place}" for place in range(1, 17)}),
-    **_named(REUSE, "tokens", prefix_length="verified prefixes",
-             **{f"prefix_length_{part}": f"verified prefixes, {which} third" for part, which in THIRDS.items()}),
-    **_named(TRAINING, "", reward="reward", fresh_reward="reward of new samples", trained_reward="training accuracy",
-             clip_fraction="share of clipped tokens", clip_fraction_max="largest share of clipped tokens",
-             lenience="lenience", mean_weight="mean importance weight", effective_samples="effective share of samples",
-             gradient_norm="gradient norm", informative="share of informative prompts",
-             without_correct="share of prompts without a correct response",
-             without_correct_after_reuse="share of prompts without a correct response, behind reuse",
-             all_correct="share of prompts with all responses correct",
-             from_half="distance of training accuracy from one half", pass_rate_so_far="pass rate so far",
-             pass_rate_before="pass rate before",
-             correct="correct responses", updated="update batches", training_steps="update batches",
-             generation_steps="generation steps"),
+    **_named(
+        TIME, "%", generation_change_percent="change of generation time", step_change_percent="change of a step's time"
+    ),
+    **_named(
+        REUSE,
+        "",
+        reuse_share="share of tokens from drafts",
+        prefix_share="share of a draft kept",
+        **{f"prefix_share_{part}": f"share of a draft kept, {which} third" for part, which in THIRDS.items()},
+        full_reuse_ratio="share of drafts kept whole",
+        first_reuse_step="first step with drafts",
+        block_efficiency="tokens of a block (τ)",
+        token_acceptance="acceptance of a token (α)",
+        acceptance="share of proposals kept",
+        speculated_passes="share of passes that speculate",
+        draft_length="proposals of a block (γ)",
+        **{f"kept_at.{place}": f"share of proposals kept at place {place}" for place in range(1, 17)},
+    ),
+    **_named(
+        REUSE,
+        "tokens",
+        prefix_length="verified prefixes",
+        **{f"prefix_length_{part}": f"verified prefixes, {which} third" for part, which in THIRDS.items()},
+    ),
+    **_named(
+        TRAINING,
+        "",
+        reward="reward",
+        fresh_reward="reward of new samples",
+        trained_reward="training accuracy",
+        clip_fraction="share of clipped tokens",
+        clip_fraction_max="largest share of clipped tokens",
+        lenience="lenience",
+        mean_weight="mean importance weight",
+        effective_samples="effective share of samples",
+        gradient_norm="gradient norm",
+        informative="share of informative prompts",
+        without_correct="share of prompts without a correct response",
+        without_correct_after_reuse="share of prompts without a correct response, behind reuse",
+        all_correct="share of prompts with all responses correct",
+        from_half="distance of training accuracy from one half",
+        pass_rate_so_far="pass rate so far",
+        pass_rate_before="pass rate before",
+        correct="correct responses",
+        updated="update batches",
+        training_steps="update batches",
+        generation_steps="generation steps",
+    ),
     **_named(TRAINING, "nats a token", drift="drift"),
-    **_named(TRAINING, "nats", entropy="entropy", kl="logged KL", kl_max="largest logged KL",
-             fresh_kl="KL on new samples"),
-    **_named(DIVERSITY, "", distinct_1="distinct unigrams", self_bleu="Self-BLEU",
-             self_bleu_within="Self-BLEU in groups", rouge_1_second_epoch="ROUGE-1 with the epoch before, epoch 2",
-             rouge_1_last_epoch="ROUGE-1 with the epoch before, last epoch", rouge_1="ROUGE-1 with the epoch before"),
-}  # fmt: skip
+    **_named(
+        TRAINING, "nats", entropy="entropy", kl="logged KL", kl_max="largest logged KL", fresh_kl="KL on new samples"
+    ),
+    **_named(
+        DIVERSITY,
+        "",
+        distinct_1="distinct unigrams",
+        self_bleu="Self-BLEU",
+        self_bleu_within="Self-BLEU in groups",
+        rouge_1_second_epoch="ROUGE-1 with the epoch before, epoch 2",
+        rouge_1_last_epoch="ROUGE-1 with the epoch before, last epoch",
+        rouge_1="ROUGE-1 with the epoch before",
+    ),
+}
 """Words of the quantities of a step or run by their names without a reduction."""
 
 REDUCED = {
-    "first_epoch": "{}, epoch 1", "last_epoch": "{}, last epoch", "reuse_epochs": "{}, from epoch 2 on",
-    "max": "largest {}", "sum": "{}", "mean": "{}",
-}  # fmt: skip
+    "first_epoch": "{}, epoch 1",
+    "last_epoch": "{}, last epoch",
+    "reuse_epochs": "{}, from epoch 2 on",
+    "max": "largest {}",
+    "sum": "{}",
+    "mean": "{}",
+}
 """Words of a reduction over steps around those of the quantity."""
 
 

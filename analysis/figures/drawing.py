@@ -105,8 +105,17 @@ def _head(axis: Axes, x: str, panel: Panel, points: pd.DataFrame, letters: int) 
     lines = textwrap.wrap(note, letters)
     axis.set_title(textwrap.fill(panel.title, letters), fontsize=TEXT + 0.5, pad=6 + LINE_HEIGHT * len(lines))
     if lines:
-        axis.annotate("\n".join(lines), (0.5, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points",
-                      ha="center", va="bottom", fontsize=TEXT, color=MUTED)  # fmt: skip
+        axis.annotate(
+            "\n".join(lines),
+            (0.5, 1),
+            xycoords="axes fraction",
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=TEXT,
+            color=MUTED,
+        )
 
 
 def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Colours) -> list[Line2D | Patch]:
@@ -118,9 +127,10 @@ def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Co
     ]
     if data["low"].notna().any() and not kinds <= {"surface", "roofline"}:
         handles.append(
-            Patch(color="grey", alpha=0.3, linewidth=0, label=INTERVAL) if kinds & set(LINES)
+            Patch(color="grey", alpha=0.3, linewidth=0, label=INTERVAL)
+            if kinds & set(LINES)
             else Line2D([], [], color="black", marker="|", markersize=9, linestyle="none", label=INTERVAL)
-        )  # fmt: skip
+        )
     if is_cut(figure, panels, data):
         handles.append(Line2D([], [], color="black", label=CUT, **CUT_MARK["high"]))
     if data["reported"].notna().any():

@@ -30,8 +30,12 @@ mpl.rcParams["svg.hashsalt"] = "redraft"
 mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
 MUTED = "#626b7a"
 PAPER_MARK: dict[str, Any] = {
-    "marker": "D", "linestyle": "none", "markersize": 6, "markerfacecolor": "white", "markeredgewidth": 1.4,
-}  # fmt: skip
+    "marker": "D",
+    "linestyle": "none",
+    "markersize": 6,
+    "markerfacecolor": "white",
+    "markeredgewidth": 1.4,
+}
 """The paper's points: open diamonds."""
 REUSE_MARK: dict[str, Any] = {"marker": "^", "linestyle": "none", "markersize": 8}
 """The first step with drafts: a filled triangle."""
@@ -88,8 +92,17 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
     bars, shown = data.set_index("cell"), panel_view(figure, panel, data)
     for position, cell in enumerate(panel.cells):
         if cell not in bars.index:
-            axis.text(position, 0.02, NOT_RUN, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
-                      va="bottom", fontsize=TEXT, color=MUTED)  # fmt: skip
+            axis.text(
+                position,
+                0.02,
+                NOT_RUN,
+                transform=axis.get_xaxis_transform(),
+                rotation=90,
+                ha="center",
+                va="bottom",
+                fontsize=TEXT,
+                color=MUTED,
+            )
             continue
         bar = bars.loc[cell]
         mean, error = bar["reproduced"], None
@@ -97,8 +110,14 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
             low, high = np.clip([bar["low"], bar["high"]], *shown)
             error = [[mean - low], [high - mean]]
             _arrows(axis, [position], [bar["low"]], [bar["high"]], shown)
-        axis.bar(position, mean, width=0.65, color=bar_hue(figure, cell).light, yerr=error,
-                 error_kw={"linewidth": 1, "capsize": 3})  # fmt: skip
+        axis.bar(
+            position,
+            mean,
+            width=0.65,
+            color=bar_hue(figure, cell).light,
+            yerr=error,
+            error_kw={"linewidth": 1, "capsize": 3},
+        )
         axis.plot(position + 0.22, bar["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
     axis.set_xlim(-0.6, len(panel.cells) - 0.4)
     labels = [panel.label(cell).replace(" + ", "\n+ ") for cell in panel.cells]
@@ -132,8 +151,15 @@ def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours:
         left = bins["x"] + (bins["upper"] - bins["x"]) * 0.05 + i * width
         ends = bins[["low", "high"]].clip(*shown)
         error = np.array([bins["reproduced"] - ends["low"], ends["high"] - bins["reproduced"]])
-        axis.bar(left, bins["reproduced"], width=width, align="edge", color=colours[panel.label(cell)],
-                 yerr=error, error_kw={"linewidth": 1, "capsize": 2})  # fmt: skip
+        axis.bar(
+            left,
+            bins["reproduced"],
+            width=width,
+            align="edge",
+            color=colours[panel.label(cell)],
+            yerr=error,
+            error_kw={"linewidth": 1, "capsize": 2},
+        )
         _arrows(axis, left + width / 2, bins["low"], bins["high"], shown)
         axis.plot(left + width / 2, bins["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
     edges = panel.bins[:1]
@@ -161,7 +187,10 @@ def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colour
 
 
 DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
-    **dict.fromkeys(LINES, _lines), "cell": _bars, "bins": _bins, "surface": _surface,
+    **dict.fromkeys(LINES, _lines),
+    "cell": _bars,
+    "bins": _bins,
+    "surface": _surface,
     "roofline": lambda axis, _, __, data, ___: draw_speedups(axis, data),
-}  # fmt: skip
+}
 """Horizontal axis of a panel to the function that draws it."""

@@ -21,9 +21,12 @@ UNSAMPLED = "not sampled at this scale"
 NOTHING_MEASURED = "run, and nothing to measure"
 
 AXIS_LABELS = {
-    "step": "step (from 1)", "epoch": "epoch (from 1)", "hours": "training time (h)", "tokens": "decoded tokens (M)",
+    "step": "step (from 1)",
+    "epoch": "epoch (from 1)",
+    "hours": "training time (h)",
+    "tokens": "decoded tokens (M)",
     "updates": "update batches",
-}  # fmt: skip
+}
 STEPS_DONE = "steps done (0: initial policy)"
 
 INTERVAL = "95 % interval"
@@ -42,9 +45,15 @@ class Hue(NamedTuple):
 
 
 DISTINCT = (
-    Hue("#444444", "#c9ced6"), Hue("#0072b2", "#4ea3e8"), Hue("#d55e00", "#ff8c42"), Hue("#009e73", "#2fc796"),
-    Hue("#cc79a7", "#e39cc5"), Hue("#3fa0dc", "#a3dcff"), Hue("#8a7400", "#e0d04a"), Hue("#6a3d9a", "#b79cf0"),
-)  # fmt: skip
+    Hue("#444444", "#c9ced6"),
+    Hue("#0072b2", "#4ea3e8"),
+    Hue("#d55e00", "#ff8c42"),
+    Hue("#009e73", "#2fc796"),
+    Hue("#cc79a7", "#e39cc5"),
+    Hue("#3fa0dc", "#a3dcff"),
+    Hue("#8a7400", "#e0d04a"),
+    Hue("#6a3d9a", "#b79cf0"),
+)
 """Colours of lines, the first five told apart by colour-blind people too (Okabe and Ito); more lines get a scale."""
 GREY = Hue("#9aa5b1", "#9aa5b1")
 """Colour of a baseline's bar."""

@@ -219,8 +219,17 @@ def _of_roofline(panel: Panel, points: pd.DataFrame) -> list[dict[str, Any]]:
 def _of_file(panel: Panel, label: str, x: float, value: float) -> dict[str, Any]:
     """A point of no run: without seeds, interval and manifests."""
     empty = {"n_seeds": 0, "reported": math.nan, "first_reuse": False, "seeds": "", "manifests": ""}
-    return {"panel": panel.title, "quantity": panel.quantity, "cell": "", "label": label, "x": x,
-            "reproduced": value, "low": math.nan, "high": math.nan, **empty}  # fmt: skip
+    return {
+        "panel": panel.title,
+        "quantity": panel.quantity,
+        "cell": "",
+        "label": label,
+        "x": x,
+        "reproduced": value,
+        "low": math.nan,
+        "high": math.nan,
+        **empty,
+    }
 
 
 def _point(
@@ -228,8 +237,17 @@ def _point(
 ) -> dict[str, Any]:
     found = estimate(values, runs.blocks)
     return {
-        "panel": panel.title, "quantity": panel.quantity, "cell": cell, "label": panel.label(cell), "x": x,
-        "reproduced": found.mean, "low": found.interval.low, "high": found.interval.high, "n_seeds": len(found.seeds),
-        "reported": reported, "first_reuse": False, "seeds": " ".join(map(str, found.seeds)),
+        "panel": panel.title,
+        "quantity": panel.quantity,
+        "cell": cell,
+        "label": panel.label(cell),
+        "x": x,
+        "reproduced": found.mean,
+        "low": found.interval.low,
+        "high": found.interval.high,
+        "n_seeds": len(found.seeds),
+        "reported": reported,
+        "first_reuse": False,
+        "seeds": " ".join(map(str, found.seeds)),
         "manifests": " ".join(runs.manifests(cell, found.seeds)),
-    }  # fmt: skip
+    }

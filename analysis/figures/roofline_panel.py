@@ -30,11 +30,24 @@ def draw_speedups(axis: Axes, points: pd.DataFrame) -> None:
     switch = points[points["quantity"] == BOUNDARY]
     axis.plot(switch["x"], switch["y"], color=SWITCH, linewidth=1.6)
     measured = on_predicted_side(points)
-    axis.scatter(measured["x"], measured["y"], c=measured["reproduced"], cmap=COLOURS, s=45, zorder=3,
-                 edgecolors=np.where(measured["agrees"], SAME_SIDE, OTHER_SIDE),
-                 linewidths=np.where(measured["agrees"], 0.8, 2.0).tolist())  # fmt: skip
-    axis.set(xscale="log", yscale="log", xlim=batches[[0, -1]], ylim=lengths[[0, -1]], xlabel="batch",
-             ylabel="length (tokens)")  # fmt: skip
+    axis.scatter(
+        measured["x"],
+        measured["y"],
+        c=measured["reproduced"],
+        cmap=COLOURS,
+        s=45,
+        zorder=3,
+        edgecolors=np.where(measured["agrees"], SAME_SIDE, OTHER_SIDE),
+        linewidths=np.where(measured["agrees"], 0.8, 2.0).tolist(),
+    )
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlim=batches[[0, -1]],
+        ylim=lengths[[0, -1]],
+        xlabel="batch",
+        ylabel="length (tokens)",
+    )
     axis.set_xticks(*_ticks(measured["x"]))
     axis.set_yticks(*_ticks(measured["y"]))
     axis.minorticks_off()

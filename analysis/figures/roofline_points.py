@@ -39,8 +39,9 @@ def published_fit(experiments: Experiments, paper: str, source: PublishedSweep) 
     table, model = experiments.measured_model(paper, source)
     sweep = read_sweep(file)
     if sweep.model != model.label:
-        raise UserError("this sweep is of another model", file=file, key="model", value=sweep.model,
-                        allowed=model.label)  # fmt: skip
+        raise UserError(
+            "this sweep is of another model", file=file, key="model", value=sweep.model, allowed=model.label
+        )
     return sweep, _fitted(sweep, model_constants(model.configuration).costs, source.flops, table.bandwidth)
 
 

@@ -31,8 +31,12 @@ def _blocks(case: dict[str, Any]) -> list[str]:
         f"{case['old_step'] + 1}, is {at}: {kept} of {length} tokens; the new rollout has {case['length']}. "
         f"Reward {case['reward']['old']:g} before, {case['reward']['new']:g} now. The answer is {case['answer']}.\n"
     )
-    texts = {"problem": case["problem"], "verified prefix": case["verified_prefix"],
-             "rejected": case["rejected_tail"], "continuation": case["continuation"]}  # fmt: skip
+    texts = {
+        "problem": case["problem"],
+        "verified prefix": case["verified_prefix"],
+        "rejected": case["rejected_tail"],
+        "continuation": case["continuation"],
+    }
     return [facts, *(f"{name}:\n\n{_quoted(text)}\n" for name, text in texts.items() if text)]
 
 

@@ -25,12 +25,15 @@ def read_claims(file: Path) -> list[dict[str, Any]]:
     views = []
     for claim in read_json(file):
         quantities = quantities_of(_TEST.validate_python(claim["test"]))
-        views.append(claim | {
-            "theme": words(quantities[0]).theme,
-            "plot": claim_plot(claim["parts"]),
-            "words": in_words(claim["evidence"], quantities),
-            "reported_words": in_words(claim.get("reported_evidence", ""), quantities),
-        })  # fmt: skip
+        views.append(
+            claim
+            | {
+                "theme": words(quantities[0]).theme,
+                "plot": claim_plot(claim["parts"]),
+                "words": in_words(claim["evidence"], quantities),
+                "reported_words": in_words(claim.get("reported_evidence", ""), quantities),
+            }
+        )
     return sorted(views, key=lambda claim: ORDER.index(claim["verdict"]))
 
 

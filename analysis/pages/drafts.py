@@ -60,9 +60,14 @@ def part(paper: Paper, pairs: pd.DataFrame) -> Part:
         f"{seeds_of(paper, own)}. A share is the mean over drafts of kept tokens over tokens."
     )
     return Part(
-        DRAFTS, answers=list(_answers(paper, both)), panels=_panels(both), table=_table(paper, both), data=pairs,
-        note=note, missing=f"Seed {', '.join(absent)} of {cell}." if absent else "",
-    )  # fmt: skip
+        DRAFTS,
+        answers=list(_answers(paper, both)),
+        panels=_panels(both),
+        table=_table(paper, both),
+        data=pairs,
+        note=note,
+        missing=f"Seed {', '.join(absent)} of {cell}." if absent else "",
+    )
 
 
 def _answers(paper: Paper, both: pd.DataFrame) -> Iterator[str]:

@@ -80,14 +80,17 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
         cut=is_cut(figure, shown, data),
         absent=absent(figure, data, unsampled),
         panels=[(panel, cells_not_run(panel, data[data["panel"] == panel.title])) for panel in lines],
-        keys=[{"key": i, "label": label, "hue": hue}
-              for i, (label, hue) in enumerate(hues(figure).items()) if label in named],
+        keys=[
+            {"key": i, "label": label, "hue": hue}
+            for i, (label, hue) in enumerate(hues(figure).items())
+            if label in named
+        ],
         marks=[mark for mark, there in marks.items() if there.any()],
         points=Markup(script),
         drawing=_image(stem, stand_in) if shown else "",
         still=_image(still, stand_in) if still else "",
         files={suffix: os.path.relpath(stem.with_suffix(f".{suffix}"), folder) for suffix in ("csv", "svg", "png")},
-    )  # fmt: skip
+    )
 
 
 def read_points(file: Path) -> pd.DataFrame:

@@ -52,16 +52,29 @@ def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -
     axis = Axis.around(shown, ROOM, 0, WIDTH, log)
     lines = [
         {
-            "short": p.short, "text": number(p.mean, p.form), "sentence": p.sentence, "finding": p.finding,
-            "y": LINE * i + LINE / 2, "x": axis(mean), "paper": [axis(reported)] if math.isfinite(reported) else [],
+            "short": p.short,
+            "text": number(p.mean, p.form),
+            "sentence": p.sentence,
+            "finding": p.finding,
+            "y": LINE * i + LINE / 2,
+            "x": axis(mean),
+            "paper": [axis(reported)] if math.isfinite(reported) else [],
             **_interval(axis, shown, low, high),
         }
         for i, (p, mean, low, high, reported) in enumerate(drawn)
-    ]  # fmt: skip
-    return Markup(TEMPLATES.get_template("forest.html.j2").render(
-        lines=lines, neutral=axis(neutral), band=[axis(edge) for edge in band], ticks=_ticks(axis), label=LABEL,
-        width=WIDTH, line=LINE, height=LINE * len(lines),
-    ))  # fmt: skip
+    ]
+    return Markup(
+        TEMPLATES.get_template("forest.html.j2").render(
+            lines=lines,
+            neutral=axis(neutral),
+            band=[axis(edge) for edge in band],
+            ticks=_ticks(axis),
+            label=LABEL,
+            width=WIDTH,
+            line=LINE,
+            height=LINE * len(lines),
+        )
+    )
 
 
 def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
@@ -74,14 +87,19 @@ def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
     axis = Axis.around(shown, ROOM, 0, SMALL)
     lines = [
         {
-            "y": SMALL_LINE * i + SMALL_LINE / 2, "x": axis(part["mean"]), "threshold": axis(part["threshold"]),
-            "above": part["expected"] == "above", **_interval(axis, shown, low, high),
+            "y": SMALL_LINE * i + SMALL_LINE / 2,
+            "x": axis(part["mean"]),
+            "threshold": axis(part["threshold"]),
+            "above": part["expected"] == "above",
+            **_interval(axis, shown, low, high),
         }
         for i, (part, low, high) in enumerate(zip(drawn, lows, highs, strict=True))
-    ]  # fmt: skip
-    return Markup(TEMPLATES.get_template("mini.html.j2").render(
-        lines=lines, width=SMALL, line=SMALL_LINE, height=SMALL_LINE * len(lines)
-    ))  # fmt: skip
+    ]
+    return Markup(
+        TEMPLATES.get_template("mini.html.j2").render(
+            lines=lines, width=SMALL, line=SMALL_LINE, height=SMALL_LINE * len(lines)
+        )
+    )
 
 
 def _interval(axis: Axis, shown: View, low: float, high: float) -> dict[str, Any]:

@@ -77,8 +77,9 @@ def points(
         if compared.empty or compared.iloc[-1]["verdict"] in (MISSING, NO_DATA):
             sentence = f"{headline.words.format('…')}: not run."
             nan = math.nan
-            found.append(Point(headline.short, headline.form, nan, nan, nan, nan, MISSING, 0, sentence, False,
-                               "not run"))  # fmt: skip
+            found.append(
+                Point(headline.short, headline.form, nan, nan, nan, nan, MISSING, 0, sentence, False, "not run")
+            )
         else:
             found.append(_point(headline, compared.iloc[-1], declared[headline.table], uneven))
     return found
@@ -94,8 +95,19 @@ def _point(headline: Headline, cell: pd.Series, table: Table, uneven: Agreement 
     verdict = cell["verdict"]
     effect = verdict in (AGREES, "same direction") or (verdict == NOT_COMPARABLE and cell["p_corrected"] <= SIGNIFICANT)
     finding = "yes" if effect else "no" if verdict in (DIFFERS, "opposite direction") else "open"
-    return Point(headline.short, headline.form, mean, low, high, reported, str(verdict), int(cell["n_seeds"]), words,
-                 timed, finding)  # fmt: skip
+    return Point(
+        headline.short,
+        headline.form,
+        mean,
+        low,
+        high,
+        reported,
+        str(verdict),
+        int(cell["n_seeds"]),
+        words,
+        timed,
+        finding,
+    )
 
 
 def _told(headline: Headline, mean: float, low: float, high: float, reported: float) -> str:

@@ -35,7 +35,10 @@ def _shown(layout: Layout, part: Part, prefix: str, styles: Mapping[str, Style])
         with atomic(file) as temporary:
             part.data.to_csv(temporary, index=False)
     return {
-        "name": f"{prefix}{part.question.name}", "part": part, "drawing": multiples(part.panels, styles),
-        "note": marked(part.note), "missing": marked(part.missing),
+        "name": f"{prefix}{part.question.name}",
+        "part": part,
+        "drawing": multiples(part.panels, styles),
+        "note": marked(part.note),
+        "missing": marked(part.missing),
         "csv": file.relative_to(layout.pages).as_posix() if len(part.data) else "",
-    }  # fmt: skip
+    }

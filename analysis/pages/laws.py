@@ -56,7 +56,7 @@ def drift(laws: dict[str, Any]) -> Part:
         *[f"{said(rule)} should be exact, and is up to {short(worst[rule])} away." for rule in wrong],
         f"There they keep {kept} of a draft; the published rule keeps "
         f"{percent(at['kept'][PUBLISHED])} at ℓ = 1 and {percent(at['kept'][LENIENT])} at ℓ = e^0.5.",
-    ]  # fmt: skip
+    ]
     away = "TV of two policies"
     panels = [
         Panel("TV to the current policy, visit 1", away, lines(data, "policies", "first")),
@@ -97,7 +97,7 @@ def numbers(laws: dict[str, Any]) -> Part:
         f"{short(by[accepting, RENEWED, last])} away in place of {short(by[FRESH, RENEWED, last])}.",
         f"If the number that accepts also draws tokens, {_distances(by, drawing, exact, 1)} away after one visit; if "
         f"it does so in all visits, {_distances(by, both, exact, last)} after {last}.",
-    ]  # fmt: skip
+    ]
     panels = [
         Panel(f"TV, {_numbers(kind)}", "visit", lines(data[data["numbers"] == kind], "visit", "distance"))
         for kind in kinds
@@ -142,7 +142,7 @@ def bandit(laws: dict[str, Any]) -> Part:
         f"What an update knows of a sample depends on how many it is made of: in visit {laws['group_visits']} the "
         f"residual rule's distance is {short(sizes.iloc[0])} with groups of {sizes.index[0]} and "
         f"{short(sizes.iloc[-1])} with groups of {sizes.index[-1]}.",
-    ]  # fmt: skip
+    ]
     panels = [
         Panel(f"TV given the policy, rate {rate:g}", "visit", lines(course, "visit", "given")),
         Panel(f"reward less fresh reward, rate {rate:g}", "visit", lines(course, "visit", "reward_gap")),
@@ -157,9 +157,13 @@ def bandit(laws: dict[str, Any]) -> Part:
         ),
     ]
     columns = {
-        "given": "TV given the policy", "overall": "TV of the mean law", "reward_gap": "reward − fresh",
-        "gradient_share": "gradient / fresh", "variance_share": "variance / fresh", "kept": "kept drafts",
-    }  # fmt: skip
+        "given": "TV given the policy",
+        "overall": "TV of the mean law",
+        "reward_gap": "reward − fresh",
+        "gradient_share": "gradient / fresh",
+        "variance_share": "variance / fresh",
+        "kept": "kept drafts",
+    }
     table = at[list(columns)].map(short).assign(kept=at["kept"].map(percent)).rename(columns=columns)
     note = (
         f"The table is of visit {last} at a rate of {rate:g} with groups of {group}. “Given the policy” is the mean "

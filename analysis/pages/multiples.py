@@ -53,8 +53,10 @@ class Panel:
     @property
     def known(self) -> dict[str, list[tuple[float, float]]]:
         """The lines' points both of whose numbers are known; lines without one are left out."""
-        found = {label: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-                 for label, points in self.lines.items()}  # fmt: skip
+        found = {
+            label: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+            for label, points in self.lines.items()
+        }
         return {label: points for label, points in found.items() if points}
 
 
@@ -72,11 +74,18 @@ def multiples(panels: Sequence[Panel], styles: Mapping[str, Style] | None = None
     shown = [panel for panel in panels if panel.known]
     labels = dict.fromkeys(label for panel in shown for label in panel.known)
     styles = palette(labels) if styles is None else styles
-    return Markup(TEMPLATES.get_template("multiples.html.j2").render(
-        panels=[_drawn(panel, styles) for panel in shown], legend=[(said(label), styles[label]) for label in labels],
-        width=WIDTH, height=HEIGHT, left=LEFT, top=TOP, whole_width=LEFT + WIDTH + RIGHT,
-        whole_height=TOP + HEIGHT + BOTTOM,
-    ))  # fmt: skip
+    return Markup(
+        TEMPLATES.get_template("multiples.html.j2").render(
+            panels=[_drawn(panel, styles) for panel in shown],
+            legend=[(said(label), styles[label]) for label in labels],
+            width=WIDTH,
+            height=HEIGHT,
+            left=LEFT,
+            top=TOP,
+            whole_width=LEFT + WIDTH + RIGHT,
+            whole_height=TOP + HEIGHT + BOTTOM,
+        )
+    )
 
 
 def said(label: str) -> str:
@@ -90,15 +99,20 @@ def _drawn(panel: Panel, styles: Mapping[str, Style]) -> dict[str, object]:
     x_axis, y_axis = Axis.around(xs, ROOM, 0, WIDTH), Axis.around([*ys, 0.0], ROOM, HEIGHT, 0)
     whole = all(float(x).is_integer() for x in xs)
     return {
-        "title": panel.title, "x": panel.x,
+        "title": panel.title,
+        "x": panel.x,
         "lines": [
-            {"label": said(label), "style": styles[label], "places": [(x_axis(x), y_axis(y)) for x, y in points],
-             "last": number(points[-1][1])}
+            {
+                "label": said(label),
+                "style": styles[label],
+                "places": [(x_axis(x), y_axis(y)) for x, y in points],
+                "last": number(points[-1][1]),
+            }
             for label, points in panel.known.items()
         ],
         "x_ticks": [(x_axis(tick), number(tick)) for tick in ticks(x_axis.low, x_axis.high, whole)],
         "y_ticks": [(y_axis(tick), number(tick)) for tick in ticks(y_axis.low, y_axis.high)],
-    }  # fmt: skip
+    }
 
 
 def number(value: float) -> str:

@@ -16,8 +16,9 @@ def outcome(layout: Layout) -> dict[str, Any]:
     """
     file = layout.pages / "summary.json"
     if not file.exists():
-        raise UserError("there is no report yet", file=file,
-                        hint=f"`snakemake --config preset={layout.preset}` makes it")  # fmt: skip
+        raise UserError(
+            "there is no report yet", file=file, hint=f"`snakemake --config preset={layout.preset}` makes it"
+        )
     content: dict[str, Any] = read_json(file)
     return content
 

@@ -142,15 +142,17 @@ class Paper:
             stem = self.layout.table(self.name, declared.number)
             honest = stem.with_name(f"{stem.name}_reported.html")
             files = [stem.with_suffix(".html"), *([honest] if honest.exists() else [])]
-            shown.append({
-                "number": declared.number,
-                "name": declared.heading,
-                "title": declared.title,
-                "stand_in": "" if isinstance(declared, TableWithoutRuns) else self.preset.stand_in,
-                "open": not declared.beyond_paper and not isinstance(declared, StepTable),
-                "missing": float((read_table(stem)["verdict"] == MISSING).mean()),
-                "html": "".join(map(self._fragment, files)),
-            })  # fmt: skip
+            shown.append(
+                {
+                    "number": declared.number,
+                    "name": declared.heading,
+                    "title": declared.title,
+                    "stand_in": "" if isinstance(declared, TableWithoutRuns) else self.preset.stand_in,
+                    "open": not declared.beyond_paper and not isinstance(declared, StepTable),
+                    "missing": float((read_table(stem)["verdict"] == MISSING).mean()),
+                    "html": "".join(map(self._fragment, files)),
+                }
+            )
         return shown
 
     @cached_property
@@ -158,10 +160,14 @@ class Paper:
         """All figures, as fragments."""
         unsampled, pages = unsampled_benchmarks(self.experiments, self.layout.preset, self.name), self.layout.pages
         return [
-            {"number": each.number, "name": each.heading, "title": each.title,
-             "html": figure_fragment(each, self.layout.figure(self.name, each.number), self.name, pages, unsampled)}
+            {
+                "number": each.number,
+                "name": each.heading,
+                "title": each.title,
+                "html": figure_fragment(each, self.layout.figure(self.name, each.number), self.name, pages, unsampled),
+            }
             for each in self.experiments.figures(self.name).figures
-        ]  # fmt: skip
+        ]
 
     @property
     def cases(self) -> dict[str, Any] | None:
@@ -203,10 +209,12 @@ class Paper:
         experiments, preset = self.experiments, self.preset
         cells = experiments.cells(self.name, experiments.grids(self.name, beyond_paper=False))
         possible = [
-            cell for cell in cells
-            if cell.model in preset.models and cell.data in preset.data
+            cell
+            for cell in cells
+            if cell.model in preset.models
+            and cell.data in preset.data
             and not experiments.run(cell.id, preset.seeds[0], preset.name).unsupported
-        ]  # fmt: skip
+        ]
         done = {(str(run.cell), int(run.seed)) for run in self.runs.runs.itertuples()}
         wanted = [(cell.name, seed) for cell in possible for seed in experiments.seeds(cell, preset)]
         left = sum(run not in done for run in wanted)

@@ -23,8 +23,12 @@ DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
 DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "tail_share", "entropy", "gradient_norm")
 """Numbers of a step whose course the page shows."""
-BLOCKS = {"configuration": "Configuration", "git": "Commit of the code", "packages": "Versions of packages",
-          "machine": "Machine"}  # fmt: skip
+BLOCKS = {
+    "configuration": "Configuration",
+    "git": "Commit of the code",
+    "packages": "Versions of packages",
+    "machine": "Machine",
+}
 """Keys of a manifest that the page shows, with their headings."""
 
 

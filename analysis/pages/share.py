@@ -31,8 +31,9 @@ def share(layout: Layout, file: Path) -> int:
         UserError: if there is no report, or it links to a file that is not there.
     """
     if not layout.report.exists():
-        raise UserError("there is no report yet", file=layout.report,
-                        hint=f"`snakemake --config preset={layout.preset}` makes it")  # fmt: skip
+        raise UserError(
+            "there is no report yet", file=layout.report, hint=f"`snakemake --config preset={layout.preset}` makes it"
+        )
     places = set()
     for page in [layout.report, *layout.pages.rglob("*.html")]:
         place = page.relative_to(layout.folder).as_posix()
@@ -40,8 +41,13 @@ def share(layout: Layout, file: Path) -> int:
         for link in _Links(page.read_text(encoding="utf-8")).found:
             linked = posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
             if not (layout.folder / linked).is_file():
-                raise UserError("a page links to a file that is not there", file=page, key="href", value=link,
-                                hint="make a report that is as new as its results")  # fmt: skip
+                raise UserError(
+                    "a page links to a file that is not there",
+                    file=page,
+                    key="href",
+                    value=link,
+                    hint="make a report that is as new as its results",
+                )
             places.add(linked)
     with atomic(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for place in sorted(places):

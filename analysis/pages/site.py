@@ -33,15 +33,18 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
     preset, told = experiments.preset(layout.preset), [Paper(layout, paper, experiments) for paper in papers]
     manifests = [run.manifest for paper in told for run in paper.run_views]
     common: dict[str, Any] = {
-        "preset": preset, "papers": told, "blocks": preset.blocks,
-        "commits": sorted({(m["git"]["commit"] or "no commit")[:12] + " with changes" * bool(m["git"]["modified"])
-                           for m in manifests}),
+        "preset": preset,
+        "papers": told,
+        "blocks": preset.blocks,
+        "commits": sorted(
+            {(m["git"]["commit"] or "no commit")[:12] + " with changes" * bool(m["git"]["modified"]) for m in manifests}
+        ),
         "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
         "runs": list({run.page: run for paper in told for run in paper.run_views}.values()),  # a base has two papers
         "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
         "missing": _missing(layout.preset, told),
         "definitions": _definitions(code_root() / "docs/metrics.md"),
-    }  # fmt: skip
+    }
     if observed := [paper for paper in told if experiments.observed_cell(paper.name)]:
         common["laboratory"] = laboratory.content(layout, observed)
         _page(layout, laboratory.PAGE, common | common["laboratory"])
@@ -59,10 +62,14 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
             content = page_content(layout, run, steps[steps["seed"] == run.seed])
             _page(layout, run.page, common | content | {"root": "../../"}, "run.html")
     first_screen = {
-        paper.name: {"method": paper.method, "title": paper.title, "headlines": headline.as_data(paper.points),
-                     "claims": paper.counts}
+        paper.name: {
+            "method": paper.method,
+            "title": paper.title,
+            "headlines": headline.as_data(paper.points),
+            "claims": paper.counts,
+        }
         for paper in told
-    }  # fmt: skip
+    }
     write_json(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
 
@@ -77,8 +84,11 @@ def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
     minutes = sum(minutes for runs, minutes in found if runs)
     asked = ",".join(paper.name for paper, (runs, _) in zip(papers, found, strict=True) if runs)
     command = f"snakemake reproduction --config preset={preset} papers={asked}"
-    return {"runs": sum(runs for runs, _ in found), "minutes": minutes if math.isfinite(minutes) else None,
-            "command": command}  # fmt: skip
+    return {
+        "runs": sum(runs for runs, _ in found),
+        "minutes": minutes if math.isfinite(minutes) else None,
+        "command": command,
+    }
 
 
 def _page(layout: Layout, name: str, content: dict[str, Any], template: str = "") -> None:
@@ -93,9 +103,15 @@ def _page(layout: Layout, name: str, content: dict[str, Any], template: str = ""
         figure_css, figure_js = figure_assets()
         css.append(figure_css)
         js.append(figure_js)
-    text = TEMPLATES.get_template(f"{template}.j2").render(**{"root": ""} | content | {
-        "page": name, "style": Markup("\n".join(css)), "script": Markup("\n".join(js)),
-    })  # fmt: skip
+    text = TEMPLATES.get_template(f"{template}.j2").render(
+        **{"root": ""}
+        | content
+        | {
+            "page": name,
+            "style": Markup("\n".join(css)),
+            "script": Markup("\n".join(js)),
+        }
+    )
     write_atomically(layout.pages / name, text)
 
 
@@ -147,8 +163,13 @@ def _citations(root: Path, papers: list[Paper]) -> str:
     for paper in papers:
         if paper.source.startswith("arXiv "):
             number = paper.source.removeprefix("arXiv ")
-            fields = {"title": f"{{{paper.title}}}", "author": authors.get(paper.source.replace(" ", ":", 1)),
-                      "year": f"20{number[:2]}", "eprint": number, "archivePrefix": "arXiv"}  # fmt: skip
+            fields = {
+                "title": f"{{{paper.title}}}",
+                "author": authors.get(paper.source.replace(" ", ":", 1)),
+                "year": f"20{number[:2]}",
+                "eprint": number,
+                "archivePrefix": "arXiv",
+            }
             lines = [f"  {key} = {{{value}}}" for key, value in fields.items() if value]
             entries.append(f"@misc{{{paper.name},\n" + ",\n".join(lines) + "\n}")
     return "\n\n".join(entries)

@@ -46,9 +46,14 @@ def part(paper: Paper, pairs: pd.DataFrame) -> Part:
         "others, and tokens of its drafts are older."
     )
     return Part(
-        TRAINED, answers=list(_answers(found, expected[OWN])), panels=_panels(data),
-        table=_table(rules, found, expected), data=data, note=note, missing=missing,
-    )  # fmt: skip
+        TRAINED,
+        answers=list(_answers(found, expected[OWN])),
+        panels=_panels(data),
+        table=_table(rules, found, expected),
+        data=data,
+        note=note,
+        missing=missing,
+    )
 
 
 def _by_epoch(paper: Paper, cell: str) -> pd.DataFrame:

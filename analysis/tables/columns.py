@@ -47,10 +47,15 @@ def _of_stages(table: StageTable, spec: Reported | None) -> list[Column]:
     total = spec.quantities[SECONDS + "total"].columns if spec and SECONDS + "total" in spec.quantities else []
     reported = {name: quantity.columns for name, quantity in spec.quantities.items()} if spec else {}
     stages = [
-        Column(name=f"{stage}_s", title=f"{title} (s)", quantity=SECONDS + stage, decimals=table.decimals,
-               reported=reported.get(SECONDS + stage, []))
+        Column(
+            name=f"{stage}_s",
+            title=f"{title} (s)",
+            quantity=SECONDS + stage,
+            decimals=table.decimals,
+            reported=reported.get(SECONDS + stage, []),
+        )
         for stage, title in table.stages.items()
-    ]  # fmt: skip
+    ]
     speedups = [
         Column(name=f"speedup_{kind}", title=title, quantity=SPEEDUP + kind, reported=total)
         for kind, title in table.speedups.items()
@@ -70,10 +75,16 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
     """The columns of a budget: what is spent of it, the accuracy at the equal budget, and the difference."""
     bought = AT_EQUAL + ":".join([budget.quantity, "+".join(dict.fromkeys(table.cells)), table.accuracy])
     unit = f" ({budget.unit})" if budget.unit else ""
-    spent = Column(name=f"{budget.name}_spent", title=f"Spent {budget.title}{unit}", quantity=f"sum:{budget.quantity}",
-                   scale=budget.scale, decimals=budget.decimals)  # fmt: skip
-    accuracy = Column(name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought,
-                      decimals=1)  # fmt: skip
+    spent = Column(
+        name=f"{budget.name}_spent",
+        title=f"Spent {budget.title}{unit}",
+        quantity=f"sum:{budget.quantity}",
+        scale=budget.scale,
+        decimals=budget.decimals,
+    )
+    accuracy = Column(
+        name=f"{budget.name}_accuracy", title=f"Accuracy at equal {budget.title} (%)", quantity=bought, decimals=1
+    )
     changes = {"name": f"{budget.name}_difference", "title": "Δ (points)", "relative": "difference"}
     return [spent, accuracy, accuracy.model_copy(update=changes)]
 
@@ -81,9 +92,14 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
 def pair(target: Target, quantity: str, decimals: int, unit: str) -> list[Column]:
     """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
     speedup = Column(
-        name=f"{target.name}_speedup", title=f"{target.title}, speedup (×)", quantity=quantity, decimals=decimals,
-        reported=target.reported, relative="speedup", in_brackets=True,
-    )  # fmt: skip
+        name=f"{target.name}_speedup",
+        title=f"{target.title}, speedup (×)",
+        quantity=quantity,
+        decimals=decimals,
+        reported=target.reported,
+        relative="speedup",
+        in_brackets=True,
+    )
     changes = {"name": target.name, "title": f"{target.title} ({unit})", "relative": None, "in_brackets": False}
     own = decimals if target.decimals is None else target.decimals
     return [speedup.model_copy(update=changes | {"decimals": own}), speedup]
@@ -91,5 +107,4 @@ def pair(target: Target, quantity: str, decimals: int, unit: str) -> list[Column
 
 def average(decimals: int) -> Column:
     """The column of a row's mean speedup."""
-    return Column(name=AVERAGE, title="Average speedup (×)", quantity=AVERAGE, relative="speedup",
-                  decimals=decimals)  # fmt: skip
+    return Column(name=AVERAGE, title="Average speedup (×)", quantity=AVERAGE, relative="speedup", decimals=decimals)

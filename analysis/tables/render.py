@@ -25,9 +25,11 @@ from redraft.analysis.tables.verdicts import (
 from redraft.config import StepTable
 
 TEMPLATES = Environment(
-    loader=FileSystemLoader(FOLDER / "templates"), autoescape=select_autoescape(("html.j2",)),
-    trim_blocks=True, lstrip_blocks=True,
-)  # fmt: skip
+    loader=FileSystemLoader(FOLDER / "templates"),
+    autoescape=select_autoescape(("html.j2",)),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 TEMPLATES.globals["MARKS"] = MARKS

@@ -8,11 +8,15 @@ from redraft.analysis.tables.sheet import ABSENT, NEVER, NOTHING, Line, Sheet, S
 from redraft.analysis.tables.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, UNEVEN
 
 COMMANDS = {
-    AGREES: (r"\verdictagrees", "$=$"), "same direction": (r"\verdictsame", r"$\nearrow$"),
-    DIFFERS: (r"\verdictdiffers", r"$\neq$"), "opposite direction": (r"\verdictopposite", r"$\searrow$"),
-    INCONCLUSIVE: (r"\verdictinconclusive", "?"), UNEVEN: (r"\verdictundecided", "---"),
-    MISSING: (r"\verdictmissing", r"$\circ$"), NO_DATA: (r"\verdictnodata", r"$\bullet$"),
-}  # fmt: skip
+    AGREES: (r"\verdictagrees", "$=$"),
+    "same direction": (r"\verdictsame", r"$\nearrow$"),
+    DIFFERS: (r"\verdictdiffers", r"$\neq$"),
+    "opposite direction": (r"\verdictopposite", r"$\searrow$"),
+    INCONCLUSIVE: (r"\verdictinconclusive", "?"),
+    UNEVEN: (r"\verdictundecided", "---"),
+    MISSING: (r"\verdictmissing", r"$\circ$"),
+    NO_DATA: (r"\verdictnodata", r"$\bullet$"),
+}
 """Verdict to its command and that command's symbol."""
 
 WORDS = {MISSING: "not run"}

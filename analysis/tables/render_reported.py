@@ -43,10 +43,14 @@ def counterparts_markdown(missing: pd.DataFrame, summary: pd.DataFrame, preset: 
     grouped = missing.assign(point=points).groupby(names, sort=False)["point"]
     grouped = grouped.agg(lambda points: ", ".join(filter(None, points)))
     parts = [
-        "**Reported rows without a reproduced counterpart**", "",
+        "**Reported rows without a reproduced counterpart**",
+        "",
         f"At the preset `{preset}`, {without} of the {total} reported rows have none. A reported row at another share "
-        "of the run never stands in for one that is missing, and nothing is interpolated.", "",
-        summary.to_markdown(index=False), "",
-        grouped.rename("steps").reset_index().to_markdown(index=False, disable_numparse=True), "",
-    ]  # fmt: skip
+        "of the run never stands in for one that is missing, and nothing is interpolated.",
+        "",
+        summary.to_markdown(index=False),
+        "",
+        grouped.rename("steps").reset_index().to_markdown(index=False, disable_numparse=True),
+        "",
+    ]
     return "\n".join(parts)

@@ -206,10 +206,13 @@ class Sheet:
         absent = [line for line in self.lines if not line.was_run]
         present = {line.group for line in self.lines if line.was_run}
         names = [
-            line.group if line.group and line.group not in present else
-            f"{line.series} ({line.group})" if line.group else line.series
+            line.group
+            if line.group and line.group not in present
+            else f"{line.series} ({line.group})"
+            if line.group
+            else line.series
             for line in absent
-        ]  # fmt: skip
+        ]
         return list(dict.fromkeys(names))
 
     def _lines(self) -> Iterator[Line]:

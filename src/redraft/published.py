@@ -45,8 +45,9 @@ def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float
     rows = [[_number(record, key, line, file) for key in keys] for line, record in enumerate(records, start=1)]
     for line, (row, later) in enumerate(pairwise(rows), start=2):
         if later[0] < row[0]:
-            raise UserError("time runs backwards", file=file, key=f"line {line}, {time}", value=later[0],
-                            allowed=f">= {row[0]:g}")  # fmt: skip
+            raise UserError(
+                "time runs backwards", file=file, key=f"line {line}, {time}", value=later[0], allowed=f">= {row[0]:g}"
+            )
     return [(at, math.fsum(values) / len(values)) for at, *values in rows]
 
 
@@ -60,8 +61,13 @@ def curve_file(folder: str, name: str | None) -> Path | None:
     if name is None or not place.is_dir():
         return None
     if not (place / name).is_file():
-        raise UserError("this published file is missing", file=place, key="file", value=name,
-                        allowed=sorted(file.name for file in place.iterdir()))  # fmt: skip
+        raise UserError(
+            "this published file is missing",
+            file=place,
+            key="file",
+            value=name,
+            allowed=sorted(file.name for file in place.iterdir()),
+        )
     return place / name
 
 
@@ -101,8 +107,9 @@ def _records(file: Path) -> list[Record]:
         except json.JSONDecodeError:
             record = None
         if not isinstance(record, dict):
-            raise UserError("this line is no JSON object; the file is cut off or damaged", file=file, key="line",
-                            value=number)  # fmt: skip
+            raise UserError(
+                "this line is no JSON object; the file is cut off or damaged", file=file, key="line", value=number
+            )
         records.append(record)
     if not records:
         raise UserError("this published file is empty", file=file)
@@ -112,6 +119,7 @@ def _records(file: Path) -> list[Record]:
 def _number(record: Record, key: str, line: int, file: Path) -> float:
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError("this validation lacks a number", file=file, key=f"line {line}, {key}", value=value,
-                        allowed="a number")  # fmt: skip
+        raise UserError(
+            "this validation lacks a number", file=file, key=f"line {line}, {key}", value=value, allowed="a number"
+        )
     return float(value)

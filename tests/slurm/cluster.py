@@ -89,7 +89,11 @@ def trainer(folder: Path, cell: str) -> int | None:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"redraft.train.job:train" in words and f"spec_rl/{cell}".encode() in words and (entry / "cwd").resolve() == folder:
+            if (
+                b"redraft.train.job:train" in words
+                and f"spec_rl/{cell}".encode() in words
+                and (entry / "cwd").resolve() == folder
+            ):
                 return int(entry.name)
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue

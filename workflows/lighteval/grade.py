@@ -71,9 +71,11 @@ def replay(frame: pd.DataFrame, scratch: Path) -> tuple[pd.DataFrame, dict[str, 
     graded = frame[SAMPLE].join(verdicts)
     (task,) = pipeline.tasks_dict.values()
     summary = {
-        "lighteval": version("lighteval"), "nltk": version("nltk"), "sentence_splitter": tasks.SPLITTER,
+        "lighteval": version("lighteval"),
+        "nltk": version("nltk"),
+        "sentence_splitter": tasks.SPLITTER,
         "scores": scores(graded, task.aggregation()),
-    }  # fmt: skip
+    }
     graded["strict"] = graded["inst_level_strict_acc"].where(graded["failed"] == "", None)
     graded["loose"] = graded["inst_level_loose_acc"].where(graded["failed"] == "", None)
     return graded.drop(columns=list(task.aggregation())), summary
@@ -105,9 +107,11 @@ def run(texts: list[str], scratch: Path) -> "Pipeline":
     from lighteval.tasks.registry import Registry
 
     parameters = PipelineParameters(
-        launcher_type=ParallelismManager.CUSTOM, custom_tasks_directory=str(TASK), remove_reasoning_tags=False,
+        launcher_type=ParallelismManager.CUSTOM,
+        custom_tasks_directory=str(TASK),
+        remove_reasoning_tags=False,
         bootstrap_iters=0,
-    )  # fmt: skip
+    )
     tracker = EvaluationTracker(output_dir=str(scratch / "out"), save_details=False)
     with patch.object(Registry, "load_all_task_configs", only_this_task):
         pipeline = Pipeline(NAME, parameters, tracker, model=saved_generations(texts))

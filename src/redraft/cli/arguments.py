@@ -26,16 +26,24 @@ def _take_cells(file: str | None) -> None:
 
 
 Cell = Annotated[
-    str, typer.Argument(help="paper/cell, such as spec_rl/grpo-spec-l0.5, or only a cell that one paper has.",
-                        callback=_find)
-]  # fmt: skip
+    str,
+    typer.Argument(
+        help="paper/cell, such as spec_rl/grpo-spec-l0.5, or only a cell that one paper has.", callback=_find
+    ),
+]
 Cells = Annotated[
-    str | None, typer.Option("--cells", help="File of cells of one's own, taken as a paper.", callback=_take_cells,
-                             is_eager=True, expose_value=False)
-]  # fmt: skip
+    str | None,
+    typer.Option(
+        "--cells",
+        help="File of cells of one's own, taken as a paper.",
+        callback=_take_cells,
+        is_eager=True,
+        expose_value=False,
+    ),
+]
 Changes = Annotated[
     list[str], typer.Option("--set", help="key=value: a variant of the cell, such as trainer.group_size=16.")
-]  # fmt: skip
+]
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the same as one JSON document (docs/cli.md).")]

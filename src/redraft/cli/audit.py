@@ -38,8 +38,12 @@ def audit(
     chosen = list(dict.fromkeys(parts or [Part.RULES, Part.SAMPLERS]))
     for part in chosen:
         if temperature != 1 and part not in (Part.SAMPLERS, Part.VLLM_SAMPLERS):
-            raise UserError(f"the part {part} knows no temperature", key="--temperature", value=temperature,
-                            allowed=f"1, or the parts {Part.SAMPLERS} and {Part.VLLM_SAMPLERS}")  # fmt: skip
+            raise UserError(
+                f"the part {part} knows no temperature",
+                key="--temperature",
+                value=temperature,
+                allowed=f"1, or the parts {Part.SAMPLERS} and {Part.VLLM_SAMPLERS}",
+            )
     for part in chosen:
         match part:
             case Part.RULES:
@@ -73,10 +77,16 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
 
     found = rules.enumerate_rules()
     rows = [
-        {"rule": f.rule, "TV drift": f.policies, "TV visit 1": f.first, f"TV visit {rules.VISITS - 1}": f.last,
-         "kept": f"{f.kept:.2f} of {f.draft:.2f}", "law": f.verdict}
+        {
+            "rule": f.rule,
+            "TV drift": f.policies,
+            "TV visit 1": f.first,
+            f"TV visit {rules.VISITS - 1}": f.last,
+            "kept": f"{f.kept:.2f} of {f.draft:.2f}",
+            "law": f.verdict,
+        }
         for f in found
-    ]  # fmt: skip
+    ]
     note = (
         f"Rules, enumerated over {len(rules.SPACE.responses)} responses of {rules.SPACE.vocabulary} tokens: distance "
         "in total variation between the\npolicies of two visits, and of responses from the policy after one and "
@@ -113,10 +123,17 @@ def _drawn(
         typer.echo(f"[{number}/{len(everyone)}] {sampler.name}, {sampler.engine}", err=True)
         found.append(audited(sampler))
     rows = [
-        {"sampler": f.sampler.name, "engine": f.sampler.engine, "kept": round(f.kept, 2),
-         "G": round(f.tested.statistic, 1), "classes": f.tested.classes, "p": f.tested.p_value, "law": f.verdict}
+        {
+            "sampler": f.sampler.name,
+            "engine": f.sampler.engine,
+            "kept": round(f.kept, 2),
+            "G": round(f.tested.statistic, 1),
+            "classes": f.tested.classes,
+            "p": f.tested.p_value,
+            "law": f.verdict,
+        }
         for f in found
-    ]  # fmt: skip
+    ]
     power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
         f"Samplers, G-tests of {draws:,} responses after {samplers.VISITS} visits; wrong is p < {goodness.LEVEL:g}. A "

@@ -61,8 +61,12 @@ def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
         ]
         typer.echo(table(heading, shown, left=heading, wraps=["state"]) + "\n")
     seeds = ", ".join(map(str, preset.seeds))
-    typer.echo(filled(f"{len(rows)} cells at the preset {preset.name}, seeds {seeds}; --wide: reuse, schedule and "
-                      "decoding; a cell's full name is paper/cell"))  # fmt: skip
+    typer.echo(
+        filled(
+            f"{len(rows)} cells at the preset {preset.name}, seeds {seeds}; --wide: reuse, schedule and "
+            "decoding; a cell's full name is paper/cell"
+        )
+    )
 
 
 def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", layout: "Layout") -> Row:
@@ -77,10 +81,16 @@ def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", l
     others = [f"{counts[state]} {state}" for state in STATES if counts[state] and state != "waiting"]
     state = ", ".join([f"{len(done)}/{len({*experiments.seeds(cell, preset), *done})} done", *others])
     return {
-        "paper": cell.paper, "cell": cell.id, "model": cell.model, "data": cell.data, "reuse": cell.reuse.kind,
-        "schedule": cell.schedule.kind if cell.schedule else "-", "decoding": getattr(cell.decoding, "when", "-"),
-        "state": state if fits else "not at this preset", "seeds_done": done,
-    }  # fmt: skip
+        "paper": cell.paper,
+        "cell": cell.id,
+        "model": cell.model,
+        "data": cell.data,
+        "reuse": cell.reuse.kind,
+        "schedule": cell.schedule.kind if cell.schedule else "-",
+        "decoding": getattr(cell.decoding, "when", "-"),
+        "state": state if fits else "not at this preset",
+        "seeds_done": done,
+    }
 
 
 def show(

@@ -7,21 +7,46 @@ from redraft.errors import UserError
 
 EXTRAS = {
     "report": (
-        "jinja2", "markdown_it", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "pylatexenc", "scipy",
-        "tabulate", "threadpoolctl",
+        "jinja2",
+        "markdown_it",
+        "markupsafe",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pylatexenc",
+        "scipy",
+        "tabulate",
+        "threadpoolctl",
     ),
     "evaluate": (
-        "datasets", "httpx", "huggingface_hub", "langdetect", "latex2sympy2_extended", "lm_eval", "math_verify", "nltk",
-        "pebble", "psutil", "sacrebleu", "tokenizers", "torch", "transformers",
+        "datasets",
+        "httpx",
+        "huggingface_hub",
+        "langdetect",
+        "latex2sympy2_extended",
+        "lm_eval",
+        "math_verify",
+        "nltk",
+        "pebble",
+        "psutil",
+        "sacrebleu",
+        "tokenizers",
+        "torch",
+        "transformers",
     ),
     "train": ("filelock", "safetensors", "snakemake", "snakemake_interface_logger_plugins", "verl"),
     "verl": ("hydra", "omegaconf", "ray", "transfer_queue", "vllm"),
     "mlflow": ("mlflow",),
-}  # fmt: skip
+}
 """Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes those before it."""
 NEEDS = {
-    "run": "train", "recover": "train", "evaluate": "evaluate", "predict": "evaluate", "schema": "evaluate",
-}  # fmt: skip
+    "run": "train",
+    "recover": "train",
+    "evaluate": "evaluate",
+    "predict": "evaluate",
+    "schema": "evaluate",
+}
 """Extra that a command needs in any case, which may be more than the first missing module tells."""
 
 

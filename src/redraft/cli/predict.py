@@ -61,10 +61,18 @@ def predict(
     found = predicted(asked.saved, positions, judged, speed)
     if as_json:
         options = {
-            "path": path, "policy": asked.policy, "drafter": asked.drafter, "from": start, "to": stop, "rules": kinds,
-            "lenience": lenience, "top": top, "scoring": scoring, "decoding": decoding,
+            "path": path,
+            "policy": asked.policy,
+            "drafter": asked.drafter,
+            "from": start,
+            "to": stop,
+            "rules": kinds,
+            "lenience": lenience,
+            "top": top,
+            "scoring": scoring,
+            "decoding": decoding,
             "temperature": asked.temperature,
-        }  # fmt: skip
+        }
         notes = [_judged(asked), _checked(far), ASSUMED]
         typer.echo(document("predict", options, [each.row() for each in found], notes))
         return
@@ -122,9 +130,14 @@ def _cells(each: "Predicted") -> list[str]:
     assert each.saved
     assert each.break_even
     return [
-        each.rule.name, "yes" if each.rule.exact else "no", _percent(each.share), f"{100 * each.whole.value:.0f}",
-        _percent(each.saved), f"{each.break_even.value:.3g}", _percent(each.time_saved) if each.time_saved else "",
-    ]  # fmt: skip
+        each.rule.name,
+        "yes" if each.rule.exact else "no",
+        _percent(each.share),
+        f"{100 * each.whole.value:.0f}",
+        _percent(each.saved),
+        f"{each.break_even.value:.3g}",
+        _percent(each.time_saved) if each.time_saved else "",
+    ]
 
 
 def _percent(found: "Estimate") -> str:

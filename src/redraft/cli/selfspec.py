@@ -29,8 +29,13 @@ def calibrate(
     from redraft.selfspec.roofline import MARGIN
 
     if not sweep.exists() and not model.is_dir():
-        raise UserError("this sweep is missing, and to measure one takes the weights of the model", file=sweep,
-                        key="--model", value=str(model), allowed="a folder")  # fmt: skip
+        raise UserError(
+            "this sweep is missing, and to measure one takes the weights of the model",
+            file=sweep,
+            key="--model",
+            value=str(model),
+            allowed="a folder",
+        )
     if not sweep.exists():
         from redraft.lab.selfspec.machine import measure
         from redraft.selfspec.constants import read_model
@@ -51,10 +56,12 @@ def calibrate(
     files = f"{out} and {out.with_suffix('.svg').name}"
     if as_json:
         rows = [
-            *({"table": "fitted", "parameter": row["parameter"].strip(), "value": row["value"]}
-              for row in records(["parameter", "value"], fitted)),
+            *(
+                {"table": "fitted", "parameter": row["parameter"].strip(), "value": row["value"]}
+                for row in records(["parameter", "value"], fitted)
+            ),
             *({"table": title} | row for row in records(lengths, batches)),
-        ]  # fmt: skip
+        ]
         asked = {"sweep": sweep, "model": measured.model, "out": out}
         typer.echo(document("calibrate", asked, rows, [*report.quality(found).splitlines(), files]))
         return
@@ -105,8 +112,9 @@ def simulate(
     """Predict a rollout's seconds of decoding without and with self-speculation. These are not measurements."""
     from redraft.lab.selfspec import report
 
-    asked = report.Asked(calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold,
-                         rollouts, last_alpha)  # fmt: skip
+    asked = report.Asked(
+        calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold, rollouts, last_alpha
+    )
     header, rows = report.simulation(asked)
     note = "Predicted, decoding alone: no prefill, sampling, scheduling (docs/selfspec.md)"
     if as_json:

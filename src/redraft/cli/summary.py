@@ -38,8 +38,14 @@ def finished(run: Run, layout: Layout) -> Path:
     if not isinstance(manifest, dict) or "fingerprint" not in manifest:
         raise UserError("this manifest lacks a key", file=file, key="fingerprint", hint=f"`{remedy}` makes it anew")
     if manifest["fingerprint"] != (today := run_fingerprint(run)):
-        raise UserError("this run is of another configuration than today's", file=file, key="fingerprint",
-                        value=manifest["fingerprint"], allowed=today, hint=f"`{remedy}`")  # fmt: skip
+        raise UserError(
+            "this run is of another configuration than today's",
+            file=file,
+            key="fingerprint",
+            value=manifest["fingerprint"],
+            allowed=today,
+            hint=f"`{remedy}`",
+        )
     return folder
 
 
@@ -107,8 +113,14 @@ class Comparison:
         unit = f" ({self.unit})" if self.unit else ""
         suffix = SUFFIX[self.relation] or (" points" if self.unit == "%" else "")
         interval = f"[{number(self.low)}, {number(self.high)}]"
-        return [f"{self.quantity}{unit}", number(self.first), number(self.second), number(self.against) + suffix,
-                interval, str(self.seeds)]  # fmt: skip
+        return [
+            f"{self.quantity}{unit}",
+            number(self.first),
+            number(self.second),
+            number(self.against) + suffix,
+            interval,
+            str(self.seeds),
+        ]
 
 
 def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[Comparison]:

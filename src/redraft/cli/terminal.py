@@ -63,8 +63,9 @@ def table(
 
 def filled(text: str, indent: str = "") -> str:
     """A text in lines that fit the terminal; lines behind the first one start with `indent`. No word is broken."""
-    return textwrap.fill(text, max(terminal_width(), 40), subsequent_indent=indent, break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+    return textwrap.fill(
+        text, max(terminal_width(), 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def error_text(error: UserError) -> str:

@@ -166,8 +166,15 @@ BEYOND = 100
 GENERATION_STAGES = ("verification", "rollout", "assembly", "reward")
 """Stages of a step in which its rollouts are made; groups go through them separately, at the same time."""
 STEP_STAGES = (
-    *GENERATION_STAGES, "old_log_probs", "ref", "values", "adv", "update_critic", "update_actor", "others",
-)  # fmt: skip
+    *GENERATION_STAGES,
+    "old_log_probs",
+    "ref",
+    "values",
+    "adv",
+    "update_critic",
+    "update_actor",
+    "others",
+)
 """Stages of a step whose seconds are recorded (SPEC-RL, Table 4); they sum to `total`."""
 
 

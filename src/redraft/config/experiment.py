@@ -19,10 +19,17 @@ from redraft.errors import UserError
 from redraft.layout import Layout
 
 FIRST_DEFAULTS = {
-    "epochs": 15, "prompts_per_step": 1024, "group_size": 8, "prompts_per_update": 256, "learning_rate": 5e-7,
-    "weight_decay": 0.01, "gradient_clip": 1.0, "max_prompt_tokens": 1024, "max_response_tokens": 4096,
+    "epochs": 15,
+    "prompts_per_step": 1024,
+    "group_size": 8,
+    "prompts_per_update": 256,
+    "learning_rate": 5e-7,
+    "weight_decay": 0.01,
+    "gradient_clip": 1.0,
+    "max_prompt_tokens": 1024,
+    "max_response_tokens": 4096,
     "evaluate_every": 10,
-}  # fmt: skip
+}
 """Values of the trainer's fields that fingerprints leave out. They were defaults when the first runs were made."""
 
 
@@ -98,8 +105,13 @@ class Run(Config):
         """
         for key, part, kinds in (("reuse", self.reuse, Reuse), ("decoding", self.decoding, Decoding)):
             if part.needs - self.engine.capabilities:
-                raise UserError(self.unsupported, key=key, value=part.kind, allowed=_kinds(kinds, self.engine),
-                                hint="take another, or engine.kind: torch")  # fmt: skip
+                raise UserError(
+                    self.unsupported,
+                    key=key,
+                    value=part.kind,
+                    allowed=_kinds(kinds, self.engine),
+                    hint="take another, or engine.kind: torch",
+                )
 
     @property
     def calibration(self) -> Path | None:

@@ -71,16 +71,32 @@ class WordProblems(Generated):
 
 
 InstructionName = Literal[
-    "keywords:existence", "keywords:frequency", "keywords:forbidden_words", "keywords:letter_frequency",
-    "language:response_language", "length_constraints:number_sentences", "length_constraints:number_paragraphs",
-    "length_constraints:number_words", "length_constraints:nth_paragraph_first_word",
-    "detectable_content:number_placeholders", "detectable_content:postscript", "detectable_format:number_bullet_lists",
-    "detectable_format:constrained_response", "detectable_format:number_highlighted_sections",
-    "detectable_format:multiple_sections", "detectable_format:json_format", "detectable_format:title",
-    "combination:two_responses", "combination:repeat_prompt", "startend:end_checker", "startend:quotation",
-    "change_case:capital_word_frequency", "change_case:english_capital", "change_case:english_lowercase",
+    "keywords:existence",
+    "keywords:frequency",
+    "keywords:forbidden_words",
+    "keywords:letter_frequency",
+    "language:response_language",
+    "length_constraints:number_sentences",
+    "length_constraints:number_paragraphs",
+    "length_constraints:number_words",
+    "length_constraints:nth_paragraph_first_word",
+    "detectable_content:number_placeholders",
+    "detectable_content:postscript",
+    "detectable_format:number_bullet_lists",
+    "detectable_format:constrained_response",
+    "detectable_format:number_highlighted_sections",
+    "detectable_format:multiple_sections",
+    "detectable_format:json_format",
+    "detectable_format:title",
+    "combination:two_responses",
+    "combination:repeat_prompt",
+    "startend:end_checker",
+    "startend:quotation",
+    "change_case:capital_word_frequency",
+    "change_case:english_capital",
+    "change_case:english_lowercase",
     "punctuation:no_comma",
-]  # fmt: skip
+]
 """Kind of instruction, by IFEval's name."""
 
 

@@ -40,8 +40,13 @@ class Experiments(PaperFiles):
         if not file.exists():
             raise UserError("no such paper", file=self.folder, key="paper", value=paper, allowed=self.papers)
         if not re.fullmatch(PAPER, paper):
-            raise UserError("a paper's folder has a name that paths and rules cannot take", file=file.parent,
-                            key="paper", value=paper, allowed="a-z, 0-9 and _")  # fmt: skip
+            raise UserError(
+                "a paper's folder has a name that paths and rules cannot take",
+                file=file.parent,
+                key="paper",
+                value=paper,
+                allowed="a-z, 0-9 and _",
+            )
         return parse(CellFile, read_yaml(file), file)
 
     @cache  # noqa: B019
@@ -83,8 +88,9 @@ class Experiments(PaperFiles):
         file = self._hyperparameters(paper)
         if not file.exists():
             needed = [name for name, field in Trainer.model_fields.items() if field.is_required()]
-            raise UserError("no such file; a paper states its hyperparameters there", file=file, key="trainer",
-                            allowed=needed)  # fmt: skip
+            raise UserError(
+                "no such file; a paper states its hyperparameters there", file=file, key="trainer", allowed=needed
+            )
         content = parse(HyperparameterFile, read_yaml(file), file)
         check_known(content.at, self._presets, "no such preset", file, "at")
         return content
@@ -144,8 +150,13 @@ class Experiments(PaperFiles):
                 _, is_accuracy, names = target.quantity.partition("accuracy:")
                 for name in names.split("+") if is_accuracy else ():
                     if name not in measured:
-                        raise UserError("no such benchmark or role", file=file, value=target.quantity, allowed=measured,
-                                        key=f"table {table.number}, target {target.name}")  # fmt: skip
+                        raise UserError(
+                            "no such benchmark or role",
+                            file=file,
+                            value=target.quantity,
+                            allowed=measured,
+                            key=f"table {table.number}, target {target.name}",
+                        )
         return content
 
     def figures(self, paper: str) -> FigureFile:
@@ -173,8 +184,13 @@ class Experiments(PaperFiles):
         }
         named = f"{sweep.model} in table {sweep.table}"
         if named not in models:
-            raise UserError("no decomposition has this model", file=self._part(paper, "figures"), key="roofline",
-                            value=named, allowed=models)  # fmt: skip
+            raise UserError(
+                "no decomposition has this model",
+                file=self._part(paper, "figures"),
+                key="roofline",
+                value=named,
+                allowed=models,
+            )
         return models[named]
 
     def claims(self, paper: str) -> ClaimFile:
@@ -199,8 +215,12 @@ class Experiments(PaperFiles):
         apart = (self.folder_of(paper) / f"{part}.yaml").exists()
         within = bool(getattr(self.cell_file(paper), part, None))
         if apart and within:
-            raise UserError("these stand in a file of their own too", file=self.cells_of(paper), key=part,
-                            allowed=f"in {part}.yaml or here")  # fmt: skip
+            raise UserError(
+                "these stand in a file of their own too",
+                file=self.cells_of(paper),
+                key=part,
+                allowed=f"in {part}.yaml or here",
+            )
         return f"{part}.yaml" if apart else own.CELLS if within else ""
 
     def _part(self, paper: str, part: str) -> Path:
@@ -226,8 +246,13 @@ class Experiments(PaperFiles):
         """
         paper = base.partition("/")[0]
         if paper in self.papers and self.cell_file(paper).bases:
-            raise UserError("a base is a cell of a paper whose cells have no base", file=file, key="base", value=base,
-                            allowed=[name for name in self.papers if name not in self.own_papers])  # fmt: skip
+            raise UserError(
+                "a base is a cell of a paper whose cells have no base",
+                file=file,
+                key="base",
+                value=base,
+                allowed=[name for name in self.papers if name not in self.own_papers],
+            )
         try:
             return self.cell(base)
         except UserError as error:
@@ -336,8 +361,12 @@ class Experiments(PaperFiles):
             raise UserError("several papers have a cell of this name", key="cell", value=name, allowed=ids)
         if not ids:
             every = {cell.name: cell.id for cell in self.readable(self.papers)[0]}
-            raise UserError("no paper has a cell of this name", key="cell", value=name,
-                            allowed=[every[other] for other in near(name, every)])  # fmt: skip
+            raise UserError(
+                "no paper has a cell of this name",
+                key="cell",
+                value=name,
+                allowed=[every[other] for other in near(name, every)],
+            )
         return ids[0]
 
     def trainer_settings(self, cell: Cell, preset: Preset) -> trainers.Settings:
@@ -376,12 +405,21 @@ class Experiments(PaperFiles):
         check_known([cell.data], preset.data, lacking, file, "data")
         seeded = preset.of_seed(seed)
         run = Run(
-            preset=preset.name, paper=cell.paper, cell=cell.name, seed=seed, model_role=preset.role(cell.model, seed),
-            data_role=preset.role(cell.data, seed), model=seeded.models[cell.model], data=seeded.data[cell.data],
-            algorithm=cell.algorithm, reuse=cell.reuse, schedule=cell.schedule or cell.algorithm.usual_schedule,
-            decoding=cell.decoding, engine=preset.engine,
+            preset=preset.name,
+            paper=cell.paper,
+            cell=cell.name,
+            seed=seed,
+            model_role=preset.role(cell.model, seed),
+            data_role=preset.role(cell.data, seed),
+            model=seeded.models[cell.model],
+            data=seeded.data[cell.data],
+            algorithm=cell.algorithm,
+            reuse=cell.reuse,
+            schedule=cell.schedule or cell.algorithm.usual_schedule,
+            decoding=cell.decoding,
+            engine=preset.engine,
             trainer=trainers.trainer_of(self.trainer_settings(cell, preset)),
-        )  # fmt: skip
+        )
         try:
             run.schedule.check(run.trainer, run.data.size)
             run.reuse.check(run.schedule, run.trainer)

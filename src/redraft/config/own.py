@@ -121,7 +121,12 @@ COLUMNS = [
     Column(name="generation_s", title="Generation (s)", quantity="generation_seconds", decimals=1),
     Column(name="speedup", title="Speedup of generation", quantity="generation_seconds", relative="speedup"),
     Column(name="accuracy", title="Accuracy (%)", quantity="accuracy:all", decimals=1),
-    Column(name="accuracy_points", title="Accuracy, points more", quantity="accuracy:all", relative="difference",
-           decimals=1),
-]  # fmt: skip
+    Column(
+        name="accuracy_points",
+        title="Accuracy, points more",
+        quantity="accuracy:all",
+        relative="difference",
+        decimals=1,
+    ),
+]
 NOTE = "Each cell beside the cell that it starts from. Intervals are over seeds; ratios pair the seeds that both have."

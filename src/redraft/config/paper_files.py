@@ -29,8 +29,12 @@ class PaperFiles:
         self._named_paper = own.paper_of(self.named) if self.named else ""
         there = self.folder / self._named_paper / own.CELLS
         if self.named and there.exists() and not there.samefile(self.named):
-            raise UserError("a paper is called so already; give the file another name", file=self.named, key="paper",
-                            value=self._named_paper)  # fmt: skip
+            raise UserError(
+                "a paper is called so already; give the file another name",
+                file=self.named,
+                key="paper",
+                value=self._named_paper,
+            )
 
     @property
     def papers(self) -> list[str]:

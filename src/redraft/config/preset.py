@@ -71,14 +71,18 @@ class Preset(Config):
 
     def of_block(self, block: int) -> "Preset":
         """The preset with the models, training data and benchmarks of a block; those of files stay as they are."""
-        return self.model_copy(update={
-            "models": {role: m.of_block(block) if isinstance(m, TinyModel) else m for role, m in self.models.items()},
-            "data": {role: _of_block(data, block) for role, data in self.data.items()},
-            "benchmarks": {
-                name: benchmark.model_copy(update={"data": _of_block(benchmark.data, block)})
-                for name, benchmark in self.benchmarks.items()
-            },
-        })  # fmt: skip
+        return self.model_copy(
+            update={
+                "models": {
+                    role: m.of_block(block) if isinstance(m, TinyModel) else m for role, m in self.models.items()
+                },
+                "data": {role: _of_block(data, block) for role, data in self.data.items()},
+                "benchmarks": {
+                    name: benchmark.model_copy(update={"data": _of_block(benchmark.data, block)})
+                    for name, benchmark in self.benchmarks.items()
+                },
+            }
+        )
 
     def of_seed(self, seed: int) -> "Preset":
         """The preset with what the block of a seed has."""

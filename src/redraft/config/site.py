@@ -40,11 +40,20 @@ class Site(Request):
         engine = preset.engine
         gpus, nodes = gpus_of(stage, engine), engine.nodes if stage == "train" else 1
         asked = self.request(stage, preset)
-        named = {"slurm_partition": asked.partition, "slurm_account": asked.account, "qos": asked.qos,
-                 "constraint": asked.constraint, "slurm_extra": " ".join(asked.options or []) or None}  # fmt: skip
+        named = {
+            "slurm_partition": asked.partition,
+            "slurm_account": asked.account,
+            "qos": asked.qos,
+            "constraint": asked.constraint,
+            "slurm_extra": " ".join(asked.options or []) or None,
+        }
         resources: dict[str, int | str] = {name: value for name, value in named.items() if value}
-        resources |= {"nodes": nodes, "runtime": minutes(asked.runtime or "1h"),
-                      "mem_mb": round(1024 * (asked.memory_gb or 1)), "cpus_per_task": asked.cpus or 1}  # fmt: skip
+        resources |= {
+            "nodes": nodes,
+            "runtime": minutes(asked.runtime or "1h"),
+            "mem_mb": round(1024 * (asked.memory_gb or 1)),
+            "cpus_per_task": asked.cpus or 1,
+        }
         if gpus:
             # A node's, whereas the plugin's `gpu` counts those of all nodes.
             resources["gres"] = ":".join(filter(None, ("gpu", asked.gpu_model, str(gpus))))

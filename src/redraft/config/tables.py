@@ -120,8 +120,10 @@ class TableOfCells(AnyTable):
             if bool(column.judged_by) != bool(column.judged_because):
                 raise ValueError(f"judged_because ({column.name}) belongs to judged_by")
             if column.quantity == EACH and column.relative:
-                raise ValueError(f"{EACH} ({column.name}) stands for a column a benchmark and is absolute; "
-                                 "accuracy:all is their mean")  # fmt: skip
+                raise ValueError(
+                    f"{EACH} ({column.name}) stands for a column a benchmark and is absolute; "
+                    "accuracy:all is their mean"
+                )
             if column.without_first_epoch and column.relative != "ratio":
                 raise ValueError(f"without_first_epoch ({column.name}) needs relative: ratio")
         cells = [row.cell for row in self.rows]

@@ -68,9 +68,10 @@ class Trainer(Config):
         batch = earlier.data.get(name)
         if batch and batch % prompts:
             raise PydanticCustomError(
-                "no_divisor", "prompts_per_update ({prompts}) must divide {name} ({batch})",
+                "no_divisor",
+                "prompts_per_update ({prompts}) must divide {name} ({batch})",
                 {"prompts": prompts, "name": name, "batch": batch, "expected": f"a divisor of {batch}"},
-            )  # fmt: skip
+            )
         return prompts
 
     @property

@@ -106,8 +106,9 @@ def _named(definition: dict[str, Any], base: str | None, name: str) -> Cell:
     except UserError as error:
         if error.key != "name":
             raise
-        raise UserError("this is no name of a cell", key=NAME, value=name,
-                        allowed="letters, digits, _, - and single dots") from None  # fmt: skip
+        raise UserError(
+            "this is no name of a cell", key=NAME, value=name, allowed="letters, digits, _, - and single dots"
+        ) from None
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:
@@ -124,8 +125,12 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not all(parts):
             raise UserError("a setting is key=value", key=SET, value=setting, hint="such as trainer.group_size=16")
         if parts[0] in GIVEN:
-            raise UserError("this follows from the cell and from --name, and is not set", file=SET, key=key,
-                            allowed=[part for part in Cell.model_fields if part not in GIVEN])  # fmt: skip
+            raise UserError(
+                "this follows from the cell and from --name, and is not set",
+                file=SET,
+                key=key,
+                allowed=[part for part in Cell.model_fields if part not in GIVEN],
+            )
         if any(f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.") for other in seen):
             raise UserError("this setting is given twice", key=SET, value=key)
         seen.append(key)
@@ -173,8 +178,9 @@ def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
         if there.get(cell.name) == cell:
             return
         if cell.name in there:
-            raise UserError("a cell of this name has other settings", file=file, key=NAME, value=cell.name,
-                            hint="take another name")  # fmt: skip
+            raise UserError(
+                "a cell of this name has other settings", file=file, key=NAME, value=cell.name, hint="take another name"
+            )
     fragment = own.difference(own.stated(experiments.cell(str(cell.base))), own.stated(cell))
     grid = {"name": GRID, "base": cell.base, "axes": {"variant": {cell.name: fragment}}}
     before = file.read_text(encoding="utf-8").rstrip() + "\n" if file.exists() else HEADING
@@ -190,8 +196,12 @@ def _add(cell: Cell, experiments: Experiments, file: Path) -> None:
             parse(CellFile, found, file)
             write_atomically(file, text)
             return
-    raise UserError("a grid cannot be added to this file, since it does not end with its grids", file=file, key="grids",
-                    hint="make it the last key, a list in lines of its own")  # fmt: skip
+    raise UserError(
+        "a grid cannot be added to this file, since it does not end with its grids",
+        file=file,
+        key="grids",
+        hint="make it the last key, a list in lines of its own",
+    )
 
 
 def seeds_of(texts: Sequence[str]) -> list[int]:

@@ -26,9 +26,11 @@ def _refuse(capabilities: Collection[Capability], needs: dict[Capability, bool])
     for capability, needed in needs.items():
         if needed and capability not in capabilities:
             raise UserError(
-                "this engine cannot do exactly what a method asks of it", key="engine", value=str(capability),
+                "this engine cannot do exactly what a method asks of it",
+                key="engine",
+                value=str(capability),
                 allowed=[str(has) for has in capabilities] or "sampling the policy and scoring a draft's own tokens",
-            )  # fmt: skip
+            )
 
 
 def checked(log_probs: np.ndarray) -> np.ndarray:

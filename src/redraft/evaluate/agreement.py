@@ -18,8 +18,16 @@ from redraft.files import read_parquet
 from redraft.tasks.answers import Outcome
 
 FILES = ("generations.parquet", "grades.parquet")
-COLUMNS = ("benchmark", "responses", "first", "second", "second - first", "same verdict", "same tokens", "one first "
-           "difference in")  # fmt: skip
+COLUMNS = (
+    "benchmark",
+    "responses",
+    "first",
+    "second",
+    "second - first",
+    "same verdict",
+    "same tokens",
+    "one first difference in",
+)
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,15 @@ class Agreement:
         difference = 100 * (self.second - self.first)
         every = "-" if self.tokens_a_difference is None else f"{self.tokens_a_difference:,.0f} tokens"
         return [
-            self.benchmark, str(self.responses), f"{self.first:.1%}", f"{self.second:.1%}",
+            self.benchmark,
+            str(self.responses),
+            f"{self.first:.1%}",
+            f"{self.second:.1%}",
             f"{difference:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]",
-            f"{self.same_verdict:.1%}", f"{self.same_tokens:.1%}", every,
-        ]  # fmt: skip
+            f"{self.same_verdict:.1%}",
+            f"{self.same_tokens:.1%}",
+            every,
+        ]
 
 
 def agreements(first: Path, second: Path) -> list[Agreement]:
@@ -68,16 +81,24 @@ def agreements(first: Path, second: Path) -> list[Agreement]:
     ours, theirs = _read(first), _read(second)
     both = ours.merge(theirs, on=KEY, how="inner", suffixes=("", " of second"))
     if both.empty:
-        raise UserError("these evaluations have no response of the same problem", file=second, key="benchmark",
-                        value=", ".join(theirs["benchmark"].unique()),
-                        allowed=", ".join(ours["benchmark"].unique()))  # fmt: skip
+        raise UserError(
+            "these evaluations have no response of the same problem",
+            file=second,
+            key="benchmark",
+            value=", ".join(theirs["benchmark"].unique()),
+            allowed=", ".join(ours["benchmark"].unique()),
+        )
     for column in ("prompt", "answer"):
         other = both[both[column] != both[f"{column} of second"]]
         if len(other):
             name, problem = other[["benchmark", "problem"]].iloc[0]
-            raise UserError(f"these evaluations have another {column} of the same problem", file=second,
-                            key=f"{name}, problem {problem}", value=repr(other[f"{column} of second"].iloc[0]),
-                            allowed=repr(other[column].iloc[0]))  # fmt: skip
+            raise UserError(
+                f"these evaluations have another {column} of the same problem",
+                file=second,
+                key=f"{name}, problem {problem}",
+                value=repr(other[f"{column} of second"].iloc[0]),
+                allowed=repr(other[column].iloc[0]),
+            )
     return [_agreement(str(name), part) for name, part in both.groupby("benchmark", sort=False)]
 
 
@@ -85,8 +106,13 @@ def _read(folder: Path) -> pd.DataFrame:
     """Responses with their verdicts."""
     for name in FILES:
         if not (folder / name).exists():
-            raise UserError("this is no folder of a finished evaluation", file=folder / name, key="folder",
-                            value=str(folder), allowed="a folder that `redraft evaluate` printed")  # fmt: skip
+            raise UserError(
+                "this is no folder of a finished evaluation",
+                file=folder / name,
+                key="folder",
+                value=str(folder),
+                allowed="a folder that `redraft evaluate` printed",
+            )
     generations = read_parquet(folder / FILES[0], (*KEY, "prompt", "answer", "tokens"), only=True)
     grades = read_parquet(folder / FILES[1], (*KEY, "outcome"), only=True)
     whole = generations.merge(grades, on=KEY, how="inner")
@@ -103,9 +129,16 @@ def _agreement(name: str, both: pd.DataFrame) -> Agreement:
     different = sum(not np.array_equal(a, b) for a, b in pairs)
     low, high = paired_interval(changes)
     return Agreement(
-        name, len(both), float(first.mean()), float(second.mean()), low, high, float((first == second).mean()),
-        1 - different / len(both), (before + different) / different if different else None,
-    )  # fmt: skip
+        name,
+        len(both),
+        float(first.mean()),
+        float(second.mean()),
+        low,
+        high,
+        float((first == second).mean()),
+        1 - different / len(both),
+        (before + different) / different if different else None,
+    )
 
 
 def common_tokens(first: np.ndarray, second: np.ndarray) -> int:

@@ -89,15 +89,19 @@ def plan(asked: Asked, experiments: Experiments, root: Path) -> Planned:
     protocol, origin, known = _protocol(asked, experiments)
     for name in asked.names:
         if name not in known:
-            raise UserError(f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name,
-                            allowed=known)  # fmt: skip
+            raise UserError(
+                f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name, allowed=known
+            )
     changes = {} if asked.samples is None else {"samples": asked.samples}
     benchmarks = {name: known[name].model_copy(update=changes) for name in asked.names or known}
     if asked.evaluation.lighteval:
         if all(benchmark.grading != "instructions" for benchmark in benchmarks.values()):
-            raise UserError("lighteval grades instructions only, and none of the benchmarks has any", value=True,
-                            key="lighteval", allowed="true only with a benchmark of instructions, such as ifeval"
-                            )  # fmt: skip
+            raise UserError(
+                "lighteval grades instructions only, and none of the benchmarks has any",
+                value=True,
+                key="lighteval",
+                allowed="true only with a benchmark of instructions, such as ifeval",
+            )
         if not LIGHTEVAL.exists():
             raise UserError("lighteval's environment is missing", file=LIGHTEVAL, hint="`make lighteval` makes it")
     folder = asked.folder or root / _name(asked, protocol, policy)
@@ -143,15 +147,25 @@ def find_policy(model: str) -> Path | str:
     path = Path(model)
     if not path.exists():
         if model.count("/") != 1 or model.startswith((".", "/", "results/")):
-            raise UserError("there is no such folder", file=path, key="model", value=model,
-                            allowed="a model's folder, a run's folder, or a hub id such as owner/name")  # fmt: skip
+            raise UserError(
+                "there is no such folder",
+                file=path,
+                key="model",
+                value=model,
+                allowed="a model's folder, a run's folder, or a hub id such as owner/name",
+            )
         return model
     last = sorted(path.glob("policies/step-*"))[-1:]
     for folder in (path, *last, path / "actor/huggingface", path / "huggingface"):
         if (folder / "config.json").exists():
             return folder
-    raise UserError("there is no model in transformers' format in this folder", file=path, key="model", value=model,
-                    allowed="a folder with config.json, or one with policies/step-* or actor/huggingface")  # fmt: skip
+    raise UserError(
+        "there is no model in transformers' format in this folder",
+        file=path,
+        key="model",
+        value=model,
+        allowed="a folder with config.json, or one with policies/step-* or actor/huggingface",
+    )
 
 
 def usual_backend() -> str:

@@ -41,9 +41,13 @@ def refuse_too_little(model: Any, rows: int, length: int) -> None:
     buffers = 2 if model.device.type == "cpu" else 1
     row, there = cache_row(model.config, length, model.dtype.itemsize, buffers), available(model.device)
     if rows * row > there:
-        raise UserError("the in-process engine's cache does not fit into memory", key="max_rows",
-                        value=f"{rows} rows of {length:,} tokens, {gib(rows * row)} of {gib(there)}",
-                        allowed=f"at most {int(there // row)} rows", hint="take fewer rows, or vllm")  # fmt: skip
+        raise UserError(
+            "the in-process engine's cache does not fit into memory",
+            key="max_rows",
+            value=f"{rows} rows of {length:,} tokens, {gib(rows * row)} of {gib(there)}",
+            allowed=f"at most {int(there // row)} rows",
+            hint="take fewer rows, or vllm",
+        )
 
 
 class _Loaded:
@@ -72,10 +76,14 @@ class TorchBackend(_Loaded):
         length = max(len(request.prompt) for request in requests) + limit
         refuse_too_little(self.model, rows, length)
         engine = TorchEngine(
-            self.model, stops=self.stops, max_length=length, max_rows=rows,
-            max_batched_tokens=self.settings.max_batched_tokens, temperature=sampling.temperature,
+            self.model,
+            stops=self.stops,
+            max_length=length,
+            max_rows=rows,
+            max_batched_tokens=self.settings.max_batched_tokens,
+            temperature=sampling.temperature,
             top_p=sampling.top_p,
-        )  # fmt: skip
+        )
 
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             async with turn, engine.session(request.prompt) as session:
@@ -126,9 +134,13 @@ class TransformersBackend(_Loaded):
         drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
         how = drawn if sampling.temperature else {"do_sample": False}
         output = self.model.generate(
-            prompts, attention_mask=seen.to(self.model.device), max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=sorted(self.stops) or None, pad_token_id=pad, **how,
-        )  # fmt: skip
+            prompts,
+            attention_mask=seen.to(self.model.device),
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=sorted(self.stops) or None,
+            pad_token_id=pad,
+            **how,
+        )
         return output[:, width:].cpu().numpy()
 
 

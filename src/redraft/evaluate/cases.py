@@ -57,27 +57,33 @@ def _right(rewards: pd.Series) -> pd.Series:
 
 KINDS = (
     Kind(
-        "corrected", "a wrong rollout, cut and corrected",
+        "corrected",
+        "a wrong rollout, cut and corrected",
         lambda f: ~_right(f["old_reward"]) & _right(f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
-        lambda f: -_share(f), differs=True,
+        lambda f: -_share(f),
+        differs=True,
     ),
     Kind(
-        "reused", "a draft reused whole",
+        "reused",
+        "a draft reused whole",
         lambda f: _share(f) == 1,
         lambda f: -f["draft_length"],
     ),
     Kind(
-        "continued", "a long verified prefix with another continuation and the same reward",
+        "continued",
+        "a long verified prefix with another continuation and the same reward",
         lambda f: (f["old_reward"] == f["reward"]) & _share(f).between(0, 1, inclusive="neither"),
-        lambda f: -_share(f), differs=True,
+        lambda f: -_share(f),
+        differs=True,
     ),
     Kind(
-        "rejected", "a draft rejected early",
+        "rejected",
+        "a draft rejected early",
         lambda f: _share(f) < 1,
         # A draft of which nothing was kept shows least, so it comes last.
         lambda f: _share(f).where(_share(f) > 0, 2.0),
     ),
-)  # fmt: skip
+)
 """The kinds in the order of Figures 12 to 15. In a "corrected" case the error stands after the cut, since the new
 ending is right; its exact place is unknown."""
 
@@ -148,9 +154,12 @@ class _Rollouts:
             old, new = self.tokens(line["old_step"], line), self.tokens(line["step"], line)
             prefix = line["prefix_length"]
             if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
-                raise UserError("the prefix of a rollout is not that of its draft, the rollout of the visit before",
-                                file=self.files[line["step"]], key="prompt, sample",
-                                value=f"{line['prompt']}, {line['sample']}")  # fmt: skip
+                raise UserError(
+                    "the prefix of a rollout is not that of its draft, the rollout of the visit before",
+                    file=self.files[line["step"]],
+                    key="prompt, sample",
+                    value=f"{line['prompt']}, {line['sample']}",
+                )
             if not kind.differs or not np.array_equal(old, new):
                 yield line
 

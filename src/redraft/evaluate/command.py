@@ -54,10 +54,15 @@ def _sampled(planned: Planned, check: Callable[[], None]) -> None:
     generations.unlink(missing_ok=True)
     generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit, check)
     about = {
-        "model": asked.model, "policy": str(policy), "protocol": planned.protocol, "seed": asked.seed,
-        "limit": asked.limit, "evaluation": asked.evaluation.model_dump(), "dtype": asked.engine.dtype,
+        "model": asked.model,
+        "policy": str(policy),
+        "protocol": planned.protocol,
+        "seed": asked.seed,
+        "limit": asked.limit,
+        "evaluation": asked.evaluation.model_dump(),
+        "dtype": asked.engine.dtype,
         "benchmarks": {n: b.model_dump(mode="json") | {"metric": b.metric} for n, b in benchmarks.items()},
-    }  # fmt: skip
+    }
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}
     write_json(record, {"fingerprint": made_from, "asked": about, "git": git_state(), "data": data} | environment())
 
@@ -77,9 +82,20 @@ def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, B
 
 
 COLUMNS = (
-    "benchmark", "correct", "accuracy", "95 % interval", "pass@k", "tokens", "majority", "p50", "p90", "truncated",
-    "no answer", "time-outs", "errors",
-)  # fmt: skip
+    "benchmark",
+    "correct",
+    "accuracy",
+    "95 % interval",
+    "pass@k",
+    "tokens",
+    "majority",
+    "p50",
+    "p90",
+    "truncated",
+    "no answer",
+    "time-outs",
+    "errors",
+)
 FIRST = 6
 """Columns that fit 80 characters."""
 FAILURES = {"truncated": "truncated", "no answer": "without_answer", "time-outs": "timeouts", "errors": "errors"}
@@ -91,15 +107,20 @@ def table(scores: dict[str, dict[str, Any]]) -> list[list[str]]:
     rows = []
     for name, score in scores.items():
         k = max((int(key.removeprefix("pass_at_")) for key in score if key.startswith("pass_at_")), default=None)
-        rows.append([
-            name, f"{score['correct']}/{score['total']}", f"{score['correct'] / score['total']:.1%}",
-            f"{score['accuracy_low']:.1%} to {score['accuracy_high']:.1%}",
-            "-" if k in (None, 1) else f"{score[f'pass_at_{k}']:.1%} (k={k})",
-            f"{score['mean_tokens']:,.0f}",
-            f"{score['majority']:.1%}" if score.get("samples", 1) > 1 and "majority" in score else "-",
-            f"{score['tokens_p50']:,.0f}", f"{score['tokens_p90']:,.0f}",
-            *(str(score.get(key, "-")) for key in FAILURES.values()),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                f"{score['correct']}/{score['total']}",
+                f"{score['correct'] / score['total']:.1%}",
+                f"{score['accuracy_low']:.1%} to {score['accuracy_high']:.1%}",
+                "-" if k in (None, 1) else f"{score[f'pass_at_{k}']:.1%} (k={k})",
+                f"{score['mean_tokens']:,.0f}",
+                f"{score['majority']:.1%}" if score.get("samples", 1) > 1 and "majority" in score else "-",
+                f"{score['tokens_p50']:,.0f}",
+                f"{score['tokens_p90']:,.0f}",
+                *(str(score.get(key, "-")) for key in FAILURES.values()),
+            ]
+        )
     return rows
 
 

@@ -242,12 +242,15 @@ class Measurement:
                 "distinct_within": distinct_within(rollouts.prompts, rollouts.responses),
             },
             "ROUGE-1": self._rouge_1,
-            "trajectories": lambda rollouts: dict(zip(
-                ("distinct_trajectories", "trajectories_share"),
-                self.trajectories.add(rollouts.prompts, rollouts.responses), strict=True,
-            )),
+            "trajectories": lambda rollouts: dict(
+                zip(
+                    ("distinct_trajectories", "trajectories_share"),
+                    self.trajectories.add(rollouts.prompts, rollouts.responses),
+                    strict=True,
+                )
+            ),
             "token age": _token_ages,
-        }  # fmt: skip
+        }
 
     def line(self, rollouts: StepRollouts) -> dict[str, float]:
         """All measures of a step: one line of the file."""
@@ -292,8 +295,9 @@ def measure(run_folder: Path, seed: int, file: Path) -> None:
     measurement = Measurement(seed)
     files = rollout_files(run_folder)
     if missing := set(range(max(files))) - files.keys():
-        raise UserError("the rollouts of a step are missing", file=run_folder / "rollouts", key="step",
-                        value=min(missing))  # fmt: skip
+        raise UserError(
+            "the rollouts of a step are missing", file=run_folder / "rollouts", key="step", value=min(missing)
+        )
     lines = [measurement.line(read_step(step, path)) for step, path in files.items()]
     with atomic(file) as temporary:
         pd.DataFrame(lines).to_parquet(temporary, index=False)

@@ -43,10 +43,18 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
     with lease(file.parent, EVALUATION, log) as held, devices(min(preset.engine.gpus, 1), str(file.parent)) as taken:
         held.uses(taken)
         generate(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
-        write_json(file.with_suffix(".json"), {
-            "sampled": sampling_fingerprint(preset), "evaluation": preset.evaluation.model_dump(), "seed": seed,
-            "sha256": hashes(file), "made_from": hashes(*map(_file_of, policies)), "git": git_state(), **environment(),
-        })  # fmt: skip
+        write_json(
+            file.with_suffix(".json"),
+            {
+                "sampled": sampling_fingerprint(preset),
+                "evaluation": preset.evaluation.model_dump(),
+                "seed": seed,
+                "sha256": hashes(file),
+                "made_from": hashes(*map(_file_of, policies)),
+                "git": git_state(),
+                **environment(),
+            },
+        )
 
 
 def _file_of(policy: Path) -> Path:
@@ -63,9 +71,15 @@ def _policies_of(path: Path) -> dict[int, Path]:
 
 
 def generate(
-    policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], seed: int, settings: EngineSettings,
-    evaluation: Evaluation, file: Path, limit: int | None = None, check: Callable[[], None] = lambda: None,
-) -> None:  # fmt: skip
+    policies: Mapping[int, Path | str],
+    benchmarks: dict[str, Benchmark],
+    seed: int,
+    settings: EngineSettings,
+    evaluation: Evaluation,
+    file: Path,
+    limit: int | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Sample policies on every benchmark and write one Parquet file; samples that an interrupted call saved are kept.
 
     All policies draw from the same random streams, so that random draws add less to their differences.
@@ -92,10 +106,14 @@ def generate(
     parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
     for step, policy in sorted(policies.items()):
         wanted = {
-            name: [(i, s) for i in range(len(problems[name])) for s in range(benchmark.samples)
-                   if (step, name, i, s) not in parts.done]
+            name: [
+                (i, s)
+                for i in range(len(problems[name]))
+                for s in range(benchmark.samples)
+                if (step, name, i, s) not in parts.done
+            ]
             for name, benchmark in benchmarks.items()
-        }  # fmt: skip
+        }
         wanted = {name: keys for name, keys in wanted.items() if keys}
         if not wanted:
             continue
@@ -120,9 +138,13 @@ def generate(
 
 
 def identity(
-    policies: Mapping[int, Path | str], benchmarks: dict[str, Benchmark], problems: dict[str, list[Problem]],
-    seed: int, evaluation: Evaluation, dtype: str,
-) -> str:  # fmt: skip
+    policies: Mapping[int, Path | str],
+    benchmarks: dict[str, Benchmark],
+    problems: dict[str, list[Problem]],
+    seed: int,
+    evaluation: Evaluation,
+    dtype: str,
+) -> str:
     """Fingerprint of all that decides generations: policies, problems, sampling settings, seed, backend, harness and
     precision."""
     how = set(Sampling.model_fields)
@@ -154,25 +176,41 @@ def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: P
     most = getattr(models.load_config(policy), "max_position_embeddings", None)
     length = max(map(len, prompts)) + benchmark.max_new_tokens
     if most is not None and length > most:
-        raise UserError("prompt and response together are longer than the model allows", file=policy,
-                        key=f"{name}, max_new_tokens", value=benchmark.max_new_tokens,
-                        allowed=f"at most {most - length + benchmark.max_new_tokens}, for {most} in all")  # fmt: skip
+        raise UserError(
+            "prompt and response together are longer than the model allows",
+            file=policy,
+            key=f"{name}, max_new_tokens",
+            value=benchmark.max_new_tokens,
+            allowed=f"at most {most - length + benchmark.max_new_tokens}, for {most} in all",
+        )
     return prompts
 
 
 def _sample(
-    step: int, name: str, benchmark: Benchmark, problems: list[Problem], requests: list[Request], backend: Backend,
-    seed: int, parts: Parts,
-) -> None:  # fmt: skip
+    step: int,
+    name: str,
+    benchmark: Benchmark,
+    problems: list[Problem],
+    requests: list[Request],
+    backend: Backend,
+    seed: int,
+    parts: Parts,
+) -> None:
     """Sample the missing responses of one benchmark and save them, also those made before an exception."""
 
     def row(response: Response) -> dict[str, Any]:
         problem, text = problems[response.problem], backend.tokenizer.decode(response.tokens, skip_special_tokens=True)
         return {
-            "step": step, "benchmark": name, "problem": response.problem, "sample": response.sample,
-            "prompt": problem.prompt, "answer": problem.answer, "tokens": response.tokens, "text": text,
+            "step": step,
+            "benchmark": name,
+            "problem": response.problem,
+            "sample": response.sample,
+            "prompt": problem.prompt,
+            "answer": problem.answer,
+            "tokens": response.tokens,
+            "text": text,
             "finish": response.finish,
-        }  # fmt: skip
+        }
 
     parts.begin()
     try:

@@ -22,11 +22,22 @@ from redraft.provenance import hashes
 from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract, grade_choice
 from redraft.tasks.workers import Instructed, check_instructions, compare_answers, run
 
-GRADES = pa.schema({
-    "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "outcome": pa.string(),
-    "extracted": pa.string(), "length": pa.int64(), "truncated": pa.bool_(), "strict": pa.list_(pa.bool_()),
-    "loose": pa.list_(pa.bool_()), "official_strict": pa.list_(pa.bool_()), "official_loose": pa.list_(pa.bool_()),
-})  # fmt: skip
+GRADES = pa.schema(
+    {
+        "step": pa.int64(),
+        "benchmark": pa.string(),
+        "problem": pa.int64(),
+        "sample": pa.int64(),
+        "outcome": pa.string(),
+        "extracted": pa.string(),
+        "length": pa.int64(),
+        "truncated": pa.bool_(),
+        "strict": pa.list_(pa.bool_()),
+        "loose": pa.list_(pa.bool_()),
+        "official_strict": pa.list_(pa.bool_()),
+        "official_loose": pa.list_(pa.bool_()),
+    }
+)
 """Columns of `grades.parquet`. `strict` and `loose` are null except for instructions, and what the unchanged checkers
 say is null except for prompts that count a character other than a letter."""
 VERDICTS = ["strict", "loose", "official_strict", "official_loose"]
@@ -64,16 +75,23 @@ def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, pro
     graded = frame.join(pd.concat(parts)).assign(truncated=frame["finish"] == "length")
     with atomic(scores.with_name("grades.parquet")) as temporary:
         graded[GRADES.names].to_parquet(temporary, index=False, schema=GRADES)
-    write_json(scores, {
-        str(step): {
-            str(name): score(part, benchmarks[str(name)], notes.get(str(name), ""))
-            for name, part in of_step.groupby("benchmark")
-        }
-        for step, of_step in graded.groupby("step")
-    })  # fmt: skip
-    write_json(scores.with_name("grades.json"), {
-        "sha256": hashes(scores.with_name("grades.parquet"), scores), "made_from": hashes(generations),
-    })  # fmt: skip
+    write_json(
+        scores,
+        {
+            str(step): {
+                str(name): score(part, benchmarks[str(name)], notes.get(str(name), ""))
+                for name, part in of_step.groupby("benchmark")
+            }
+            for step, of_step in graded.groupby("step")
+        },
+    )
+    write_json(
+        scores.with_name("grades.json"),
+        {
+            "sha256": hashes(scores.with_name("grades.parquet"), scores),
+            "made_from": hashes(generations),
+        },
+    )
 
 
 def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFrame:
@@ -91,11 +109,19 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
             "generations of another benchmark", file=file, key="benchmark", value=sorted(unknown), allowed=benchmarks
         )
     if (twice := frame.duplicated(KEY)).any():
-        raise UserError("a sample occurs twice", file=file, key=", ".join(KEY),
-                        value=", ".join(map(str, frame.loc[twice, KEY].iloc[0])))  # fmt: skip
+        raise UserError(
+            "a sample occurs twice",
+            file=file,
+            key=", ".join(KEY),
+            value=", ".join(map(str, frame.loc[twice, KEY].iloc[0])),
+        )
     if (without := frame["answer"] == "").any():
-        raise UserError("a problem has no answer to compare with", file=file, key="benchmark, problem",
-                        value=", ".join(map(str, frame.loc[without, ["benchmark", "problem"]].iloc[0])))  # fmt: skip
+        raise UserError(
+            "a problem has no answer to compare with",
+            file=file,
+            key="benchmark, problem",
+            value=", ".join(map(str, frame.loc[without, ["benchmark", "problem"]].iloc[0])),
+        )
     for step, part in frame.groupby("step"):
         for name, benchmark in benchmarks.items():
             _check_count(part[part["benchmark"] == name], benchmark, file, f"step {step}, {name}")
@@ -111,8 +137,13 @@ def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str)
         raise UserError("wrong number of generations", file=file, key=key, value=len(part), allowed=allowed)
     last = (int(part["problem"].max()), int(part["sample"].max()))
     if last != (problems - 1, benchmark.samples - 1) or part[["problem", "sample"]].to_numpy().min() < 0:
-        raise UserError("problems or samples are not numbered from 0", file=file,
-                        key=f"{key}: last problem, last sample", value=last, allowed=allowed)  # fmt: skip
+        raise UserError(
+            "problems or samples are not numbered from 0",
+            file=file,
+            key=f"{key}: last problem, last sample",
+            value=last,
+            allowed=allowed,
+        )
 
 
 def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
@@ -120,10 +151,13 @@ def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
     asked = list(zip(found, part["answer"], strict=True))
     pairs = list(dict.fromkeys((content, answer) for content, answer in asked if isinstance(content, str)))
     outcomes = dict(zip(pairs, run(compare_answers, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
-    return _verdicts(part, [
-        Verdict(outcomes[content, answer], content) if isinstance(content, str) else content
-        for content, answer in asked
-    ])  # fmt: skip
+    return _verdicts(
+        part,
+        [
+            Verdict(outcomes[content, answer], content) if isinstance(content, str) else content
+            for content, answer in asked
+        ],
+    )
 
 
 def _lost(item: object, error: Exception) -> Outcome:

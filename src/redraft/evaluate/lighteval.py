@@ -98,9 +98,13 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
     """
     about = read_json(theirs.with_suffix(".json"))
     if about["sentence_splitter"] != splitter:
-        raise UserError("the two graders split sentences differently, so their verdicts cannot be compared",
-                        file=theirs, key="sentence_splitter", value=about["sentence_splitter"],
-                        allowed=splitter)  # fmt: skip
+        raise UserError(
+            "the two graders split sentences differently, so their verdicts cannot be compared",
+            file=theirs,
+            key="sentence_splitter",
+            value=about["sentence_splitter"],
+            allowed=splitter,
+        )
     frames = (
         read_parquet(ours, (*KEY, "outcome", *LEVELS, *(f"official_{level}" for level in LEVELS))),
         read_parquet(theirs, (*KEY, *LEVELS, "instructions")),
@@ -122,19 +126,28 @@ def _joined(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Both graders' verdicts: ours by the unchanged checkers, and null where a checker failed."""
     ours = ours[ours["benchmark"].isin(set(theirs["benchmark"]))]
     failed = ours["outcome"].isin(["time-out", "error"])
-    ours = ours.assign(**{
-        level: ours[f"official_{level}"].where(ours[f"official_{level}"].notna(), ours[level]).where(~failed, None)
-        for level in LEVELS
-    })  # fmt: skip
+    ours = ours.assign(
+        **{
+            level: ours[f"official_{level}"].where(ours[f"official_{level}"].notna(), ours[level]).where(~failed, None)
+            for level in LEVELS
+        }
+    )
     columns = [*KEY, *LEVELS]
     joined = ours[columns].merge(
-        theirs[[*columns, "instructions"]], on=KEY, how="outer", suffixes=("_ours", "_theirs"), indicator=True,
+        theirs[[*columns, "instructions"]],
+        on=KEY,
+        how="outer",
+        suffixes=("_ours", "_theirs"),
+        indicator=True,
         validate="one_to_one",
-    )  # fmt: skip
+    )
     alone = joined[joined["_merge"] != "both"]
     if len(alone):
-        raise UserError(f"{len(alone)} samples were graded by only one of the two graders", key=", ".join(KEY),
-                        value=alone[KEY].iloc[0].tolist())  # fmt: skip
+        raise UserError(
+            f"{len(alone)} samples were graded by only one of the two graders",
+            key=", ".join(KEY),
+            value=alone[KEY].iloc[0].tolist(),
+        )
     return joined
 
 

@@ -35,10 +35,14 @@ def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[st
     notes = [text for text in (missing(benchmark.data, len(right)), note) if text]
     lengths = graded["length"].to_numpy()
     scores = {
-        "correct": int(count.sum()), "total": len(graded), "problems": len(right), "samples": benchmark.samples,
-        "accuracy_low": low, "accuracy_high": high,
+        "correct": int(count.sum()),
+        "total": len(graded),
+        "problems": len(right),
+        "samples": benchmark.samples,
+        "accuracy_low": low,
+        "accuracy_high": high,
         **{f"pass_at_{k}": pass_at(count, benchmark.samples, k) for k in ks(benchmark.samples)},
-    }  # fmt: skip
+    }
     if benchmark.grading == "instructions":
         # IFEval's four accuracies (Zhou et al., 2023, arXiv 2311.07911, Section 3), as counts
         scores |= {f"prompt_{level}": int(graded[level].map(all).sum()) for level in ("strict", "loose")}
@@ -52,9 +56,10 @@ def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[st
         **{f"tokens_p{p}": float(np.percentile(lengths, p)) for p in PERCENTILES},
         "truncated": int(graded["truncated"].sum()),
         **{key: int((graded["outcome"] == outcome).sum()) for key, outcome in FAILED.items()},
-        "seconds": float(graded["seconds"].sum()), "role": benchmark.role,
+        "seconds": float(graded["seconds"].sum()),
+        "role": benchmark.role,
         **({"note": "; ".join(notes)} if notes else {}),
-    }  # fmt: skip
+    }
 
 
 def _by_problem(values: pd.Series, benchmark: Benchmark) -> np.ndarray:

@@ -16,11 +16,20 @@ import pyarrow.parquet as pq
 from redraft.errors import UserError
 from redraft.files import atomic, errors_of_reading, read_parquet
 
-SCHEMA = pa.schema({
-    "step": pa.int64(), "benchmark": pa.string(), "problem": pa.int64(), "sample": pa.int64(), "prompt": pa.string(),
-    "answer": pa.string(), "tokens": pa.list_(pa.int32()), "text": pa.string(), "finish": pa.string(),
-    "seconds": pa.float64(),
-})  # fmt: skip
+SCHEMA = pa.schema(
+    {
+        "step": pa.int64(),
+        "benchmark": pa.string(),
+        "problem": pa.int64(),
+        "sample": pa.int64(),
+        "prompt": pa.string(),
+        "answer": pa.string(),
+        "tokens": pa.list_(pa.int32()),
+        "text": pa.string(),
+        "finish": pa.string(),
+        "seconds": pa.float64(),
+    }
+)
 """Columns of generations. `seconds` is the wall time of samples that were made together, divided by their number."""
 WHOLE = "whole.parquet"
 """Name of the part that holds all samples, once they are complete."""

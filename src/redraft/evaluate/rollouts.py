@@ -89,7 +89,12 @@ def read_step(step: int, file: Path) -> StepRollouts:
         raise UserError("a rollout has different numbers of tokens and of sampling steps", file=file, key="sampled_at")
     ages = step - sampled_at.values
     if ages.min(initial=0) < 0:
-        raise UserError("a token has a later sampling step than its rollout", file=file, key="sampled_at",
-                        value=int(sampled_at.values.max()), allowed=f"at most {step}")  # fmt: skip
+        raise UserError(
+            "a token has a later sampling step than its rollout",
+            file=file,
+            key="sampled_at",
+            value=int(sampled_at.values.max()),
+            allowed=f"at most {step}",
+        )
     prompts, samples = frame["prompt"].tolist(), frame["sample"].tolist()
     return StepRollouts(step, int(frame["epoch"].iloc[0]), prompts, samples, responses, ages)

@@ -42,9 +42,13 @@ class VLLMBackend:
         async def one(request: Request, turn: asyncio.Semaphore) -> None:
             draw = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
             params = {
-                "temperature": sampling.temperature, "top_p": sampling.top_p, "max_tokens": sampling.max_new_tokens,
-                "stop_token_ids": self.stops, "seed": int(draw.integers(2**31)), "detokenize": False,
-            }  # fmt: skip
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "max_tokens": sampling.max_new_tokens,
+                "stop_token_ids": self.stops,
+                "seed": int(draw.integers(2**31)),
+                "detokenize": False,
+            }
             async with turn:
                 identity = f"{name}-{request.problem}-{request.sample}"
                 output = await engine.generate(identity, prompt_ids=request.prompt, sampling_params=params)
@@ -64,10 +68,14 @@ class VLLMBackend:
         if self.device == "cpu":
             return {} if dtype == "auto" else {"dtype": dtype}
         return {
-            "dtype": dtype, "kv_cache_memory_bytes": None, "block_size": None, "enable_chunked_prefill": True,
-            "gpu_memory_utilization": self.settings.gpu_memory_utilization, "enforce_eager": self.settings.eager,
+            "dtype": dtype,
+            "kv_cache_memory_bytes": None,
+            "block_size": None,
+            "enable_chunked_prefill": True,
+            "gpu_memory_utilization": self.settings.gpu_memory_utilization,
+            "enforce_eager": self.settings.eager,
             "max_num_batched_tokens": self.settings.max_batched_tokens,
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         """Stop the engine and free its memory, so that another policy fits."""

@@ -27,8 +27,12 @@ class Epochs(ScheduleMethod):
         """
         size, batch = trainer.prompts_per_step, trainer.batch_prompts
         if batch % size:
-            raise UserError("a batch must be a whole number of steps, since all groups are trained on",
-                            key="trainer.prompts_per_batch", value=batch, allowed=f"multiples of {size}")  # fmt: skip
+            raise UserError(
+                "a batch must be a whole number of steps, since all groups are trained on",
+                key="trainer.prompts_per_batch",
+                value=batch,
+                allowed=f"multiples of {size}",
+            )
         check_steps(trainer, problems)
 
     def schedule(self, trainer: Trainer, problems: int, seed: int) -> "EpochSchedule":

@@ -49,6 +49,11 @@ class OneHotReuse(DraftsOfLastVisit):
 
         rule = ResidualRule()
         return [
-            Candidate("one-hot", "one_hot", True, False, lambda at: rule.distribution_of_kept(
-                rule.acceptance(Distributions.one_hot(at.tokens, at.policy)))),
-        ]  # fmt: skip
+            Candidate(
+                "one-hot",
+                "one_hot",
+                True,
+                False,
+                lambda at: rule.distribution_of_kept(rule.acceptance(Distributions.one_hot(at.tokens, at.policy))),
+            ),
+        ]

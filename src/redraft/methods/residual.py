@@ -54,6 +54,11 @@ class ResidualReuse(StoredTop):
         rule = cls().rule()
         return [
             Candidate("residual", "residual", True, False, kept_by(rule)),
-            Candidate(f"residual, top {top}", "residual", True, True,
-                      lambda at: rule.distribution_of_kept(rule.acceptance(at.of_top))),
-        ]  # fmt: skip
+            Candidate(
+                f"residual, top {top}",
+                "residual",
+                True,
+                True,
+                lambda at: rule.distribution_of_kept(rule.acceptance(at.of_top)),
+            ),
+        ]

@@ -119,8 +119,12 @@ class ReuseMethod(Registered):
             UserError: if it has.
         """
         if self.retention.top > size:
-            raise UserError("more tokens of each law would be kept than the model knows", key="reuse.top",
-                            value=self.retention.top, allowed=f"1 to {size}")  # fmt: skip
+            raise UserError(
+                "more tokens of each law would be kept than the model knows",
+                key="reuse.top",
+                value=self.retention.top,
+                allowed=f"1 to {size}",
+            )
 
     @property
     def names(self) -> list[str]:

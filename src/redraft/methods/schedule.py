@@ -91,5 +91,9 @@ def check_steps(trainer: Trainer, problems: int) -> None:
         UserError: if it does not.
     """
     if problems % trainer.prompts_per_step:
-        raise UserError("prompts_per_step must divide the number of problems", key="trainer.prompts_per_step",
-                        value=trainer.prompts_per_step, allowed=f"divisors of {problems}")  # fmt: skip
+        raise UserError(
+            "prompts_per_step must divide the number of problems",
+            key="trainer.prompts_per_step",
+            value=trainer.prompts_per_step,
+            allowed=f"divisors of {problems}",
+        )

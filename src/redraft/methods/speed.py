@@ -62,13 +62,22 @@ class Speed(ScheduleMethod):
         batch, capacity = trainer.batch_prompts, self.capacity(trainer)
         waiting = 2 * batch - 1  # at most, where a step screens: this batch's prompts, and not yet another batch
         checks = [
-            (self.screening < trainer.group_size, "screening must leave responses to continue with",
-             "schedule.screening", self.screening, f"2 to {trainer.group_size - 1}, below group_size"),
+            (
+                self.screening < trainer.group_size,
+                "screening must leave responses to continue with",
+                "schedule.screening",
+                self.screening,
+                f"2 to {trainer.group_size - 1}, below group_size",
+            ),
             (capacity >= batch, "the buffer must hold a batch", "schedule.buffer", capacity, f"at least {batch}"),
-            (trainer.prompts_per_step <= problems - waiting, "a step needs so many prompts beside those that wait",
-             "trainer.prompts_per_step", trainer.prompts_per_step,
-             f"at most {problems - waiting}: {problems} problems less {waiting} that may wait"),
-        ]  # fmt: skip
+            (
+                trainer.prompts_per_step <= problems - waiting,
+                "a step needs so many prompts beside those that wait",
+                "trainer.prompts_per_step",
+                trainer.prompts_per_step,
+                f"at most {problems - waiting}: {problems} problems less {waiting} that may wait",
+            ),
+        ]
         for holds, message, key, value, allowed in checks:
             if not holds:
                 raise UserError(message, key=key, value=value, allowed=allowed)
@@ -164,9 +173,12 @@ class SpeedSchedule:
         waiting = [*rest, *passed]
         self.qualified = waiting[max(0, len(waiting) - self.capacity) :]
         self.counted = {
-            "prompts_screened": len(screened), "prompts_qualified": len(passed), "prompts_continued": len(continued),
-            "prompts_waiting": len(self.qualified), "prompts_dropped": len(waiting) - len(self.qualified),
-        }  # fmt: skip
+            "prompts_screened": len(screened),
+            "prompts_qualified": len(passed),
+            "prompts_continued": len(continued),
+            "prompts_waiting": len(self.qualified),
+            "prompts_dropped": len(waiting) - len(self.qualified),
+        }
 
     def _qualifies(self, group: "Group") -> bool:
         correct = sum(sample.correct for sample in group.samples)

@@ -56,11 +56,19 @@ class Staged(ReuseMethod):
         size = trainer.group_size
         if size % self.stage_size:
             divisors = [k for k in range(2, size + 1) if size % k == 0]
-            raise UserError("stages must divide a group", key="reuse.stage_size", value=self.stage_size,
-                            allowed=f"{', '.join(map(str, divisors))}, which divide group_size {size}")  # fmt: skip
+            raise UserError(
+                "stages must divide a group",
+                key="reuse.stage_size",
+                value=self.stage_size,
+                allowed=f"{', '.join(map(str, divisors))}, which divide group_size {size}",
+            )
         if isinstance(schedule, Speed):
-            raise UserError("schedule and reuse would both decide how many responses a prompt gets",
-                            key="reuse.kind", value=self.kind, hint="take another, or another schedule")  # fmt: skip
+            raise UserError(
+                "schedule and reuse would both decide how many responses a prompt gets",
+                key="reuse.kind",
+                value=self.kind,
+                hint="take another, or another schedule",
+            )
 
     @property
     def retention(self) -> Retention:

@@ -163,10 +163,18 @@ def _row(
     if log_weights is not None and len(log_weights) != len(tokens):
         raise ValueError("log-weights do not fit their response")
     rollout = Rollout(
-        of["prompt"], of["sample"], tokens, log_probs, sampled_at, Finish(of["finish"]),
-        of["prefix_length"], of["draft_length"], of["verified"], _top(top, len(tokens), of["top_k"]),
+        of["prompt"],
+        of["sample"],
+        tokens,
+        log_probs,
+        sampled_at,
+        Finish(of["finish"]),
+        of["prefix_length"],
+        of["draft_length"],
+        of["verified"],
+        _top(top, len(tokens), of["top_k"]),
         None if log_weights is None else log_weights.copy(),
-    )  # fmt: skip
+    )
     use, old = Use(of["use"]), OldLogProbs(of["old_log_probs"])
     return of["group"], (of["prompt"], of["visit"]), Sample(rollout, of["reward"], use, old, of["carried"])
 

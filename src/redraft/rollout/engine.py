@@ -91,9 +91,13 @@ class Session(Protocol):
     """One response in the making."""
 
     async def score(
-        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        self,
+        draft: np.ndarray,
+        at: np.ndarray | None = None,
+        top: int = 0,
+        draws: Gumbel | None = None,
         behind: int | None = None,
-    ) -> Scores:  # fmt: skip
+    ) -> Scores:
         """Score a draft under the current policy, or its next chunk, in one parallel pass.
 
         Args:

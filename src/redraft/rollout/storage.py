@@ -42,8 +42,11 @@ def load_groups(file: Path) -> list[Group]:
     except FileNotFoundError:
         raise UserError("this file of rollouts is missing", file=file) from None
     if head[8:9] == b"{":  # after the header's length, https://github.com/huggingface/safetensors#format
-        raise UserError("this file of rollouts is in safetensors, the format of an earlier version, which is no longer "
-                        "read", file=file, allowed="Arrow IPC files that this version wrote")  # fmt: skip
+        raise UserError(
+            "this file of rollouts is in safetensors, the format of an earlier version, which is no longer read",
+            file=file,
+            allowed="Arrow IPC files that this version wrote",
+        )
     with described(file):
         return list(groups_of(_batches_of(file)))
 

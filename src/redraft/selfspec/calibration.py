@@ -14,18 +14,28 @@ from redraft.files import read_json, write_json
 from redraft.selfspec.constants import Costs, ModelConstants
 
 COST_KEYS = {
-    "target_bytes": "W_t", "draft_bytes": "W_d", "kv_bytes": "kappa_theoretical", "dense_flops": "C_dense",
+    "target_bytes": "W_t",
+    "draft_bytes": "W_d",
+    "kv_bytes": "kappa_theoretical",
+    "dense_flops": "C_dense",
     "attention_flops": "C_attn",
-}  # fmt: skip
+}
 FITTED_KEYS = {
-    "bandwidth": ("hardware", "BW_eff"), "flops": ("calibration", "F_eff"), "kv_bytes": ("calibration", "kappa_eff"),
-    "draft_factor": ("calibration", "eta_d"), "target_overhead": ("calibration", "c_T"),
-    "draft_overhead": ("calibration", "c_D"), "verify_overhead": ("calibration", "c_V"),
-}  # fmt: skip
+    "bandwidth": ("hardware", "BW_eff"),
+    "flops": ("calibration", "F_eff"),
+    "kv_bytes": ("calibration", "kappa_eff"),
+    "draft_factor": ("calibration", "eta_d"),
+    "target_overhead": ("calibration", "c_T"),
+    "draft_overhead": ("calibration", "c_D"),
+    "verify_overhead": ("calibration", "c_V"),
+}
 """Section and key of each parameter."""
 NEUTRAL = {
-    ("hardware", "tp"): 1, ("hardware", "c_comm"): 0, ("calibration", "beta"): 0, ("calibration", "per_gamma"): {},
-}  # fmt: skip
+    ("hardware", "tp"): 1,
+    ("hardware", "c_comm"): 0,
+    ("calibration", "beta"): 0,
+    ("calibration", "per_gamma"): {},
+}
 """What the released files can hold and this roofline does not model, and the value at which it changes nothing."""
 MAY_BE_ZERO = {"target_overhead", "draft_overhead", "verify_overhead"}
 
@@ -91,8 +101,9 @@ def read_calibration(file: Path) -> Calibration:
     content = read_json(file)
     for (section, key), value in NEUTRAL.items():
         if (found := _section(content, section, file).get(key, value)) != value:
-            raise UserError("the roofline does not model this", file=file, key=f"{section}.{key}", value=found,
-                            allowed=str(value))  # fmt: skip
+            raise UserError(
+                "the roofline does not model this", file=file, key=f"{section}.{key}", value=found, allowed=str(value)
+            )
     name = _section(content, "model", file).get("name")
     costs = {field.name: _number(content, "model", COST_KEYS[field.name], file) for field in fields(Costs)}
     fitted = {key: _number(content, *where, file, zero=key in MAY_BE_ZERO) for key, where in FITTED_KEYS.items()}
@@ -102,8 +113,9 @@ def read_calibration(file: Path) -> Calibration:
 def _section(content: Any, section: str, file: Path) -> dict[str, Any]:
     found = content.get(section) if isinstance(content, dict) else None
     if not isinstance(found, dict):
-        raise UserError("this calibration lacks a section", file=file, key=section,
-                        allowed="hardware, model, calibration")  # fmt: skip
+        raise UserError(
+            "this calibration lacks a section", file=file, key=section, allowed="hardware, model, calibration"
+        )
     return found
 
 
@@ -111,6 +123,11 @@ def _number(content: Any, section: str, key: str, file: Path, *, zero: bool = Fa
     value = _section(content, section, file).get(key)
     lowest = 0.0 if zero else math.ulp(0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
-        raise UserError("this calibration lacks a number", file=file, key=f"{section}.{key}", value=value,
-                        allowed="0 or more" if zero else "more than 0")  # fmt: skip
+        raise UserError(
+            "this calibration lacks a number",
+            file=file,
+            key=f"{section}.{key}",
+            value=value,
+            allowed="0 or more" if zero else "more than 0",
+        )
     return float(value)

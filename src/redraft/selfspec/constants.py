@@ -16,9 +16,15 @@ from redraft.files import read_json
 VALUE_BYTES = 2
 """Bytes of a weight, key or value."""
 TIED_BY_DEFAULT = {
-    "llama": False, "mistral": False, "qwen2": False, "qwen3": False, "phi3": False, "granite": False,
-    "gemma": True, "smollm3": True,
-}  # fmt: skip
+    "llama": False,
+    "mistral": False,
+    "qwen2": False,
+    "qwen3": False,
+    "phi3": False,
+    "granite": False,
+    "gemma": True,
+    "smollm3": True,
+}
 """Decoders that the roofline covers: full attention of grouped queries, a gated FFN, two norms a layer. The value is
 whether the head is the embedding where a configuration does not say."""
 WINDOWED_BY_DEFAULT = {"mistral", "phi3"}
@@ -123,8 +129,13 @@ def model_constants(config: Any, *, draft_bits: int = 4, file: Path | None = Non
     kv_heads = _size(keys, "num_key_value_heads", file, default=heads)
     hidden = _size(keys, "hidden_size", file)
     if heads % kv_heads:
-        raise UserError("heads of queries must share heads of keys evenly", file=file, key="num_key_value_heads",
-                        value=kv_heads, allowed=f"a divisor of {heads}")  # fmt: skip
+        raise UserError(
+            "heads of queries must share heads of keys evenly",
+            file=file,
+            key="num_key_value_heads",
+            value=kv_heads,
+            allowed=f"a divisor of {heads}",
+        )
     if draft_bits not in (4, 8):
         raise UserError("no such drafter", key="draft_bits", value=draft_bits, allowed="4, 8")
     kind = keys["model_type"]
@@ -155,19 +166,30 @@ def read_model(path: Path, *, draft_bits: int = 4) -> ModelConstants:
 def _check_covered(keys: Mapping[str, Any], file: Path | None) -> None:
     experts = [key for key, value in keys.items() if ("expert" in key or "moe" in key) and value]
     if experts:
-        raise UserError("a mixture of experts reads other weights in every pass, which the roofline does not cover",
-                        file=file, key=experts[0], value=keys[experts[0]], allowed=COVERED)  # fmt: skip
+        raise UserError(
+            "a mixture of experts reads other weights in every pass, which the roofline does not cover",
+            file=file,
+            key=experts[0],
+            value=keys[experts[0]],
+            allowed=COVERED,
+        )
     kind = keys.get("model_type")
     if kind not in TIED_BY_DEFAULT:
-        raise UserError("the roofline does not cover this architecture", file=file, key="model_type", value=kind,
-                        allowed=COVERED)  # fmt: skip
+        raise UserError(
+            "the roofline does not cover this architecture", file=file, key="model_type", value=kind, allowed=COVERED
+        )
     if keys.get("quantization_config"):
-        raise UserError("the roofline does not cover a quantised target", file=file, key="quantization_config",
-                        allowed=COVERED)  # fmt: skip
+        raise UserError(
+            "the roofline does not cover a quantised target", file=file, key="quantization_config", allowed=COVERED
+        )
     windowed = keys.get("use_sliding_window", kind in WINDOWED_BY_DEFAULT) and keys.get("sliding_window")
     if windowed or set(keys.get("layer_types") or ()) - {"full_attention"}:
-        raise UserError("the roofline does not cover attention to a part of the positions", file=file,
-                        key="sliding_window" if windowed else "layer_types", allowed=COVERED)  # fmt: skip
+        raise UserError(
+            "the roofline does not cover attention to a part of the positions",
+            file=file,
+            key="sliding_window" if windowed else "layer_types",
+            allowed=COVERED,
+        )
 
 
 def _size(keys: Mapping[str, Any], key: str, file: Path | None, default: int | None = None) -> int:

@@ -30,8 +30,12 @@ def distinct(draw: Callable[[], Problem], content: Callable[[Problem], str], spl
         if split_of(content(problem)) == split and problem not in drawn:
             drawn[problem], missed = None, 0
         elif (missed := missed + 1) == ENOUGH:
-            raise UserError("the split has fewer different problems of this kind", key="data.size", value=size,
-                            allowed=f"at most {len(drawn)}")  # fmt: skip
+            raise UserError(
+                "the split has fewer different problems of this kind",
+                key="data.size",
+                value=size,
+                allowed=f"at most {len(drawn)}",
+            )
     return list(drawn)
 
 

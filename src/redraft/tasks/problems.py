@@ -88,9 +88,11 @@ def origin(data: Data) -> dict[str, str | None]:
         return {"kind": data.kind}
     local = bool(os.environ.get(DATA_ROOT))
     return {
-        "kind": "copy" if local else "hub", "id": data.id, "revision": data.revision,
+        "kind": "copy" if local else "hub",
+        "id": data.id,
+        "revision": data.revision,
         "commit": None if local else _fetched(data).name,  # the hub's cache names a folder by its commit
-    }  # fmt: skip
+    }
 
 
 def _existing(data: ProblemFile) -> Path:
@@ -135,12 +137,18 @@ def _from_hub(data: HubProblems) -> list[Problem]:
     for file in files:
         wanted = data.sha256.get(file.relative_to(folder).as_posix())
         if wanted and (found := sha256(file)) != wanted:
-            raise UserError("the hash of this file is not the declared one", file=file, key="sha256", value=found,
-                            allowed=wanted)  # fmt: skip
+            raise UserError(
+                "the hash of this file is not the declared one", file=file, key="sha256", value=found, allowed=wanted
+            )
     problems = [_problem(row, data, file) for file in files for row in _rows(file)]
     if len(problems) not in (data.rows, *data.incomplete):
-        raise UserError("wrong number of problems", file=folder, key="of" if data.of else "size", value=len(problems),
-                        allowed=", ".join(map(str, (data.rows, *data.incomplete))))  # fmt: skip
+        raise UserError(
+            "wrong number of problems",
+            file=folder,
+            key="of" if data.of else "size",
+            value=len(problems),
+            allowed=", ".join(map(str, (data.rows, *data.incomplete))),
+        )
     return problems[data.skip : data.skip + data.size]
 
 
@@ -152,8 +160,9 @@ def _files(data: HubProblems) -> tuple[Path, list[Path]]:
         if data.local and (file := Path(root) / data.local).is_file():
             return Path(root), [file]
         names = f"{data.id}/" if data.local is None else f"{data.id}/ or {data.local}"
-        raise UserError(f"{DATA_ROOT} names a folder without this data set", file=root, key="data.id", value=data.id,
-                        allowed=names)  # fmt: skip
+        raise UserError(
+            f"{DATA_ROOT} names a folder without this data set", file=root, key="data.id", value=data.id, allowed=names
+        )
     return folder, [_match(folder, pattern) for pattern in data.files]
 
 
@@ -162,14 +171,14 @@ def _fetched(data: HubProblems) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(
-            data.id, repo_type="dataset", revision=data.revision, allow_patterns=data.files
-        ))  # fmt: skip
+        return Path(snapshot_download(data.id, repo_type="dataset", revision=data.revision, allow_patterns=data.files))
     except (OSError, httpx.HTTPError) as error:
         raise UserError(
-            f"this data set cannot be fetched from the hub ({type(error).__name__})", key="data.id", value=data.id,
+            f"this data set cannot be fetched from the hub ({type(error).__name__})",
+            key="data.id",
+            value=data.id,
             hint=f"fetch it with a network, or put {', '.join(data.files)} into the folder ${DATA_ROOT}/{data.id}",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _match(folder: Path, pattern: str) -> Path:
@@ -217,8 +226,13 @@ def _column(row: Any, path: str, file: Path) -> Any:
         try:
             value = value[part] if isinstance(value, dict) else value[int(part)]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise UserError("a problem lacks this column", file=file, key="column", value=path,
-                            allowed=row if isinstance(row, dict) else None) from None  # fmt: skip
+            raise UserError(
+                "a problem lacks this column",
+                file=file,
+                key="column",
+                value=path,
+                allowed=row if isinstance(row, dict) else None,
+            ) from None
     return value
 
 

@@ -22,9 +22,13 @@ def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[lis
     """
     template = getattr(tokenizer, "chat_template", None)
     if chat == "required" and not template:
-        raise UserError("this model's tokenizer has no chat template, and the protocol needs one",
-                        file=getattr(tokenizer, "name_or_path", None), key="chat", value=chat,
-                        allowed="a tokenizer with a chat template, or the protocol's `chat: auto`")  # fmt: skip
+        raise UserError(
+            "this model's tokenizer has no chat template, and the protocol needs one",
+            file=getattr(tokenizer, "name_or_path", None),
+            key="chat",
+            value=chat,
+            allowed="a tokenizer with a chat template, or the protocol's `chat: auto`",
+        )
     if chat == "never" or not template:
         return [list(tokens) for tokens in tokenizer(list(texts))["input_ids"]]
     messages = [[{"role": "user", "content": text}] for text in texts]

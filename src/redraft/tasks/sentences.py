@@ -66,9 +66,11 @@ def sentence_splitter() -> Splitter:
         trained = bool(nltk.tokenize.punkt.PunktTokenizer()._params.abbrev_types)
     except Exception as error:
         raise UserError(
-            f"NLTK's sentence splitter is incomplete or damaged ({type(error).__name__})", file=folder,
-            key="NLTK_DATA", allowed=PARAMETERS,
-        ) from error  # fmt: skip
+            f"NLTK's sentence splitter is incomplete or damaged ({type(error).__name__})",
+            file=folder,
+            key="NLTK_DATA",
+            allowed=PARAMETERS,
+        ) from error
     return "punkt_tab" if trained else "untrained"
 
 

@@ -15,10 +15,50 @@ from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
 from redraft.tasks.drawing import distinct
 
-NAMES = ("Ben", "Cora", "David", "Ella", "Finn", "Grace", "Hugo", "Lily", "Jack", "Kate", "Leo", "Mia", "Nora", "Oscar",
-         "Paul", "Rosa", "Sam", "Tina", "Victor", "Wendy")  # fmt: skip
-THINGS = ("apples", "balls", "books", "buttons", "cards", "coins", "cookies", "cups", "eggs", "flowers", "hats", "keys",
-          "marbles", "oranges", "pencils", "shells", "spoons", "stamps", "stickers", "toys")  # fmt: skip
+NAMES = (
+    "Ben",
+    "Cora",
+    "David",
+    "Ella",
+    "Finn",
+    "Grace",
+    "Hugo",
+    "Lily",
+    "Jack",
+    "Kate",
+    "Leo",
+    "Mia",
+    "Nora",
+    "Oscar",
+    "Paul",
+    "Rosa",
+    "Sam",
+    "Tina",
+    "Victor",
+    "Wendy",
+)
+THINGS = (
+    "apples",
+    "balls",
+    "books",
+    "buttons",
+    "cards",
+    "coins",
+    "cookies",
+    "cups",
+    "eggs",
+    "flowers",
+    "hats",
+    "keys",
+    "marbles",
+    "oranges",
+    "pencils",
+    "shells",
+    "spoons",
+    "stamps",
+    "stickers",
+    "toys",
+)
 
 Solve = Callable[[tuple[int, ...], tuple[str, ...]], str]
 """From the numbers and the people of a story, in its order, to the answer."""

@@ -26,9 +26,12 @@ Instructed = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool
 
 
 def run(
-    function: Callable[[Item], Result], items: Sequence[Item], processes: int, seconds: float,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    processes: int,
+    seconds: float,
     lost: Callable[[Item, Exception], Result],
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """Apply a function to each item in worker processes and return the results in the items' order.
 
     Args:

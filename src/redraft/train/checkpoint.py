@@ -140,8 +140,14 @@ class Checkpoints:
             return {}, f"{STATE} is damaged: it lacks a key"
         if content["run"] != self.run["run"]:
             hint = f"remove {folder} to go on from the checkpoint before it, or from the start"
-            raise UserError("this checkpoint belongs to another experiment", file=folder / STATE, key="run",
-                            value=content["run"], allowed=str(self.run["run"]), hint=hint)  # fmt: skip
+            raise UserError(
+                "this checkpoint belongs to another experiment",
+                file=folder / STATE,
+                key="run",
+                value=content["run"],
+                allowed=str(self.run["run"]),
+                hint=hint,
+            )
         if content.get("format", 1) != FORMAT:
             raise _earlier(folder, content.get("format", 1))
         return content, ""
@@ -149,8 +155,14 @@ class Checkpoints:
 
 def _earlier(folder: Path, version: Any) -> UserError:
     remedy = f"finish the run with the version that began it, or remove {folder.parent}"
-    return UserError("this checkpoint is of another version of redraft, whose files this one cannot continue",
-                     file=folder / STATE, key="format", value=version, allowed=str(FORMAT), hint=remedy)  # fmt: skip
+    return UserError(
+        "this checkpoint is of another version of redraft, whose files this one cannot continue",
+        file=folder / STATE,
+        key="format",
+        value=version,
+        allowed=str(FORMAT),
+        hint=remedy,
+    )
 
 
 def measure(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:

@@ -38,9 +38,14 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
     write_manifest(
-        folder / "manifest.json", run, outputs, git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds, inputs=inputs, processes=took_part(folder, run_fingerprint(run), campaign.steps),
-    )  # fmt: skip
+        folder / "manifest.json",
+        run,
+        outputs,
+        git=git | {"commits": trainer.state.commits},
+        seconds=trainer.state.seconds,
+        inputs=inputs,
+        processes=took_part(folder, run_fingerprint(run), campaign.steps),
+    )
 
 
 def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[Any, dict[str, str]]:

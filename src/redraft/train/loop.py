@@ -43,9 +43,13 @@ class Campaign:
     """
 
     def __init__(
-        self, run: Run, folder: Path, inputs: Mapping[str, str], problems: int,
+        self,
+        run: Run,
+        folder: Path,
+        inputs: Mapping[str, str],
+        problems: int,
         screen: Callable[[Path], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.run, self.folder, self.identity = run, RunFolder(folder), run_fingerprint(run)
         self.steps, self.steps_per_epoch = run.steps, run.trainer.steps_per_epoch(problems)
         self.schedule = run.schedule.schedule(run.trainer, problems, run.seed)
@@ -115,11 +119,18 @@ class Campaign:
             clock.add(updated.seconds)
             metrics = updated.metrics
         record: dict[str, Any] = {
-            "step": step, "epoch": epoch, "training_step": self.state.training_step,
-            **describe(rolled.groups, step, self.steps_per_epoch), **self.schedule.counts(),
-            **describe_batch(batch, step), "updated": batch is not None, "tokens_cached": rolled.cached,
-            "grading_seconds": rolled.grading_seconds, **rolled.measured, **metrics,
-        }  # fmt: skip
+            "step": step,
+            "epoch": epoch,
+            "training_step": self.state.training_step,
+            **describe(rolled.groups, step, self.steps_per_epoch),
+            **self.schedule.counts(),
+            **describe_batch(batch, step),
+            "updated": batch is not None,
+            "tokens_cached": rolled.cached,
+            "grading_seconds": rolled.grading_seconds,
+            **rolled.measured,
+            **metrics,
+        }
         lenience, reuse = self.lenience, self.run.reuse
         if lenience is not None and isinstance(reuse, AdaptiveReuse):
             self.state.lenience = reuse.next_lenience(lenience, record)

@@ -40,14 +40,20 @@ def divides_by_std(algorithm: Algorithm) -> bool:
 
 
 def _normalised(
-    unbiased: bool, epsilon: float, token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: np.ndarray,
+    unbiased: bool,
+    epsilon: float,
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: np.ndarray,
     **_: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:
     """GRPO's advantages by another standard deviation than verl's; arguments and results as of verl's estimators."""
     centred, _returns = core_algos.get_adv_estimator_fn("grpo")(
-        token_level_rewards=token_level_rewards, response_mask=response_mask, index=index,
+        token_level_rewards=token_level_rewards,
+        response_mask=response_mask,
+        index=index,
         norm_adv_by_std_in_grpo=False,
-    )  # fmt: skip
+    )
     rewards, scales = token_level_rewards.sum(-1), torch.ones_like(token_level_rewards[:, 0])
     for group in set(index.tolist()):
         rows = torch.from_numpy(np.flatnonzero(index == group)).to(rewards.device)
@@ -58,9 +64,12 @@ def _normalised(
 
 
 def advantages(
-    algorithm: Algorithm, rewards: torch.Tensor, mask: torch.Tensor, groups: np.ndarray,
+    algorithm: Algorithm,
+    rewards: torch.Tensor,
+    mask: torch.Tensor,
+    groups: np.ndarray,
     values: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantage and return of every response token, both float32 (rows, tokens); groups may differ in size.
 
     Args:
@@ -75,9 +84,12 @@ def advantages(
     token_level[rows, lengths[rows] - 1] = rewards[rows]
     if isinstance(algorithm, PPO):
         return core_algos.compute_gae_advantage_return(
-            token_level_rewards=token_level, values=values, response_mask=mask.float(), gamma=algorithm.gamma,
+            token_level_rewards=token_level,
+            values=values,
+            response_mask=mask.float(),
+            gamma=algorithm.gamma,
             lam=algorithm.lam,
-        )  # fmt: skip
+        )
     estimate = core_algos.get_adv_estimator_fn(estimator(algorithm))
     how = {} if divides_by_std(algorithm) else {"norm_adv_by_std_in_grpo": False}
     return estimate(token_level_rewards=token_level, response_mask=mask.float(), index=groups, **how)
@@ -134,16 +146,27 @@ class PolicyLoss:
     def __init__(self, algorithm: PolicyGradient) -> None:
         self.algorithm = algorithm
         self.config = ActorConfig(
-            strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio=algorithm.clip_low,
-            clip_ratio_low=algorithm.clip_low, clip_ratio_high=algorithm.clip_high,
-            clip_ratio_c=algorithm.clip_ratio_c, loss_agg_mode=algorithm.loss_agg_mode,
-        )  # fmt: skip
+            strategy="fsdp",
+            rollout_n=1,
+            ppo_micro_batch_size_per_gpu=1,
+            clip_ratio=algorithm.clip_low,
+            clip_ratio_low=algorithm.clip_low,
+            clip_ratio_high=algorithm.clip_high,
+            clip_ratio_c=algorithm.clip_ratio_c,
+            loss_agg_mode=algorithm.loss_agg_mode,
+        )
         self._policy_loss = core_algos.get_policy_loss_fn("vanilla")
 
     def __call__(
-        self, log_probs: torch.Tensor, old: torch.Tensor, ref: torch.Tensor | None, advantage: torch.Tensor,
-        mask: torch.Tensor, whole_batch: dict[str, Any], weights: torch.Tensor | None = None,
-    ) -> ActorLoss:  # fmt: skip
+        self,
+        log_probs: torch.Tensor,
+        old: torch.Tensor,
+        ref: torch.Tensor | None,
+        advantage: torch.Tensor,
+        mask: torch.Tensor,
+        whole_batch: dict[str, Any],
+        weights: torch.Tensor | None = None,
+    ) -> ActorLoss:
         """Loss of a micro-batch; all tensors (rows, tokens).
 
         Args:
@@ -153,9 +176,14 @@ class PolicyLoss:
         """
         self.config.global_batch_info.update(whole_batch)
         loss, metrics = self._policy_loss(
-            old_log_prob=old, log_prob=log_probs, advantages=advantage, response_mask=mask,
-            loss_agg_mode=self.algorithm.loss_agg_mode, config=self.config, rollout_is_weights=weights,
-        )  # fmt: skip
+            old_log_prob=old,
+            log_prob=log_probs,
+            advantages=advantage,
+            response_mask=mask,
+            loss_agg_mode=self.algorithm.loss_agg_mode,
+            config=self.config,
+            rollout_is_weights=weights,
+        )
         if ref is None:
             return ActorLoss(loss, metrics["actor/pg_clipfrac"], None)
         divergence = core_algos.kl_penalty(log_probs, ref, self.algorithm.kl_loss_type)
@@ -165,11 +193,20 @@ class PolicyLoss:
 
 
 def value_loss(
-    algorithm: PPO, values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor,
+    algorithm: PPO,
+    values: torch.Tensor,
+    old: torch.Tensor,
+    returns: torch.Tensor,
+    mask: torch.Tensor,
     whole_batch: dict[str, Any],
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """The critic's clipped loss of a micro-batch; all tensors (rows, tokens), `whole_batch` as of `PolicyLoss`."""
     return core_algos.compute_value_loss(
-        vpreds=values, returns=returns, values=old, response_mask=mask, cliprange_value=algorithm.value_clip,
-        loss_agg_mode=algorithm.loss_agg_mode, **whole_batch,
-    )[0]  # fmt: skip
+        vpreds=values,
+        returns=returns,
+        values=old,
+        response_mask=mask,
+        cliprange_value=algorithm.value_clip,
+        loss_agg_mode=algorithm.loss_agg_mode,
+        **whole_batch,
+    )[0]

@@ -31,11 +31,19 @@ def initialise(model: TinyModel, tokenizer: Any) -> Any:
     """
     config_class, model_class = _ARCHITECTURES[model.architecture]
     config = config_class(
-        vocab_size=len(tokenizer), hidden_size=model.hidden_size, num_hidden_layers=model.layers,
-        num_attention_heads=model.heads, num_key_value_heads=model.heads, head_dim=model.head_dim,
-        intermediate_size=model.intermediate_size, max_position_embeddings=512, tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=model.hidden_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.heads,
+        head_dim=model.head_dim,
+        intermediate_size=model.intermediate_size,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(model.warm_start.seed)
         return model_class(config)

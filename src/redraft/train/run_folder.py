@@ -38,8 +38,11 @@ class RunFolder:
         manifest = read_json(self.manifest)
         same_inputs = inputs.items() <= manifest.get("inputs", {}).items()
         if manifest.get("fingerprint") == fingerprint and same_inputs:
-            raise UserError("this run is finished, but its last checkpoint is not there undamaged", file=self.manifest,
-                            hint=f"take its results as they are, or remove {self.path} to start anew")  # fmt: skip
+            raise UserError(
+                "this run is finished, but its last checkpoint is not there undamaged",
+                file=self.manifest,
+                hint=f"take its results as they are, or remove {self.path} to start anew",
+            )
 
     def policy(self, step: int) -> Path:
         """The model after so many steps, in transformers' format."""
@@ -52,8 +55,11 @@ class RunFolder:
             shutil.rmtree(other)
         for policy in sorted(kept):
             if not policy.exists():
-                raise UserError("this policy of a finished step is missing", file=policy,
-                                hint=f"remove {self.path}, which starts the run anew")  # fmt: skip
+                raise UserError(
+                    "this policy of a finished step is missing",
+                    file=policy,
+                    hint=f"remove {self.path}, which starts the run anew",
+                )
 
     def checkpoints(self, fingerprint: str) -> Path:
         """Checkpoints of the experiment with that fingerprint, so that a changed one starts anew."""

@@ -20,15 +20,30 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 _stream = SimpleNamespace(synchronize=_nothing, wait_stream=_nothing)
 _torch_cuda = SimpleNamespace(
-    is_available=lambda: True, device_count=lambda: 1, current_device=lambda: "cpu", set_device=_nothing,
-    get_device_name=lambda *_: "cpu", synchronize=_nothing, empty_cache=_nothing, ipc_collect=_nothing,
-    memory_allocated=lambda *_: 0, memory_reserved=lambda *_: 0, max_memory_allocated=lambda *_: 0,
-    max_memory_reserved=lambda *_: 0, mem_get_info=lambda *_: (0, 0), reset_peak_memory_stats=_nothing,
-    set_per_process_memory_fraction=_nothing, manual_seed=torch.manual_seed, manual_seed_all=torch.manual_seed,
-    get_rng_state=lambda *_: torch.get_rng_state(), set_rng_state=lambda state, *_: torch.set_rng_state(state),
-    current_stream=lambda *_: _stream, Stream=lambda *_: _stream, stream=lambda _: contextlib.nullcontext(),
+    is_available=lambda: True,
+    device_count=lambda: 1,
+    current_device=lambda: "cpu",
+    set_device=_nothing,
+    get_device_name=lambda *_: "cpu",
+    synchronize=_nothing,
+    empty_cache=_nothing,
+    ipc_collect=_nothing,
+    memory_allocated=lambda *_: 0,
+    memory_reserved=lambda *_: 0,
+    max_memory_allocated=lambda *_: 0,
+    max_memory_reserved=lambda *_: 0,
+    mem_get_info=lambda *_: (0, 0),
+    reset_peak_memory_stats=_nothing,
+    set_per_process_memory_fraction=_nothing,
+    manual_seed=torch.manual_seed,
+    manual_seed_all=torch.manual_seed,
+    get_rng_state=lambda *_: torch.get_rng_state(),
+    set_rng_state=lambda state, *_: torch.set_rng_state(state),
+    current_stream=lambda *_: _stream,
+    Stream=lambda *_: _stream,
+    stream=lambda _: contextlib.nullcontext(),
     Event=lambda **_: SimpleNamespace(record=_nothing, synchronize=_nothing),
-)  # fmt: skip
+)
 """In place of `torch.cuda`: the functions that verl calls."""
 
 
@@ -123,9 +138,12 @@ def _value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_rem
     from transformers import AutoModelForTokenClassification
 
     return AutoModelForTokenClassification.from_pretrained(
-        local_path, dtype=torch_dtype, config=model_config, attn_implementation="sdpa",
+        local_path,
+        dtype=torch_dtype,
+        config=model_config,
+        attn_implementation="sdpa",
         trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+    )
 
 
 sys.meta_path.append(_AlsoNamedVllm())

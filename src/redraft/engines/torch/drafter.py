@@ -85,8 +85,12 @@ class QuantisedDrafter:
         self._bits, self._group = bits, group
         layers = [m for name, m in model.named_modules() if name.rpartition(".")[2] in PROJECTIONS]
         if not layers:
-            raise UserError("this model has no projections to quantise for self-speculation", key="model",
-                            value=type(model).__name__, allowed=f"layers named {', '.join(PROJECTIONS)}")  # fmt: skip
+            raise UserError(
+                "this model has no projections to quantise for self-speculation",
+                key="model",
+                value=type(model).__name__,
+                allowed=f"layers named {', '.join(PROJECTIONS)}",
+            )
         self._layers = [(layer, torch.nn.Parameter(layer.weight.detach().clone(), False)) for layer in layers]
         self.bytes = self.error = self.seconds = 0.0
         self.refresh()

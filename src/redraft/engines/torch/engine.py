@@ -66,10 +66,20 @@ class TorchEngine:
     )
 
     def __init__(
-        self, model: PreTrainedModel, *, stops: Collection[int], max_length: int, max_rows: int = 256,
-        max_batched_tokens: int = 16384, temperature: float = 1.0, top_p: float = 1.0, lookahead: int = 0,
-        chunk: int | None = None, burst: int | None = None, static: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: PreTrainedModel,
+        *,
+        stops: Collection[int],
+        max_length: int,
+        max_rows: int = 256,
+        max_batched_tokens: int = 16384,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        lookahead: int = 0,
+        chunk: int | None = None,
+        burst: int | None = None,
+        static: bool | None = None,
+    ) -> None:
         refuse_unsupported(model, max_length)
         self.model, self.head = model, Head(model, temperature or 1.0)
         self.stops, self.max_rows, self.chunk = frozenset(stops), max_rows, chunk
@@ -325,9 +335,13 @@ class TorchEngine:
     def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Hidden states, (rows, width, size)."""
         return hidden_states(
-            self.model, input_ids=tokens, position_ids=positions, attention_mask=mask, past_key_values=self.cache,
+            self.model,
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self.cache,
             use_cache=True,
-        )  # fmt: skip
+        )
 
 
 def _answer(answer: asyncio.Future[T], value: T) -> None:
@@ -343,9 +357,13 @@ class TorchSession:
         self._engine, self._row = engine, Row(prompt)
 
     async def score(
-        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        self,
+        draft: np.ndarray,
+        at: np.ndarray | None = None,
+        top: int = 0,
+        draws: Gumbel | None = None,
         behind: int | None = None,
-    ) -> Scores:  # fmt: skip
+    ) -> Scores:
         """Score a draft or its next chunk; what the session had in the cache beside what is before it is replaced.
 
         Raises:

@@ -98,9 +98,11 @@ def refuse_other_heads(model: PreTrainedModel) -> None:
         halves = Head(model)(hidden_states(model, input_ids=tokens, use_cache=False)).float()
     if float((whole - halves).abs().max()) > NEAR * float(whole.abs().max()):
         raise UserError(
-            "the torch engine does not know how this model makes logits of its hidden states", key="model_type",
-            value=model.config.model_type, allowed="models with one linear layer to the vocabulary",
-        )  # fmt: skip
+            "the torch engine does not know how this model makes logits of its hidden states",
+            key="model_type",
+            value=model.config.model_type,
+            allowed="models with one linear layer to the vocabulary",
+        )
 
 
 def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
@@ -122,9 +124,11 @@ def refuse_unsupported(model: PreTrainedModel, max_length: int) -> None:
     for key, value in unsupported.items():
         if value:
             raise UserError(
-                f"the torch engine cannot run this {config.model_type} model", key=key, value=value,
+                f"the torch engine cannot run this {config.model_type} model",
+                key=key,
+                value=value,
                 allowed="full attention in every layer, without soft-capping and sinks",
-            )  # fmt: skip
+            )
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and max_length > positions:
         raise UserError(

@@ -47,9 +47,14 @@ class SlotCache(Cache):
     """
 
     def __init__(
-        self, config: PreTrainedConfig, rows: int, slots: int, device: torch.device, dtype: torch.dtype,
+        self,
+        config: PreTrainedConfig,
+        rows: int,
+        slots: int,
+        device: torch.device,
+        dtype: torch.dtype,
         grows: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.most = -(-slots // GROWTH) * GROWTH

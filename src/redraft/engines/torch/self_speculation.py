@@ -185,9 +185,15 @@ class SelfSpeculativeEngine(TorchEngine):
     """
 
     def __init__(
-        self, model: PreTrainedModel, controller: Controller, longest: int, *, bits: int = 4, group: int = 128,
+        self,
+        model: PreTrainedModel,
+        controller: Controller,
+        longest: int,
+        *,
+        bits: int = 4,
+        group: int = 128,
         **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(model, lookahead=longest, burst=1, **options)
         if self.truncates:
             raise ValueError("self-speculation needs the policy's whole law: a temperature above 0 and top-p 1")

@@ -93,9 +93,14 @@ class VLLMEngine:
     capabilities = frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
 
     def __init__(
-        self, client: Client, stops: Collection[int], max_length: int, clock: Callable[[], float] = time.perf_counter,
-        chunk: int | None = None, temperature: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        stops: Collection[int],
+        max_length: int,
+        clock: Callable[[], float] = time.perf_counter,
+        chunk: int | None = None,
+        temperature: float = 1.0,
+    ) -> None:
         self.client, self.stops, self.max_length = client, frozenset(stops), max_length
         self.temperature = temperature
         self.verification, self.decoding = _Stopwatch(clock), _Stopwatch(clock)
@@ -121,9 +126,13 @@ class VLLMSession:
         self._engine, self._prompt, self._request_id = engine, prompt, uuid4().hex
 
     async def score(
-        self, draft: np.ndarray, at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
+        self,
+        draft: np.ndarray,
+        at: np.ndarray | None = None,
+        top: int = 0,
+        draws: Gumbel | None = None,
         behind: int | None = None,
-    ) -> Scores:  # fmt: skip
+    ) -> Scores:
         """Score a draft's own tokens or those of its next chunk, or find those of them that are in the top of the law.
 
         Raises:
@@ -175,9 +184,10 @@ class VLLMSession:
     async def _rows(self, response: np.ndarray, first: int, top: int, cached: bool) -> TopLaw:
         """Rows of the answer to a request that scores a response from its token `first` on."""
         asked = {
-            "prompt_logprobs": top, "extra_args": {"scored_from": len(self._prompt) - 1 + first},
+            "prompt_logprobs": top,
+            "extra_args": {"scored_from": len(self._prompt) - 1 + first},
             "skip_reading_prefix_cache": not cached,
-        }  # fmt: skip
+        }
         return rows_of(await self._ask(response, 1, SCORING | asked), len(response) - first, top)
 
     async def _sample_residual(self, prefix: np.ndarray, room: int, draws: Inversion, first: Residual) -> Continuation:
@@ -195,10 +205,15 @@ class VLLMSession:
     async def _sample(self, prefix: np.ndarray, room: int, uniform: float, **further: Any) -> Continuation:
         """Sample up to `room` tokens behind a prefix, by these further settings."""
         settings = {
-            **SAMPLING, "max_tokens": room, "logprobs": True, "seed": seed_of(uniform),
+            **SAMPLING,
+            "max_tokens": room,
+            "logprobs": True,
+            "seed": seed_of(uniform),
             # The model's own end of sequence does not count unless it is a stop; vLLM adds more of them than we know.
-            "ignore_eos": True, "stop_token_ids": sorted(self._engine.stops), **further,
-        }  # fmt: skip
+            "ignore_eos": True,
+            "stop_token_ids": sorted(self._engine.stops),
+            **further,
+        }
         output = await self._ask(prefix, room, settings)
         return continuation_of(output, self._engine.stops, room)
 
@@ -208,9 +223,11 @@ class VLLMSession:
         if len(tokens) + room > self._engine.max_length:
             # A server would answer by a shorter response, without saying so.
             raise UserError(
-                "prompt and response are too long for vLLM's servers", key="max_model_len",
-                value=self._engine.max_length, allowed=f"at least {len(tokens) + room}, or shorter responses",
-            )  # fmt: skip
+                "prompt and response are too long for vLLM's servers",
+                key="max_model_len",
+                value=self._engine.max_length,
+                allowed=f"at least {len(tokens) + room}, or shorter responses",
+            )
         params = settings | {"temperature": self._engine.temperature}
         output = await self._engine.client.generate(self._request_id, prompt_ids=tokens, sampling_params=params)
         if output.stop_reason == "aborted" or not output.token_ids:
@@ -222,8 +239,12 @@ def rows_of(output: Output, count: int, top: int) -> TopLaw:
     """Rows of an answer; a UserError if it has others than `count`, as a worker gives that is not ours."""
     log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
     if len(log_probs) != count + 1 or len(ids) != count + 1:
-        raise UserError("vLLM's servers answer without the log-probabilities of a draft alone", key="worker_cls",
-                        value=f"{len(log_probs)} rows for {count} tokens", allowed=WORKER)  # fmt: skip
+        raise UserError(
+            "vLLM's servers answer without the log-probabilities of a draft alone",
+            key="worker_cls",
+            value=f"{len(log_probs)} rows for {count} tokens",
+            allowed=WORKER,
+        )
     return TopLaw(np.array(ids[:-1], dtype=np.int32), np.array(log_probs[:-1], dtype=np.float32))
 
 
@@ -249,9 +270,11 @@ def continuation_of(output: Output, stops: Collection[int], limit: int) -> Conti
     if finish is Finish.LENGTH and len(tokens) != limit:
         raise RuntimeError(f"vLLM ended a response after {len(tokens)} of {limit} tokens")
     return Continuation(
-        np.array(tokens, dtype=np.int32), checked(np.array(log_probs, dtype=np.float32)), finish,
+        np.array(tokens, dtype=np.int32),
+        checked(np.array(log_probs, dtype=np.float32)),
+        finish,
         cached=output.extra_fields.get("num_cached_tokens") or 0,
-    )  # fmt: skip
+    )
 
 
 def bias_of(first: Residual, temperature: float = 1.0) -> dict[int, float]:

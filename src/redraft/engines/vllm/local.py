@@ -69,13 +69,22 @@ class LocalVLLM:
     ) -> None:
         set_num_threads = torch.set_num_threads
         arguments: dict[str, Any] = {
-            "dtype": "float32", "enforce_eager": True, "block_size": 32, "enable_prefix_caching": True,
-            "max_model_len": max_length, "max_num_seqs": max_rows, "kv_cache_memory_bytes": cache_bytes,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "block_size": 32,
+            "enable_prefix_caching": True,
+            "max_model_len": max_length,
+            "max_num_seqs": max_rows,
+            "kv_cache_memory_bytes": cache_bytes,
             # Chunks of a prefill would take a step back in the request's random numbers, which fails on a CPU.
-            "enable_chunked_prefill": False, "max_num_batched_tokens": max(max_length, 16384),
-            "worker_cls": WORKER, "max_logprobs": -1,  # as many as the model has tokens
-            "skip_tokenizer_init": True, "disable_log_stats": True, "use_tqdm_on_load": False,
-        }  # fmt: skip
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(max_length, 16384),
+            "worker_cls": WORKER,
+            "max_logprobs": -1,  # as many as the model has tokens
+            "skip_tokenizer_init": True,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+        }
         arguments |= settings
         self._worker = arguments["worker_cls"]
         self.engine = LLMEngine.from_engine_args(EngineArgs(model=str(model), **arguments))
@@ -116,8 +125,12 @@ class LocalVLLM:
         params = SamplingParams(**settings, output_kind=RequestOutputKind.FINAL_ONLY)
         asked = {params.logprobs, params.prompt_logprobs} != {None}
         if asked and params.temperature != 1 and self._worker != WORKER:
-            raise UserError("vLLM's own worker gives log-probabilities at temperature 1 only", key="worker_cls",
-                            value=self._worker, allowed=WORKER)  # fmt: skip
+            raise UserError(
+                "vLLM's own worker gives log-probabilities at temperature 1 only",
+                key="worker_cls",
+                value=self._worker,
+                allowed=WORKER,
+            )
         name = f"{request_id}-{next(self._numbers)}"
         answer = self._answers[name] = asyncio.get_running_loop().create_future()
         self.engine.add_request(name, tokens_input(prompt_ids), params)
@@ -126,8 +139,12 @@ class LocalVLLM:
     def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over all weights by their names in transformers' format; forget what was computed with the others."""
         if self.engine.model_config.hf_text_config.tie_word_embeddings:
-            raise UserError("vLLM on a CPU keeps old embeddings where they are tied", key="tie_word_embeddings",
-                            value=True, allowed="false")  # fmt: skip
+            raise UserError(
+                "vLLM on a CPU keeps old embeddings where they are tied",
+                key="tie_word_embeddings",
+                value=True,
+                allowed="false",
+            )
         self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         if not self.engine.reset_prefix_cache():
             raise RuntimeError("weights were loaded while requests were running")
@@ -143,8 +160,10 @@ def to_output(output: RequestOutput) -> LocalOutput:
     (sampled,) = output.outputs
     extra: dict[str, Any] = {"num_cached_tokens": output.num_cached_tokens}
     if output.prompt_logprobs is not None:
-        extra |= {"prompt_logprobs": _rows(output.prompt_logprobs, "logprobs"),
-                  "prompt_ids": _rows(output.prompt_logprobs, "token_ids")}  # fmt: skip
+        extra |= {
+            "prompt_logprobs": _rows(output.prompt_logprobs, "logprobs"),
+            "prompt_ids": _rows(output.prompt_logprobs, "token_ids"),
+        }
     log_probs = None
     if sampled.logprobs is not None:
         log_probs = [row[token].logprob for token, row in zip(sampled.token_ids, sampled.logprobs, strict=True)]

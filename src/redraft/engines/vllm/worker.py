@@ -108,17 +108,21 @@ class ScoringRunner(ModelRunner):
         if name not in self._answers:
             rows, width = len(tokens) - 1 - first, 1 + self.num_prompt_logprobs[name]
             self._answers[name] = LogprobsTensors(  # rows of NaN; verl's servers want distinct tokens in each
-                torch.arange(width, dtype=torch.int32).repeat(rows, 1), torch.full((rows, width), torch.nan),
+                torch.arange(width, dtype=torch.int32).repeat(rows, 1),
+                torch.full((rows, width), torch.nan),
                 torch.full((rows,), width, dtype=torch.int32),
-            )  # fmt: skip
+            )
         low = max(begin, first)
         high = max(low, min(begin + count, len(tokens) - 1))
         shift = self.query_start_loc.np[self.input_batch.req_id_to_index[name]].item() - begin
         return Scored(
-            self._answers[name], slice(low - first, high - first), torch.arange(low + shift, high + shift),
-            torch.tensor(tokens[low + 1 : high + 1], dtype=torch.int64), request.sampling_params.temperature or 1.0,
+            self._answers[name],
+            slice(low - first, high - first),
+            torch.arange(low + shift, high + shift),
+            torch.tensor(tokens[low + 1 : high + 1], dtype=torch.int64),
+            request.sampling_params.temperature or 1.0,
             whole=begin + count >= len(tokens),
-        )  # fmt: skip
+        )
 
     def _fill(self, hidden_states: torch.Tensor, parts: list[Scored]) -> None:
         """Compute the rows of requests of the same temperature together."""
@@ -127,9 +131,13 @@ class ScoringRunner(ModelRunner):
         rows, tokens = (torch.cat([getattr(p, name) for p in parts]).to(self.device) for name in ("hidden", "tokens"))
         top = max(part.answer.logprobs.shape[1] for part in parts) - 1
         found = given_log_probs(
-            self.model.compute_logits, self.model_config.get_vocab_size(), hidden_states[rows], tokens, top,
+            self.model.compute_logits,
+            self.model_config.get_vocab_size(),
+            hidden_states[rows],
+            tokens,
+            top,
             parts[0].temperature,
-        )  # fmt: skip
+        )
         ids, log_probs = (tensor.cpu() for tensor in found)
         sizes = [len(part.tokens) for part in parts]
         for part, of_ids, of_log_probs in zip(parts, ids.split(sizes), log_probs.split(sizes), strict=True):

@@ -43,9 +43,13 @@ class Evaluated:
 
 
 def evaluate(
-    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
+    policy: Path | str,
+    benchmarks: dict[str, Benchmark],
+    seed: int,
+    kind: str,
+    settings: EngineSettings,
     limit: int | None = None,
-) -> Evaluated:  # fmt: skip
+) -> Evaluated:
     """Sample and grade a policy on benchmarks through lm-eval.
 
     lm-eval's own models (`transformers` and `vllm`) return text only. The text is then tokenized again, so the stop
@@ -64,9 +68,15 @@ def evaluate(
 
 
 def sample(
-    policy: Path | str, benchmarks: dict[str, Benchmark], seed: int, kind: str, settings: EngineSettings,
-    limit: int | None = None, *, graded: bool = False,
-) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:  # fmt: skip
+    policy: Path | str,
+    benchmarks: dict[str, Benchmark],
+    seed: int,
+    kind: str,
+    settings: EngineSettings,
+    limit: int | None = None,
+    *,
+    graded: bool = False,
+) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:
     """Yield the name, generations and lm-eval's metrics of each benchmark when it is done; see `evaluate`."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
@@ -124,8 +134,11 @@ def _opened(
         if length > model.max_length:  # lm-eval would cut the prompts, and no result would show it
             raise UserError(
                 "the longest prompt with its response is longer than the model allows",
-                file=policy, key="max_new_tokens", value=length, allowed=f"{model.max_length} tokens in all",
-            )  # fmt: skip
+                file=policy,
+                key="max_new_tokens",
+                value=length,
+                allowed=f"{model.max_length} tokens in all",
+            )
         yield model
     finally:
         stock.close(model)
@@ -161,9 +174,13 @@ def _run(
     task.set_fewshot_seed(seed)
     try:
         results = evaluate_tasks(
-            model, TaskManager(include_defaults=False).load([task]), limit=limit, log_samples=True,
-            apply_chat_template=templated, fewshot_as_multiturn=True,
-        )  # fmt: skip
+            model,
+            TaskManager(include_defaults=False).load([task]),
+            limit=limit,
+            log_samples=True,
+            apply_chat_template=templated,
+            fewshot_as_multiturn=True,
+        )
     finally:
         model.generate_until = clock.generate
     return results, clock.seconds
@@ -182,9 +199,16 @@ def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchm
             else:
                 tokens = np.asarray(model.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
                 finish = "length" if len(tokens) >= benchmark.max_new_tokens else "stop"
-            rows.append({
-                "benchmark": document["benchmark"], "problem": document["problem"], "sample": i,
-                "prompt": document["prompt"], "answer": document["answer"], "tokens": tokens, "text": text,
-                "finish": finish,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "benchmark": document["benchmark"],
+                    "problem": document["problem"],
+                    "sample": i,
+                    "prompt": document["prompt"],
+                    "answer": document["answer"],
+                    "tokens": tokens,
+                    "text": text,
+                    "finish": finish,
+                }
+            )
     return rows

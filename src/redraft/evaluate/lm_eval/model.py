@@ -58,8 +58,9 @@ class RedraftModel(LM):
         """
         settings = dict(arg_dict)
         if "pretrained" not in settings:
-            raise UserError("the policy to sample is missing", key="model_args",
-                            allowed="pretrained=<folder or hub id>")  # fmt: skip
+            raise UserError(
+                "the policy to sample is missing", key="model_args", allowed="pretrained=<folder or hub id>"
+            )
         policy, seed = str(settings.pop("pretrained")), int(settings.pop("seed", 0))
         kind = settings.pop("backend", "torch")
         # Any other device is lm-eval's default, cuda:0, also without a GPU.
@@ -92,8 +93,12 @@ class RedraftModel(LM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Always raise a UserError: the backend applies the chat template itself, as without lm-eval."""
-        raise UserError("the model `redraft` applies the chat template itself", key="apply_chat_template",
-                        value=True, allowed="no --apply_chat_template")  # fmt: skip
+        raise UserError(
+            "the model `redraft` applies the chat template itself",
+            key="apply_chat_template",
+            value=True,
+            allowed="no --apply_chat_template",
+        )
 
     def loglikelihood(self, requests: Sequence[Instance]) -> list[tuple[float, bool]]:
         """Always raise a NotImplementedError: this model only samples."""
@@ -127,9 +132,14 @@ def sampling(settings: dict[str, Any]) -> Sampling:
     known = dict(normalize_gen_kwargs(settings))
     for key, value in known.items():
         if key not in _USED and key != "do_sample" and value != _WITHOUT_EFFECT.get(key, ...):
-            raise UserError("the model `redraft` lacks this generation setting", key=key, value=value,
-                            allowed="do_sample, max_gen_toks, temperature, top_p, and `until: []`")  # fmt: skip
+            raise UserError(
+                "the model `redraft` lacks this generation setting",
+                key=key,
+                value=value,
+                allowed="do_sample, max_gen_toks, temperature, top_p, and `until: []`",
+            )
     return Sampling(
-        temperature=known.get("temperature", 0.0) if known["do_sample"] else 0.0, top_p=known.get("top_p", 1.0),
+        temperature=known.get("temperature", 0.0) if known["do_sample"] else 0.0,
+        top_p=known.get("top_p", 1.0),
         max_new_tokens=known["max_gen_toks"],
-    )  # fmt: skip
+    )

@@ -27,9 +27,12 @@ def open_transformers(policy: Path | str, length: int, seed: int, settings: Engi
     torch.set_num_threads(settings.threads)
     model, tokenizer = models.load(policy)
     return HFLM(
-        model.to(models.device_of(settings.device)), backend="causal", tokenizer=tokenizer,
-        batch_size=settings.max_rows, chat_template_args=dict(_TEMPLATE),
-    )  # fmt: skip
+        model.to(models.device_of(settings.device)),
+        backend="causal",
+        tokenizer=tokenizer,
+        batch_size=settings.max_rows,
+        chat_template_args=dict(_TEMPLATE),
+    )
 
 
 def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettings) -> LM:
@@ -43,9 +46,15 @@ def open_vllm(policy: Path | str, length: int, seed: int, settings: EngineSettin
 
         set_num_threads = torch.set_num_threads
         model = VLLM(
-            str(policy), batch_size="auto", max_model_len=length, max_num_seqs=settings.max_rows, seed=seed,
-            disable_log_stats=True, chat_template_args=dict(_TEMPLATE), **_site(length, settings),
-        )  # fmt: skip
+            str(policy),
+            batch_size="auto",
+            max_model_len=length,
+            max_num_seqs=settings.max_rows,
+            seed=seed,
+            disable_log_stats=True,
+            chat_template_args=dict(_TEMPLATE),
+            **_site(length, settings),
+        )
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a function that does nothing
     return model
 
@@ -54,14 +63,19 @@ def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
     """Arguments of vLLM's engine; on a CPU they are those of `redraft.engines.vllm.local`."""
     if models.device_of(settings.device).type == "cpu":
         return {
-            "dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": 2**29,
-            "enable_chunked_prefill": False, "max_num_batched_tokens": max(length, 16384),
-        }  # fmt: skip
+            "dtype": "float32",
+            "enforce_eager": True,
+            "block_size": 32,
+            "kv_cache_memory_bytes": 2**29,
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(length, 16384),
+        }
     return {
-        "dtype": "auto", "enforce_eager": settings.eager,
+        "dtype": "auto",
+        "enforce_eager": settings.eager,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "max_num_batched_tokens": settings.max_batched_tokens,
-    }  # fmt: skip
+    }
 
 
 @contextmanager

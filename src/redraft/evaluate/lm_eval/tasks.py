@@ -19,10 +19,12 @@ _METRICS: dict[str, dict[str, Any]] = {
     "math": {"accuracy": _MEAN},
     "choice": {"accuracy": _MEAN},
     "instructions": {
-        "prompt_level_strict_acc": _MEAN, "inst_level_strict_acc": scoring.share,
-        "prompt_level_loose_acc": _MEAN, "inst_level_loose_acc": scoring.share,
+        "prompt_level_strict_acc": _MEAN,
+        "inst_level_strict_acc": scoring.share,
+        "prompt_level_loose_acc": _MEAN,
+        "inst_level_loose_acc": scoring.share,
     },
-}  # fmt: skip
+}
 _SCORES = {"math": scoring.score_math, "choice": scoring.score_choice, "instructions": scoring.score_instructions}
 
 

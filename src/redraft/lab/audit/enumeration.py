@@ -72,9 +72,10 @@ class Policy:
             size = len(prefix)
             on = [(p, r) for r, p in self.space.index.items() if len(r) > size and r[:size] == prefix]
             self._behind[prefix] = (
-                np.array([place for place, _ in on], dtype=int), np.array([r[size] for _, r in on], dtype=int),
+                np.array([place for place, _ in on], dtype=int),
+                np.array([r[size] for _, r in on], dtype=int),
                 np.array([self.probability(r, size + 1) for _, r in on]),
-            )  # fmt: skip
+            )
         return self._behind[prefix]
 
     def responses(self) -> np.ndarray:

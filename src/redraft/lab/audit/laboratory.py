@@ -53,9 +53,16 @@ def write_laws(file: Path) -> None:
 def laws() -> dict[str, Any]:
     """All rows, with the settings that they rest on."""
     settings = {
-        "vocabulary": WHOLE, "longest": SPACE.longest, "longest_shared": SHORT.longest, "directions": DIRECTIONS,
-        "visits": VISITS, "drift": SHARED_DRIFT, "rate": RATE, "group": GROUP, "group_visits": GROUP_VISITS,
-    }  # fmt: skip
+        "vocabulary": WHOLE,
+        "longest": SPACE.longest,
+        "longest_shared": SHORT.longest,
+        "directions": DIRECTIONS,
+        "visits": VISITS,
+        "drift": SHARED_DRIFT,
+        "rate": RATE,
+        "group": GROUP,
+        "group_visits": GROUP_VISITS,
+    }
     return settings | {"drifts": list(over_drift()), "numbers": list(by_numbers()), "bandit": list(bandits())}
 
 
@@ -69,8 +76,15 @@ def over_drift() -> Iterator[Row]:
         for name, studied in RULES.items():
             found = [_course(studied, _policies(SPACE, each, drift)) for each in range(DIRECTIONS)]
             policies, first, last, kept = np.mean(found, axis=0).tolist()
-            yield {"rule": name, "exact": studied.exact, "drift": drift, "policies": policies, "first": first,
-                   "last": last, "kept": kept}  # fmt: skip
+            yield {
+                "rule": name,
+                "exact": studied.exact,
+                "drift": drift,
+                "policies": policies,
+                "first": first,
+                "last": last,
+                "kept": kept,
+            }
 
 
 def _course(studied: AuditedRule, policies: list[Policy]) -> tuple[float, float, float, float]:
@@ -78,9 +92,11 @@ def _course(studied: AuditedRule, policies: list[Policy]) -> tuple[float, float,
     visits = Chain(studied.rule, policies, stored(studied, SPACE), studied.renewed).visits(Fresh())
     first, last = visits[0], visits[-1]
     return (
-        distance(policies[0].responses(), policies[1].responses()), distance(first.law, policies[1].responses()),
-        distance(last.law, policies[-1].responses()), first.kept / first.draft,
-    )  # fmt: skip
+        distance(policies[0].responses(), policies[1].responses()),
+        distance(first.law, policies[1].responses()),
+        distance(last.law, policies[-1].responses()),
+        first.kept / first.draft,
+    )
 
 
 def by_numbers() -> Iterator[Row]:

@@ -16,10 +16,19 @@ PROMPT = [1, 2, 1]
 def drifting(space: Space, count: int, drift: float, seed: int = 0) -> list[PreTrainedModel]:
     """Models with random weights, each the one before with noise of the standard deviation `drift` on its matrices."""
     config = Qwen3Config(
-        vocab_size=space.vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=32, intermediate_size=64, max_position_embeddings=64, tie_word_embeddings=False, bos_token_id=None,
-        eos_token_id=0, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=space.vocabulary,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=None,
+    )
     generator = torch.Generator().manual_seed(seed)
     models = [Qwen3ForCausalLM(config).eval()]
     with torch.no_grad():

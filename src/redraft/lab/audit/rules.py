@@ -92,10 +92,17 @@ def enumerated(name: str, audited: AuditedRule, policies: list[Policy], drift: f
     if isinstance(rule, SpecRLRule):
         formula = distance(made(rule, drafts, earlier, now, top, both), published(earlier, now, rule.lenience))
     return Enumerated(
-        name, drift, distance(drafts, now.responses()), distances[1], distances[-1], formula,
-        kept_of(rule, top, drafts, earlier, now, both), float(drafts @ lengths),
-        isinstance(rule, WeightedRule), audited.exact,
-    )  # fmt: skip
+        name,
+        drift,
+        distance(drafts, now.responses()),
+        distances[1],
+        distances[-1],
+        formula,
+        kept_of(rule, top, drafts, earlier, now, both),
+        float(drafts @ lengths),
+        isinstance(rule, WeightedRule),
+        audited.exact,
+    )
 
 
 def stored(audited: AuditedRule, space: Space) -> int:

@@ -106,13 +106,19 @@ ENGINES_CAN = {"torch": TorchEngine.capabilities, "torch, self-speculating": Sel
 
 
 def audit(
-    sampler: Sampler, models: Sequence[PreTrainedModel], draws: int = DRAWS, space: Space = SPACE,
+    sampler: Sampler,
+    models: Sequence[PreTrainedModel],
+    draws: int = DRAWS,
+    space: Space = SPACE,
     temperature: float = 1.0,
-) -> Drawn:  # fmt: skip
+) -> Drawn:
     """Draw with a sampler over visits of these policies at a temperature, and test the last visit's responses."""
     options = {
-        "stops": {0}, "max_length": len(PROMPT) + space.longest, "max_rows": 1024, "temperature": temperature,
-    }  # fmt: skip
+        "stops": {0},
+        "max_length": len(PROMPT) + space.longest,
+        "max_rows": 1024,
+        "temperature": temperature,
+    }
     engines = [ENGINES[sampler.engine](model, **options) for model in models]
     return judge(sampler, engines, ModelPolicy(space, models[-1], temperature), draws)
 

@@ -33,9 +33,12 @@ MODES: Mapping[str, Callable[[Path], dict[str, Any] | None]] = {
     "draft model, drafts sampled": lambda folder: draft_model(folder, "probabilistic"),
     "draft model, drafts by argmax": lambda folder: draft_model(folder, "greedy"),
     "ngram": lambda folder: {
-        "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2,
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_min": 1,
+        "prompt_lookup_max": 2,
     },
-}  # fmt: skip
+}
 """Mode to the value of vLLM's `speculative_config`, from the folder of the drafter."""
 
 
@@ -58,9 +61,17 @@ def models() -> tuple[Qwen3ForCausalLM, Qwen3ForCausalLM]:
     """A policy with random weights, and a drafter that it often but not always agrees with."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=32, intermediate_size=128, max_position_embeddings=128, tie_word_embeddings=False, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=128,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        eos_token_id=None,
+    )
     policy, drafter = Qwen3ForCausalLM(config), Qwen3ForCausalLM(config)
     with torch.no_grad():
         for own, other in zip(policy.parameters(), drafter.parameters(), strict=True):

@@ -53,12 +53,22 @@ class Saved:
         tokens = np.concatenate([*(draft.tokens for draft in self.drafts), *map(np.array, self.prompts.values())])
         outside = tokens[(tokens < 0) | (tokens >= vocabulary)]
         if len(outside):
-            raise UserError("a token is outside the policy's vocabulary: the rollouts are another model's", file=file,
-                            key="tokens", value=int(outside[0]), allowed=f"0 to {vocabulary - 1}")  # fmt: skip
+            raise UserError(
+                "a token is outside the policy's vocabulary: the rollouts are another model's",
+                file=file,
+                key="tokens",
+                value=int(outside[0]),
+                allowed=f"0 to {vocabulary - 1}",
+            )
         longest = max(len(self.prompts[draft.prompt]) + len(draft.tokens) for draft in self.drafts)
         if positions is not None and longest > positions:
-            raise UserError("prompt and response are longer than the policy's positions", file=file, key="tokens",
-                            value=longest, allowed=f"at most {positions}")  # fmt: skip
+            raise UserError(
+                "prompt and response are longer than the policy's positions",
+                file=file,
+                key="tokens",
+                value=longest,
+                allowed=f"at most {positions}",
+            )
 
 
 def read_file(file: Path) -> Saved:
@@ -96,12 +106,22 @@ def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
     found = []
     for prompt, tokens, log_probs in zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True):
         if len(tokens) != len(log_probs):
-            raise UserError(f"a rollout of prompt {prompt} has other numbers of tokens and of log-probabilities",
-                            file=file, key="log_probs", value=len(log_probs), allowed=str(len(tokens)))  # fmt: skip
+            raise UserError(
+                f"a rollout of prompt {prompt} has other numbers of tokens and of log-probabilities",
+                file=file,
+                key="log_probs",
+                value=len(log_probs),
+                allowed=str(len(tokens)),
+            )
         wrong = log_probs[~np.isfinite(log_probs) | (log_probs > ROUNDING)]
         if len(wrong):
-            raise UserError(f"a log-probability of prompt {prompt} is none of a token that was sampled", file=file,
-                            key="log_probs", value=float(wrong[0]), allowed="finite, at most 0")  # fmt: skip
+            raise UserError(
+                f"a log-probability of prompt {prompt} is none of a token that was sampled",
+                file=file,
+                key="log_probs",
+                value=float(wrong[0]),
+                allowed="finite, at most 0",
+            )
         found.append(Draft(int(prompt), tokens, log_probs))
     return found
 
@@ -110,8 +130,13 @@ def _check_lists(column: pd.Series, kinds: str, allowed: str, file: Path) -> Non
     """Check that each row is a list, not empty, of numbers of NumPy's `kinds`."""
     for row in column:
         if not isinstance(row, np.ndarray) or row.dtype.kind not in kinds or not len(row):
-            raise UserError("a row is not what it should be", file=file, key=str(column.name), value=row,
-                            allowed=f"a list of {allowed}, at least one")  # fmt: skip
+            raise UserError(
+                "a row is not what it should be",
+                file=file,
+                key=str(column.name),
+                value=row,
+                allowed=f"a list of {allowed}, at least one",
+            )
 
 
 def lengths_of(frame: pd.DataFrame, file: Path) -> list[tuple[int, int]]:

@@ -74,9 +74,12 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
     prompts = run.prompts(own)
     rules = candidates(top=min(TOP, policy.config.vocab_size))
     read = partial(
-        read_positions, prompts=prompts, policy=policy, drafter=drafter,
+        read_positions,
+        prompts=prompts,
+        policy=policy,
+        drafter=drafter,
         temperature=run.configuration.trainer.temperature,
-    )  # fmt: skip
+    )
     positions = read(own)
     distance(positions, run.policy(start))
     stops = models.stop_tokens(drafter, tokenizer)
@@ -85,13 +88,18 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
     overlap = np.concatenate([at.both.overlap for at in positions if at.both])
     quantiles = np.quantile(1 - overlap, QUANTILES)
     return {
-        "from": start, "to": stop, "epochs_between": run.epochs(start, stop), "prompts": len(prompts),
-        "tv": {"mean": float(1 - overlap.mean()),
-               "quantiles": {str(at): float(value) for at, value in zip(QUANTILES, quantiles, strict=True)}},
+        "from": start,
+        "to": stop,
+        "epochs_between": run.epochs(start, stop),
+        "prompts": len(prompts),
+        "tv": {
+            "mean": float(1 - overlap.mean()),
+            "quantiles": {str(at): float(value) for at, value in zip(QUANTILES, quantiles, strict=True)},
+        },
         "beta_mean": float(overlap.mean()),
         "own": [_row(rule, own, positions) for rule in rules],
         "held_out": [_row(rule, anew, held_out_positions) for rule in rules] if anew else [],
-    }  # fmt: skip
+    }
 
 
 def _row(rule: Candidate, drafts: Sequence[Draft], positions: Sequence[Positions]) -> dict[str, Any]:
@@ -100,11 +108,18 @@ def _row(rule: Candidate, drafts: Sequence[Draft], positions: Sequence[Positions
     sums = by_prompt([draft.prompt for draft in drafts], columns)
     tokens, share = (estimate(sums, ratio(name, "drafts")) for name in ("kept", "share"))
     return {
-        "rule": rule.name, "exact": rule.exact, "drafts": len(drafts), "draft_tokens": float(lengths.mean()),
-        "kept_tokens": tokens.value, "kept_low": _known(tokens.low), "kept_high": _known(tokens.high),
-        "share": share.value, "share_low": _known(share.low), "share_high": _known(share.high),
+        "rule": rule.name,
+        "exact": rule.exact,
+        "drafts": len(drafts),
+        "draft_tokens": float(lengths.mean()),
+        "kept_tokens": tokens.value,
+        "kept_low": _known(tokens.low),
+        "kept_high": _known(tokens.high),
+        "share": share.value,
+        "share_low": _known(share.low),
+        "share_high": _known(share.high),
         "whole": float(found.whole.mean()),
-    }  # fmt: skip
+    }
 
 
 def _known(end: float) -> float | None:
@@ -117,9 +132,13 @@ def _drawn(run: SavedRun, drafter: Any, stops: frozenset[int], prompts: Tokens, 
     limit, engine = run.configuration.trainer.max_response_tokens, run.configuration.engine
     longest = limit + max(map(len, prompts.values()))
     sampler = TorchEngine(
-        drafter, stops=stops, max_length=longest, max_rows=engine.max_rows,
-        max_batched_tokens=engine.max_batched_tokens, temperature=run.configuration.trainer.temperature,
-    )  # fmt: skip
+        drafter,
+        stops=stops,
+        max_length=longest,
+        max_rows=engine.max_rows,
+        max_batched_tokens=engine.max_batched_tokens,
+        temperature=run.configuration.trainer.temperature,
+    )
     memory, streams = Memory(Retention()), Streams(run.configuration.seed, step, "held-out")
     context = RolloutContext(sampler, _no_reward, memory, Meter(), streams, prompts, limit)
     groups = sampler.run(*(vanilla(Task(prompt, 0, count), context) for prompt in prompts))

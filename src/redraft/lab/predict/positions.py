@@ -21,9 +21,13 @@ NUMBERS_AT_ONCE = 1 << 22
 
 
 def read_positions(
-    drafts: Sequence[Draft], prompts: dict[int, list[int]], policy: Any, drafter: Any = None, top: int = 32,
+    drafts: Sequence[Draft],
+    prompts: dict[int, list[int]],
+    policy: Any,
+    drafter: Any = None,
+    top: int = 32,
     temperature: float = 1.0,
-) -> list[Positions]:  # fmt: skip
+) -> list[Positions]:
     """Read the laws of drafts, in their order, by transformers causal language models.
 
     Args:

@@ -176,7 +176,10 @@ def distance(positions: Sequence[Positions], drafter: Path | None) -> float | No
     if mean > FAR:
         raise UserError(
             "the stored log-probabilities are not those of the drafter's policy: it is another policy, or the drafts "
-            "were sampled at another temperature or from other prompts", file=drafter, key="log_probs",
-            value=round(mean, 4), allowed=f"a mean distance of at most {FAR} nats",
-        )  # fmt: skip
+            "were sampled at another temperature or from other prompts",
+            file=drafter,
+            key="log_probs",
+            value=round(mean, 4),
+            allowed=f"a mean distance of at most {FAR} nats",
+        )
     return mean

@@ -76,17 +76,32 @@ class SavedRun:
         """
         stop = max(self.policies) if stop is None else stop
         if stop not in self.policies:
-            raise UserError("no policy is saved after this step", file=self.path, key="--to", value=stop,
-                            allowed=map(str, self.policies))  # fmt: skip
+            raise UserError(
+                "no policy is saved after this step",
+                file=self.path,
+                key="--to",
+                value=stop,
+                allowed=map(str, self.policies),
+            )
         if start is None:
             earlier = [step for step in self.policies if step < stop]
             if not earlier:
-                raise UserError("a prediction needs two saved policies of a run", file=self.path, key="--to",
-                                value=stop, hint="--from STEP takes rollouts of any earlier step")  # fmt: skip
+                raise UserError(
+                    "a prediction needs two saved policies of a run",
+                    file=self.path,
+                    key="--to",
+                    value=stop,
+                    hint="--from STEP takes rollouts of any earlier step",
+                )
             start = min(earlier, key=lambda step: abs(step - (stop - self.steps_per_epoch)))
         if start >= stop or start not in self.rollout_steps:
-            raise UserError("no rollouts of this step are saved, or it is not before the policy's", file=self.path,
-                            key="--from", value=start, allowed=f"a step from 0, below {stop}")  # fmt: skip
+            raise UserError(
+                "no rollouts of this step are saved, or it is not before the policy's",
+                file=self.path,
+                key="--from",
+                value=start,
+                allowed=f"a step from 0, below {stop}",
+            )
         return start, stop
 
     def policy(self, step: int) -> Path:
@@ -98,8 +113,9 @@ class SavedRun:
         if step == 0:
             recorded = self.manifest["inputs"]["initial_policy"]
             if sha256(self.policies[0] / "model.safetensors") != recorded:
-                raise UserError("this is not the run's initial policy", file=self.policies[0], key="sha256",
-                                allowed=recorded)  # fmt: skip
+                raise UserError(
+                    "this is not the run's initial policy", file=self.policies[0], key="sha256", allowed=recorded
+                )
         return self.policies[step]
 
     def drafts(self, step: int) -> list[Draft]:
@@ -113,9 +129,12 @@ class SavedRun:
         frame = read_parquet(file, COLUMNS)
         new = frame[frame["draft_length"] == 0]
         if new.empty:
-            raise UserError("all rollouts of this step go on from drafts, so that several policies have sampled them",
-                            file=file, key="draft_length", hint="take a run without reuse, or --from a step of the "
-                            "first epoch")  # fmt: skip
+            raise UserError(
+                "all rollouts of this step go on from drafts, so that several policies have sampled them",
+                file=file,
+                key="draft_length",
+                hint="take a run without reuse, or --from a step of the first epoch",
+            )
         return drafts_of(new, file)
 
     def prompts(self, drafts: list[Draft]) -> dict[int, list[int]]:

@@ -26,9 +26,13 @@ class Source:
 
 
 def source(
-    path: Path, start: int | None = None, stop: int | None = None, policy: Path | None = None,
-    drafter: Path | None = None, temperature: float | None = None,
-) -> Source:  # fmt: skip
+    path: Path,
+    start: int | None = None,
+    stop: int | None = None,
+    policy: Path | None = None,
+    drafter: Path | None = None,
+    temperature: float | None = None,
+) -> Source:
     """What a user names by the options of `redraft predict`.
 
     Raises:

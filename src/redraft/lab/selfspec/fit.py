@@ -150,9 +150,11 @@ def _block_loss(sweep: Sweep) -> Loss:
 
     def loss(c: Calibration) -> float:
         single = drafts.mean(_errors(draft_seconds(c, drafts.batch, drafts.length), drafts.seconds))
-        single += verifications.mean(_errors(
-            verify_seconds(c, verifications.batch, verifications.length, verifications.gamma), verifications.seconds
-        ))  # fmt: skip
+        single += verifications.mean(
+            _errors(
+                verify_seconds(c, verifications.batch, verifications.length, verifications.gamma), verifications.seconds
+            )
+        )
         predicted = block_seconds(c, blocks.batch, blocks.length, blocks.gamma)
         ratio = target_seconds(c, blocks.batch, blocks.length) / predicted
         return 0.5 * single + 0.5 * blocks.mean(_errors(predicted, blocks.seconds) + (ratio - ratios) ** 2)
@@ -215,14 +217,24 @@ def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float
 
 def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
     if not (best.success and np.isfinite(best.fun)):
-        raise UserError("the fit does not converge", key=", ".join(ranges), value=str(best.message),
-                        hint=f"take {NOT_FITTED}")  # fmt: skip
+        raise UserError(
+            "the fit does not converge", key=", ".join(ranges), value=str(best.message), hint=f"take {NOT_FITTED}"
+        )
     if best.fun > LARGEST_LOSS:
-        raise UserError("the roofline does not describe these times", key=", ".join(ranges),
-                        value=f"loss {best.fun:.3g}", allowed=f"at most {LARGEST_LOSS}",
-                        hint=f"take {NOT_FITTED}")  # fmt: skip
+        raise UserError(
+            "the roofline does not describe these times",
+            key=", ".join(ranges),
+            value=f"loss {best.fun:.3g}",
+            allowed=f"at most {LARGEST_LOSS}",
+            hint=f"take {NOT_FITTED}",
+        )
     for (name, (low, high)), value in zip(ranges.items(), best.x, strict=True):
         near = 1e-3 * (high - low)
         if value > high - near or (value < low + near and name not in MAY_BE_LOW):
-            raise UserError("the fit ends at the edge of where it searched", key=name, value=float(value),
-                            allowed=f"between {low:g} and {high:g}", hint=f"take {NOT_FITTED}")  # fmt: skip
+            raise UserError(
+                "the fit ends at the edge of where it searched",
+                key=name,
+                value=float(value),
+                allowed=f"between {low:g} and {high:g}",
+                hint=f"take {NOT_FITTED}",
+            )

@@ -44,9 +44,13 @@ def measure(
     room = model.config.max_position_embeddings - max(gammas) - 1
     fitting = [length for length in lengths if length <= room]
     if len(fitting) < 2:
-        raise UserError("a roofline needs passes at two lengths or more", file=folder / "config.json",
-                        key="max_position_embeddings", value=model.config.max_position_embeddings,
-                        allowed=f"room for {lengths[:2]} and a block")  # fmt: skip
+        raise UserError(
+            "a roofline needs passes at two lengths or more",
+            file=folder / "config.json",
+            key="max_position_embeddings",
+            value=model.config.max_position_embeddings,
+            allowed=f"room for {lengths[:2]} and a block",
+        )
     engine = SelfSpeculativeEngine(
         model, Fixed(max(gammas)), max(gammas), bits=bits, stops=(), max_rows=max(batches), max_length=max(fitting) + 1
     )

@@ -60,13 +60,21 @@ def read_rollouts(file: Path) -> list[Rollout]:
     """
     records: list[Mapping[str, Any]] = [record for record in read_json_lines(file) if "passes" in record]
     if not records:
-        raise UserError("these records hold no trace of passes", file=file, key="passes",
-                        allowed="steps.jsonl of a run with self-speculation")  # fmt: skip
+        raise UserError(
+            "these records hold no trace of passes",
+            file=file,
+            key="passes",
+            allowed="steps.jsonl of a run with self-speculation",
+        )
     return [
-        Rollout(record["step"], record["draft_length"], record["block_efficiency"],
-                tuple(Stretch(*stretch) for stretch in record["passes"]))
+        Rollout(
+            record["step"],
+            record["draft_length"],
+            record["block_efficiency"],
+            tuple(Stretch(*stretch) for stretch in record["passes"]),
+        )
         for record in records
-    ]  # fmt: skip
+    ]
 
 
 def replay(control: Control, rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -59,9 +59,13 @@ def calibrate(
     ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
     found = fit(sweep, costs, tflops * 1e12, ranges)
     metadata = {
-        "sweep": sweep_file.name, "sweep_sha256": sha256(sweep_file), "gammas": sweep.gammas,
-        "losses": list(found.losses), "agreeing": found.agreeing, "points": found.points,
-    }  # fmt: skip
+        "sweep": sweep_file.name,
+        "sweep_sha256": sha256(sweep_file),
+        "gammas": sweep.gammas,
+        "losses": list(found.losses),
+        "agreeing": found.agreeing,
+        "points": found.points,
+    }
     write_calibration(out, found.calibration, metadata)
     return sweep, found
 
@@ -145,8 +149,12 @@ def simulation(asked: Asked) -> tuple[list[str], Rows]:
 def _gammas(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts) or sorted({0, *map(int, parts)}) != [0, *map(int, parts)]:
-        raise UserError("these are no lengths of drafts", key="--gamma", value=text,
-                        allowed="a number such as 7, or rising ones for a ladder such as 5,7,9,11")  # fmt: skip
+        raise UserError(
+            "these are no lengths of drafts",
+            key="--gamma",
+            value=text,
+            allowed="a number such as 7, or rising ones for a ladder such as 5,7,9,11",
+        )
     return tuple(map(int, parts))
 
 
@@ -158,16 +166,20 @@ def _acceptance(text: str) -> Acceptance:
         starts, alpha = zip(*((float(start), float(value)) for start, value in pairs), strict=True)
         return Acceptance(alpha, starts)
     except ValueError:
-        raise UserError("this is no acceptance", key="--alpha", value=text,
-                        allowed="0 to 1, by position from 0 on, such as 0:0.98,2048:0.95, or a run's steps.jsonl"
-                        ) from None  # fmt: skip
+        raise UserError(
+            "this is no acceptance",
+            key="--alpha",
+            value=text,
+            allowed="0 to 1, by position from 0 on, such as 0:0.98,2048:0.95, or a run's steps.jsonl",
+        ) from None
 
 
 def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
     """Acceptance in each rollout of a ladder."""
     if len(acceptance.alpha) > 1:
-        raise UserError("a ladder takes one acceptance for all positions", key="--alpha", value=asked.alpha,
-                        allowed="0 to 1")  # fmt: skip
+        raise UserError(
+            "a ladder takes one acceptance for all positions", key="--alpha", value=asked.alpha, allowed="0 to 1"
+        )
     last = acceptance.alpha[0] if asked.last_alpha is None else asked.last_alpha
     if not 0 <= last <= 1:
         raise UserError("this is no acceptance", key="--last-alpha", value=last, allowed="0 to 1")

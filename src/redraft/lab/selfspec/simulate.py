@@ -84,8 +84,9 @@ def read_lengths(file: Path) -> np.ndarray:
     try:
         lines = file.read_text(encoding="utf-8").split()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
-        raise UserError("this is no file of lengths", file=file,
-                        allowed=f"a whole number a line; or {WANTED}") from None  # fmt: skip
+        raise UserError(
+            "this is no file of lengths", file=file, allowed=f"a whole number a line; or {WANTED}"
+        ) from None
     for number, line in enumerate(lines, start=1):
         if not line.isdecimal() or int(line) < 1:
             raise UserError("this line is no length", file=file, key=f"line {number}", value=line, allowed="1 or more")
@@ -149,8 +150,12 @@ def measured_acceptance(file: Path) -> Acceptance:
         for start, proposed in record.get("proposed_from", {}).items():
             by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
     if not by_start:
-        raise UserError("these records hold no speculated block", file=file, key="proposed_from",
-                        allowed="steps.jsonl of a run with self-speculation")  # fmt: skip
+        raise UserError(
+            "these records hold no speculated block",
+            file=file,
+            key="proposed_from",
+            allowed="steps.jsonl of a run with self-speculation",
+        )
     alphas = []
     for _, steps in sorted(by_start.items()):
         gammas, blocks, kept = np.array(steps, float).T
@@ -294,8 +299,15 @@ class _Run:
             self.total = np.concatenate([self.total[going], self.waiting[:free]])
             self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
             self.waiting = self.waiting[free:]
-        return EngineTime(self.seconds, self.passes, self.blocks, self.plain_seconds, self.plain_tokens, self.tokens,
-                          self.turned_on_at)  # fmt: skip
+        return EngineTime(
+            self.seconds,
+            self.passes,
+            self.blocks,
+            self.plain_seconds,
+            self.plain_tokens,
+            self.tokens,
+            self.turned_on_at,
+        )
 
     def _decode(self) -> None:
         """Plain passes until a response ends or the toggle switches speculation on."""

@@ -124,8 +124,9 @@ def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) ->
     lines = tuple(measurements)
     models = sorted({m.model for m in lines})
     if len(models) != 1:
-        raise UserError("a sweep is of one model", file=file, key="model", value=models,
-                        allowed="one name in all lines")  # fmt: skip
+        raise UserError(
+            "a sweep is of one model", file=file, key="model", value=models, allowed="one name in all lines"
+        )
     seen: set[tuple[str, int, int, int]] = set()
     for m in lines:
         if (key := (m.mode, m.gamma, m.batch, m.seq)) in seen:
@@ -141,8 +142,9 @@ def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) ->
         for mode in (DRAFT, VERIFY):
             _check_several(sweep.times(mode, gamma), f"{mode}, gamma {gamma}", file)
         if not len(sweep.blocks(gamma)[0].seconds):
-            raise UserError("no batch size and length has all three modes", file=file, key=f"gamma {gamma}",
-                            allowed=NEEDED)  # fmt: skip
+            raise UserError(
+                "no batch size and length has all three modes", file=file, key=f"gamma {gamma}", allowed=NEEDED
+            )
     return sweep
 
 
@@ -167,5 +169,10 @@ def _check_several(times: Times, what: str, file: Path | None, *, lengths: bool 
     for name, values in axes.items():
         distinct = np.unique(values).astype(int).tolist()
         if len(distinct) < 2:
-            raise UserError(f"this sweep needs several values of {name} for {what}", file=file, key=name,
-                            value=distinct, allowed=NEEDED)  # fmt: skip
+            raise UserError(
+                f"this sweep needs several values of {name} for {what}",
+                file=file,
+                key=name,
+                value=distinct,
+                allowed=NEEDED,
+            )

@@ -54,9 +54,12 @@ def by_inversion(prompt: int, sample: int, limit: int, task: Task, context: Roll
 
 
 async def complete(
-    draft: Rollout, task: Task, context: RolloutContext, verifier: DraftVerifier | None = None,
+    draft: Rollout,
+    task: Task,
+    context: RolloutContext,
+    verifier: DraftVerifier | None = None,
     sampler: Sampler = by_inversion,
-) -> Rollout:  # fmt: skip
+) -> Rollout:
     """Keep what the verifier decides of a draft, if it has tokens, and sample the rest of the response."""
     async with context.engine.session(context.prompts[draft.prompt]) as session:
         kept = Verification(0, draft.log_probs)
@@ -92,15 +95,18 @@ def _assemble(draft: Rollout, kept: Verification, continuation: Continuation, st
     """Join the draft's prefix, which keeps its history, and the continuation."""
     sampled_now = np.full(len(continuation.tokens), step, dtype=np.int32)
     return Rollout(
-        draft.prompt, draft.sample,
+        draft.prompt,
+        draft.sample,
         tokens=np.concatenate([draft.tokens[: kept.prefix], continuation.tokens]),
         log_probs=np.concatenate([kept.log_probs, continuation.log_probs]),
         sampled_at=np.concatenate([draft.sampled_at[: kept.prefix], sampled_now]),
         finish=continuation.finish,
-        prefix_length=kept.prefix, draft_length=draft.length, verified=kept.verified,
+        prefix_length=kept.prefix,
+        draft_length=draft.length,
+        verified=kept.verified,
         top=_joined(kept.top or draft.top, kept.prefix, continuation.top),
         log_weights=None if kept.weights is None else kept.weights.of_response(continuation.tokens),
-    )  # fmt: skip
+    )
 
 
 def _joined(draft: TopLaw | None, prefix: int, continuation: TopLaw | None) -> TopLaw | None:

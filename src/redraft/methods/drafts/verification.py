@@ -30,9 +30,16 @@ class Judge(Protocol):
 
 
 async def verify(
-    draft: np.ndarray, session: Session, context: RolloutContext, judge: Judge, *, whole: bool = False,
-    at: np.ndarray | None = None, top: int = 0, draws: Gumbel | None = None,
-) -> tuple[int, Scores]:  # fmt: skip
+    draft: np.ndarray,
+    session: Session,
+    context: RolloutContext,
+    judge: Judge,
+    *,
+    whole: bool = False,
+    at: np.ndarray | None = None,
+    top: int = 0,
+    draws: Gumbel | None = None,
+) -> tuple[int, Scores]:
     """Score and judge a draft up to the chunk in which a token is rejected; other arguments as of `Session.score`.
 
     Args:
@@ -155,9 +162,13 @@ async def _judged_by_top(
 
 
 async def _judged(
-    rule: Rule, drafts_of: Callable[[Scores, slice], Distributions], draft: Rollout, session: Session,
-    context: RolloutContext, **wanted: Any,
-) -> tuple[Verification, Distributions]:  # fmt: skip
+    rule: Rule,
+    drafts_of: Callable[[Scores, slice], Distributions],
+    draft: Rollout,
+    session: Session,
+    context: RolloutContext,
+    **wanted: Any,
+) -> tuple[Verification, Distributions]:
     """What a rule keeps, and the distributions at the positions that were scored to find out."""
     parts: list[Distributions] = []
     with context.meter.assembling():

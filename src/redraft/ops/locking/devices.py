@@ -181,8 +181,13 @@ def _open(file: Path) -> int:
             return os.open(file, flags)
         descriptor = os.open(file, flags | os.O_CREAT, 0o666)
     except OSError as error:
-        raise UserError(f"this lock of a GPU cannot be opened ({error.strerror})", file=file, key=LOCK_VARIABLE,
-                        value=str(file.parent), allowed="a folder that all users can write to") from None  # fmt: skip
+        raise UserError(
+            f"this lock of a GPU cannot be opened ({error.strerror})",
+            file=file,
+            key=LOCK_VARIABLE,
+            value=str(file.parent),
+            allowed="a folder that all users can write to",
+        ) from None
     with suppress(PermissionError):  # another user made it just now, and does this
         os.fchmod(descriptor, 0o666)
     return descriptor

@@ -141,8 +141,11 @@ def link(complete: Path, entry: Path) -> bool:
         return False
     except OSError as error:
         if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-            raise UserError("this file system has no hard links, which leases need", file=entry.parent,
-                            allowed="a local disk, NFS, Lustre or the like") from None  # fmt: skip
+            raise UserError(
+                "this file system has no hard links, which leases need",
+                file=entry.parent,
+                allowed="a local disk, NFS, Lustre or the like",
+            ) from None
         raise
     return True
 

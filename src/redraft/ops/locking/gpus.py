@@ -90,9 +90,12 @@ def check_devices(needs: Mapping[str, int], supply: int) -> None:
     """
     for job, count in needs.items():
         if count > supply:
-            raise UserError(f"{job or 'this'} needs {gpus(count)}, and {supply} {'is' if supply == 1 else 'are'} here",
-                            key="engine.gpus", value=count,
-                            allowed=f"at most {supply}, or more in {VISIBLE} if it hides any")  # fmt: skip
+            raise UserError(
+                f"{job or 'this'} needs {gpus(count)}, and {supply} {'is' if supply == 1 else 'are'} here",
+                key="engine.gpus",
+                value=count,
+                allowed=f"at most {supply}, or more in {VISIBLE} if it hides any",
+            )
 
 
 def gpus(count: int) -> str:

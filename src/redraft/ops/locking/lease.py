@@ -103,8 +103,10 @@ def check_held(folder: Path, token: str) -> None:
     if last is None or last.content is None or last.content.owner.token != token or last.free:
         raise LeaseLost(
             "another process has taken this folder; this one stops and has written nothing since",
-            file=folder, key="owner", value=str(last) if last else None,
-        )  # fmt: skip
+            file=folder,
+            key="owner",
+            value=str(last) if last else None,
+        )
 
 
 @contextmanager
@@ -166,8 +168,11 @@ def _wait_for_the_end(folder: Path, owner: Entry, clock: Path, wait: Callable[[f
             since = f" since {content.owner.started}" if content else ""
             raise UserError(
                 f"another process works in this folder{since} ({verdict.why}; heart-beat {max(age, 0):.0f} s ago{log})",
-                file=folder, key="owner", value=str(last), hint="wait for it, or end it first",
-            )  # fmt: skip
+                file=folder,
+                key="owner",
+                value=str(last),
+                hint="wait for it, or end it first",
+            )
         if not waited:
             print(f"{folder}: waiting for a sign of life of {last}: {verdict.why}", file=sys.stderr, flush=True)
         wait(LOOK_SECONDS)
@@ -206,10 +211,16 @@ def took_part(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
         if content.resumed_from is not None and content.resumed_from >= steps:
             continue
         owner = content.owner
-        found.append({
-            "host": owner.host, "slurm_job": owner.slurm_job, "slurm_restarts": owner.slurm_restarts,
-            "devices": owner.devices, "resumed_from": content.resumed_from, "started": owner.started,
-            "ended": content.released or datetime.fromtimestamp(entry.beat, UTC).isoformat(timespec="seconds"),
-            "end": content.end,
-        })  # fmt: skip
+        found.append(
+            {
+                "host": owner.host,
+                "slurm_job": owner.slurm_job,
+                "slurm_restarts": owner.slurm_restarts,
+                "devices": owner.devices,
+                "resumed_from": content.resumed_from,
+                "started": owner.started,
+                "ended": content.released or datetime.fromtimestamp(entry.beat, UTC).isoformat(timespec="seconds"),
+                "end": content.end,
+            }
+        )
     return found

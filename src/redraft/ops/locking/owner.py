@@ -72,11 +72,16 @@ def this_process() -> Owner:
     """This process as an owner."""
     here = node()
     return Owner(
-        token=uuid.uuid4().hex, host=here["host"], machine=machine(), processes=[process(os.getpid())],
-        slurm_job=here["slurm_job"], slurm_cluster=os.environ.get("SLURM_CLUSTER_NAME"),
-        slurm_restarts=here["slurm_restarts"], devices=here["devices"],
+        token=uuid.uuid4().hex,
+        host=here["host"],
+        machine=machine(),
+        processes=[process(os.getpid())],
+        slurm_job=here["slurm_job"],
+        slurm_cluster=os.environ.get("SLURM_CLUSTER_NAME"),
+        slurm_restarts=here["slurm_restarts"],
+        devices=here["devices"],
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )  # fmt: skip
+    )
 
 
 def machine() -> str:

@@ -88,8 +88,9 @@ def cancel(jobs: Sequence[str]) -> None:
         if not left:
             return
         if time.monotonic() > deadline:
-            raise UserError("cancelled jobs do not end", key="job", value=", ".join(left),
-                            hint="try again when they have")  # fmt: skip
+            raise UserError(
+                "cancelled jobs do not end", key="job", value=", ".join(left), hint="try again when they have"
+            )
         time.sleep(0.5)
 
 

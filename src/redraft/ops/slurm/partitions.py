@@ -11,8 +11,14 @@ GIB_MB = 1024
 FACTS = ("cpus", "memory_mb", "gpus")
 SHOWN = 4
 """Kinds of nodes that a message lists."""
-KEYS = {"minutes": "runtime", "cpus": "cpus", "memory_mb": "memory_gb", "gpus": "engine.gpus", "gpu_model": "gpu_model",
-        "nodes": "engine.nodes"}  # fmt: skip
+KEYS = {
+    "minutes": "runtime",
+    "cpus": "cpus",
+    "memory_mb": "memory_gb",
+    "gpus": "engine.gpus",
+    "gpu_model": "gpu_model",
+    "nodes": "engine.nodes",
+}
 """Field of an `Ask` to what sets it: a key of the site file, or `engine.` and a key of the preset."""
 
 
@@ -146,10 +152,16 @@ def parse_partitions(limits: str, nodes: str) -> dict[str, Partition]:
         cpus, memory = _limit(told.get("MaxCPUsPerNode")), _limit(told.get("MaxMemPerNode"))
         alike = [
             Nodes(int(count), int(min(int(has_cpus), cpus)), min(float(has_memory), memory), parse_gpus(gres))
-            for partition, count, has_cpus, has_memory, gres in rows if partition == name
-        ]  # fmt: skip
-        found[name] = Partition(name, told.get("Default") == "YES", _minutes(told.get("MaxTime")),
-                                _limit(told.get("MaxNodes")), tuple(alike))  # fmt: skip
+            for partition, count, has_cpus, has_memory, gres in rows
+            if partition == name
+        ]
+        found[name] = Partition(
+            name,
+            told.get("Default") == "YES",
+            _minutes(told.get("MaxTime")),
+            _limit(told.get("MaxNodes")),
+            tuple(alike),
+        )
     return found
 
 

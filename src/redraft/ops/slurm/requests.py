@@ -41,9 +41,15 @@ def ask_of(job: Any) -> Ask:
     has = job.resources.get
     _, *model, gpus = (has("gres") or "gpu:0").split(":")
     return Ask(
-        has("runtime", 0), has("cpus_per_task", 1), has("mem_mb", 0), int(gpus), "".join(model), has("nodes", 1),
-        tuple(filter(None, (has("slurm_partition") or "").split(","))), has("qos") or "",
-    )  # fmt: skip
+        has("runtime", 0),
+        has("cpus_per_task", 1),
+        has("mem_mb", 0),
+        int(gpus),
+        "".join(model),
+        has("nodes", 1),
+        tuple(filter(None, (has("slurm_partition") or "").split(","))),
+        has("qos") or "",
+    )
 
 
 def candidates(ask: Ask, cluster: Mapping[str, Partition]) -> list[Partition]:
@@ -59,8 +65,10 @@ def refusal(asks: Iterable[tuple[str, Ask]], cluster: Mapping[str, Partition], s
     for stage, ask in asks:
         where = candidates(ask, cluster)
         if unknown := [name for name in ask.partitions if cluster and name not in cluster]:
-            said.append(f"{stage} goes to partition {', '.join(unknown)}, which is not there; set partition to one of "
-                        f"{', '.join(sorted(cluster))}")  # fmt: skip
+            said.append(
+                f"{stage} goes to partition {', '.join(unknown)}, which is not there; set partition to one of "
+                f"{', '.join(sorted(cluster))}"
+            )
         elif where and all(partition.lacks(ask) for partition in where):
             said.append(f"{stage} {mismatch(stage, ask, where, site)}")
     if said:

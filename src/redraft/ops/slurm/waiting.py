@@ -21,9 +21,17 @@ NEVER = re.compile(
     r"|QOSNotAllowed|MaxMemPerLimit|QOSMin\w+|(Assoc|QOS)Max\w+PerJob\w*"
 )
 """Reasons for which a job waits until somebody changes the job or the cluster (JOB REASON CODES in squeue's manual)."""
-SET_BY = (("Time|Wall", "runtime"), ("Cpu", "cpus"), ("Mem", "memory_gb"), ("GRES", "engine.gpus"),
-          ("Node", "engine.nodes"), ("Account", "account"), ("QOSNot|InvalidQOS", "qos"),
-          ("BadConstraints", "constraint"), ("PartitionConfig", "partition"))  # fmt: skip
+SET_BY = (
+    ("Time|Wall", "runtime"),
+    ("Cpu", "cpus"),
+    ("Mem", "memory_gb"),
+    ("GRES", "engine.gpus"),
+    ("Node", "engine.nodes"),
+    ("Account", "account"),
+    ("QOSNot|InvalidQOS", "qos"),
+    ("BadConstraints", "constraint"),
+    ("PartitionConfig", "partition"),
+)
 """Words of a reason, and the key that sets what it is about; the first that is found counts."""
 
 
@@ -62,13 +70,15 @@ class Queue:
         if told is None:
             return
         mine = {job: row for job, row in parse_queue(told).items() if job in self.jobs}
-        states = {self.jobs[job].jobid: "waiting" if state == "PENDING" else "running"
-                  for job, (state, _) in mine.items()}  # fmt: skip
+        states = {
+            self.jobs[job].jobid: "waiting" if state == "PENDING" else "running" for job, (state, _) in mine.items()
+        }
         if states != self._states:
             self._states = states
             waiting = list(states.values()).count("waiting")
-            self.executor.logger.info(f"Slurm's queue: {waiting} jobs wait, {len(states) - waiting} run",
-                                      extra={"slurm_states": states})  # fmt: skip
+            self.executor.logger.info(
+                f"Slurm's queue: {waiting} jobs wait, {len(states) - waiting} run", extra={"slurm_states": states}
+            )
         vain: dict[tuple[str, str], list[str]] = defaultdict(list)
         for job, (_, reason) in mine.items():
             if NEVER.fullmatch(reason):

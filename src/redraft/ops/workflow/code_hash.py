@@ -12,9 +12,14 @@ from pathlib import Path
 from redraft.config.identity import fingerprint
 
 LEFT_OUT = (
-    "redraft.cli", "redraft.config", "redraft.errors", "redraft.files", "redraft.layout", "redraft.ops",
+    "redraft.cli",
+    "redraft.config",
+    "redraft.errors",
+    "redraft.files",
+    "redraft.layout",
+    "redraft.ops",
     "redraft.provenance",
-)  # fmt: skip
+)
 """Modules that read declarations, find files and hold GPUs. What they read is in other params and in fingerprints, and
 nearly every function imports them: with them, any edit would make everything again."""
 ROOT = Path(__file__).parents[3]

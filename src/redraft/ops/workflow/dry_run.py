@@ -41,8 +41,10 @@ def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Call
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
         if runs and (times_longer := pace.times_float32(preset.engine.dtype)) > SLOW:
-            times.append(f"{preset.engine.dtype} takes {times_longer:.1f} times as long as float32 on this processor; "
-                         "engine.dtype of the preset is the choice (docs/real-model.md)")  # fmt: skip
+            times.append(
+                f"{preset.engine.dtype} takes {times_longer:.1f} times as long as float32 on this processor; "
+                "engine.dtype of the preset is the choice (docs/real-model.md)"
+            )
         return summary(Counter(job.rule for job in expected.jobs.values() if job.rule), runs, times, arguments)
 
     for handler in workflow.logger_manager.get_log_handlers():

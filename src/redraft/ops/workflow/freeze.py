@@ -55,8 +55,13 @@ def _in_place(unfinished: Path, copy: Path) -> Path:
         if not copy.is_dir():
             raise
     if (found := content_hash(copy)) != copy.name:
-        raise UserError("this frozen copy was changed; remove it, once nothing runs from it", file=copy, key="hash",
-                        value=found, allowed=copy.name)  # fmt: skip
+        raise UserError(
+            "this frozen copy was changed; remove it, once nothing runs from it",
+            file=copy,
+            key="hash",
+            value=found,
+            allowed=copy.name,
+        )
     if unfinished.exists() and (state := read_json(unfinished / FROZEN))["git"]["modified"] is False:
         write_json(copy / FROZEN, state)  # what was not committed when the copy was made may be by now
     return copy
@@ -141,8 +146,13 @@ def start(workflow: Any, preset: str, expected: str, results: Path = Path("resul
     root = Path(workflow.basedir)
     copy = freeze(root, preset, results)
     if copy.name != expected:
-        raise UserError("files were edited while the campaign was planned; start it again", file=root, key="hash",
-                        value=copy.name, allowed=expected)  # fmt: skip
+        raise UserError(
+            "files were edited while the campaign was planned; start it again",
+            file=root,
+            key="hash",
+            value=copy.name,
+            allowed=expected,
+        )
     os.environ.update(environment(copy))
     # Executors took the name of the Snakefile when they were made; a cluster's jobs read that file again.
     for executor in (workflow.scheduler._executor, workflow.scheduler._local_executor):

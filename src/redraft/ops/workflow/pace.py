@@ -55,8 +55,10 @@ def times_float32(dtype: str) -> float:
     if torch.cuda.is_available():
         return 1.0
     with threadpool_limits(1):
-        rounded, whole = (_product_seconds(torch.ones(512, 576, dtype=d), torch.ones(1536, 576, dtype=d).T)
-                          for d in (torch.bfloat16, torch.float32))  # fmt: skip
+        rounded, whole = (
+            _product_seconds(torch.ones(512, 576, dtype=d), torch.ones(1536, 576, dtype=d).T)
+            for d in (torch.bfloat16, torch.float32)
+        )
     return rounded / whole
 
 

@@ -68,9 +68,13 @@ class CampaignPlan:
     """
 
     def __init__(
-        self, call: Call, experiments: Experiments, targets: Callable[[], Container[str]],
-        environment: MutableMapping[str, str], main: bool,
-    ) -> None:  # fmt: skip
+        self,
+        call: Call,
+        experiments: Experiments,
+        targets: Callable[[], Container[str]],
+        environment: MutableMapping[str, str],
+        main: bool,
+    ) -> None:
         self.call, self.experiments, self.targets = call, experiments, targets
         self.environment, self.main = environment, main
         preset = experiments.preset(call.preset)
@@ -99,9 +103,13 @@ class CampaignPlan:
         """Reject a preset with a missing file of a roofline before any job starts."""
         for role, file in getattr(self.preset.engine, "calibrations", {}).items():
             if not Path(file).exists():
-                raise UserError("no such file; without the key the workflow measures the roofline",
-                                file=f"preset {self.preset.name}", key=f"engine.calibrations.{role}", value=file,
-                                allowed="a file of `redraft calibrate`")  # fmt: skip
+                raise UserError(
+                    "no such file; without the key the workflow measures the roofline",
+                    file=f"preset {self.preset.name}",
+                    key=f"engine.calibrations.{role}",
+                    value=file,
+                    allowed="a file of `redraft calibrate`",
+                )
 
     @cache  # noqa: B019 - one instance lives as long as the process
     def _check_paper(self, paper: str) -> None:
@@ -135,8 +143,13 @@ class CampaignPlan:
         observed = [paper for paper in known if self.experiments.observed_cell(paper)]
         papers = papers if self.named else list(dict.fromkeys([*papers, *observed]))
         if not set(papers) & set(observed):
-            raise UserError("none of these papers has a laboratory", file="--config", key="papers",
-                            value=",".join(papers), allowed=observed)  # fmt: skip
+            raise UserError(
+                "none of these papers has a laboratory",
+                file="--config",
+                key="papers",
+                value=",".join(papers),
+                allowed=observed,
+            )
         return papers
 
     def _finished_own(self) -> list[str]:

@@ -85,8 +85,13 @@ def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) 
     folder = (folder or Path.cwd()).resolve()
     alive = look(folder)
     if alive.workflows:
-        raise UserError("a workflow of this folder is running", file=folder, key="process",
-                        value=", ".join(map(str, alive.workflows)), hint="wait until it has ended")  # fmt: skip
+        raise UserError(
+            "a workflow of this folder is running",
+            file=folder,
+            key="process",
+            value=", ".join(map(str, alive.workflows)),
+            hint="wait until it has ended",
+        )
     said = []
     if cancel and alive.jobs:
         slurm.cancel(alive.jobs)

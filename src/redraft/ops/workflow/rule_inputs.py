@@ -12,10 +12,16 @@ from redraft.config.site import Site
 from redraft.ops.workflow.plan import CampaignPlan, problem_files
 
 STAGES: Mapping[str, Stage] = {
-    "train": "train", "time_runs": "train", "calibrate": "train",
-    "generate": "evaluate", "generate_initial": "evaluate", "observe": "evaluate",
-    "grade": "grade", "lighteval": "grade", "diversity": "grade",
-}  # fmt: skip
+    "train": "train",
+    "time_runs": "train",
+    "calibrate": "train",
+    "generate": "evaluate",
+    "generate_initial": "evaluate",
+    "observe": "evaluate",
+    "grade": "grade",
+    "lighteval": "grade",
+    "diversity": "grade",
+}
 """Stage of the site file, of each rule whose jobs go to Slurm."""
 
 

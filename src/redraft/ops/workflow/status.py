@@ -112,11 +112,15 @@ def run_status(layout: Layout, run: Run) -> RunStatus:
         step = records.read_bytes().count(b"\n")  # whole lines of a file that may be written at this moment
     running = held is not None and state == "running"
     return RunStatus(
-        cell, run.seed, state, step, run.steps,
+        cell,
+        run.seed,
+        state,
+        step,
+        run.steps,
         owner=str(held) if held is not None and state in {"running", "failed"} else "",
         age=max(time.time() - held.beat, 0.0) if held is not None and running else None,
         detail=_why(folder, held) if state == "failed" else (),
-    )  # fmt: skip
+    )
 
 
 def _last_owner(folder: Path) -> Entry | None:
@@ -170,8 +174,9 @@ def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
 
 def heading(layout: Layout, asked: Target) -> str:
     """What is looked at, as a line."""
-    papers = [f"{paper}, grid {' and '.join(grids)}" if grids else f"{paper}, all grids"
-              for paper, grids in asked.items()]  # fmt: skip
+    papers = [
+        f"{paper}, grid {' and '.join(grids)}" if grids else f"{paper}, all grids" for paper, grids in asked.items()
+    ]
     return filled(f"preset {layout.preset}: {'; '.join(papers)}")
 
 
@@ -190,8 +195,9 @@ def text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, 
     if shown:
         header = ["run", "state", "step", "owner", "heart-beat"]
         parts.append(table(header, map(_row, shown), left=["state", "owner"], wraps=["owner", "heart-beat"]))
-    parts += ["\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]])
-              for run in shown if run.detail]  # fmt: skip
+    parts += [
+        "\n".join([f"{run.cell} seed {run.seed}: {run.detail[0]}", *run.detail[1:]]) for run in shown if run.detail
+    ]
     return "\n\n".join(parts)
 
 

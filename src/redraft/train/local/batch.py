@@ -28,9 +28,13 @@ class Batch:
 
     @classmethod
     def of(
-        cls, prompts: Sequence[Sequence[int]], rollouts: Sequence[Rollout], pad: int, device: torch.device,
+        cls,
+        prompts: Sequence[Sequence[int]],
+        rollouts: Sequence[Rollout],
+        pad: int,
+        device: torch.device,
         stopped: Sequence[bool] = (),
-    ) -> "Batch":  # fmt: skip
+    ) -> "Batch":
         """Join each rollout with its prompt; `stopped` are the rollouts whose gradient is, none if empty."""
         rows = [[*prompt, *rollout.tokens.tolist()] for prompt, rollout in zip(prompts, rollouts, strict=True)]
         width = max(map(len, rows))

@@ -119,10 +119,13 @@ def open_decoding(run: Run, policy: Any, tokenizer: Any, longest_prompt: int) ->
     """The decoding of a run, whose longest prompt has so many tokens."""
     run.reuse.check_vocabulary(policy.config.vocab_size)
     settings = {
-        "stops": stop_tokens(policy, tokenizer), "max_length": longest_prompt + run.trainer.max_response_tokens,
-        "max_rows": run.engine.max_rows, "max_batched_tokens": run.engine.max_batched_tokens,
-        "chunk": run.engine.draft_chunk, "temperature": run.trainer.temperature,
-    }  # fmt: skip
+        "stops": stop_tokens(policy, tokenizer),
+        "max_length": longest_prompt + run.trainer.max_response_tokens,
+        "max_rows": run.engine.max_rows,
+        "max_batched_tokens": run.engine.max_batched_tokens,
+        "chunk": run.engine.draft_chunk,
+        "temperature": run.trainer.temperature,
+    }
     own = RoundedPolicy(policy, dtype_of(run.engine))
     match run.decoding:
         case Plain():

@@ -244,8 +244,10 @@ class Learner:
                 clip_fraction += result.clip_fraction * share
             norms.append(self._step("model", "optimizer", {"loss": total, "kl": kl}))
         return {
-            "kl": None if ref is None else kl, "clip_fraction": clip_fraction, "gradient_norm": float(np.mean(norms)),
-        }  # fmt: skip
+            "kl": None if ref is None else kl,
+            "clip_fraction": clip_fraction,
+            "gradient_norm": float(np.mean(norms)),
+        }
 
     def _step(self, part: str, optimizer: str, measured: dict[str, float]) -> float:
         """One optimiser step; returns the gradient's norm before it was clipped."""

@@ -56,9 +56,15 @@ def time_runs(preset_name: str, seed: int, file: Path, manifests: list[Path]) ->
     with atomic(file) as temporary:
         seconds.to_parquet(temporary, index=False)
     made_from = {run.cell: sha256(manifest) for run, manifest in zip(runs, manifests, strict=True)}
-    write_json(file.with_suffix(".json"), {
-        "sha256": hashes(file), "made_from": made_from, "git": git_state(), **environment(),
-    })  # fmt: skip
+    write_json(
+        file.with_suffix(".json"),
+        {
+            "sha256": hashes(file),
+            "made_from": made_from,
+            "git": git_state(),
+            **environment(),
+        },
+    )
 
 
 def train_side_by_side(
@@ -80,8 +86,9 @@ def train_side_by_side(
     """
     for run in runs:
         if not isinstance(run.engine, InProcessEngine):
-            raise UserError("only runs of the local trainer are repeated", key="engine.kind", value=run.engine.kind,
-                            allowed="torch")  # fmt: skip
+            raise UserError(
+                "only runs of the local trainer are repeated", key="engine.kind", value=run.engine.kind, allowed="torch"
+            )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         rehearsals = [_Rehearsal(run, model, folder / run.cell, stack) for run, model in zip(runs, models, strict=True)]
@@ -102,9 +109,13 @@ def check_work(seconds: pd.DataFrame, records: Path) -> None:
     other = seconds[seconds["tokens_decoded"] != seconds["step"].map(finished)]
     if not other.empty:
         line = other.iloc[0]
-        raise UserError("trained again, this run does other work, so its seconds are not the finished run's",
-                        file=records, key=f"tokens_decoded of step {line['step']}", value=line["tokens_decoded"],
-                        allowed=str(finished[line["step"]]))  # fmt: skip
+        raise UserError(
+            "trained again, this run does other work, so its seconds are not the finished run's",
+            file=records,
+            key=f"tokens_decoded of step {line['step']}",
+            value=line["tokens_decoded"],
+            allowed=str(finished[line["step"]]),
+        )
 
 
 class _Rehearsal:

@@ -115,8 +115,9 @@ class LocalTrainer:
         unseen = min(outside.seconds, grading) if self.device.type == "cpu" else 0.0
         reward = unseen if self.device.type == "cpu" else outside.seconds
         rollout = total + unseen - reward - verification - meter.assembly_seconds
-        clock.add({"verification": verification, "assembly": meter.assembly_seconds, "reward": reward,
-                   "rollout": rollout})  # fmt: skip
+        clock.add(
+            {"verification": verification, "assembly": meter.assembly_seconds, "reward": reward, "rollout": rollout}
+        )
         return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
 
     def _context(

@@ -66,8 +66,13 @@ def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
         elif not (file := Path(settings.path)).is_file():
             raise UserError("no such file", key="model.path", value=settings.path, allowed="a GGUF file")
         if (found := sha256(file)) != settings.sha256:
-            raise UserError("the file is another than the configuration means", file=settings.path or settings.file,
-                            key="model.sha256", value=settings.sha256, allowed=found)  # fmt: skip
+            raise UserError(
+                "the file is another than the configuration means",
+                file=settings.path or settings.file,
+                key="model.sha256",
+                value=settings.sha256,
+                allowed=found,
+            )
         with _gguf(lock, Path(scratch)):
             return read(file)
 
@@ -101,16 +106,26 @@ def read(file: Path) -> tuple[Any, Any]:
     try:
         read = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
     except KeyError as unknown:  # in transformers' table, of a Mistral's, which calls itself a Llama
-        raise UserError("transformers cannot read the tokenizer of this architecture", file=file,
-                        key="general.architecture", value=unknown.args[0], hint=OTHER_FORMAT) from None  # fmt: skip
+        raise UserError(
+            "transformers cannot read the tokenizer of this architecture",
+            file=file,
+            key="general.architecture",
+            value=unknown.args[0],
+            hint=OTHER_FORMAT,
+        ) from None
     tokenizer = corrected(read, fields)
     with _whole(file):
         model, told = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
         )
     if missing := sorted(told["missing_keys"]):
-        raise UserError("the file lacks weights, which would be random numbers", file=file, key="tensors",
-                        value=", ".join(missing[:3]), allowed="all weights of the architecture")  # fmt: skip
+        raise UserError(
+            "the file lacks weights, which would be random numbers",
+            file=file,
+            key="tensors",
+            value=", ".join(missing[:3]),
+            allowed="all weights of the architecture",
+        )
     refuse_unsupported(model, 1)
     return model, tokenizer
 
@@ -125,15 +140,30 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
         UserError: for its architecture, its tokenizer's way to split text, or a chat template that is missing.
     """
     if (architecture := fields.get("general.architecture")) not in READABLE:
-        raise UserError("transformers cannot read GGUF files of this architecture", file=file,
-                        key="general.architecture", value=architecture, allowed=READABLE)  # fmt: skip
+        raise UserError(
+            "transformers cannot read GGUF files of this architecture",
+            file=file,
+            key="general.architecture",
+            value=architecture,
+            allowed=READABLE,
+        )
     if not fields.get("tokenizer.chat_template"):
-        raise UserError("this model has no chat template, so nothing says how it is asked", file=file,
-                        key="tokenizer.chat_template", allowed="an instruct model, which has one")  # fmt: skip
+        raise UserError(
+            "this model has no chat template, so nothing says how it is asked",
+            file=file,
+            key="tokenizer.chat_template",
+            allowed="an instruct model, which has one",
+        )
     split = fields.get("tokenizer.ggml.pre")
     if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split not in SPLITS:
-        raise UserError("it is not known how this model's tokenizer splits text", file=file, key="tokenizer.ggml.pre",
-                        value=split, allowed=SPLITS, hint=OTHER_FORMAT)  # fmt: skip
+        raise UserError(
+            "it is not known how this model's tokenizer splits text",
+            file=file,
+            key="tokenizer.ggml.pre",
+            value=split,
+            allowed=SPLITS,
+            hint=OTHER_FORMAT,
+        )
 
 
 def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:

@@ -40,9 +40,14 @@ def refuse(needed: Bytes, there: float, file: Path) -> None:
     """Raise a UserError for what needs more memory than there is, with both in GiB."""
     if (total := sum(needed.values())) > there:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())
-        raise UserError("there is too little memory for this model", file=file, key="memory", value=gib(there),
-                        allowed=f"at least {gib(total)} ({parts})",
-                        hint="a smaller engine.rows_per_micro_batch or engine.max_rows needs less")  # fmt: skip
+        raise UserError(
+            "there is too little memory for this model",
+            file=file,
+            key="memory",
+            value=gib(there),
+            allowed=f"at least {gib(total)} ({parts})",
+            hint="a smaller engine.rows_per_micro_batch or engine.max_rows needs less",
+        )
 
 
 def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:

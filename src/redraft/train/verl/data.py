@@ -25,10 +25,12 @@ def prepare_data(preset_name: str, name: str, folder: Path) -> None:
     problems = load_problems(data)
     write_problems(problems, role, folder / "problems.parquet")
     content = {
-        "data": data.model_dump(mode="json"), "problems": len(problems),
+        "data": data.model_dump(mode="json"),
+        "problems": len(problems),
         "fingerprint": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
-        "origin": origin(data), "sha256": checksums(data),
-    }  # fmt: skip
+        "origin": origin(data),
+        "sha256": checksums(data),
+    }
     write_json(folder / "data.json", content)
 
 

@@ -41,10 +41,16 @@ LOOK_SECONDS = 0.5
 """Between looks at the records of a running process."""
 LAST_LINES = 15
 """Lines of the log that are shown when verl fails."""
-STATE_NAMES = frozenset({
-    "numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar",
-    "numpy._core.multiarray.scalar", "numpy.ndarray", "numpy.dtype",
-})  # fmt: skip
+STATE_NAMES = frozenset(
+    {
+        "numpy.core.multiarray._reconstruct",
+        "numpy._core.multiarray._reconstruct",
+        "numpy.core.multiarray.scalar",
+        "numpy._core.multiarray.scalar",
+        "numpy.ndarray",
+        "numpy.dtype",
+    }
+)
 """Names in NumPy's random state. `weights_only` allows by itself: tensors, FSDP2's shards, counters."""
 
 
@@ -62,8 +68,12 @@ class VerlTrainer:
 
     def __init__(self, run: Run, model_folder: Path, path: Path, commit: str | None, problem_file: Path) -> None:
         self.run, self.model_folder, self.path, self.commit, self.problem_file = (
-            run, model_folder, path, commit, problem_file,
-        )  # fmt: skip
+            run,
+            model_folder,
+            path,
+            commit,
+            problem_file,
+        )
         self.gpu = models.device_of(run.engine.device).type == "cuda"
         problems = read_problems(problem_file)
         self._check(problems)
@@ -85,19 +95,30 @@ class VerlTrainer:
         trainer = self.run.trainer
         longest = max(map(len, encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems])))
         if longest > trainer.max_prompt_tokens:
-            raise UserError("a prompt is longer than prompts may be", key="trainer.max_prompt_tokens",
-                            value=trainer.max_prompt_tokens, allowed=f"at least {longest}")  # fmt: skip
+            raise UserError(
+                "a prompt is longer than prompts may be",
+                key="trainer.max_prompt_tokens",
+                value=trainer.max_prompt_tokens,
+                allowed=f"at least {longest}",
+            )
         needed = trainer.max_prompt_tokens + trainer.max_response_tokens + 1  # verification samples one token
         model = models.load_config(self.model_folder)
         if needed > (most := model.max_position_embeddings):
-            raise UserError("the model has too few positions for prompt, response and one token more",
-                            key="trainer.max_response_tokens", value=trainer.max_response_tokens,
-                            allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
-                            f"{trainer.max_prompt_tokens}")  # fmt: skip
+            raise UserError(
+                "the model has too few positions for prompt, response and one token more",
+                key="trainer.max_response_tokens",
+                value=trainer.max_response_tokens,
+                allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
+                f"{trainer.max_prompt_tokens}",
+            )
         if model.tie_word_embeddings and not self.gpu:
-            raise UserError("vLLM's CPU build keeps tied embeddings as they were when the trainer's change",
-                            file=self.model_folder / "config.json", key="tie_word_embeddings", value=True,
-                            allowed="false, or a GPU")  # fmt: skip
+            raise UserError(
+                "vLLM's CPU build keeps tied embeddings as they were when the trainer's change",
+                file=self.model_folder / "config.json",
+                key="tie_word_embeddings",
+                value=True,
+                allowed="false, or a GPU",
+            )
 
     def train(self, report: Report = lambda *_: None, lease: Lease | None = None) -> None:
         """Take all steps that are not done yet; see `Campaign.prepare` and `Campaign.train`.
@@ -112,13 +133,24 @@ class VerlTrainer:
             self._run(report)
         _, self.campaign.state = self.campaign.checkpoints.latest(hashes=False)
         if self.state.step < self.campaign.steps:
-            raise UserError("verl ended before its last step", file=self.log, value=self.state.step,
-                            allowed=str(self.campaign.steps))  # fmt: skip
+            raise UserError(
+                "verl ended before its last step",
+                file=self.log,
+                value=self.state.step,
+                allowed=str(self.campaign.steps),
+            )
 
     def _run(self, report: Report) -> None:
         """Write verl's configuration, start its process and watch it to its end."""
-        config = compose(self.run, self.model_folder, self.path, self.problem_file, gpu=self.gpu, inputs=self.inputs,
-                         commits=self.state.commits)  # fmt: skip
+        config = compose(
+            self.run,
+            self.model_folder,
+            self.path,
+            self.problem_file,
+            gpu=self.gpu,
+            inputs=self.inputs,
+            commits=self.state.commits,
+        )
         with open_dict(config):
             config.redraft.lease = self.lease.token if self.lease else None
         file = self.path / "verl.yaml"
@@ -161,10 +193,14 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
     """A process in a group of its own, which is ended with the block, and also when this process is told to end."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            command,
+            env=env,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             stdin=subprocess.PIPE,  # it ends when this process does, also by SIGKILL
             pass_fds=held(),  # else a killed launcher would free GPUs that verl still uses
-        )  # fmt: skip
+        )
     with exit_on_sigterm(), process:
         try:
             yield process
@@ -188,9 +224,14 @@ def refuse_code(checkpoint: Path) -> None:
         try:
             found = sorted(set(get_unsafe_globals_in_checkpoint(str(file))) - STATE_NAMES)
         except (UnpicklingError, ValueError, EOFError, RuntimeError, BadZipFile) as error:
-            raise UserError(f"this file of a checkpoint cannot be checked ({error})", file=file,
-                            allowed="a file of torch.save") from None  # fmt: skip
+            raise UserError(
+                f"this file of a checkpoint cannot be checked ({error})", file=file, allowed="a file of torch.save"
+            ) from None
         if found:
-            raise UserError("this file of a checkpoint would execute code when it is loaded", file=file,
-                            value=", ".join(found), allowed="tensors and numbers",
-                            hint=f"remove {checkpoint}")  # fmt: skip
+            raise UserError(
+                "this file of a checkpoint would execute code when it is loaded",
+                file=file,
+                value=", ".join(found),
+                allowed="tensors and numbers",
+                hint=f"remove {checkpoint}",
+            )

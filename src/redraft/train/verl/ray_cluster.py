@@ -58,9 +58,19 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
         address = f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
     variables = {"RAY_ADDRESS": address, **token()}
     command = [  # one task a node, with all of its processors and GPUs, beside the task that waits for them
-        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=1",
-        "--cpu-bind=none", sys.executable, "-m", "redraft.train.verl.ray_cluster", address, str(gpus),
-    ]  # fmt: skip
+        "srun",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        "--overlap",
+        "--kill-on-bad-exit=1",
+        "--cpu-bind=none",
+        sys.executable,
+        "-m",
+        "redraft.train.verl.ray_cluster",
+        address,
+        str(gpus),
+    ]
     log = folder / LOG
     with log.open("ab") as output:
         env = os.environ | inherited | variables
@@ -89,9 +99,13 @@ def _joined(variables: dict[str, str]) -> int:
     )
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, check=False,
+            [sys.executable, "-c", code],
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=LOOK_SECONDS,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return 0
     return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
@@ -107,10 +121,19 @@ def start_command(address: str, rank: int, processors: int, gpus: int) -> list[s
     head = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
     place = head if rank == 0 else [f"--address={address}"]
     return [
-        sys.executable, "-m", "ray.scripts.scripts", "start", *place, f"--num-cpus={processors}", f"--num-gpus={gpus}",
-        "--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0",
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        *place,
+        f"--num-cpus={processors}",
+        f"--num-gpus={gpus}",
+        "--block",
+        "--disable-usage-stats",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
-    ]  # fmt: skip
+    ]
 
 
 def main(address: str, gpus: str) -> None:

@@ -96,8 +96,12 @@ class Rows:
             raise RuntimeError(f"a group of {max(sizes)} samples exceeds the run's group size of {size}")
         stopped = any(sample.use is Use.STOPPED for group in groups for sample in group.samples)
         if mode != "token-mean" and (sizes != {size} or stopped or uneven):
-            raise UserError("under verl a loss over sequences would count the masked rows of smaller groups or updates",
-                            key="algorithm.loss_agg_mode", value=mode, allowed="token-mean")  # fmt: skip
+            raise UserError(
+                "under verl a loss over sequences would count the masked rows of smaller groups or updates",
+                key="algorithm.loss_agg_mode",
+                value=mode,
+                allowed="token-mean",
+            )
 
     def _samples(self, group: Group, number: int, global_step: int) -> Iterator[Row]:
         rollouts = group.rollouts
@@ -109,9 +113,16 @@ class Rows:
             fresh_from = rollout.length if sample.carried else rollout.prefix_length + (rollout.log_weights is not None)
             mask = [int(sample.use is Use.TRAINED)] * rollout.length
             yield self._row(
-                f"{number:09d}", place, group.prompt, rollout.tokens.tolist(), rollout.behaviour.tolist(), mask, reward,
-                global_step, {"prefix_length": fresh_from},
-            )  # fmt: skip
+                f"{number:09d}",
+                place,
+                group.prompt,
+                rollout.tokens.tolist(),
+                rollout.behaviour.tolist(),
+                mask,
+                reward,
+                global_step,
+                {"prefix_length": fresh_from},
+            )
 
     def _masked(self, prompt: int, made: int, number: int, global_step: int) -> Iterator[Row]:
         """Rows without a response token that counts, behind those that were made, up to the run's group size."""
@@ -122,21 +133,39 @@ class Rows:
             yield key, field, tag | {"is_padding": True}
 
     def _row(
-        self, uid: str, place: int, prompt: int, tokens: list[int], log_probs: list[float], mask: list[int],
-        reward: float, global_step: int, extra: dict[str, Any],
-    ) -> Row:  # fmt: skip
+        self,
+        uid: str,
+        place: int,
+        prompt: int,
+        tokens: list[int],
+        log_probs: list[float],
+        mask: list[int],
+        reward: float,
+        global_step: int,
+        extra: dict[str, Any],
+    ) -> Row:
         """One row; `rollout_log_probs` are those of the policy that sampled each token, or its density with weights."""
         output = AgentLoopOutput(
-            prompt_ids=list(self.prompts[prompt]), response_ids=tokens, response_mask=mask, response_logprobs=log_probs,
-            reward_score=reward, num_turns=2, metrics=AgentLoopMetrics(),
+            prompt_ids=list(self.prompts[prompt]),
+            response_ids=tokens,
+            response_mask=mask,
+            response_logprobs=log_probs,
+            reward_score=reward,
+            num_turns=2,
+            metrics=AgentLoopMetrics(),
             extra_fields={"reward_extra_info": {}, "turn_scores": [], "tool_rewards": [], **extra},
-        )  # fmt: skip
+        )
         field = output.as_dict()
         whole = torch.cat([field["prompts"], field["responses"]])
         field |= {
-            "uid": uid, "session_id": place, "loss_mask": field["response_mask"], "input_ids": whole,
-            "position_ids": torch.arange(len(whole)), "multi_modal_inputs": {}, "global_steps": global_step,
-        }  # fmt: skip
+            "uid": uid,
+            "session_id": place,
+            "loss_mask": field["response_mask"],
+            "input_ids": whole,
+            "position_ids": torch.arange(len(whole)),
+            "multi_modal_inputs": {},
+            "global_steps": global_step,
+        }
         sizes = {"prompt_len": len(field["prompts"]), "response_len": len(tokens), "seq_len": len(whole)}
         steps = {"global_steps": global_step, "min_global_steps": global_step - 1, "max_global_steps": global_step - 1}
         return f"{uid}_{place}_0", field, {"status": "success", **sizes, **steps}

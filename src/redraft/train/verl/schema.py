@@ -21,9 +21,12 @@ from redraft.config.verl_keys import under
 from redraft.errors import UserError
 
 PASSED_ON = (
-    "actor_rollout_ref.model.override_config", "critic.model.override_config",
-    "actor_rollout_ref.rollout.engine_kwargs.vllm", "ray_kwargs.ray_init", "trainer.v1.sampler.sampler_kwargs",
-)  # fmt: skip
+    "actor_rollout_ref.model.override_config",
+    "critic.model.override_config",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm",
+    "ray_kwargs.ray_init",
+    "trainer.v1.sampler.sampler_kwargs",
+)
 """Mappings that verl hands to transformers, vLLM, Ray and a custom replay buffer as they are."""
 REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, NotImplementedError, TypeError, ValueError)
 """Errors that verl raises for a configuration that it does not take."""
@@ -75,8 +78,13 @@ def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
         names = known if isinstance(known, DictConfig) else config
         raise UserError("verl has no such key", file=file, key=key, value=value, allowed=near(name, map(str, names)))
     if not _fits(value, kind):
-        raise UserError("verl wants a value of another type here", file=file, key=key, value=value,
-                        allowed=getattr(kind, "__name__", str(kind)))  # fmt: skip
+        raise UserError(
+            "verl wants a value of another type here",
+            file=file,
+            key=key,
+            value=value,
+            allowed=getattr(kind, "__name__", str(kind)),
+        )
     OmegaConf.update(config, key, value, merge=True, force_add=True)
 
 
@@ -114,8 +122,12 @@ def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
         except REFUSALS as error:
             ours = [f"{key}: {value}" for key, value in site.items() if under(key, part)]
             says = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UserError(f"verl refuses this configuration: {says}", file=file if ours else None, key=part,
-                            value="; ".join(ours) or None) from None  # fmt: skip
+            raise UserError(
+                f"verl refuses this configuration: {says}",
+                file=file if ours else None,
+                key=part,
+                value="; ".join(ours) or None,
+            ) from None
 
 
 def _checks(config: DictConfig) -> dict[str, Callable[[], Any]]:

@@ -34,13 +34,16 @@ def settings(run: Run, model: str | Path, problems: Path) -> Table:
     return {
         "data": data(run, problems),
         "actor_rollout_ref": {
-            "model": {"path": str(model)}, "actor": actor(run), "ref": {"strategy": "fsdp2"}, "rollout": rollout(run),
+            "model": {"path": str(model)},
+            "actor": actor(run),
+            "ref": {"strategy": "fsdp2"},
+            "rollout": rollout(run),
         },
         "critic": critic(run, model),
         "algorithm": algorithm(run),
         "reward": {"num_workers": 1, "reward_model": {"enable": False, "rollout": {"name": "vllm"}}},
         "trainer": trainer(run),
-    }  # fmt: skip
+    }
 
 
 def data(run: Run, problems: Path) -> Table:
@@ -48,42 +51,61 @@ def data(run: Run, problems: Path) -> Table:
     settings = run.trainer
     return {
         # verl insists on data for a validation that it is told not to do.
-        "train_files": [str(problems)], "val_files": [str(problems)], "prompt_key": "prompt",
+        "train_files": [str(problems)],
+        "val_files": [str(problems)],
+        "prompt_key": "prompt",
         "train_batch_size": settings.batch_prompts,
-        "max_prompt_length": settings.max_prompt_tokens, "max_response_length": settings.max_response_tokens,
+        "max_prompt_length": settings.max_prompt_tokens,
+        "max_response_length": settings.max_response_tokens,
         # A prompt that is left out would shift all that follow against their drafts.
-        "filter_overlong_prompts": False, "truncation": "error", "return_raw_chat": True,
-        "shuffle": True, "seed": run.seed, "dataloader_num_workers": 0,
-    }  # fmt: skip
+        "filter_overlong_prompts": False,
+        "truncation": "error",
+        "return_raw_chat": True,
+        "shuffle": True,
+        "seed": run.seed,
+        "dataloader_num_workers": 0,
+    }
 
 
 def actor(run: Run) -> Table:
     """Update of the policy: the losses of `redraft.train.losses`, in verl's words."""
     algorithm = run.algorithm
     return {
-        "strategy": "fsdp2", "ppo_mini_batch_size": run.trainer.most_prompts_per_update, "ppo_epochs": 1,
-        "shuffle": False, "data_loader_seed": run.seed,
-        "clip_ratio": algorithm.clip_low, "clip_ratio_low": algorithm.clip_low, "clip_ratio_high": algorithm.clip_high,
-        "clip_ratio_c": algorithm.clip_ratio_c, "loss_agg_mode": algorithm.loss_agg_mode,
-        "use_kl_loss": algorithm.kl_loss_coef > 0, "kl_loss_coef": algorithm.kl_loss_coef,
+        "strategy": "fsdp2",
+        "ppo_mini_batch_size": run.trainer.most_prompts_per_update,
+        "ppo_epochs": 1,
+        "shuffle": False,
+        "data_loader_seed": run.seed,
+        "clip_ratio": algorithm.clip_low,
+        "clip_ratio_low": algorithm.clip_low,
+        "clip_ratio_high": algorithm.clip_high,
+        "clip_ratio_c": algorithm.clip_ratio_c,
+        "loss_agg_mode": algorithm.loss_agg_mode,
+        "use_kl_loss": algorithm.kl_loss_coef > 0,
+        "kl_loss_coef": algorithm.kl_loss_coef,
         "kl_loss_type": algorithm.kl_loss_type,
         "entropy_coeff": 0,  # 0.001 in SPEC-RL's scripts, nothing of it in its paper
-        "grad_clip": run.trainer.gradient_clip, "optim": _optimizer(run, run.trainer.learning_rate),
+        "grad_clip": run.trainer.gradient_clip,
+        "optim": _optimizer(run, run.trainer.learning_rate),
         "checkpoint": {
             "save_contents": ["model", "optimizer", "extra", "hf_model"],
             "load_contents": ["model", "optimizer", "extra"],
         },
-    }  # fmt: skip
+    }
 
 
 def _optimizer(run: Run, learning_rate: float) -> Table:
     """AdamW with PyTorch's defaults and a rate that is constant behind the warm-up, as in `train.local.learner`."""
     return {
-        "optimizer": "AdamW", "lr": learning_rate, "lr_scheduler_type": "constant",
+        "optimizer": "AdamW",
+        "lr": learning_rate,
+        "lr_scheduler_type": "constant",
         "lr_warmup_steps": run.trainer.warmup_steps,
-        "lr_warmup_steps_ratio": 0.0, "weight_decay": run.trainer.weight_decay, "betas": [0.9, 0.999],
+        "lr_warmup_steps_ratio": 0.0,
+        "weight_decay": run.trainer.weight_decay,
+        "betas": [0.9, 0.999],
         "clip_grad": run.trainer.gradient_clip,
-    }  # fmt: skip
+    }
 
 
 def critic(run: Run, model: str | Path) -> Table:
@@ -91,33 +113,50 @@ def critic(run: Run, model: str | Path) -> Table:
     if not isinstance(run.algorithm, PPO):
         return {"enable": False, "strategy": "fsdp2", "model": {"path": str(model)}}
     return {
-        "enable": True, "strategy": "fsdp2", "model": {"path": str(model)}, "grad_clip": run.trainer.gradient_clip,
+        "enable": True,
+        "strategy": "fsdp2",
+        "model": {"path": str(model)},
+        "grad_clip": run.trainer.gradient_clip,
         "optim": _optimizer(run, run.trainer.learning_rate * run.algorithm.critic_learning_rate_ratio),
-        "cliprange_value": run.algorithm.value_clip, "ppo_mini_batch_size": run.trainer.most_prompts_per_update,
-        "ppo_epochs": 1, "shuffle": False, "data_loader_seed": run.seed,
+        "cliprange_value": run.algorithm.value_clip,
+        "ppo_mini_batch_size": run.trainer.most_prompts_per_update,
+        "ppo_epochs": 1,
+        "shuffle": False,
+        "data_loader_seed": run.seed,
         # The V1 trainer batches a critic by tokens, whatever this says.
         "use_dynamic_bsz": True,
-    }  # fmt: skip
+    }
 
 
 def rollout(run: Run) -> Table:
     """Sampling from the whole law; verl divides logits by the temperature too, in all log-probabilities."""
     settings, top = run.trainer, run.reuse.retention.top
     return {
-        "name": "vllm", "mode": "async", "n": settings.group_size, "seed": run.seed,
-        "temperature": settings.temperature, "top_p": 1.0, "top_k": -1, "do_sample": True, "ignore_eos": False,
+        "name": "vllm",
+        "mode": "async",
+        "n": settings.group_size,
+        "seed": run.seed,
+        "temperature": settings.temperature,
+        "top_p": 1.0,
+        "top_k": -1,
+        "do_sample": True,
+        "ignore_eos": False,
         # Of the policy's own law, also for a token that is drawn from a residual; `WORKER` adds the temperature.
-        "calculate_log_probs": True, "logprobs_mode": "raw_logprobs",
-        "prompt_length": settings.max_prompt_tokens, "response_length": settings.max_response_tokens,
+        "calculate_log_probs": True,
+        "logprobs_mode": "raw_logprobs",
+        "prompt_length": settings.max_prompt_tokens,
+        "response_length": settings.max_response_tokens,
         # A draft is scored as a prompt, behind which vLLM generates at least one token.
         "max_model_len": settings.max_prompt_tokens + settings.max_response_tokens + 1,
-        "max_num_seqs": run.engine.max_rows, "max_num_batched_tokens": run.engine.max_batched_tokens,
+        "max_num_seqs": run.engine.max_rows,
+        "max_num_batched_tokens": run.engine.max_batched_tokens,
         "tensor_model_parallel_size": engine_of(run).tensor_parallel,
-        "enable_prefix_caching": True, "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "enable_chunked_prefill": True,
         # As many log-probabilities of a position as the method keeps, where vLLM's default is fewer.
         "engine_kwargs": {"vllm": {"worker_cls": WORKER} | ({"max_logprobs": top} if top > VLLM_MAX_LOGPROBS else {})},
         "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.RolloutManager"},
-    }  # fmt: skip
+    }
 
 
 def algorithm(run: Run) -> Table:
@@ -125,26 +164,35 @@ def algorithm(run: Run) -> Table:
     ours, weights = run.algorithm, run.reuse.importance
     return {
         "adv_estimator": estimator(ours),
-        "gamma": ours.gamma if isinstance(ours, PPO) else 1.0, "lam": ours.lam if isinstance(ours, PPO) else 1.0,
-        "norm_adv_by_std_in_grpo": divides_by_std(ours), "use_kl_in_reward": False, "filter_groups": {"enable": False},
+        "gamma": ours.gamma if isinstance(ours, PPO) else 1.0,
+        "lam": ours.lam if isinstance(ours, PPO) else 1.0,
+        "norm_adv_by_std_in_grpo": divides_by_std(ours),
+        "use_kl_in_reward": False,
+        "filter_groups": {"enable": False},
         # Importance weights from `rollout_log_probs` to old log-probabilities.
-        "rollout_correction": (
-            {"rollout_is": weights.level, "rollout_is_threshold": weights.bound} if weights else {}
-        ),
-    }  # fmt: skip
+        "rollout_correction": ({"rollout_is": weights.level, "rollout_is_threshold": weights.bound} if weights else {}),
+    }
 
 
 def trainer(run: Run) -> Table:
     """Names and length. Steps, records and checkpoints are the campaign loop's (`redraft.train.loop`)."""
     return {
-        "project_name": "redraft", "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}", "logger": [],
-        "total_training_steps": run.steps, "total_epochs": math.ceil(run.trainer.epochs),
-        "critic_warmup": 0, "save_freq": 1, "test_freq": -1, "val_before_train": False,
+        "project_name": "redraft",
+        "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}",
+        "logger": [],
+        "total_training_steps": run.steps,
+        "total_epochs": math.ceil(run.trainer.epochs),
+        "critic_warmup": 0,
+        "save_freq": 1,
+        "test_freq": -1,
+        "val_before_train": False,
         # Which checkpoints are kept and resumed from, `redraft.train.checkpoint` decides.
-        "max_actor_ckpt_to_keep": None, "max_critic_ckpt_to_keep": None, "resume_mode": "disable",
+        "max_actor_ckpt_to_keep": None,
+        "max_critic_ckpt_to_keep": None,
+        "resume_mode": "disable",
         "use_v1": True,
         "v1": {"trainer_mode": "redraft"},
-    }  # fmt: skip
+    }
 
 
 def on_gpus(run: Run) -> Table:
@@ -152,27 +200,33 @@ def on_gpus(run: Run) -> Table:
     engine = engine_of(run)
     offload = {"param_offload": engine.offload, "optimizer_offload": engine.offload}
     model = {
-        "use_remove_padding": True, "enable_gradient_checkpointing": True,
+        "use_remove_padding": True,
+        "enable_gradient_checkpointing": True,
         "override_config": {"attn_implementation": "flash_attention_2"},
-    }  # fmt: skip
+    }
     return {
         "actor_rollout_ref": {
             "model": model,
             "actor": {
-                "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": engine.max_tokens_per_gpu,
+                "use_dynamic_bsz": True,
+                "ppo_max_token_len_per_gpu": engine.max_tokens_per_gpu,
                 "fsdp_config": offload,
             },
             "ref": {"fsdp_config": {"param_offload": engine.offload}},
             "rollout": {
-                "dtype": "bfloat16", "load_format": "dummy", "gpu_memory_utilization": engine.gpu_memory_utilization,
-                "enforce_eager": engine.eager, "free_cache_engine": True, "enable_sleep_mode": True,
+                "dtype": "bfloat16",
+                "load_format": "dummy",
+                "gpu_memory_utilization": engine.gpu_memory_utilization,
+                "enforce_eager": engine.eager,
+                "free_cache_engine": True,
+                "enable_sleep_mode": True,
                 "agent": {"num_workers": 8},
             },
         },
         "critic": _critic(run, engine.max_tokens_per_gpu, {"model": model, "fsdp": offload}),
         "trainer": {"device": "cuda", "n_gpus_per_node": engine.gpus, "nnodes": engine.nodes},
         "ray_kwargs": {"ray_init": _ray(run)},
-    }  # fmt: skip
+    }
 
 
 def on_cpu(run: Run) -> Table:
@@ -180,30 +234,41 @@ def on_cpu(run: Run) -> Table:
     rows = rows_per_pass(run)
     tokens = rows * (run.trainer.max_prompt_tokens + run.trainer.max_response_tokens)
     exact = {
-        "model_dtype": "fp32", "use_torch_compile": False,
+        "model_dtype": "fp32",
+        "use_torch_compile": False,
         "mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
-    }  # fmt: skip
+    }
     model = {
-        "use_remove_padding": False, "enable_gradient_checkpointing": False,
+        "use_remove_padding": False,
+        "enable_gradient_checkpointing": False,
         "override_config": {"attn_implementation": "sdpa"},
-    }  # fmt: skip
+    }
     return {
         "actor_rollout_ref": {
             "model": model,
             "actor": {
-                "use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": rows, "use_torch_compile": False,
+                "use_dynamic_bsz": False,
+                "ppo_micro_batch_size_per_gpu": rows,
+                "use_torch_compile": False,
                 "fsdp_config": exact,
             },
             "ref": {"log_prob_micro_batch_size_per_gpu": rows, "fsdp_config": exact},
             "rollout": {
-                "dtype": "float32", "load_format": "dummy", "log_prob_micro_batch_size_per_gpu": rows,
-                "enforce_eager": True, "free_cache_engine": False, "enable_sleep_mode": False,
+                "dtype": "float32",
+                "load_format": "dummy",
+                "log_prob_micro_batch_size_per_gpu": rows,
+                "enforce_eager": True,
+                "free_cache_engine": False,
+                "enable_sleep_mode": False,
                 "enable_chunked_prefill": False,  # vLLM on a CPU cannot cut the prefill of a request with a seed
                 "agent": {"num_workers": 1},
                 # vLLM's default of 128 tokens a block would leave short responses without a cached prefix.
-                "engine_kwargs": {"vllm": {
-                    "block_size": 32, "worker_extension_cls": "redraft.verl_cpu.weights.CpuWorkerExtension",
-                }},
+                "engine_kwargs": {
+                    "vllm": {
+                        "block_size": 32,
+                        "worker_extension_cls": "redraft.verl_cpu.weights.CpuWorkerExtension",
+                    }
+                },
             },
         },
         "critic": _critic(run, tokens, {"model": model, "fsdp": exact}),
@@ -211,7 +276,7 @@ def on_cpu(run: Run) -> Table:
         "ray_kwargs": {"ray_init": _ray(run, num_cpus=32, num_gpus=1)},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {"device": "cpu", "n_gpus_per_node": 1, "nnodes": run.engine.nodes},
-    }  # fmt: skip
+    }
 
 
 def _ray(run: Run, **has: int) -> Table:

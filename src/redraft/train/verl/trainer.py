@@ -41,14 +41,20 @@ from redraft.train.verl.rows import (
 from redraft.train.verl.shard import Shard, name_of
 
 TIMERS = {
-    "old_log_prob": "old_log_probs", "ref": "ref", "values": "values", "adv": "adv", "update_critic": "update_critic",
+    "old_log_prob": "old_log_probs",
+    "ref": "ref",
+    "values": "values",
+    "adv": "adv",
+    "update_critic": "update_critic",
     "update_actor": "update_actor",
-}  # fmt: skip
+}
 """verl's timers to the stages of a step."""
 METRICS = {
-    "entropy": "actor/entropy", "kl": "actor/kl_loss", "clip_fraction": "actor/pg_clipfrac",
+    "entropy": "actor/entropy",
+    "kl": "actor/kl_loss",
+    "clip_fraction": "actor/pg_clipfrac",
     "gradient_norm": "actor/grad_norm",
-}  # fmt: skip
+}
 CRITIC_METRICS = {"critic_loss": "critic/vf_loss", "critic_gradient_norm": "critic/grad_norm"}
 """A record's keys to verl's metrics."""
 GAPS = ("log_prob_gap", "log_prob_gap_max", "drift")
@@ -132,9 +138,12 @@ class VerlSteps(PPOTrainerSync):
         measured: dict[str, float | None] = {}
         for key, name in self._metric_names.items():
             if (value := metrics.get(name)) is not None and not math.isfinite(value):
-                raise UserError(f"the policy has diverged: verl's {name} of an update is {value}",
-                                key="trainer.learning_rate", value=self.run.trainer.learning_rate,
-                                hint="take a smaller one")  # fmt: skip
+                raise UserError(
+                    f"the policy has diverged: verl's {name} of an update is {value}",
+                    key="trainer.learning_rate",
+                    value=self.run.trainer.learning_rate,
+                    hint="take a smaller one",
+                )
             measured[key] = None if value is None else float(value)
         seconds = {stage: self.timing_raw.get(timer, 0.0) for timer, stage in TIMERS.items()}
         return Updated(measured | gaps, seconds)

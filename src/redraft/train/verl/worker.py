@@ -97,9 +97,11 @@ class RolloutWorker:
             await shard.put.remote(pack_groups([group]))
         usage = context.engine.usage
         seconds = {
-            "verification": usage.verification_seconds, "rollout": usage.decoding_seconds,
-            "assembly": context.meter.assembly_seconds, "reward": waited.seconds,
-        }  # fmt: skip
+            "verification": usage.verification_seconds,
+            "rollout": usage.decoding_seconds,
+            "assembly": context.meter.assembly_seconds,
+            "reward": waited.seconds,
+        }
         return group, seconds, context.meter.cached_tokens, waited.grading_seconds
 
     def _context(self, memory: Memory, streams: Streams) -> tuple[Any, "Waited"]:
@@ -115,9 +117,12 @@ class RolloutWorker:
 
         trainer = self.run.trainer
         engine = VLLMEngine(
-            self.llm_client, self.stops, self.max_length, chunk=self.run.engine.draft_chunk,
+            self.llm_client,
+            self.stops,
+            self.max_length,
+            chunk=self.run.engine.draft_chunk,
             temperature=trainer.temperature,
-        )  # fmt: skip
+        )
         limit = trainer.max_response_tokens
         return RolloutContext(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
