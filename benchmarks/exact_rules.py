@@ -2,7 +2,8 @@
 
 `python -m benchmarks exact_rules`. Scoring is a prefill pass of the in-process engine over drafts of a small model at
 two sizes of the vocabulary; what an exact rule asks beside the draft's own log-probabilities is asked in turn. Judging
-is the rule alone, on made-up laws. Seconds are processor seconds of one thread; ratios are medians over rounds.
+is the rule alone, on made-up distributions. Seconds are processor seconds of one thread; ratios are medians over
+rounds.
 """
 
 import time
@@ -22,7 +23,7 @@ from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import Rule
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.memory import Memory
-from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLaw
+from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLogProbs
 
 PROMPT, TOP, ROUNDS = 16, 32, 5
 CASES = ((44, 64, 256), (151_936, 4, 256))
@@ -95,9 +96,9 @@ def judging() -> dict[str, list[float]]:
 
 def bytes_a_token(top: int) -> float:
     """Bytes of a token in a checkpoint's memory, of rollouts of 1,024 tokens."""
-    law = TopLaw(np.zeros((JUDGED, top), np.int32), np.zeros((JUDGED, top), np.float32)) if top else None
+    distribution = TopLogProbs(np.zeros((JUDGED, top), np.int32), np.zeros((JUDGED, top), np.float32)) if top else None
     numbers = np.zeros(JUDGED, np.int32)
-    rollout = Rollout(0, 0, numbers, np.zeros(JUDGED, np.float32), numbers, Finish.LENGTH, top=law)
+    rollout = Rollout(0, 0, numbers, np.zeros(JUDGED, np.float32), numbers, Finish.LENGTH, top=distribution)
     memory = Memory(Retention(visits=1, top=top))
     for prompt in range(64):
         memory.put(Group(prompt, 0, (Sample(Rollout(**(vars(rollout) | {"prompt": prompt})), 0.0),)))

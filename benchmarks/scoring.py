@@ -18,7 +18,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.side_by_side import line, ratio, seconds
-from redraft.engines.laws import LOGITS_AT_ONCE
+from redraft.engines.distributions import LOGITS_AT_ONCE
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.head import hidden_states
 

@@ -51,10 +51,10 @@ def passes(policy: LlamaForCausalLM) -> dict[str, Callable[[], None]]:
         Head(policy).log_probs(hidden(), chosen)[0].mean().backward()
 
     def whole() -> None:
-        law = policy.lm_head(hidden()).log_softmax(-1)
-        law.gather(1, chosen[:, None]).mean().backward()
+        distribution = policy.lm_head(hidden()).log_softmax(-1)
+        distribution.gather(1, chosen[:, None]).mean().backward()
 
-    return {"limit: trunk and head's products": limit, "trainer": chunks, "law of all positions": whole}
+    return {"limit: trunk and head's products": limit, "trainer": chunks, "distribution of all positions": whole}
 
 
 def steps(policy: LlamaForCausalLM) -> dict[str, Callable[[], object]]:

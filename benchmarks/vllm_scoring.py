@@ -7,7 +7,7 @@ Each draft is one request. The alternatives differ in the request and in the wor
   together are the limit;
 - worker: `prompt_logprobs=0`, served by `redraft.engines.vllm.worker` and read as the engine in this process does;
 - worker, read by rows: the same, read as a sequence of dictionaries, like verl's servers do;
-- worker, top 32: the law's top as well, for exact rules;
+- worker, top 32: the distribution's top as well, for exact rules;
 - stock, and with the top 32: the same requests, served by the method of vLLM's runner that the worker replaces.
 
 Where drafts of a group share their prompt, the worker's requests read it from the prefix cache and the others do not.
@@ -33,7 +33,7 @@ import torch
 from benchmarks.side_by_side import line, ratio, seconds
 from benchmarks.vllm_rollout import TINY_VOCABULARY, save
 from redraft.config import TinyModel
-from redraft.engines.laws import LOGITS_AT_ONCE
+from redraft.engines.distributions import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
 from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule

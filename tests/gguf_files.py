@@ -40,7 +40,7 @@ def random_llama():
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)).eval()
     for parameter in model.parameters():
-        parameter.data.mul_(3)  # laws far from uniform
+        parameter.data.mul_(3)  # distributions far from uniform
     return model
 
 

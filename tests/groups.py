@@ -17,7 +17,7 @@ from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.memory import Memory
 from redraft.rollout.noise import gumbel
 from redraft.rollout.streams import stream
-from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLaw
+from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLogProbs
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4
 PROMPTS = {0: [3, 4], 1: [5], 2: [2, 2, 2]}
@@ -78,17 +78,18 @@ class RecordingSession:
 
 
 class ScriptedEngine(Recording):
-    """An engine whose policy is a fixed random law of each context; `drift` moves it, `law` replaces it."""
+    """An engine whose policy is a fixed random distribution of each context; `drift` moves it, `distribution` replaces
+    it."""
 
     stops = frozenset({EOS})
     capabilities = frozenset(Capability) - {Capability.TRAINER_SCORES, Capability.STORED_LOG_PROBS}
 
-    def __init__(self, drift=0.0, law=None, stops=stops, chunk=None):
+    def __init__(self, drift=0.0, distribution=None, stops=stops, chunk=None):
         self.drift, self.scored, self.decoded, self.stops, self.chunk = drift, [], [], frozenset(stops), chunk
-        if law:
-            self.law = law
+        if distribution:
+            self.distribution = distribution
 
-    def law(self, context):
+    def distribution(self, context):
         context = [int(token) for token in context]
         logits = stream(0, "law", *context).normal(size=VOCABULARY)
         logits = logits + self.drift * stream(1, "law", *context).normal(size=VOCABULARY)
@@ -96,8 +97,8 @@ class ScriptedEngine(Recording):
 
     def log_probs(self, prompt, response):
         with np.errstate(divide="ignore"):
-            laws = (self.law([*prompt, *response[:i]])[token] for i, token in enumerate(response))
-            return np.log(np.array([*laws])).astype(np.float32)
+            distributions = (self.distribution([*prompt, *response[:i]])[token] for i, token in enumerate(response))
+            return np.log(np.array([*distributions])).astype(np.float32)
 
     @asynccontextmanager
     async def session(self, prompt):
@@ -110,18 +111,22 @@ class ScriptedSession:
     def __init__(self, engine, prompt):
         self.engine, self.prompt = engine, prompt
 
-    def laws(self, response):
+    def distributions(self, response):
         """Distributions, float64 (length, vocabulary), of each token of a response."""
-        return np.array([self.engine.law([*self.prompt, *response[:i]]) for i in range(len(response))])
+        return np.array([self.engine.distribution([*self.prompt, *response[:i]]) for i in range(len(response))])
 
     async def score(self, draft, at=None, top=0, draws=None, behind=None):
         await asyncio.sleep(0)
         places = slice(behind or 0, chunk_end(len(draft), behind, self.engine.chunk))
         draft, known = draft[: places.stop], places.start
-        laws = self.laws(draft)[known:]
+        distributions = self.distributions(draft)[known:]
         with np.errstate(divide="ignore"):
-            others = at if at is None else np.log(np.take_along_axis(laws, at[places], 1)).astype(np.float32)
-        drawn = [self.draw(law, draws, known, place) for place, law in enumerate(laws)] if draws else None
+            others = at if at is None else np.log(np.take_along_axis(distributions, at[places], 1)).astype(np.float32)
+        drawn = (
+            [self.draw(distribution, draws, known, place) for place, distribution in enumerate(distributions)]
+            if draws
+            else None
+        )
         return Scores(
             self.engine.log_probs(self.prompt, draft)[known:],
             others,
@@ -133,21 +138,21 @@ class ScriptedSession:
         await asyncio.sleep(0)
         tokens, prefix = [], [int(token) for token in prefix]
         while len(tokens) < max_new_tokens and not self.engine.stops & set(tokens):
-            law = np.array(self.engine.law([*self.prompt, *prefix, *tokens]))
+            distribution = np.array(self.engine.distribution([*self.prompt, *prefix, *tokens]))
             if first and not tokens:
-                law = self.residual(law, first)
-            tokens.append(self.draw(law, draws, len(prefix), len(tokens)))
+                distribution = self.residual(distribution, first)
+            tokens.append(self.draw(distribution, draws, len(prefix), len(tokens)))
         log_probs = self.engine.log_probs([*self.prompt, *prefix], tokens)
         finish = Finish.EOS if tokens[-1] in self.engine.stops else Finish.LENGTH
         cached = len(self.prompt) + len(prefix)
-        law = self.top(prefix + tokens, len(prefix), top) if top else None
-        return Continuation(np.array(tokens, dtype=np.int32), log_probs, finish, cached, law)
+        distribution = self.top(prefix + tokens, len(prefix), top) if top else None
+        return Continuation(np.array(tokens, dtype=np.int32), log_probs, finish, cached, distribution)
 
     @staticmethod
-    def residual(law, first):
-        rest = law.copy()
+    def residual(distribution, first):
+        rest = distribution.copy()
         rest[first.tokens] *= first.left
-        return rest if rest.any() else law
+        return rest if rest.any() else distribution
 
     @staticmethod
     def draw(weights, draws, prefix, count):
@@ -157,10 +162,10 @@ class ScriptedSession:
             return int((np.log(weights) + gumbel(draws.key, prefix + count, np.arange(len(weights)))).argmax())
 
     def top(self, response, prefix, count):
-        laws = self.laws(response)[prefix:]
-        tokens = np.argsort(-laws, axis=1, kind="stable")[:, :count].astype(np.int32)
+        distributions = self.distributions(response)[prefix:]
+        tokens = np.argsort(-distributions, axis=1, kind="stable")[:, :count].astype(np.int32)
         with np.errstate(divide="ignore"):
-            return TopLaw(tokens, np.log(np.take_along_axis(laws, tokens, 1)).astype(np.float32))
+            return TopLogProbs(tokens, np.log(np.take_along_axis(distributions, tokens, 1)).astype(np.float32))
 
 
 class ScriptedWorld:
@@ -247,8 +252,8 @@ def a_draft(tokens, log_probs=None, sampled_at=0, sample=0, top=0):
     log_probs = np.full(len(tokens), -1.0, np.float32) if log_probs is None else np.array(log_probs, np.float32)
     finish = Finish.EOS if tokens[-1] == EOS else Finish.LENGTH
     stored = np.tile(np.arange(top, dtype=np.int32), (len(tokens), 1))
-    law = TopLaw(stored, np.full(stored.shape, -np.log(VOCABULARY), np.float32)) if top else None
-    return Rollout(0, sample, tokens, log_probs, np.full(len(tokens), sampled_at, np.int32), finish, top=law)
+    distribution = TopLogProbs(stored, np.full(stored.shape, -np.log(VOCABULARY), np.float32)) if top else None
+    return Rollout(0, sample, tokens, log_probs, np.full(len(tokens), sampled_at, np.int32), finish, top=distribution)
 
 
 def group_of(rollouts, visit=0, rewards=()):

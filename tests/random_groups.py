@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, TopLaw, Use
+from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, TopLogProbs, Use
 
 
 def make(prompt=0, sample=0, length=3, seed=0, finish=Finish.EOS, prefix=0, top=None):
@@ -15,11 +15,13 @@ def make(prompt=0, sample=0, length=3, seed=0, finish=Finish.EOS, prefix=0, top=
     tokens = rng.integers(0, 1000, length).astype(np.int32)
     log_probs = -rng.exponential(1.0, length).astype(np.float32)
     sampled_at = rng.integers(0, 50, length).astype(np.int32)
-    law = None
+    distribution = None
     if top is not None:
         shape = (length, top)
-        law = TopLaw(rng.integers(0, 1000, shape).astype(np.int32), -rng.exponential(1.0, shape).astype(np.float32))
-    return Rollout(prompt, sample, tokens, log_probs, sampled_at, finish, prefix, prefix + 1, prefix + 2, law)
+        distribution = TopLogProbs(
+            rng.integers(0, 1000, shape).astype(np.int32), -rng.exponential(1.0, shape).astype(np.float32)
+        )
+    return Rollout(prompt, sample, tokens, log_probs, sampled_at, finish, prefix, prefix + 1, prefix + 2, distribution)
 
 
 def group(prompt=0, visit=0, rewards=(1.0, 0.0), seed=0, length=3, top=None):
@@ -37,7 +39,7 @@ def same(one, other):
             assert np.array_equal(mine, others), name
         elif isinstance(mine, tuple):
             same_all(mine, others)
-        elif isinstance(mine, Rollout | TopLaw):
+        elif isinstance(mine, Rollout | TopLogProbs):
             same(mine, others)
         else:
             assert mine == others, name
@@ -82,7 +84,7 @@ indices = st.integers(0, 2**40)
 
 @st.composite
 def groups(draw, prompts=indices, visits=indices):
-    """Groups of one to five samples, some without tokens, some with a top law."""
+    """Groups of one to five samples, some without tokens, some with a top distribution."""
     prompt, samples = draw(prompts), draw(st.lists(st.integers(0, 8), min_size=1, max_size=5, unique=True))
     made = (Sample(make(prompt, i, *draw(contents)), *draw(updates)) for i in samples)
     return Group(prompt, draw(visits), tuple(made))

@@ -1,4 +1,4 @@
-"""SPEC-RL's acceptance rule: the law of its rollouts by enumeration, its limits, and what it refuses."""
+"""SPEC-RL's acceptance rule: the distribution of its rollouts by enumeration, its limits, and what it refuses."""
 
 import itertools
 import math
@@ -26,12 +26,12 @@ def first_rejection(new, old, uniforms, lengths, lenience):
 
 
 def random_policy(rng, vocabulary, length, zeros=0.0):
-    """Next-token laws of every context shorter than `length`, as a mapping from context to probabilities."""
+    """Next-token distributions of every context shorter than `length`, as a mapping from context to probabilities."""
     contexts = (c for n in range(length) for c in itertools.product(range(vocabulary), repeat=n))
     policy = {}
     for context in contexts:
-        law = rng.dirichlet(np.ones(vocabulary)) * (rng.random(vocabulary) >= zeros)
-        policy[context] = law / law.sum() if law.sum() else np.eye(vocabulary)[0]
+        distribution = rng.dirichlet(np.ones(vocabulary)) * (rng.random(vocabulary) >= zeros)
+        policy[context] = distribution / distribution.sum() if distribution.sum() else np.eye(vocabulary)[0]
     return policy
 
 
@@ -54,7 +54,9 @@ def acceptance_probabilities(p, q, lenience):
     def accepts(u):
         uniforms = np.full((len(row), length), 1e-300)
         uniforms[np.arange(len(row)), column] = u
-        reached = np.arange(length) >= column[:, None]  # the law of later tokens is conditional on earlier ones
+        reached = (
+            np.arange(length) >= column[:, None]
+        )  # the distribution of later tokens is conditional on earlier ones
         new, old = np.where(reached, log(p)[row], 0.0), np.where(reached, log(q)[row], 0.0)
         return first_rejection(new, old, uniforms, np.full(len(row), length), lenience) > column
 
@@ -66,18 +68,18 @@ def acceptance_probabilities(p, q, lenience):
     return np.where(at_one, 1.0, low).reshape(drafts, length)
 
 
-def law_of_rollouts(p, q, sequences, lenience):
-    """Law of: draw a draft from q, cut it where `first_rejection` does, continue under p."""
+def distribution_of_rollouts(p, q, sequences, lenience):
+    """Distribution of: draw a draft from q, cut it where `first_rejection` does, continue under p."""
     p_of = np.array([token_probabilities(p, s) for s in sequences])
     q_of = np.array([token_probabilities(q, s) for s in sequences])
     accept = acceptance_probabilities(p_of, np.where(q_of > 0, q_of, 1.0), lenience)
-    law = np.zeros(len(sequences))
+    distribution = np.zeros(len(sequences))
     for draft, mass, a in zip(sequences, q_of.prod(1), accept, strict=True):
         for cut in range(len(draft)):
             same = np.array([s[:cut] == draft[:cut] for s in sequences])
-            law += mass * a[:cut].prod() * (1 - a[cut]) * same * p_of[:, cut:].prod(1)
-        law[sequences.index(draft)] += mass * a.prod()
-    return law
+            distribution += mass * a[:cut].prod() * (1 - a[cut]) * same * p_of[:, cut:].prod(1)
+        distribution[sequences.index(draft)] += mass * a.prod()
+    return distribution
 
 
 def formula(p, q, sequence, lenience):
@@ -92,13 +94,13 @@ def formula(p, q, sequence, lenience):
 
 @pytest.mark.parametrize("lenience", [0.3, 1.0, math.exp(0.5), 4.0])
 @pytest.mark.parametrize(("vocabulary", "length", "zeros"), [(3, 4, 0.0), (4, 3, 0.0), (3, 3, 0.3)])
-def test_law_of_rollouts_is_the_published_rules(vocabulary, length, zeros, lenience):
+def test_distribution_of_rollouts_is_the_published_rules(vocabulary, length, zeros, lenience):
     rng = np.random.default_rng(vocabulary * 10 + length)
     p, q = random_policy(rng, vocabulary, length, zeros), random_policy(rng, vocabulary, length, zeros)
     sequences = list(itertools.product(range(vocabulary), repeat=length))
-    law = law_of_rollouts(p, q, sequences, lenience)
-    np.testing.assert_allclose(law, [formula(p, q, s, lenience) for s in sequences], atol=1e-12, rtol=0)
-    assert law.sum() == pytest.approx(1, abs=1e-12)
+    distribution = distribution_of_rollouts(p, q, sequences, lenience)
+    np.testing.assert_allclose(distribution, [formula(p, q, s, lenience) for s in sequences], atol=1e-12, rtol=0)
+    assert distribution.sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_no_reuse_is_the_current_policy_full_reuse_the_old_one_and_lenience_lies_between():
@@ -107,10 +109,10 @@ def test_no_reuse_is_the_current_policy_full_reuse_the_old_one_and_lenience_lies
     sequences = list(itertools.product(range(3), repeat=3))
     exact = np.array([token_probabilities(p, s).prod() for s in sequences])
     stale = np.array([token_probabilities(q, s).prod() for s in sequences])
-    laws = [law_of_rollouts(p, q, sequences, lenience) for lenience in LENIENCES]
-    distances = [np.abs(law - exact).sum() / 2 for law in laws]
-    np.testing.assert_allclose(laws[0], exact, atol=1e-12)
-    np.testing.assert_allclose(laws[-1], stale, atol=1e-12)
+    distributions = [distribution_of_rollouts(p, q, sequences, lenience) for lenience in LENIENCES]
+    distances = [np.abs(distribution - exact).sum() / 2 for distribution in distributions]
+    np.testing.assert_allclose(distributions[0], exact, atol=1e-12)
+    np.testing.assert_allclose(distributions[-1], stale, atol=1e-12)
     assert distances == sorted(distances)
     assert distances[LENIENCES.index(1.0)] > 0.01, "without a residual even l = 1 is not on-policy"
 

@@ -29,8 +29,10 @@ def test_the_rules_are_printed_as_the_documentation_has_them(capsys):
     documented = (ROOT / "docs/exact-reuse.md").read_text()
     for line in out.splitlines():
         if re.match("(published|residual|block|one-hot)", line):
-            name, *_, kept, law = re.split(r"  +", line)
-            assert re.search(rf"\| {re.escape(name)} \|.*\| {re.escape(kept)} \| {re.escape(law)} \|", documented), line
+            name, *_, kept, distribution = re.split(r"  +", line)
+            assert re.search(
+                rf"\| {re.escape(name)} \|.*\| {re.escape(kept)} \| {re.escape(distribution)} \|", documented
+            ), line
 
 
 def test_a_rule_that_should_be_exact_and_is_not_ends_in_an_error(capsys, monkeypatch):
@@ -43,7 +45,7 @@ def test_a_rule_that_should_be_exact_and_is_not_ends_in_an_error(capsys, monkeyp
     code, out, _ = audited(capsys, "rules", "--json")
     assert code == 1
     (row,) = json.loads(out)["rows"]
-    assert (row["part"], row["rule"], row["law"]) == ("rules", "residual", "WRONG")
+    assert (row["part"], row["rule"], row["distribution"]) == ("rules", "residual", "WRONG")
     assert row["TV visit 1"] > 0.01
 
 

@@ -184,11 +184,11 @@ def test_responses_are_those_of_decoding_token_by_token(qwen3, way, small_shapes
         assert engine._graphs.captured > 1
 
 
-@pytest.mark.parametrize("law", [{"temperature": 0.0}, {"top_p": 0.8}, {"temperature": 0.6}], ids=str)
-def test_every_law_of_sampling_is_that_of_decoding_token_by_token(qwen3, law, small_shapes):
+@pytest.mark.parametrize("distribution", [{"temperature": 0.0}, {"top_p": 0.8}, {"temperature": 0.6}], ids=str)
+def test_every_distribution_of_sampling_is_that_of_decoding_token_by_token(qwen3, distribution, small_shapes):
     jobs = [job for job in make_jobs(24) if not job.scores]
-    expected = [c for _, c in run(make_engine(qwen3, **law), jobs)]
-    engine = make_engine(qwen3, burst=16, static=True, tape=True, **law)
+    expected = [c for _, c in run(make_engine(qwen3, **distribution), jobs)]
+    engine = make_engine(qwen3, burst=16, static=True, tape=True, **distribution)
     check_same([c for _, c in run(engine, jobs)], expected)
 
 
@@ -271,7 +271,8 @@ def test_a_shape_is_captured_once_and_follows_weights_that_change_in_place(small
 
 
 def test_no_graph_stands_for_sessions_that_ask_for_more(qwen3):
-    """The same prompts with and without the top of their laws, and by inversion and by noise, each until captured."""
+    """The same prompts with and without the top of their distributions, and by inversion and by noise, each until
+    captured."""
     plain, engine = make_engine(qwen3), make_engine(qwen3, burst=4, static=True, tape=True)
 
     async def one(which, number, draws, top):

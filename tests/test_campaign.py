@@ -25,8 +25,8 @@ from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 from redraft.train import checkpoint, contract, loop
-from redraft.train.contract import Fresh, RolledOut, Updated
-from redraft.train.loop import Campaign
+from redraft.train.contract import Fresh, RolloutResult, Updated
+from redraft.train.loop import TrainingLoop
 from tests.trainers import make_trainer
 
 PROBLEMS, PROMPTS, GROUP, STEPS, STEPS_PER_EPOCH = 6, 2, 2, 6, 3
@@ -89,10 +89,10 @@ class Scripted:
         self.clock += 1.0
         return self.clock
 
-    def roll_out(self, tasks: contract.Sequence[contract.Task], step: int) -> RolledOut:
+    def roll_out(self, tasks: contract.Sequence[contract.Task], step: int) -> RolloutResult:
         self.call("roll_out")
         groups = [Group(t.prompt, t.visit, tuple(a_sample(t, s, step) for s in range(t.samples))) for t in tasks]
-        return RolledOut(groups, {"rollout": 0.25}, cached=3, grading_seconds=0.5)
+        return RolloutResult(groups, {"rollout": 0.25}, cached=3, grading_seconds=0.5)
 
     def update(self, groups: contract.Sequence[Group]) -> Updated:
         self.call("update")
@@ -132,7 +132,7 @@ def a_sample(task, index, step):
 
 def go(folder, run=None, die=("", 0), inputs=INPUTS, progress=lambda *_: None, commit="c"):
     """A process that trains the run in its folder; returns campaign and trainer."""
-    one = Campaign(run or make_run(), folder, inputs, PROBLEMS)
+    one = TrainingLoop(run or make_run(), folder, inputs, PROBLEMS)
     trainer = Scripted(die)
     one.prepare(commit)
     one.restore(trainer)
@@ -183,7 +183,7 @@ def test_what_is_written_is_written_in_this_order(tmp_path, monkeypatch):
     noted(loop, "append_record", "record")
     noted(loop, "save_groups_of_step", "rollouts")
     noted(checkpoint, "write_json", "state")
-    one, trainer = Campaign(make_run(), tmp_path, INPUTS, PROBLEMS), Scripted()
+    one, trainer = TrainingLoop(make_run(), tmp_path, INPUTS, PROBLEMS), Scripted()
     noted(trainer, "save", "files")
     noted(trainer, "save_policy", "policy")
     one.prepare("c")
@@ -203,7 +203,7 @@ class LostError(Exception):
 @pytest.mark.parametrize("looks", range(13))
 def test_who_lost_the_folder_writes_nothing_more(looks, tmp_path):
     """Steps 1 and 2 look twice each, 3 and 4 three times."""
-    one, left = Campaign(make_run(), tmp_path, INPUTS, PROBLEMS), iter(range(looks))
+    one, left = TrainingLoop(make_run(), tmp_path, INPUTS, PROBLEMS), iter(range(looks))
 
     def check():
         if next(left, None) is None:
@@ -391,7 +391,7 @@ def test_two_checkpoints_are_kept_with_the_groups_that_wait(tmp_path):
     content = read_json(folder / "step-000005" / "state.json")
     assert (content["format"], content["step"], content["training_step"], content["inputs"]) == (3, 5, 2, INPUTS)
     assert set(content["sha256"]) == set(content["bytes"]) == {"policy.json", "schedule/waiting.arrow"}
-    one = Campaign(make_run(batch=4), tmp_path, INPUTS, PROBLEMS)
+    one = TrainingLoop(make_run(batch=4), tmp_path, INPUTS, PROBLEMS)
     waiting = [one.checkpoints.schedule(folder / f"step-00000{step}").waiting["waiting"] for step in (5, 6)]
     assert [len(groups) for groups in waiting] == [PROMPTS, 0]
 
@@ -450,8 +450,8 @@ def test_a_checkpoint_is_screened_before_it_is_used_and_not_again(stopped):
         raise UserError("it would execute code", file=folder)
 
     with pytest.raises(UserError, match="execute code"):
-        Campaign(make_run(), stopped, INPUTS, PROBLEMS, refuse).prepare("c")
-    one = Campaign(make_run(), stopped, INPUTS, PROBLEMS, lambda folder: seen.append(folder.name))
+        TrainingLoop(make_run(), stopped, INPUTS, PROBLEMS, refuse).prepare("c")
+    one = TrainingLoop(make_run(), stopped, INPUTS, PROBLEMS, lambda folder: seen.append(folder.name))
     one.prepare("c")
     one.restore(Scripted())
     assert seen == ["step-000003"] * 2
@@ -469,7 +469,7 @@ def test_policies_and_rollouts_behind_the_checkpoint_are_made_again(tmp_path, un
     with pytest.raises(DiedError):
         go(tmp_path, die=("publish", 3))
     assert (tmp_path / "policies" / "step-0004").exists(), "it is older than its checkpoint would be"
-    one = Campaign(make_run(), tmp_path, INPUTS, PROBLEMS)
+    one = TrainingLoop(make_run(), tmp_path, INPUTS, PROBLEMS)
     one.prepare("c")
     assert not (tmp_path / "policies" / "step-0004").exists()
     assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == [f"step-000{i}.parquet" for i in range(3)]

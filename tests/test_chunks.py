@@ -56,12 +56,12 @@ WHOLE = [BlockReuse(top=3), release("trainer_verification")]
 
 
 @cache
-def law(drift, context):
-    return ScriptedEngine(drift).law(context)
+def distribution(drift, context):
+    return ScriptedEngine(drift).distribution(context)
 
 
 def an_engine(drift, chunk=None):
-    return ScriptedEngine(law=lambda context: law(drift, tuple(map(int, context))), chunk=chunk)
+    return ScriptedEngine(distribution=lambda context: distribution(drift, tuple(map(int, context))), chunk=chunk)
 
 
 def two_visits(method, chunk, drift, step):
@@ -78,9 +78,9 @@ def two_visits(method, chunk, drift, step):
 def content(rollout):
     """All of a rollout but for how much of its draft was scored."""
     arrays = ("tokens", "log_probs", "sampled_at", "log_weights")
-    law = rollout.top and (rollout.top.tokens.tobytes(), rollout.top.log_probs.tobytes())
+    distribution = rollout.top and (rollout.top.tokens.tobytes(), rollout.top.log_probs.tobytes())
     bits = [None if (a := getattr(rollout, name)) is None else a.tobytes() for name in arrays]
-    return bits, law, rollout.finish, rollout.prefix_length, rollout.draft_length
+    return bits, distribution, rollout.finish, rollout.prefix_length, rollout.draft_length
 
 
 @pytest.mark.parametrize("method", STOPPING + WHOLE, ids=lambda m: f"{m.kind}-{getattr(m, 'lenience', 0)}")
@@ -134,7 +134,7 @@ def test_chunks_cover_a_draft_and_none_is_less_than_half_of_one(length, chunk):
 
 @pytest.mark.parametrize("rule", [ResidualRule(0.8), SpecRLRule(1.3), WeightedRule(1.2), BlockRule(), RandomCut()])
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(1, 7))
-def test_a_rule_that_stops_early_needs_no_more_than_the_laws_up_to_its_cut(rule, seed, cut):
+def test_a_rule_that_stops_early_needs_no_more_than_the_distributions_up_to_its_cut(rule, seed, cut):
     numbers = np.random.default_rng(seed)
     p, q = np.log(numbers.dirichlet(np.ones(VOCABULARY), (2, 8)))
     tokens, places = numbers.integers(0, VOCABULARY, 8), np.arange(8)
@@ -147,7 +147,7 @@ def test_a_rule_that_stops_early_needs_no_more_than_the_laws_up_to_its_cut(rule,
     assert same or not rule.stops_early
     kept = rule.kept(1.0 - numbers.random(8) <= rule.acceptance(whole))
     if rule.stops_early and kept < cut:
-        first, alone = (rule.residual(laws, kept) for laws in (whole, parts[0]))
+        first, alone = (rule.residual(distributions, kept) for distributions in (whole, parts[0]))
         assert (first is None) is (alone is None)
         if first is not None:
             assert first.left.tolist() == alone.left.tolist()
@@ -157,13 +157,13 @@ def test_chances_of_rules_that_need_the_whole_draft_do_depend_on_it():
     """Whoever declares them to stop early makes these tests fail."""
     assert not BlockRule.stops_early
     assert not RandomCut.stops_early
-    laws = Distributions.one_hot(np.zeros(4, np.int32), np.full(4, -0.5))
+    distributions = Distributions.one_hot(np.zeros(4, np.int32), np.full(4, -0.5))
     half = Distributions.one_hot(np.zeros(2, np.int32), np.full(2, -0.5))
-    assert RandomCut().acceptance(laws)[:2].tolist() != RandomCut().acceptance(half).tolist()
-    assert BlockRule().acceptance(laws)[:2].tolist() != BlockRule().acceptance(half).tolist()
+    assert RandomCut().acceptance(distributions)[:2].tolist() != RandomCut().acceptance(half).tolist()
+    assert BlockRule().acceptance(distributions)[:2].tolist() != BlockRule().acceptance(half).tolist()
 
 
-def test_joined_laws_are_those_of_the_whole():
+def test_joined_distributions_are_those_of_the_whole():
     numbers = np.random.default_rng(0)
     whole = Distributions.one_hot(np.arange(5, dtype=np.int32), numbers.random(5))
     parts = [
@@ -326,7 +326,7 @@ def test_a_further_chunk_is_a_request_that_reads_the_cache():
 @settings(max_examples=50, phases=[Phase.generate])
 @given(prompt=st.integers(1, 40), length=st.integers(1, 200), chunk=st.integers(17, 100))
 def test_vllms_chunks_never_end_with_a_block_of_its_cache(prompt, length, chunk):
-    """Else the law of the next chunk's first token would be hidden, and everything computed again."""
+    """Else the distribution of the next chunk's first token would be hidden, and everything computed again."""
     _, requests, scores = asked_of(np.arange(1, length + 1, dtype=np.int32), [3] * prompt, chunk)
     assert scores.tolist() == [-float(prompt + i) for i in range(length)]
     assert requests[-1][0] == prompt + length

@@ -30,7 +30,7 @@ from redraft.rollout.noise import gumbel
 
 SPACE = Space(vocabulary=4, longest=3)
 NAMES = {rule.name for rule in candidates(top=2)}
-"""Of the rules, those of top laws with two tokens."""
+"""Of the rules, those of top distributions with two tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def policies(models):
 @pytest.fixture(scope="module")
 def drafts(policies):
     """Every response, with the log-probabilities of the earlier policy."""
-    return [draft_of(response, policies[0].laws(response)) for response in SPACE.responses]
+    return [draft_of(response, policies[0].distributions(response)) for response in SPACE.responses]
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ def expected(read, policies):
     return {rule.name: float(weights @ kept(rule, read).tokens) for rule in candidates(top=2)}
 
 
-def draft_of(response, laws):
+def draft_of(response, distributions):
     tokens = np.array(response, dtype=np.int32)
-    return Draft(0, tokens, np.log(laws[np.arange(len(tokens)), tokens]).astype(np.float32))
+    return Draft(0, tokens, np.log(distributions[np.arange(len(tokens)), tokens]).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", sorted(NAMES & RULES.keys()))
@@ -79,11 +79,11 @@ def test_all_rules_of_the_audit_are_among_them():
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.5])
-def test_laws_are_those_at_the_temperature_of_the_drafts(temperature, models):
+def test_distributions_are_those_at_the_temperature_of_the_drafts(temperature, models):
     earlier, now = (ModelPolicy(SPACE, model, temperature) for model in models)
-    drafts = [draft_of(response, earlier.laws(response)) for response in SPACE.responses]
+    drafts = [draft_of(response, earlier.distributions(response)) for response in SPACE.responses]
     for draft, at in zip(drafts, read_positions(drafts, {0: PROMPT}, *models[::-1], 2, temperature), strict=True):
-        p, q = (policy.laws(tuple(draft.tokens.tolist())) for policy in (now, earlier))
+        p, q = (policy.distributions(tuple(draft.tokens.tolist())) for policy in (now, earlier))
         assert np.exp(at.policy) == pytest.approx(p[np.arange(len(p)), draft.tokens], abs=1e-6)
         assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
         assert at.both.overlap == pytest.approx(np.minimum(p, q).sum(1), abs=1e-6)
@@ -108,7 +108,7 @@ def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, m
     assert found == pytest.approx(expected[name], abs=4 * 1.2 / math.sqrt(DRAWS)), "kept tokens deviate by 1.2 at most"
 
 
-def test_probabilities_of_whole_drafts_are_those_of_the_laws(read, policies):
+def test_probabilities_of_whole_drafts_are_those_of_the_distributions(read, policies):
     rules = {rule.name: rule for rule in candidates(top=2)}
     p, q = ([policy.probability(r) for r in SPACE.responses] for policy in (policies[1], policies[0]))
     assert kept(rules["one-hot"], read).whole == pytest.approx(p, rel=1e-4)
@@ -120,16 +120,16 @@ def test_probabilities_of_whole_drafts_are_those_of_the_laws(read, policies):
 
 def test_overlap_is_one_less_total_variation_and_the_drafters_log_probabilities_are_its_own(read, drafts, policies):
     for response, draft, at in zip(SPACE.responses, drafts, read, strict=True):
-        p, q = policies[1].laws(response), policies[0].laws(response)
+        p, q = policies[1].distributions(response), policies[0].distributions(response)
         assert at.both.overlap == pytest.approx(1 - np.abs(p - q).sum(1) / 2, abs=1e-6)
         assert at.both.drafter == pytest.approx(draft.log_probs, abs=1e-5)
         assert at.policy == pytest.approx(np.log(p[np.arange(len(response)), draft.tokens]), abs=1e-5)
-        in_top = [token in np.argsort(-law)[:2] for token, law in zip(response, q, strict=True)]
+        in_top = [token in np.argsort(-distribution)[:2] for token, distribution in zip(response, q, strict=True)]
         assert at.both.in_top.tolist() == in_top
 
 
 def same(p, q, token):
-    log_p, log_q = (torch.tensor(law)[None].log() for law in (p, q))
+    log_p, log_q = (torch.tensor(distribution)[None].log() for distribution in (p, q))
     return float(_same(log_p, log_q, torch.tensor([[token]]), torch.tensor(q)[None])[0])
 
 
@@ -185,7 +185,7 @@ def uneven():
         {"NUMBERS_AT_ONCE": 24},
     ],
 )
-def test_nothing_depends_on_the_pieces_that_laws_are_read_in(limits, uneven, monkeypatch):
+def test_nothing_depends_on_the_pieces_that_distributions_are_read_in(limits, uneven, monkeypatch):
     models, prompts, drafts = uneven
     whole = read_positions(drafts, prompts, *models, top=3)
     for name, value in limits.items():
@@ -219,13 +219,13 @@ def test_a_model_whose_logits_are_made_otherwise_is_refused(uneven):
     del models[0].config.final_logit_softcapping
 
 
-def test_without_the_drafters_policy_what_needs_no_law_is_the_same(uneven):
+def test_without_the_drafters_policy_what_needs_no_distribution_is_the_same(uneven):
     models, prompts, drafts = uneven
     known, unknown = read_positions(drafts, prompts, *models, top=3), read_positions(drafts, prompts, models[0], top=3)
     assert all(at.both is None for at in unknown)
     for rule in candidates(top=3):
         if rule.of_both:
-            with pytest.raises(ValueError, match="drafter's law is not known"):
+            with pytest.raises(ValueError, match="drafter's distribution is not known"):
                 kept(rule, unknown)
         else:
             assert kept(rule, unknown).tokens == pytest.approx(kept(rule, known).tokens), rule.name
@@ -242,7 +242,7 @@ def test_models_of_different_vocabularies_and_diverged_ones_are_refused(uneven, 
         read_positions(drafts, prompts, broken)
 
 
-def test_a_random_cut_has_the_law_of_its_draws():
+def test_a_random_cut_has_the_distribution_of_its_draws():
     grid = (np.arange(6000) + 0.5) / 6000
     found = np.bincount([RandomCut.cut(u, 6) for u in grid], minlength=7) / 6000
     assert found == pytest.approx(RandomCut.of_length(6))

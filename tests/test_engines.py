@@ -90,8 +90,8 @@ class TorchWorld:
     def log_probs(self, epoch, prompt, response):
         tokens = torch.tensor([[*prompt, *map(int, response)]])
         with torch.no_grad():
-            law = self.policies[epoch](input_ids=tokens).logits[0].log_softmax(-1)
-        return law[:-1].gather(1, tokens[0, 1:, None])[len(prompt) - 1 :, 0].numpy()
+            distribution = self.policies[epoch](input_ids=tokens).logits[0].log_softmax(-1)
+        return distribution[:-1].gather(1, tokens[0, 1:, None])[len(prompt) - 1 :, 0].numpy()
 
 
 class VLLMWorld(TorchWorld):
@@ -308,7 +308,7 @@ def test_a_rollout_is_the_same_alone_or_in_a_batch_and_another_at_another_step(w
     assert len({r.tokens.tobytes() for r in alone + later}) > GROUP
 
 
-def test_a_token_follows_the_policys_law(world):
+def test_a_token_follows_the_policys_distribution(world):
     """Goodness of fit; 25.7 is the quantile of chi-square with 5 degrees of freedom beyond which lies 1e-4."""
     engine, draws = world.engine(1), 2000
 
@@ -332,8 +332,8 @@ def exact(request, policies):
     return ScriptedWorld() if request.param == "scripted" else TorchWorld(policies)
 
 
-def law_of(world, prompt, prefix=()):
-    """The policy's law, float64 (vocabulary,), behind a prefix."""
+def distribution_of(world, prompt, prefix=()):
+    """The policy's distribution, float64 (vocabulary,), behind a prefix."""
     return np.exp([float(world.log_probs(1, [*prompt, *prefix], [token])[0]) for token in ALL])
 
 
@@ -352,7 +352,7 @@ def fractions(world, engine, draws, **wishes):
 
 
 def on_a_grid():
-    """Draws that enumerate a law: each token's share is its probability, but for one of the grid's cells."""
+    """Draws that enumerate a distribution: each token's share is its probability, but for one of the grid's cells."""
     return [Inversion(np.array([(i + 0.5) / GRID])) for i in range(GRID)]
 
 
@@ -360,18 +360,18 @@ def by_noise():
     return [Gumbel(key) for key in stream(0, "keys").integers(0, 2**63, GRID)]
 
 
-def misfit(found, law):
+def misfit(found, distribution):
     """Chi-square of shares; 29.9 is the quantile with 7 degrees of freedom beyond which lies 1e-4."""
-    possible = law > 0
+    possible = distribution > 0
     assert not found[~possible].any()
-    return GRID * ((found - law)[possible] ** 2 / law[possible]).sum()
+    return GRID * ((found - distribution)[possible] ** 2 / distribution[possible]).sum()
 
 
 REQUESTS = {
     Capability.OTHER_SCORES: {"score": np.array([1, 2], dtype=np.int32), "at": np.array([[3], [4]])},
     Capability.RESIDUAL: {"first": Residual(np.array([1]), np.array([0.01]))},
     Capability.GUMBEL: {"draws": Gumbel(7)},
-    Capability.TOP_LAW: {"top": 2},
+    Capability.TOP_LOG_PROBS: {"top": 2},
 }
 
 
@@ -404,8 +404,8 @@ def test_other_tokens_are_scored_in_the_drafts_places(exact):
         assert (scores.others.shape, scores.others.dtype) == (at.shape, np.float32)
         np.testing.assert_allclose(scores.log_probs, exact.log_probs(1, PROMPT, draft), atol=1e-4)
         for place, tokens in enumerate(at):
-            law = law_of(exact, PROMPT, draft[:place])
-            np.testing.assert_allclose(np.exp(scores.others[place]), law[tokens], atol=1e-4)
+            distribution = distribution_of(exact, PROMPT, draft[:place])
+            np.testing.assert_allclose(np.exp(scores.others[place]), distribution[tokens], atol=1e-4)
     own = np.take_along_axis(scored[0].others, drafts[0][:, None].astype(int), 1)[:, 0]
     np.testing.assert_array_equal(own, scored[0].log_probs)
     assert plain.others is None
@@ -413,10 +413,10 @@ def test_other_tokens_are_scored_in_the_drafts_places(exact):
 
 
 @pytest.mark.parametrize("prefix", [[], [1, 2]], ids=["at once", "behind a prefix"])
-def test_a_residual_is_the_law_of_the_first_token_only(prefix, exact):
-    engine, law = exact.engine(1), law_of(exact, PROMPT, prefix)
+def test_a_residual_is_the_distribution_of_the_first_token_only(prefix, exact):
+    engine, distribution = exact.engine(1), distribution_of(exact, PROMPT, prefix)
     left = np.array([0.5, 0.0, 1.0, 1e-9, 0.8, 1.0])
-    rest = law * left
+    rest = distribution * left
     first = Residual(np.array([0, 1, 3, 4], dtype=np.int32), left[[0, 1, 3, 4]])
     wishes = {"prefix": np.array(prefix, dtype=np.int32), "first": first}
     found = fractions(exact, engine, on_a_grid(), **wishes)
@@ -436,10 +436,10 @@ def test_a_residual_is_the_law_of_the_first_token_only(prefix, exact):
         assert again.tokens[0] == continuation.tokens[1]
 
 
-def test_a_residual_without_mass_is_the_policys_law(exact):
-    engine, law = exact.engine(1), law_of(exact, PROMPT)
+def test_a_residual_without_mass_is_the_policys_distribution(exact):
+    engine, distribution = exact.engine(1), distribution_of(exact, PROMPT)
     first = Residual(ALL.astype(np.int32), np.zeros(VOCABULARY))
-    np.testing.assert_allclose(fractions(exact, engine, on_a_grid(), first=first), law, atol=1.5 / GRID)
+    np.testing.assert_allclose(fractions(exact, engine, on_a_grid(), first=first), distribution, atol=1.5 / GRID)
 
 
 def by_seeds():
@@ -449,11 +449,11 @@ def by_seeds():
 
 @pytest.mark.parametrize("prefix", [[], [1, 2]], ids=["at once", "behind a prefix"])
 def test_vllm_draws_the_first_token_alone_from_a_residual(prefix, vllm):
-    engine, law = vllm.engine(1), law_of(vllm, PROMPT, prefix)
+    engine, distribution = vllm.engine(1), distribution_of(vllm, PROMPT, prefix)
     left = np.array([0.5, 0.0, 1.0, 1e-9, 0.8, 1.0])
     first, behind = Residual(ALL.astype(np.int32), left), np.array(prefix, dtype=np.int32)
     found = fractions(vllm, engine, by_seeds(), prefix=behind, first=first)
-    assert misfit(found, law * left / (law * left).sum()) < 29.9
+    assert misfit(found, distribution * left / (distribution * left).sum()) < 29.9
 
     async def long(i):
         async with engine.session(PROMPT) as session:
@@ -470,13 +470,13 @@ def test_vllm_draws_the_first_token_alone_from_a_residual(prefix, vllm):
         assert whole.tokens[1:].tolist() == ([] if again is None else again.tokens.tolist())
 
 
-def test_vllm_draws_the_policys_law_where_a_residual_has_no_mass(vllm):
+def test_vllm_draws_the_policys_distribution_where_a_residual_has_no_mass(vllm):
     nothing = Residual(ALL.astype(np.int32), np.zeros(VOCABULARY))
-    assert misfit(fractions(vllm, vllm.engine(1), by_seeds(), first=nothing), law_of(vllm, PROMPT)) < 29.9
+    assert misfit(fractions(vllm, vllm.engine(1), by_seeds(), first=nothing), distribution_of(vllm, PROMPT)) < 29.9
 
 
 @pytest.mark.parametrize("top", [1, 3, VOCABULARY])
-def test_vllm_says_the_top_of_the_law_with_scores_and_with_sampled_tokens(top, vllm):
+def test_vllm_says_the_top_of_the_distribution_with_scores_and_with_sampled_tokens(top, vllm):
     engine = vllm.engine(1)
 
     async def one(i):
@@ -487,22 +487,22 @@ def test_vllm_says_the_top_of_the_law_with_scores_and_with_sampled_tokens(top, v
             return draft, scores, await session.decode(draft[:2], 6, draws, first, top)
 
     for draft, scores, made in vllm.run(*map(one, range(4))):
-        for tokens, law, known in ((draft, scores.top, 0), (np.append(draft[:2], made.tokens), made.top, 2)):
-            assert law.tokens.shape == law.log_probs.shape == (len(tokens) - known, top)
-            assert (law.tokens.dtype, law.log_probs.dtype) == (np.int32, np.float32)
+        for tokens, distribution, known in ((draft, scores.top, 0), (np.append(draft[:2], made.tokens), made.top, 2)):
+            assert distribution.tokens.shape == distribution.log_probs.shape == (len(tokens) - known, top)
+            assert (distribution.tokens.dtype, distribution.log_probs.dtype) == (np.int32, np.float32)
             for place in range(known, len(tokens)):
-                expected = law_of(vllm, PROMPT, tokens[:place])
-                assert set(law.tokens[place - known]) == set(np.argsort(-expected)[:top])
-                given = np.exp(law.log_probs[place - known])
-                np.testing.assert_allclose(given, expected[law.tokens[place - known]], atol=1e-4)
+                expected = distribution_of(vllm, PROMPT, tokens[:place])
+                assert set(distribution.tokens[place - known]) == set(np.argsort(-expected)[:top])
+                given = np.exp(distribution.log_probs[place - known])
+                np.testing.assert_allclose(given, expected[distribution.tokens[place - known]], atol=1e-4)
         for place, (token, log_prob) in enumerate(zip(draft, scores.log_probs, strict=True)):
             among = token in scores.top.tokens[place]
-            exact = np.log(law_of(vllm, PROMPT, draft[:place])[token])
+            exact = np.log(distribution_of(vllm, PROMPT, draft[:place])[token])
             assert log_prob == (pytest.approx(exact, abs=1e-4) if among else -np.inf)
 
 
-def test_gumbel_noise_draws_the_policys_law(exact):
-    assert misfit(fractions(exact, exact.engine(1), by_noise()), law_of(exact, PROMPT)) < 29.9
+def test_gumbel_noise_draws_the_policys_distribution(exact):
+    assert misfit(fractions(exact, exact.engine(1), by_noise()), distribution_of(exact, PROMPT)) < 29.9
 
 
 def test_gumbel_noise_can_be_made_again_from_scores(exact):
@@ -535,7 +535,7 @@ def test_gumbel_noise_depends_on_the_position_in_the_response_not_on_what_is_dec
 
 
 @pytest.mark.parametrize("top", [1, 3, VOCABULARY, VOCABULARY + 5])
-def test_the_top_of_the_policys_law_comes_with_each_token(top, exact):
+def test_the_top_of_the_policys_distribution_comes_with_each_token(top, exact):
     engine, width = exact.engine(1), min(top, VOCABULARY)
 
     async def one(i, wanted):
@@ -552,9 +552,9 @@ def test_the_top_of_the_policys_law_comes_with_each_token(top, exact):
         assert (found.tokens.dtype, found.log_probs.dtype) == (np.int32, np.float32)
         assert (np.diff(found.log_probs, axis=1) <= 0).all()
         for place in range(length):
-            law = law_of(exact, PROMPT, [1, *continuation.tokens[:place]])
-            assert set(found.tokens[place]) == set(np.argsort(-law)[:width])
-            np.testing.assert_allclose(np.exp(found.log_probs[place]), law[found.tokens[place]], atol=1e-4)
+            distribution = distribution_of(exact, PROMPT, [1, *continuation.tokens[:place]])
+            assert set(found.tokens[place]) == set(np.argsort(-distribution)[:width])
+            np.testing.assert_allclose(np.exp(found.log_probs[place]), distribution[found.tokens[place]], atol=1e-4)
 
 
 def test_behind_a_second_decode_nothing_is_computed_again(world):

@@ -1,4 +1,4 @@
-"""Exact reuse with engines: what is kept, drawn and stored, its law, and where it is refused."""
+"""Exact reuse with engines: what is kept, drawn and stored, its distribution, and where it is refused."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def visits(method, count=2, **setting):
 
 
 @every_method
-def test_a_visit_keeps_prefixes_of_its_drafts_and_stores_the_current_policys_laws(method):
+def test_a_visit_keeps_prefixes_of_its_drafts_and_stores_the_current_policys_distributions(method):
     (_, before), (engine, after) = visits(method, group=64)
     kept = [new.prefix_length for new in after]
     assert 0 < sum(kept) < sum(old.length for old in before)
@@ -77,16 +77,16 @@ def test_a_visit_keeps_prefixes_of_its_drafts_and_stores_the_current_policys_law
         np.testing.assert_allclose(new.log_probs, engine.log_probs(PROMPTS[0], new.tokens), atol=1e-6)
         if method.retention.top:
             assert new.top.tokens.shape == new.top.log_probs.shape == (new.length, method.retention.top)
-            laws = np.array([engine.law([*PROMPTS[0], *new.tokens[:i]]) for i in range(new.length)])
-            stored = np.take_along_axis(laws, new.top.tokens, 1)
+            distributions = np.array([engine.distribution([*PROMPTS[0], *new.tokens[:i]]) for i in range(new.length)])
+            stored = np.take_along_axis(distributions, new.top.tokens, 1)
             np.testing.assert_allclose(np.exp(new.top.log_probs), stored, atol=1e-6)
-            assert (stored.min(1) >= np.sort(laws, 1)[:, -method.retention.top] - 1e-12).all()
+            assert (stored.min(1) >= np.sort(distributions, 1)[:, -method.retention.top] - 1e-12).all()
         else:
             assert new.top is None
 
 
 @every_method
-def test_an_unchanged_policy_keeps_drafts_whole_where_their_law_is_known(method):
+def test_an_unchanged_policy_keeps_drafts_whole_where_their_distribution_is_known(method):
     memory = new_memory(**method.retention.model_dump())
     first = roll_out(method, 0, ScriptedEngine(), Setting(0, 0, memory))
     memory.put(group_of(first))
@@ -129,10 +129,10 @@ def test_a_sample_is_never_renewed_unless_asked_for():
     assert not any(is_renewed(Task(0, visit, 4), sample, 0) for visit in range(9) for sample in range(4))
 
 
-def test_a_draft_without_its_law_is_named():
+def test_a_draft_without_its_distribution_is_named():
     memory = new_memory(visits=1)
     memory.put(group_of(roll_out(Vanilla(), 0, ScriptedEngine(), Setting(0, 0))))
-    with pytest.raises(ValueError, match="prompt 0, sample 0, has no stored law"):
+    with pytest.raises(ValueError, match="prompt 0, sample 0, has no stored distribution"):
         roll_out(BlockReuse(), 0, ScriptedEngine(), Setting(1, 1, memory))
 
 
@@ -150,8 +150,9 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize("sampler", CHOSEN, ids=lambda s: f"{s.name}-{s.engine}")
-def test_engines_draw_from_the_policys_law_and_what_does_not_is_found(sampler, drifted):
-    """The published rule and the planted faults leave these policies' law by 0.19 to 0.24, so that few draws do."""
+def test_engines_draw_from_the_policys_distribution_and_what_does_not_is_found(sampler, drifted):
+    """The published rule and the planted faults leave these policies' distribution by 0.19 to 0.24, so that few draws
+    do."""
     found = samplers.audit(sampler, drifted, DRAWS, NARROW)
     assert found.passes, found
     assert found.tested.draws == DRAWS
@@ -173,14 +174,15 @@ from what is left."""
 
 
 @pytest.mark.parametrize(("sampler", "temperature", "draws"), TEMPERED)
-def test_engines_draw_from_the_law_at_a_temperature(sampler, temperature, draws, drifted):
-    """The law at temperature 1 is 0.09 away from that at 1.5, so that twice as many draws tell the two apart."""
+def test_engines_draw_from_the_distribution_at_a_temperature(sampler, temperature, draws, drifted):
+    """The distribution at temperature 1 is 0.09 away from that at 1.5, so that twice as many draws tell the two
+    apart."""
     found = samplers.audit(sampler, drifted, draws, NARROW, temperature)
     assert found.passes, found
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
 
 
-def test_the_law_at_temperature_1_is_found_where_another_is_asked_for(drifted):
+def test_the_distribution_at_temperature_1_is_found_where_another_is_asked_for(drifted):
     sampler = next(s for s in samplers.samplers() if s.name == "vanilla")
     drawn = counts(last_visit(sampler.strategy, sampler.retention, [plain(drifted[-1])], NARROW, 2 * DRAWS), NARROW)[0]
     for temperature, wrong in ((1.0, False), (0.6, True), (1.5, True)):
@@ -192,14 +194,14 @@ def plain(model):
 
 
 def test_the_g_test_has_the_power_that_is_stated():
-    law = np.full(20, 0.05)
+    distribution = np.full(20, 0.05)
     draws = draws_for(20, 0.1)
     assert power(draws, 20, 0.1) >= POWER > power(draws // 2, 20, 0.1)
     random, other = np.random.default_rng(0), np.tile([0.06, 0.04], 10)
-    assert np.abs(law - other).sum() / 2 == pytest.approx(0.1)
-    found = [g_test(random.multinomial(draws, other), law).wrong for _ in range(100)]
+    assert np.abs(distribution - other).sum() / 2 == pytest.approx(0.1)
+    found = [g_test(random.multinomial(draws, other), distribution).wrong for _ in range(100)]
     assert sum(found) >= 96
-    p_values = [g_test(random.multinomial(draws, law), law).p_value for _ in range(300)]
+    p_values = [g_test(random.multinomial(draws, distribution), distribution).p_value for _ in range(300)]
     assert min(p_values) > LEVEL
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
 
@@ -218,13 +220,13 @@ def test_the_configuration_knows_the_tiny_models_vocabulary():
     [
         ({"kind": "residual", "lenience": "e^0.5"}, "no residual exists"),
         ({"kind": "residual", "lenience": 0}, "above 0"),
-        ({"kind": "block", "top": 45}, "more tokens of each law would be kept than the model knows"),
+        ({"kind": "block", "top": 45}, "more tokens of each distribution would be kept than the model knows"),
         ({"kind": "block", "top": 0}, "greater than or equal to 1"),
         ({"kind": "block", "lenience": 2}, "lenience"),
         ({"kind": "one_hot", "top": 3}, "top"),
     ],
 )
-def test_what_has_no_exact_law_is_refused_when_it_is_read(setting, said, folder):
+def test_what_has_no_exact_distribution_is_refused_when_it_is_read(setting, said, folder):
     with pytest.raises(UserError) as error:
         a_cell(folder, setting)
     assert said in str(error.value)

@@ -1,4 +1,4 @@
-"""Exact rules: laws of responses by enumeration, how much is kept, and what must not be accepted."""
+"""Exact rules: distributions of responses by enumeration, how much is kept, and what must not be accepted."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_laws
+from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_distributions
 from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.coupling import first_difference
@@ -61,7 +61,7 @@ def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows
     rule=st.sampled_from(sorted(EXACT_RULES)),
     both=st.booleans(),
 )
-def test_any_policies_and_any_number_of_stored_tokens_leave_the_law_exact(seed, drift, top, rule, both):
+def test_any_policies_and_any_number_of_stored_tokens_leave_the_distribution_exact(seed, drift, top, rule, both):
     policies = [Policy(SMALL, seed, number, drift) for number in (1, 2, 3)]
     assert max(over_visits(EXACT_RULES[rule], policies, top, both)) <= EXACT
 
@@ -70,7 +70,7 @@ def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejecti
     """q stores tokens 0 and 1; the policy's top has 1 and 2. Of 0 nothing is accepted, so all of it is left."""
     q, p = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
     own = lambda token: -np.inf if token == 0 else math.log(p[token])  # noqa: E731
-    laws = [
+    distributions = [
         Distributions(
             np.array([token]),
             np.array([own(token)]),
@@ -82,8 +82,8 @@ def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejecti
         for token in range(3)
     ]
     for rule in (ResidualRule(), BlockRule()):
-        assert [float(rule.acceptance(of_token)[0]) for of_token in laws] == pytest.approx([0, 1, 0])
-        assert rule.residual(laws[0], 0).left == pytest.approx([1, 0])
+        assert [float(rule.acceptance(of_token)[0]) for of_token in distributions] == pytest.approx([0, 1, 0])
+        assert rule.residual(distributions[0], 0).left == pytest.approx([1, 0])
 
 
 @settings(max_examples=25)
@@ -97,7 +97,7 @@ def test_block_verification_keeps_as_much_as_the_residual_rule_at_least(seed, dr
 
 
 def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earlier_one():
-    laws = Distributions(
+    distributions = Distributions(
         np.array([0, 0]),
         np.log([0.25, 0.5]),
         np.log([0.5, 0.25]),
@@ -105,8 +105,8 @@ def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earli
         np.log([[0.25, 0.75], [0.5, 0.5]]),
         np.log([[0.5, 0.5], [0.25, 0.75]]),
     )
-    assert ResidualRule().acceptance(laws) == pytest.approx([0.5, 1.0])
-    assert BlockRule().acceptance(laws)[-1] == pytest.approx(1.0), "(1/4 * 1/2) / (1/2 * 1/4)"
+    assert ResidualRule().acceptance(distributions) == pytest.approx([0.5, 1.0])
+    assert BlockRule().acceptance(distributions)[-1] == pytest.approx(1.0), "(1/4 * 1/2) / (1/2 * 1/4)"
 
 
 @pytest.mark.parametrize("lenience", [0.0, 1.0, math.exp(0.5), 100.0, math.inf])
@@ -114,7 +114,7 @@ def test_the_rule_that_is_enumerated_keeps_what_its_formula_says(lenience):
     earlier, now = (Policy(SMALL, 5, number, 0.8) for number in (1, 2))
     random = np.random.default_rng(0)
     for draft in SMALL.responses:
-        drafts, u = stored_laws(draft, earlier, now, 3), 1 - random.random(len(draft))
+        drafts, u = stored_distributions(draft, earlier, now, 3), 1 - random.random(len(draft))
         rule = SpecRLRule(lenience)
         ratio = [lenience * math.exp(p - q) for p, q in zip(drafts.policy, drafts.drawn_from, strict=True)]
         rejected = [i for i in range(len(draft)) if u[i] > ratio[i]]
@@ -125,13 +125,13 @@ def test_the_rule_that_is_enumerated_keeps_what_its_formula_says(lenience):
 
 def test_a_published_rule_of_large_lenience_gives_drafts_back_as_they_were():
     earlier, now = (Policy(SPACE, 0, number, 0.8) for number in (1, 2))
-    law = made(SpecRLRule(1e6), earlier.responses(), earlier, now, 4)
-    assert distance(law, earlier.responses()) <= EXACT
+    distribution = made(SpecRLRule(1e6), earlier.responses(), earlier, now, 4)
+    assert distance(distribution, earlier.responses()) <= EXACT
     assert distance(published(earlier, now, 1e6), earlier.responses()) <= EXACT
 
 
 @pytest.mark.parametrize("kind", [FromTheLeft(), LongestPrefix()], ids=["from the left", "longest prefix"])
-def test_the_law_of_kept_tokens_is_that_of_the_uniforms_that_decide(kind):
+def test_the_distribution_of_kept_tokens_is_that_of_the_uniforms_that_decide(kind):
     """Chances of quarters on a grid of quarters are counts."""
     for quarters in itertools.product(range(5), repeat=3):
         chances = np.array(quarters) / 4
@@ -147,11 +147,12 @@ def test_a_longest_prefix_may_hold_rejected_tokens_and_the_other_way_not():
 
 
 def test_drawing_old_tokens_anew_would_not_be_exact_and_drawing_by_turns_is():
-    """One token, three visits. What is drawn anew because it was kept once leaves the law; every 2nd visit does not."""
-    q, p, r = (np.array(law) for law in ([0.6, 0.3, 0.1], [0.3, 0.3, 0.4], [0.2, 0.5, 0.3]))
+    """One token, three visits. What is drawn anew because it was kept once leaves the distribution; every 2nd visit
+    does not."""
+    q, p, r = (np.array(distribution) for distribution in ([0.6, 0.3, 0.1], [0.3, 0.3, 0.4], [0.2, 0.5, 0.3]))
 
     def verified(joint, before, now):
-        """Law of (kept, drawn) tokens whose drafts have a weight each."""
+        """Distribution of (kept, drawn) tokens whose drafts have a weight each."""
         kept = joint * np.minimum(1, now / before)
         rest = np.maximum(now - before, 0)
         return kept, (joint.sum() - kept.sum()) * rest / rest.sum()
@@ -190,7 +191,7 @@ def test_no_residual_exists_for_other_leniences(lenience):
         ResidualRule(lenience)
 
 
-def test_laws_that_do_not_fit_or_are_nan_are_refused():
+def test_distributions_that_do_not_fit_or_are_nan_are_refused():
     tokens, one, table = np.array([1, 2]), np.log([0.5, 0.5]), np.log([[0.5, 0.5]] * 2)
     support = np.array([[0, 1], [2, 0]])
     assert Distributions(tokens, one, one, support, table, table).stored.tolist() == [True, True]

@@ -204,8 +204,8 @@ def test_the_stage_leaves_a_model_in_bfloat16_that_the_engine_runs_as_transforme
     assert any(tokens[-1] != 2 for tokens in expected)
     assert [found.tolist() for found in decoded(model, prompts)] == expected
     for prompt, tokens, scores in zip(prompts, expected, scored(model, prompts, expected), strict=True):
-        law = model(torch.tensor([prompt + tokens])).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
-        plain = law.gather(1, torch.tensor(tokens)[:, None])[:, 0].detach().numpy()
+        distribution = model(torch.tensor([prompt + tokens])).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+        plain = distribution.gather(1, torch.tensor(tokens)[:, None])[:, 0].detach().numpy()
         np.testing.assert_allclose(scores, plain, atol=1e-4)
 
 

@@ -140,7 +140,7 @@ def test_the_engine_decodes_other_groups_while_one_is_graded(tiny_model, tmp_pat
     monkeypatch.setattr(trainer.graders, "grade", noted)
     monkeypatch.setattr(trainer.engine, "_pass", counted)
     with trainer.graders:
-        trainer.roll_out(trainer.campaign.schedule.next(0), 0)
+        trainer.roll_out(trainer.loop.schedule.next(0), 0)
     began, ended = min(waits)
     assert len(waits) == 4
     assert sum(began < at < ended for at in passes) > 2
@@ -152,7 +152,7 @@ def test_waiting_for_rewards_is_no_time_of_the_engine(tiny_model, tmp_path, fake
     trainer = LocalTrainer(make_run(), tiny_model, tmp_path)
     with trainer.graders:
         began = time.process_time()
-        rolled = trainer.roll_out(trainer.campaign.schedule.next(0), 0)
+        rolled = trainer.roll_out(trainer.loop.schedule.next(0), 0)
         own = time.process_time() - began
     assert rolled.grading_seconds == pytest.approx(4 * 0.01)
     assert rolled.seconds["reward"] == rolled.unseen == pytest.approx(4 * 0.01)

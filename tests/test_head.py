@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redraft.engines import laws
+from redraft.engines import distributions
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
 
@@ -85,9 +85,9 @@ def test_bfloat16_is_reduced_in_float32(tokens):
     refuse_other_heads(model)
     hidden = hidden_states(model, input_ids=tokens)[0, :-1]
     found, _ = Head(model).log_probs(hidden, tokens[0, 1:])
-    law = model(input_ids=tokens[:1]).logits[0, :-1].float().log_softmax(-1)
+    distribution = model(input_ids=tokens[:1]).logits[0, :-1].float().log_softmax(-1)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, law.gather(1, tokens[0, 1:, None])[:, 0])
+    torch.testing.assert_close(found, distribution.gather(1, tokens[0, 1:, None])[:, 0])
 
 
 def test_a_head_that_is_more_than_a_linear_layer_is_refused():
@@ -103,8 +103,8 @@ def test_a_head_that_is_more_than_a_linear_layer_is_refused():
 
 @pytest.mark.parametrize("at_once", [1, 3 * VOCABULARY, 1 << 20], ids=["one by one", "three", "all"])
 def test_log_probs_entropies_and_their_gradients_do_not_depend_on_chunks(qwen3, tokens, monkeypatch, at_once):
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", at_once)
-    monkeypatch.setitem(laws.NORMALISED_AT_ONCE, "cpu", 2 * VOCABULARY)
+    monkeypatch.setitem(distributions.LOGITS_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(distributions.NORMALISED_AT_ONCE, "cpu", 2 * VOCABULARY)
     chosen = tokens[:, 1:].flatten()
 
     def gradients(log_probs, entropies):
@@ -112,8 +112,8 @@ def test_log_probs_entropies_and_their_gradients_do_not_depend_on_chunks(qwen3, 
         (log_probs.sin() + 0.5 * entropies).sum().backward()
         return [parameter.grad.clone() for parameter in qwen3.parameters()]
 
-    law = qwen3(input_ids=tokens).logits[:, :-1].flatten(0, 1).log_softmax(-1)
-    plain = law.gather(1, chosen[:, None])[:, 0], -(law.exp() * law).sum(-1)
+    distribution = qwen3(input_ids=tokens).logits[:, :-1].flatten(0, 1).log_softmax(-1)
+    plain = distribution.gather(1, chosen[:, None])[:, 0], -(distribution.exp() * distribution).sum(-1)
     found = Head(qwen3).log_probs(hidden_states(qwen3, input_ids=tokens)[:, :-1].flatten(0, 1), chosen, entropy=True)
     torch.testing.assert_close(found, plain)
     torch.testing.assert_close(gradients(*found), gradients(*plain))
@@ -121,7 +121,7 @@ def test_log_probs_entropies_and_their_gradients_do_not_depend_on_chunks(qwen3, 
 
 @pytest.mark.parametrize("grad", [True, False])
 def test_no_more_logits_are_made_at_once_than_a_chunk(qwen3, tokens, monkeypatch, grad):
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)
+    monkeypatch.setitem(distributions.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)
     sizes, saved = [], []
     counting = qwen3.lm_head.register_forward_hook(lambda _, __, logits: sizes.append(len(logits)))
     hidden = hidden_states(qwen3, input_ids=tokens)[:, :-1].flatten(0, 1)
@@ -134,7 +134,7 @@ def test_no_more_logits_are_made_at_once_than_a_chunk(qwen3, tokens, monkeypatch
 
 
 def test_the_gradient_of_a_piece_of_the_logits_is_no_larger_than_the_piece(qwen3, tokens, monkeypatch):
-    monkeypatch.setitem(laws.NORMALISED_AT_ONCE, "cpu", 2 * VOCABULARY)
+    monkeypatch.setitem(distributions.NORMALISED_AT_ONCE, "cpu", 2 * VOCABULARY)
     hidden = hidden_states(qwen3, input_ids=tokens)[:, :-1].flatten(0, 1).detach()
     log_probs, entropies = Head(qwen3).log_probs(hidden, tokens[:, 1:].flatten(), entropy=True)
     names, waiting = set(), [log_probs.grad_fn, entropies.grad_fn]
@@ -147,8 +147,8 @@ def test_the_gradient_of_a_piece_of_the_logits_is_no_larger_than_the_piece(qwen3
 
 
 @torch.no_grad()
-def test_divergences_of_chunks_are_those_of_whole_laws(qwen3, tokens, monkeypatch):
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)
+def test_divergences_of_chunks_are_those_of_whole_distributions(qwen3, tokens, monkeypatch):
+    monkeypatch.setitem(distributions.LOGITS_AT_ONCE, "cpu", 4 * VOCABULARY)
     other = make("granite")
     states = [hidden_states(model, input_ids=tokens)[0] for model in (qwen3, other)]
     found = Head(qwen3).divergences(states[0], Head(other), states[1])
@@ -159,11 +159,11 @@ def test_divergences_of_chunks_are_those_of_whole_laws(qwen3, tokens, monkeypatc
 
 @torch.no_grad()
 @pytest.mark.parametrize("temperature", [0.6, 1.5])
-def test_a_temperature_divides_the_logits_of_every_law_and_no_logit(qwen3, tokens, temperature):
+def test_a_temperature_divides_the_logits_of_every_distribution_and_no_logit(qwen3, tokens, temperature):
     hidden, head = hidden_states(qwen3, input_ids=tokens)[0], Head(qwen3, temperature)
     logits = qwen3(input_ids=tokens[:1]).logits[0]
-    law = (logits / temperature).log_softmax(-1)
+    distribution = (logits / temperature).log_softmax(-1)
     log_probs, entropies = head.log_probs(hidden[:-1], tokens[0, 1:], entropy=True)
-    torch.testing.assert_close(log_probs, law[:-1].gather(1, tokens[0, 1:, None])[:, 0])
-    torch.testing.assert_close(entropies, -(law.exp() * law).sum(-1)[:-1])
+    torch.testing.assert_close(log_probs, distribution[:-1].gather(1, tokens[0, 1:, None])[:, 0])
+    torch.testing.assert_close(entropies, -(distribution.exp() * distribution).sum(-1)[:-1])
     torch.testing.assert_close(head(hidden), logits)

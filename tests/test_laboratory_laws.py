@@ -28,7 +28,9 @@ RENEWED = {name: studied for name, studied in RULES.items() if studied.renewed}
 
 
 def away(visits, policies=POLICIES):
-    return [distance(visit.law, policy.responses()) for visit, policy in zip(visits, policies[1:], strict=True)]
+    return [
+        distance(visit.distribution, policy.responses()) for visit, policy in zip(visits, policies[1:], strict=True)
+    ]
 
 
 def chain(name, policies=POLICIES, **changes):
@@ -41,17 +43,17 @@ def test_visits_of_fresh_numbers_are_those_of_the_audit_and_sum_to_one(name):
     visits = chain(name, renewed=True).visits(Fresh())
     top = chain(name).top
     assert away(visits) == pytest.approx(over_visits(RULES[name].rule, POLICIES, top)[1:], abs=1e-14)
-    assert [visit.law.sum() for visit in visits] == pytest.approx([1] * 3)
+    assert [visit.distribution.sum() for visit in visits] == pytest.approx([1] * 3)
     lengths = np.array([len(response) for response in SPACE.responses])
-    drafts = [POLICIES[0].responses(), *(visit.law for visit in visits)]
-    assert [visit.draft for visit in visits] == pytest.approx([law @ lengths for law in drafts[:-1]])
+    drafts = [POLICIES[0].responses(), *(visit.distribution for visit in visits)]
+    assert [visit.draft for visit in visits] == pytest.approx([distribution @ lengths for distribution in drafts[:-1]])
     if RULES[name].exact:
         assert max(away(visits)) <= EXACT
 
 
 @pytest.mark.parametrize("name", ["published, l = 1", "residual", "block", "one-hot"])
 def test_numbers_that_no_two_visits_share_and_that_draw_nothing_change_nothing(name):
-    """Their cells sum to the rule's law, in which all numbers are integrated out."""
+    """Their cells sum to the rule's distribution, in which all numbers are integrated out."""
     numbers = shared_numbers(chain(name), draws=False)
     assert numbers.weights.sum() == pytest.approx(1)
     assert len(numbers.weights) > 20
@@ -64,20 +66,20 @@ def test_numbers_that_no_two_visits_share_and_that_draw_nothing_change_nothing(n
     ("name", "draws", "shared"),
     [(name, *each) for name in ("published, l = 1", "block") for each in ((False, True), (True, False), (True, True))],
 )
-def test_laws_of_shared_numbers_are_those_of_drawn_ones(name, draws, shared):
+def test_distributions_of_shared_numbers_are_those_of_drawn_ones(name, draws, shared):
     """A simulation draws each response by the rule's own `kept` and by inversion; its seed is fixed."""
     policies = POLICIES[:3]
     enumerated = chain(name, policies, shared=shared)
-    law = enumerated.visits(shared_numbers(chain(name, policies), draws))[-1].law
+    distribution = enumerated.visits(shared_numbers(chain(name, policies), draws))[-1].distribution
     counts = np.zeros(len(SPACE.responses))
     random = np.random.default_rng(5)
     for _ in range(2000):
         uniforms = 1 - random.random((3, 2)) if not shared else np.repeat(1 - random.random((1, 2)), 3, axis=0)
         counts[SPACE.index[simulated(enumerated, policies, uniforms, random if not draws else None)]] += 1
-    spread = np.sqrt(law * (1 - law) / 2000)
-    assert np.abs(counts / 2000 - law).max() < 5 * spread.max()
-    if max(law) < 1:
-        assert (np.abs(counts / 2000 - law) <= 5 * spread + 1e-9).all()
+    spread = np.sqrt(distribution * (1 - distribution) / 2000)
+    assert np.abs(counts / 2000 - distribution).max() < 5 * spread.max()
+    if max(distribution) < 1:
+        assert (np.abs(counts / 2000 - distribution) <= 5 * spread + 1e-9).all()
 
 
 def simulated(enumerated, policies, uniforms, random):
@@ -86,27 +88,27 @@ def simulated(enumerated, policies, uniforms, random):
     for number, policy in enumerate(policies):
         kept, first = 0, None
         if number:
-            drawn_from = [policies[made[at]].law(response[:at]) for at in range(len(response))]
-            now = policy.laws(response)
+            drawn_from = [policies[made[at]].distribution(response[:at]) for at in range(len(response))]
+            now = policy.distributions(response)
             tokens, places = np.array(response), np.arange(len(response))
             support = np.tile(np.arange(3), (len(tokens), 1))
             q = np.array(drawn_from)
-            laws = Distributions(
+            distributions = Distributions(
                 tokens, np.log(now)[places, tokens], np.log(q)[places, tokens], support, np.log(now), np.log(q)
             )
-            kept = enumerated.rule.kept(enumerated.rule.accepts(laws, uniforms[number][: len(tokens)]))
-            first = enumerated.rule.residual(laws, kept)
+            kept = enumerated.rule.kept(enumerated.rule.accepts(distributions, uniforms[number][: len(tokens)]))
+            first = enumerated.rule.residual(distributions, kept)
         response, made = (
             response[:kept],
             (*(made[:kept] if not enumerated.renewed else [number] * kept), number, number),
         )
         while response not in SPACE.index:
-            law = policy.law(response).copy()
+            distribution = policy.distribution(response).copy()
             if first is not None:
-                law[first.tokens] *= first.left
-                law, first = law / law.sum(), None
+                distribution[first.tokens] *= first.left
+                distribution, first = distribution / distribution.sum(), None
             u = uniforms[number][len(response)] if random is None else random.random()
-            response = (*response, int(np.searchsorted(np.cumsum(law)[:-1], u)))
+            response = (*response, int(np.searchsorted(np.cumsum(distribution)[:-1], u)))
     return response
 
 
@@ -117,7 +119,9 @@ def test_numbers_that_accept_in_all_visits_leave_the_first_one_exact_and_no_late
         assert first <= EXACT
         assert min(later) > 1e-3
         drawing = shared_numbers(chain(name), draws=True)
-        assert away(chain(name).visits(drawing))[0] > 1e-3, "a rejected number draws from the upper end of the law"
+        assert away(chain(name).visits(drawing))[0] > 1e-3, (
+            "a rejected number draws from the upper end of the distribution"
+        )
 
 
 @pytest.mark.parametrize("rule", [FromTheLeft(), LongestPrefix()])
@@ -140,8 +144,11 @@ def test_log_probabilities_that_stay_are_those_of_the_visit_in_which_a_token_was
     for number, policy in enumerate(POLICIES[1:], 1):
         after = dict.fromkeys(itertools.product(SPACE.responses, itertools.product(range(number + 1), repeat=2)), 0.0)
         for (draft, made), weight in state.items():
-            laws = [(policy.law(draft[:at]), POLICIES[made[at]].law(draft[:at])) for at in range(len(draft))]
-            chances = [min(1, p[token] / q[token]) for token, (p, q) in zip(draft, laws, strict=True)]
+            distributions = [
+                (policy.distribution(draft[:at]), POLICIES[made[at]].distribution(draft[:at]))
+                for at in range(len(draft))
+            ]
+            chances = [min(1, p[token] / q[token]) for token, (p, q) in zip(draft, distributions, strict=True)]
             for kept in range(len(draft) + 1):
                 chance = weight * math.prod(chances[:kept]) * (1 - chances[kept] if kept < len(draft) else 1)
                 for response in SPACE.responses:
@@ -149,8 +156,10 @@ def test_log_probabilities_that_stay_are_those_of_the_visit_in_which_a_token_was
                         new = (*made[:kept], number, number)[:2]
                         after[response, new] += chance * policy.probability(response, kept)
         state = after
-        law = [sum(weight for (r, _), weight in state.items() if r == response) for response in SPACE.responses]
-        assert found[number - 1].law == pytest.approx(law, abs=1e-14)
+        distribution = [
+            sum(weight for (r, _), weight in state.items() if r == response) for response in SPACE.responses
+        ]
+        assert found[number - 1].distribution == pytest.approx(distribution, abs=1e-14)
 
 
 def test_log_probabilities_that_stay_differ_from_renewed_ones_from_the_second_visit_on():
@@ -161,7 +170,7 @@ def test_log_probabilities_that_stay_differ_from_renewed_ones_from_the_second_vi
 
 def test_without_verification_responses_stay_those_of_the_first_policy():
     visits = chain("no verification").visits(Fresh())
-    assert visits[-1].law == pytest.approx(POLICIES[0].responses())
+    assert visits[-1].distribution == pytest.approx(POLICIES[0].responses())
     assert visits[-1].kept == pytest.approx(visits[-1].draft)
 
 
@@ -170,9 +179,9 @@ def test_a_random_cut_as_a_rule_keeps_what_training_keeps(length):
     grid = (np.arange(60) + 0.5) / 60
     trained_with = np.bincount([RandomCut.cut(u, length) for u in grid], minlength=length + 1) / 60
     rule = RandomCut()
-    laws = Distributions.one_hot(np.zeros(length, int), np.zeros(length))
-    assert rule.distribution_of_kept(rule.acceptance(laws)) == pytest.approx(trained_with)
-    assert rule.residual(laws, 0) is None
+    distributions = Distributions.one_hot(np.zeros(length, int), np.zeros(length))
+    assert rule.distribution_of_kept(rule.acceptance(distributions)) == pytest.approx(trained_with)
+    assert rule.residual(distributions, 0) is None
 
 
 BANDIT = Bandit(start=(-1.0, 0.0), group=3, rate=2.0)
@@ -202,12 +211,12 @@ def test_an_update_is_the_gradient_of_the_policy():
     """A fresh group's g has the mean (1 - 1/n) grad sum of pi r, whose differences are taken here."""
     bandit = replace(BANDIT, rewards=(1.0, 0.5, 0.0), start=(0.2, -0.4, 0.1))
     rewards, start, step = np.array(bandit.rewards), np.array(bandit.start), np.array([1e-6, 0, 0])
-    above, below = (float(Softmax(tuple(logits)).law(()) @ rewards) for logits in (start + step, start - step))
+    above, below = (float(Softmax(tuple(logits)).distribution(()) @ rewards) for logits in (start + step, start - step))
     slope = (above - below) / 2e-6
     (first,) = trained(Verified(SpecRLRule(0.0), 3), bandit, 0)
     assert first.fresh_gradient == pytest.approx((1 - 1 / bandit.group) * slope)
     gradients = {arms: bandit.gradient(arms) for arms in itertools.product(range(3), repeat=3)}
-    weights = {arms: Softmax(bandit.start).law(())[list(arms)].prod() for arms in gradients}
+    weights = {arms: Softmax(bandit.start).distribution(())[list(arms)].prod() for arms in gradients}
     center = sum(weights[arms] * gradient for arms, gradient in gradients.items())
     spread = sum(weights[arms] * ((gradient - center) ** 2).sum() for arms, gradient in gradients.items())
     assert first.variance == first.fresh_variance == pytest.approx(spread)
@@ -217,36 +226,42 @@ def test_an_update_is_the_gradient_of_the_policy():
 
 @pytest.mark.parametrize("name", ["published, l = 1", "published, l = e^0.5", "residual"])
 def test_a_bandit_s_visits_are_those_of_all_groups(name):
-    """Two visits with drafts of groups of two, by a sum of its own; what stands with a sample is the law of an arm."""
+    """Two visits with drafts of groups of two, by a sum of its own; what stands with a sample is the distribution of an
+    arm."""
     bandit = Bandit(start=(-1.0, 0.0), group=2, rate=1.5)
-    start = Softmax(bandit.start).law(())
+    start = Softmax(bandit.start).distribution(())
     states = {(bandit.start, arms, (tuple(start),) * 2): start[list(arms)].prod() for arms in PAIRS}
     for found in trained(sources()[name], bandit, 2)[1:]:
         after = defaultdict(float)
-        for (logits, arms, laws), weight in states.items():
+        for (logits, arms, distributions), weight in states.items():
             moved = tuple(np.array(logits) + bandit.rate * bandit.gradient(arms))
-            now = Softmax(moved).law(())
-            for outcome in itertools.product(*(fates(name, *draft, now) for draft in zip(arms, laws, strict=True))):
+            now = Softmax(moved).distribution(())
+            for outcome in itertools.product(
+                *(fates(name, *draft, now) for draft in zip(arms, distributions, strict=True))
+            ):
                 chances, drawn, stays = zip(*outcome, strict=True)
                 after[tuple(np.round(moved, 9)), drawn, stays] += weight * math.prod(chances)
         states = {state: weight for state, weight in after.items() if weight > 0}
         by_policy = defaultdict(lambda: np.zeros(2))
         for (logits, arms, _), weight in states.items():
             by_policy[logits] += weight * np.eye(2)[list(arms)].mean(axis=0)
-        given = sum(law.sum() * distance(law / law.sum(), Softmax(logits).law(())) for logits, law in by_policy.items())
+        given = sum(
+            distribution.sum() * distance(distribution / distribution.sum(), Softmax(logits).distribution(()))
+            for logits, distribution in by_policy.items()
+        )
         assert (found.reward, found.given) == pytest.approx(
-            (sum(law[0] for law in by_policy.values()), given), abs=1e-8
+            (sum(distribution[0] for distribution in by_policy.values()), given), abs=1e-8
         )
 
 
 PAIRS = list(itertools.product((0, 1), repeat=2))
 
 
-def fates(name, arm, law, now):
+def fates(name, arm, distribution, now):
     """Chance, arm and what stands with it, of a draft of two arms, by the rules' formulas."""
     lenience = math.exp(0.5) if "0.5" in name else 1.0
-    kept = min(1.0, lenience * now[arm] / law[arm])
-    yield kept, arm, law if name.startswith("published") else tuple(now)
+    kept = min(1.0, lenience * now[arm] / distribution[arm])
+    yield kept, arm, distribution if name.startswith("published") else tuple(now)
     for other, chance in enumerate(now if name.startswith("published") else np.eye(2)[1 - arm]):
         yield (1 - kept) * chance, other, tuple(now)
 
@@ -286,7 +301,7 @@ def test_all_rows_are_there_and_are_shares(monkeypatch):
         "GROUPS": (2, 4),
     }.items():
         monkeypatch.setattr(laboratory, name, value)
-    found = laboratory.laws()
+    found = laboratory.distributions()
     assert {row["rule"] for row in found["drifts"]} == set(RULES)
     assert len(found["drifts"]) == 2 * len(RULES)
     assert len(found["numbers"]) == 4 * len(BY_NUMBERS) * 2

@@ -21,7 +21,7 @@ from redraft.analysis.pages.site import write_report
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import write_json
-from redraft.lab.audit import laboratory as laws
+from redraft.lab.audit import laboratory as distributions
 from redraft.lab.audit.enumeration import Space
 from redraft.layout import Layout
 from redraft.methods.block import BlockReuse
@@ -153,8 +153,8 @@ def enumerated():
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in few.items():
-            patch.setattr(laws, name, value)
-        return laws.laws()
+            patch.setattr(distributions, name, value)
+        return distributions.distributions()
 
 
 def reported(folder, name, enumerated=None, seeds=(), cells=("vanilla",)):
@@ -162,7 +162,7 @@ def reported(folder, name, enumerated=None, seeds=(), cells=("vanilla",)):
     layout = Layout("tiny", folder / name)
     made_up(layout, cells).save(layout.collected("exact_reuse"))
     if enumerated:
-        write_json(layout.laws, enumerated)
+        write_json(layout.distributions, enumerated)
     for seed in seeds:
         write_json(layout.observed("exact_reuse", seed), observation(seed))
     write_report(layout, ["exact_reuse"], Experiments(folder))
@@ -197,7 +197,10 @@ def test_enumerated_numbers_stand_in_sentences_tables_and_files(whole, enumerate
     of = {(row["rule"], row["drift"]): row for row in enumerated["drifts"]}
     published, residual = of["published, l = 1", 0.3], of["residual", 0.3]
     assert f"are {published['first']:.2g} from the current policy after one visit at ℓ = 1" in found["drift"]
-    assert "At every drift residual, residual top 2, block and one-hot have the current policy's law" in found["drift"]
+    assert (
+        "At every drift residual, residual top 2, block and one-hot have the current policy's distribution"
+        in found["drift"]
+    )
     assert "the largest distance is 0 but for rounding" in found["drift"]
     assert "should be exact" not in found["drift"]
     assert drift["published, ℓ = 1"][f"TV at {published['policies']:.2g}"] == f"{published['last']:.2g}"
@@ -229,7 +232,7 @@ def test_numbers_that_visits_share_and_the_bandit_are_told_by_rule(whole, enumer
     assert bandit["residual"]["gradient / fresh"] == f"{row['gradient'] / row['fresh_gradient']:.2g}"
     assert bandit["residual"]["reward − fresh"] == f"{row['reward'] - row['fresh_reward']:.2g}".replace("-", "−")
     assert bandit["one-hot"]["gradient / fresh"] == "1"
-    assert "At every rate and in every visit no reuse and one-hot have the policy's law." in found["bandit"]
+    assert "At every rate and in every visit no reuse and one-hot have the policy's distribution." in found["bandit"]
 
 
 def test_a_rule_that_should_be_exact_and_is_not_is_named(folder, enumerated):
@@ -250,7 +253,7 @@ def test_drafts_that_were_observed_are_means_over_pairs_and_seeds(whole):
     assert own["own drafts"].startswith("76\N{NARROW NO-BREAK SPACE}% [73, 79")
     assert own["held-out drafts"].startswith("71\N{NARROW NO-BREAK SPACE}% [69, 73")
     assert own["own − held-out (points)"] == "5.1 [4.9, 5.3]"
-    assert rows["published, ℓ = 1"]["law"] == "not exact"
+    assert rows["published, ℓ = 1"]["distribution"] == "not exact"
     assert "Of own drafts residual would keep 5.1 points more than of held-out ones." in found
     assert "undecided" not in found
 
@@ -356,7 +359,7 @@ def test_ticks_are_round(low, high, whole, expected):
 
 
 def test_a_rule_has_one_style_and_one_name_everywhere(whole):
-    rules = list(dict.fromkeys((*laws.RULES, *laws.sources(), "a rule that nobody listed")))
+    rules = list(dict.fromkeys((*distributions.RULES, *distributions.sources(), "a rule that nobody listed")))
     assert len(set(palette(rules).values())) == len(rules)
     line = r'<g style="([^"]*)"><title>(.*?), at the end [^\n]*\n<polyline[^>]*?( stroke-dasharray="[^"]*")?/>'
     drawn = re.findall(line, (whole.pages / laboratory.PAGE).read_text())
@@ -383,7 +386,7 @@ def test_the_target_enumerates_observes_and_makes_the_report_of_all_that(tmp_pat
     result = snakemake(folder, "-n", "--", "laboratory")
     text = result.stdout + result.stderr
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", text, flags=re.M)}
-    assert (counts["laws"], counts["observe"]) == (1, 2)
+    assert (counts["distributions"], counts["observe"]) == (1, 2)
     assert set(re.findall(r"collected/(\w+)/runs", text)) == {"spec_rl", "exact_reuse"}
     report = text.partition("rule report:")[2].partition("output:")[0]
     assert "laboratory/laws.json" in report

@@ -110,10 +110,10 @@ def batch_of(learner, sequences):
 def log_probs_by_hand(model, sequences, temperature=1.0):
     """One tensor a response, each computed by itself."""
     logits = [model(input_ids=torch.tensor([[*p, *r]])).logits[0] for p, r in sequences]
-    laws = [(each / temperature).log_softmax(-1) for each in logits]
+    distributions = [(each / temperature).log_softmax(-1) for each in logits]
     return [
-        law[len(p) - 1 : -1].gather(1, torch.tensor(r)[:, None])[:, 0]
-        for law, (p, r) in zip(laws, sequences, strict=True)
+        distribution[len(p) - 1 : -1].gather(1, torch.tensor(r)[:, None])[:, 0]
+        for distribution, (p, r) in zip(distributions, sequences, strict=True)
     ]
 
 
@@ -163,14 +163,15 @@ def test_one_update_of_grpo_is_what_its_formulas_say(limit, temperature, untrain
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_entropy_is_the_mean_over_response_tokens_before_the_update(temperature, tiny_model, sequences):
-    law = laws_by_hand(models.load(tiny_model)[0], sequences, temperature)
-    expected = float(-(law.exp() * law).sum(-1).mean())
+    distribution = distributions_by_hand(models.load(tiny_model)[0], sequences, temperature)
+    expected = float(-(distribution.exp() * distribution).sum(-1).mean())
     metrics = update(make_learner(make_run(RLOO(), temperature=temperature), tiny_model), sequences)
     assert metrics["entropy"] == pytest.approx(expected, rel=1e-4)
 
 
-def laws_by_hand(model, sequences, temperature=1.0):
-    """The law before each response token, float32 (all tokens, vocabulary), each response computed by itself."""
+def distributions_by_hand(model, sequences, temperature=1.0):
+    """The distribution before each response token, float32 (all tokens, vocabulary), each response computed by
+    itself."""
     with torch.no_grad():
         rows = [model(input_ids=torch.tensor([[*p, *r]])).logits[0, len(p) - 1 : -1] for p, r in sequences]
     return (torch.cat(rows) / temperature).log_softmax(-1)
@@ -180,7 +181,7 @@ def laws_by_hand(model, sequences, temperature=1.0):
 def test_the_divergence_is_the_sum_over_the_vocabulary_without_a_bound(temperature, tiny_model, sequences):
     learner = make_learner(make_run(GRPO(), temperature=temperature), tiny_model, moved=1.0)
     rollouts = [sample.rollout for group in groups_of(sequences) for sample in group.samples]
-    own, other = (laws_by_hand(each, sequences, temperature) for each in (learner.policy, learner.reference))
+    own, other = (distributions_by_hand(each, sequences, temperature) for each in (learner.policy, learner.reference))
     expected = float((own.exp() * (own - other)).sum(-1).mean())
     found = learner.divergence(rollouts, prompts_of(sequences))
     assert found == pytest.approx(expected, rel=1e-4)

@@ -1,4 +1,4 @@
-"""The controller of the lenience: its law, its bounds, and a run that it steers and that resumes."""
+"""The controller of the lenience: its distribution, its bounds, and a run that it steers and that resumes."""
 
 import math
 from itertools import pairwise

@@ -297,9 +297,9 @@ def test_padding_changes_no_log_prob_and_no_entropy(model, batch):
     log_probs, entropy = batch.log_probs(model, entropy=True)
     for row, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         alone = batch.tokens[row : row + 1, : len(prompt) + length]
-        law = model(input_ids=alone).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
-        torch.testing.assert_close(log_probs[row, :length], law.gather(1, alone[0, len(prompt) :, None])[:, 0])
-        torch.testing.assert_close(entropy[row, :length], -(law.exp() * law).sum(-1))
+        distribution = model(input_ids=alone).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+        torch.testing.assert_close(log_probs[row, :length], distribution.gather(1, alone[0, len(prompt) :, None])[:, 0])
+        torch.testing.assert_close(entropy[row, :length], -(distribution.exp() * distribution).sum(-1))
         assert log_probs[row, length:].abs().sum() == entropy[row, length:].abs().sum() == 0
 
 

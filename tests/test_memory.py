@@ -19,7 +19,7 @@ from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
 from redraft.rollout.memory import Memory
 from redraft.rollout.storage import load_groups, save_groups
-from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLaw
+from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLogProbs
 from tests.processes import mappings, until
 from tests.random_groups import arrays, group, groups, make, peak, same, same_all
 
@@ -231,7 +231,7 @@ def test_a_negative_retention_is_refused():
 
 
 @pytest.mark.parametrize("k", range(5))
-def test_as_many_columns_of_the_top_law_are_kept_as_declared(k):
+def test_as_many_columns_of_the_top_distribution_are_kept_as_declared(k):
     put = group(top=3)
     for rollout, whole in zip(memory_of(put, visits=1, top=k).drafts(0).values(), put.rollouts, strict=True):
         assert (rollout.top is None) == (k == 0)
@@ -240,16 +240,16 @@ def test_as_many_columns_of_the_top_law_are_kept_as_declared(k):
             assert np.array_equal(rollout.top.log_probs, whole.top.log_probs[:, :k])
 
 
-def test_a_rollout_without_a_top_law_stays_one():
+def test_a_rollout_without_a_top_distribution_stays_one():
     assert memory_of(group(), visits=1, top=2).drafts(0)[0].top is None
 
 
 def test_what_is_kept_owns_its_arrays():
     tokens, floats = np.arange(100, dtype=np.int32), np.zeros(100, np.float32)
-    law = TopLaw(np.zeros((100, 9), np.int32)[10:15], np.zeros((100, 9), np.float32)[10:15])
-    view = Rollout(0, 0, tokens[:5], floats[:5], tokens[5:10], Finish.EOS, top=law)
+    distribution = TopLogProbs(np.zeros((100, 9), np.int32)[10:15], np.zeros((100, 9), np.float32)[10:15])
+    view = Rollout(0, 0, tokens[:5], floats[:5], tokens[5:10], Finish.EOS, top=distribution)
     kept = memory_of(Group(0, 0, (Sample(view, 1.0),)), visits=1, correct=1, top=4).drafts(0)[0]
-    assert same(kept, replace(view, top=TopLaw(law.tokens[:, :4], law.log_probs[:, :4])))
+    assert same(kept, replace(view, top=TopLogProbs(distribution.tokens[:, :4], distribution.log_probs[:, :4])))
     assert all(array.base is None for array in arrays(kept))
 
 

@@ -40,7 +40,7 @@ def tied():
     )
 
 
-def test_a_head_of_its_own_has_the_laws_of_the_shared_one_and_follows_no_update_of_the_embeddings(tmp_path):
+def test_a_head_of_its_own_has_the_distributions_of_the_shared_one_and_follows_no_update_of_the_embeddings(tmp_path):
     model, tokens = tied(), torch.arange(3, 20)[None]
     before = model(tokens).logits
     models.untie(model)

@@ -1,4 +1,4 @@
-"""Muon: its law and PyTorch's own within bfloat16's rounding."""
+"""Muon: its distribution and PyTorch's own within bfloat16's rounding."""
 
 import numpy as np
 import pytest

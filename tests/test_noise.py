@@ -116,10 +116,10 @@ def test_numpy_and_pytorch_make_the_same_numbers(device):
     np.testing.assert_allclose(noise, expected, rtol=1e-13, atol=1e-15)
 
 
-def test_the_largest_sum_of_log_probability_and_noise_has_the_law():
-    law, draws = np.array([0.02, 0.5, 0.0, 0.18, 0.3]), 20_000
+def test_the_largest_sum_of_log_probability_and_noise_has_the_distribution():
+    distribution, draws = np.array([0.02, 0.5, 0.0, 0.18, 0.3]), 20_000
     with np.errstate(divide="ignore"):
-        tokens = (np.log(law) + gumbel(11, np.arange(draws)[:, None], np.arange(5))).argmax(1)
+        tokens = (np.log(distribution) + gumbel(11, np.arange(draws)[:, None], np.arange(5))).argmax(1)
     counts = np.bincount(tokens, minlength=5)
     assert counts[2] == 0
-    assert stats.chisquare(counts[law > 0], draws * law[law > 0]).pvalue > UNLIKELY
+    assert stats.chisquare(counts[distribution > 0], draws * distribution[distribution > 0]).pvalue > UNLIKELY

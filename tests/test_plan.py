@@ -143,7 +143,7 @@ def test_cells_are_left_out_with_the_reason(folder, capsys):
 def test_timings_and_the_laboratory_are_wanted_by_name_or_where_they_exist():
     plan = planned()
     assert plan.timing_files("spec_rl") == []
-    assert plan.layout.laws not in plan.report_parts()
+    assert plan.layout.distributions not in plan.report_parts()
     file = plan.layout.timing("spec_rl", 0)
     file.parent.mkdir(parents=True)
     file.touch()

@@ -151,9 +151,9 @@ def test_kept_tokens_are_those_of_a_plain_product_of_ratios(run, capsys):
     for draft in drafts:
         whole = torch.tensor([[*prompts[draft.prompt], *draft.tokens]])
         with torch.no_grad():
-            law = policy(whole).logits[0].log_softmax(-1)
+            distribution = policy(whole).logits[0].log_softmax(-1)
         begins = len(prompts[draft.prompt])
-        new = law[torch.arange(begins - 1, whole.shape[1] - 1), whole[0, begins:]].numpy()
+        new = distribution[torch.arange(begins - 1, whole.shape[1] - 1), whole[0, begins:]].numpy()
         kept.append(np.cumprod(np.minimum(1, np.exp(0.1 + new - draft.log_probs))).sum())
     assert list(row) == ["published, l = e^0.1"]
     assert row["published, l = e^0.1"]["kept"] == pytest.approx(np.mean(kept), rel=1e-4)
@@ -178,7 +178,7 @@ def test_the_table_fits_and_says_what_it_takes_for_granted(run, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     text = " ".join(out.split())
-    assert "Not known (needs the drafter's whole law, and its policy is not known)" in text
+    assert "Not known (needs the drafter's whole distribution, and its policy is not known)" in text
     assert "residual, top 32, block, block, top 32, Gumbel." in text
     assert "sampled without top-p" in text
     assert "trained on these drafts" in text

@@ -1,4 +1,5 @@
-"""Rules that reward training: the law of each, their choice in a run, and the measure of how often they differ."""
+"""Rules that reward training: the distribution of each, their choice in a run, and the measure of how often they
+differ."""
 
 import threading
 from typing import get_args
@@ -33,7 +34,7 @@ LAST_BOX, BOXED_OR_NUMERIC, RELEASE = "last_box", "boxed_or_numeric", "release"
         ("", set()),
     ],
 )
-def test_each_rule_rewards_what_its_law_says(text, rewarding):
+def test_each_rule_rewards_what_its_distribution_says(text, rewarding):
     assert {name for name, rule in REWARDS.items() if rule(text, "42")} == rewarding
 
 

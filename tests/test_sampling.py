@@ -1,4 +1,4 @@
-"""Sampling by inversion: its exact law, top-p, and that one row never depends on another."""
+"""Sampling by inversion: its exact distribution, top-p, and that one row never depends on another."""
 
 import math
 
@@ -24,7 +24,7 @@ def sample(logits, uniforms, temperature, top_p):
     return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
 
 
-def law(probabilities, temperature=1.0, top_p=1.0):
+def distribution(probabilities, temperature=1.0, top_p=1.0):
     """Share of an even grid of uniforms that gives each token."""
     u = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
     logits = logits_of(probabilities).expand(GRID, -1)
@@ -33,7 +33,7 @@ def law(probabilities, temperature=1.0, top_p=1.0):
 
 
 def test_each_token_gets_the_share_of_uniforms_that_is_its_probability():
-    np.testing.assert_allclose(law(PROBABILITIES), PROBABILITIES, atol=1 / GRID + 1e-7)
+    np.testing.assert_allclose(distribution(PROBABILITIES), PROBABILITIES, atol=1 / GRID + 1e-7)
 
 
 def test_tokens_too_rare_for_single_precision_keep_their_share():
@@ -52,9 +52,11 @@ def test_log_probabilities_of_half_precision_logits_are_computed_in_single():
     assert (found - exact).abs().max() < 1e-5
 
 
-def test_temperature_changes_the_law_as_a_power():
+def test_temperature_changes_the_distribution_as_a_power():
     powers = np.array(PROBABILITIES) ** (1 / 0.5)
-    np.testing.assert_allclose(law(PROBABILITIES, temperature=0.5), powers / powers.sum(), atol=1 / GRID + 1e-6)
+    np.testing.assert_allclose(
+        distribution(PROBABILITIES, temperature=0.5), powers / powers.sum(), atol=1 / GRID + 1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,9 @@ def test_temperature_changes_the_law_as_a_power():
 )
 def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_their_proportions(top_p, kept):
     expected = np.where(np.isin(range(5), kept), PROBABILITIES, 0.0)
-    np.testing.assert_allclose(law(PROBABILITIES, top_p=top_p), expected / expected.sum(), atol=1 / GRID + 1e-6)
+    np.testing.assert_allclose(
+        distribution(PROBABILITIES, top_p=top_p), expected / expected.sum(), atol=1 / GRID + 1e-6
+    )
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.9])

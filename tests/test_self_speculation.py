@@ -1,4 +1,5 @@
-"""Self-speculative decoding: exact in law by enumeration and on a model, and the engine's bookkeeping around it."""
+"""Self-speculative decoding: exact in distribution by enumeration and on a model, and the engine's bookkeeping around
+it."""
 
 import asyncio
 import itertools
@@ -40,8 +41,9 @@ def quarters(*numbers):
     return torch.tensor([number / 4 for number in numbers]).log()
 
 
-def test_tokens_have_the_policys_law_and_not_the_drafters_by_enumeration():
-    """All proposals, chances and draws of blocks of two, with laws of three tokens that depend on the token before."""
+def test_tokens_have_the_policys_distribution_and_not_the_drafters_by_enumeration():
+    """All proposals, chances and draws of blocks of two, with distributions of three tokens that depend on the token
+    before."""
     drafter_first, policy_first = quarters(2, 1, 1), quarters(1, 3, 0)
     drafter_second = [quarters(1, 1, 2), quarters(4, 0, 0), quarters(0, 2, 2)]
     policy_second = [quarters(2, 2, 0), quarters(1, 1, 2), quarters(3, 0, 1)]
@@ -76,7 +78,7 @@ def test_tokens_have_the_policys_law_and_not_the_drafters_by_enumeration():
     assert third[1] / third[2] == pytest.approx(1 / 3)
 
 
-def test_equal_laws_keep_everything_and_disjoint_ones_nothing():
+def test_equal_distributions_keep_everything_and_disjoint_ones_nothing():
     same, other = quarters(2, 2, 0), quarters(0, 0, 4)
     policy, proposals = torch.stack([same, same])[None], torch.tensor([[1]])
     for chance in (1e-9, 1 - 1e-9):
@@ -97,7 +99,7 @@ def test_equal_laws_keep_everything_and_disjoint_ones_nothing():
             torch.tensor([[chance]], dtype=torch.float64),
             torch.tensor([[0.9, 0.1]]),
         )
-        assert (int(kept), int(behind)) == (0, 1), "drawn from the policy's law by the first number"
+        assert (int(kept), int(behind)) == (0, 1), "drawn from the policy's distribution by the first number"
 
 
 def test_leading_agreement_is_counted():
@@ -218,21 +220,23 @@ DRAWS = 6000
 
 
 def goodness(model, engine, **request):
-    """Responses of an engine against the model's law: p-value of the G-test."""
+    """Responses of an engine against the model's distribution: p-value of the G-test."""
     numbers = [uniforms(0, "law", i, count=3) for i in range(DRAWS)]
     found = Counter(tuple(r.tokens.tolist()) for r in sampled(engine, [[2, 3]] * DRAWS, numbers, 3, **request))
-    law = np.array([np.exp(plain_log_probs(model, [2, 3], response).astype(float).sum()) for response in RESPONSES])
-    assert law.sum() == pytest.approx(1, abs=1e-4)
+    distribution = np.array(
+        [np.exp(plain_log_probs(model, [2, 3], response).astype(float).sum()) for response in RESPONSES]
+    )
+    assert distribution.sum() == pytest.approx(1, abs=1e-4)
     assert set(found) <= set(RESPONSES)
-    enough = law * DRAWS > 5
+    enough = distribution * DRAWS > 5
     counts = np.array([found[response] for response in RESPONSES])
     observed = np.append(counts[enough], counts[~enough].sum() + 1e-9)
-    expected = np.append(law[enough], law[~enough].sum() + 1e-12) * DRAWS
+    expected = np.append(distribution[enough], distribution[~enough].sum() + 1e-12) * DRAWS
     return stats.power_divergence(observed, expected * observed.sum() / expected.sum(), lambda_="log-likelihood").pvalue
 
 
 @pytest.mark.parametrize("controller", [Fixed(2), Fixed(1), Changing()], ids=lambda c: type(c).__name__)
-def test_responses_have_the_models_law(controller):
+def test_responses_have_the_models_distribution(controller):
     model = small_model()
     engine = speculating(model, 4, bits=2, controller=controller, max_rows=64)
     assert goodness(model, engine) > 1e-3
@@ -248,7 +252,7 @@ def test_the_test_sees_tokens_that_are_kept_too_often(monkeypatch):
     assert goodness(model, speculating(model, 2, bits=2, max_rows=64)) < 1e-6
 
 
-def test_a_residual_first_token_and_the_top_of_each_law_are_served(qwen3):
+def test_a_residual_first_token_and_the_top_of_each_distribution_are_served(qwen3):
     forbidden = np.arange(2, 20, dtype=np.int32)
     first = Residual(forbidden, np.zeros(len(forbidden)))
     prompts = [job.prompt for job in make_jobs(12)]
@@ -374,8 +378,8 @@ def test_a_refreshed_drafter_follows_the_weights():
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"top_p": 0.9}], ids=str)
-def test_truncated_laws_are_refused(qwen3, options):
-    with pytest.raises(ValueError, match="whole law"):
+def test_truncated_distributions_are_refused(qwen3, options):
+    with pytest.raises(ValueError, match="whole distribution"):
         speculating(qwen3, **options)
 
 

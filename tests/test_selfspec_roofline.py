@@ -1,4 +1,4 @@
-"""Times of passes and what follows from them: sums, round numbers by hand, and laws."""
+"""Times of passes and what follows from them: sums, round numbers by hand, and distributions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The simulator against passes one by one, laws, its inputs, and Table 2."""
+"""The simulator against passes one by one, distributions, its inputs, and Table 2."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -49,7 +49,7 @@ def test_every_round_of_every_step_does_the_work_of_the_run_alone(runs, seconds,
 
 def test_a_rehearsal_is_the_step_s_rollouts_and_leaves_nothing_behind(runs, tiny_model, tmp_path):
     trainer = LocalTrainer(runs[1], tiny_model, tmp_path)
-    tasks = trainer.campaign.schedule.next(0)
+    tasks = trainer.loop.schedule.next(0)
     with trainer.graders:
         trainer.roll_out(tasks, 0)
         again = [trainer.rehearse(tasks, 2) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""AR3PO: stages, reuse of a correct response, what enters the update, and the laws of its three options."""
+"""AR3PO: stages, reuse of a correct response, what enters the update, and the distributions of its three options."""
 
 import itertools
 from dataclasses import replace

@@ -17,7 +17,7 @@ from redraft.errors import UserError
 from redraft.rollout import columns
 from redraft.rollout.columns import SCHEMA
 from redraft.rollout.storage import load_groups, pack_groups, save_groups, unpack_groups
-from redraft.rollout.types import Group, Sample, TopLaw
+from redraft.rollout.types import Group, Sample, TopLogProbs
 from tests.processes import mappings, until
 from tests.random_groups import arrays, group, groups, make, peak, same_all
 
@@ -108,12 +108,12 @@ UNFIT = {
     "log_probs of prompt 7, sample 1 do not fit its 3 tokens": {"log_probs": np.zeros(2, np.float32)},
     "sampled_at of prompt 7, sample 1 do not fit its 3 tokens": {"sampled_at": np.zeros((3, 1), np.int32)},
     "top tokens of prompt 7, sample 1 do not fit its 3 tokens": {
-        "top": TopLaw(np.zeros((2, 2), np.int32), np.zeros((3, 2), np.float32))
+        "top": TopLogProbs(np.zeros((2, 2), np.int32), np.zeros((3, 2), np.float32))
     },
     "top log_probs of prompt 7, sample 1 do not fit its 3 tokens": {
-        "top": TopLaw(np.zeros((3, 2), np.int32), np.zeros((3, 1), np.float32))
+        "top": TopLogProbs(np.zeros((3, 2), np.int32), np.zeros((3, 1), np.float32))
     },
-    "top tokens of prompt 7, sample 1 do not fit": {"top": TopLaw(np.zeros(3, np.int32), np.zeros(3, np.float32))},
+    "top tokens of prompt 7, sample 1 do not fit": {"top": TopLogProbs(np.zeros(3, np.int32), np.zeros(3, np.float32))},
     "prompt 8, sample 1 stands in a group of prompt 7": {"prompt": 8},
 }
 
@@ -235,8 +235,8 @@ DAMAGE = {
     batches_out_of_order: "groups are not in order",
     with_column("reward", [0.0, None, 1.0]): "reward is null",
     with_column("finish", [None, "eos", "eos"]): "finish is null",
-    with_column("top_k", [None, 1, None]): "a top law does not fit its response",
-    with_column("top_k", [None, 2**62, None]): "a top law does not fit its response",
+    with_column("top_k", [None, 1, None]): "a top distribution does not fit its response",
+    with_column("top_k", [None, 2**62, None]): "a top distribution does not fit its response",
     with_column("top_k", [-1, None, None]): "top_k is negative",
     with_offsets(0, 10, 20, 31): "In column 12",
     with_offsets(0, 10, 20, 2**62): "In column 12",

@@ -213,13 +213,16 @@ def test_refreshed_log_probs_are_the_current_policys():
     assert kept
     for rollout in kept:
         for i, token in enumerate(rollout.tokens):
-            law = engine.law([*PROMPTS[rollout.prompt], *rollout.tokens[:i]])
-            assert rollout.log_probs[i] == np.float32(math.log(law[token]))
+            distribution = engine.distribution([*PROMPTS[rollout.prompt], *rollout.tokens[:i]])
+            assert rollout.log_probs[i] == np.float32(math.log(distribution[token]))
 
 
 @pytest.mark.parametrize("method", [Speculative(), DelayedReuse(), release(*DEVIATIONS)], ids=name_of)
 def test_scores_of_the_trainer_decide_and_the_engine_scores_nothing(method):
-    engine, setting = ScriptedEngine(law=never_end), Setting(20, 1, memory_of([1, 2, 3, 4], log_probs=[-1.0] * 4))
+    engine, setting = (
+        ScriptedEngine(distribution=never_end),
+        Setting(20, 1, memory_of([1, 2, 3, 4], log_probs=[-1.0] * 4)),
+    )
     for sample in range(GROUP):
         scores = np.array([-0.25] * 4, dtype=np.float32)
         scores[sample:] = -math.inf
@@ -276,15 +279,15 @@ def test_every_rollout_is_graded_once_and_by_its_own_reward(method):
     assert (group.prompt, group.visit) == (0, 1)
 
 
-def test_top_laws_of_prefix_and_continuation_are_joined_where_the_method_retains_them():
+def test_top_distributions_of_prefix_and_continuation_are_joined_where_the_method_retains_them():
     """Distributions differ from context to context, so that each must stand beside its own token."""
 
     def endless(context):
-        law = ScriptedEngine().law(context)
-        law[EOS] = 0.0
-        return law / law.sum()
+        distribution = ScriptedEngine().distribution(context)
+        distribution[EOS] = 0.0
+        return distribution / distribution.sum()
 
-    memory, engine = new_memory(1, top=3), ScriptedEngine(law=endless)
+    memory, engine = new_memory(1, top=3), ScriptedEngine(distribution=endless)
     for visit in range(2):
         setting = Setting(visit, visit, memory)
         group = ScriptedWorld().run(RandomReuse().strategy()(setting.task(0), setting.context(engine)))[0]
@@ -293,7 +296,7 @@ def test_top_laws_of_prefix_and_continuation_are_joined_where_the_method_retains
     for rollout in group.rollouts:
         assert rollout.top.tokens.shape == rollout.top.log_probs.shape == (rollout.length, 3)
         for i in range(rollout.length):
-            law = engine.law([*PROMPTS[0], *rollout.tokens[:i]])
-            np.testing.assert_allclose(np.exp(rollout.top.log_probs[i]), np.sort(law)[::-1][:3], rtol=1e-5)
+            distribution = engine.distribution([*PROMPTS[0], *rollout.tokens[:i]])
+            np.testing.assert_allclose(np.exp(rollout.top.log_probs[i]), np.sort(distribution)[::-1][:3], rtol=1e-5)
     plain = roll_out(RandomReuse(), 0, engine, Setting(5, 1, memory_of([1, 2, 3])))
     assert all(rollout.top is None for rollout in plain)

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redraft.engines import laws
+from redraft.engines import distributions
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
@@ -119,8 +119,8 @@ def plain_log_probs(model, prompt, response, temperature=1.0):
     """Log-probabilities of a response by one forward pass over the whole."""
     tokens = torch.tensor([[*prompt, *map(int, response)]], device=model.device)
     with torch.no_grad():
-        law = (model(input_ids=tokens).logits[0].float() / temperature).log_softmax(-1)
-    chosen = law[:-1].gather(1, tokens[0, 1:, None])[:, 0]
+        distribution = (model(input_ids=tokens).logits[0].float() / temperature).log_softmax(-1)
+    chosen = distribution[:-1].gather(1, tokens[0, 1:, None])[:, 0]
     return chosen[len(prompt) - 1 :].cpu().numpy()
 
 
@@ -154,7 +154,7 @@ def test_temperature_enters_scores_and_samples(qwen3):
 
 
 def test_a_large_vocabularys_logits_are_made_position_by_position_to_the_same(qwen3, monkeypatch):
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", 0)
+    monkeypatch.setitem(distributions.LOGITS_AT_ONCE, "cpu", 0)
     jobs = make_jobs()
     check_against_plain_forward(qwen3, jobs, run(make_engine(qwen3), jobs))
 
@@ -480,17 +480,17 @@ def test_results_come_in_the_order_of_the_coroutines(qwen3):
     assert make_engine(qwen3).run(*(number(i) for i in range(5))) == list(range(5))
 
 
-def law_of(model, prompt, response):
+def distribution_of(model, prompt, response):
     """Log-probabilities, (tokens, vocabulary), of what may stand in place of each token of a response."""
     tokens = torch.tensor([[*prompt, *map(int, response)]])
     with torch.no_grad():
-        law = model(input_ids=tokens).logits[0].float().log_softmax(-1)
-    return law[len(prompt) - 1 : -1].numpy()
+        distribution = model(input_ids=tokens).logits[0].float().log_softmax(-1)
+    return distribution[len(prompt) - 1 : -1].numpy()
 
 
 @pytest.mark.parametrize("at_once", [1 << 26, 0], ids=["together", "one by one"])
 def test_other_tokens_are_scored_in_the_same_pass(qwen3, monkeypatch, at_once):
-    monkeypatch.setitem(laws.LOGITS_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(distributions.LOGITS_AT_ONCE, "cpu", at_once)
     jobs, engine = [job for job in make_jobs(20) if job.scores], make_engine(qwen3, max_rows=4)
     wanted = [stream(1, "at", job.name).integers(0, VOCABULARY, (len(job.draft), 5)) for job in jobs]
 
@@ -501,7 +501,7 @@ def test_other_tokens_are_scored_in_the_same_pass(qwen3, monkeypatch, at_once):
     for job, at, scores in zip(jobs, wanted, engine.run(*map(one, jobs, wanted)), strict=True):
         np.testing.assert_allclose(scores.log_probs, plain_log_probs(qwen3, job.prompt, job.draft), atol=1e-4)
         if job.name % 3:
-            expected = np.take_along_axis(law_of(qwen3, job.prompt, job.draft), at, 1)
+            expected = np.take_along_axis(distribution_of(qwen3, job.prompt, job.draft), at, 1)
             np.testing.assert_allclose(scores.others, expected, atol=1e-4)
         else:
             assert scores.others is None
@@ -509,7 +509,7 @@ def test_other_tokens_are_scored_in_the_same_pass(qwen3, monkeypatch, at_once):
 
 @pytest.mark.parametrize("at_once", [1 << 26, 0], ids=["together", "one by one"])
 def test_tops_and_draws_are_those_of_each_drafts_own_positions(qwen3, monkeypatch, at_once):
-    for size in (laws.LOGITS_AT_ONCE, laws.NORMALISED_AT_ONCE):
+    for size in (distributions.LOGITS_AT_ONCE, distributions.NORMALISED_AT_ONCE):
         monkeypatch.setitem(size, "cpu", at_once)
     jobs, engine = [job for job in make_jobs(20) if job.scores], make_engine(qwen3)
 
@@ -518,16 +518,18 @@ def test_tops_and_draws_are_those_of_each_drafts_own_positions(qwen3, monkeypatc
             return await session.score(job.draft, None, job.name % 4, Gumbel(job.name) if job.name % 3 else None)
 
     for job, scores in zip(jobs, engine.run(*map(one, jobs)), strict=True):
-        law, positions = law_of(qwen3, job.prompt, job.draft), np.arange(len(job.draft))
+        distribution, positions = distribution_of(qwen3, job.prompt, job.draft), np.arange(len(job.draft))
         np.testing.assert_allclose(scores.log_probs, plain_log_probs(qwen3, job.prompt, job.draft), atol=1e-4)
         if job.name % 3:
             noise = gumbel(job.name, positions[:, None], np.arange(VOCABULARY)[None])
-            assert scores.drawn.tolist() == (law + noise).argmax(1).tolist()
+            assert scores.drawn.tolist() == (distribution + noise).argmax(1).tolist()
         else:
             assert scores.drawn is None
         if top := job.name % 4:
-            np.testing.assert_allclose(scores.top.log_probs, -np.sort(-law, 1)[:, :top], atol=1e-4)
-            np.testing.assert_allclose(np.take_along_axis(law, scores.top.tokens, 1), scores.top.log_probs, atol=1e-4)
+            np.testing.assert_allclose(scores.top.log_probs, -np.sort(-distribution, 1)[:, :top], atol=1e-4)
+            np.testing.assert_allclose(
+                np.take_along_axis(distribution, scores.top.tokens, 1), scores.top.log_probs, atol=1e-4
+            )
         else:
             assert scores.top is None
 
@@ -561,20 +563,20 @@ def test_rows_that_draw_in_their_own_way_do_not_disturb_others(qwen3, max_rows):
         if job.name % 3 == 0:
             assert continuation.tokens[0] != 5, "all of it was accepted"
         if job.name % 4:
-            law = law_of(qwen3, job.prompt, response)[job.keep :]
-            best = -np.sort(-law, axis=1)[:, : job.name % 4]
+            distribution = distribution_of(qwen3, job.prompt, response)[job.keep :]
+            best = -np.sort(-distribution, axis=1)[:, : job.name % 4]
             np.testing.assert_allclose(continuation.top.log_probs, best, atol=1e-4)
-            found = np.take_along_axis(law, continuation.top.tokens, 1)
+            found = np.take_along_axis(distribution, continuation.top.tokens, 1)
             np.testing.assert_allclose(found, best, atol=1e-4)
 
 
-def test_gumbel_draws_are_the_noise_added_to_the_plain_forwards_law(qwen3):
+def test_gumbel_draws_are_the_noise_added_to_the_plain_forwards_distribution(qwen3):
     engine, jobs = make_engine(qwen3, stops=()), [job for job in make_jobs(24) if job.name % 2 and job.name % 3]
     assert len(jobs) > 5
     for job, continuation in zip(jobs, engine.run(*(special(engine, job) for job in jobs)), strict=True):
         response = [*job.prefix, *continuation.tokens]
         noise = gumbel(job.name, np.arange(len(response))[:, None], np.arange(VOCABULARY))
-        drawn = (law_of(qwen3, job.prompt, response) + noise).argmax(1)
+        drawn = (distribution_of(qwen3, job.prompt, response) + noise).argmax(1)
         assert drawn[job.keep :].tolist() == continuation.tokens.tolist()
 
 
@@ -587,9 +589,9 @@ def test_a_first_token_by_noise_out_of_a_residual_has_the_noise_of_its_position_
             return await session.decode(job.prefix, 1, Gumbel(job.name), first)
 
     for job, found in zip(jobs, engine.run(*map(one, jobs)), strict=True):
-        law = law_of(qwen3, job.prompt, [*job.prefix, 0])[-1].astype(np.float64)
-        law[first.tokens] += np.log(0.01)
-        assert found.tokens.tolist() == [(law + gumbel(job.name, job.keep, np.arange(VOCABULARY))).argmax()]
+        distribution = distribution_of(qwen3, job.prompt, [*job.prefix, 0])[-1].astype(np.float64)
+        distribution[first.tokens] += np.log(0.01)
+        assert found.tokens.tolist() == [(distribution + gumbel(job.name, job.keep, np.arange(VOCABULARY))).argmax()]
 
 
 def count_prefilled(engine, monkeypatch):

@@ -60,7 +60,7 @@ from redraft.selfspec.calibration import write_calibration
 from redraft.train import initial_policy as make
 from redraft.train import job, models
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.loop import Campaign
+from redraft.train.loop import TrainingLoop
 from redraft.train.stages import StageClock
 from tests.selfspec import QWEN
 from tests.trainers import make_trainer
@@ -274,8 +274,8 @@ def test_stages_sum_to_the_step_and_fit_into_the_time_it_took(tiny_model, tmp_pa
 
         return wrapped
 
-    monkeypatch.setattr(trainer.campaign, "_fresh", timed(trainer.campaign._fresh, measuring))
-    monkeypatch.setattr(trainer.campaign, "_step", timed(trainer.campaign._step, elapsed))
+    monkeypatch.setattr(trainer.loop, "_fresh", timed(trainer.loop._fresh, measuring))
+    monkeypatch.setattr(trainer.loop, "_step", timed(trainer.loop._step, elapsed))
     for step, record in enumerate(first_steps(trainer, STEPS_PER_EPOCH + 1)):
         seconds = record["seconds"]
         assert seconds.keys() == {*STEP_STAGES, "total"}
@@ -536,7 +536,7 @@ def test_a_run_killed_anywhere_and_started_again_ends_bit_identical(place, kille
 
 def test_a_run_started_again_when_done_does_nothing(undisturbed, tiny_model, tmp_path, monkeypatch):
     folder = shutil.copytree(undisturbed, tmp_path / "run")
-    monkeypatch.setattr(Campaign, "_step", lambda *_: pytest.fail("a step was done again"))
+    monkeypatch.setattr(TrainingLoop, "_step", lambda *_: pytest.fail("a step was done again"))
     train(make_run(), tiny_model, folder)
     assert results(folder) == results(undisturbed)
 
@@ -667,7 +667,7 @@ def test_the_manifest_counts_the_seconds_of_all_processes(stage, killed, tmp_pat
     began = time.perf_counter()
     stage(folder)
     assert 1000 < manifest_of(folder)["seconds"] < 1000 + time.perf_counter() - began
-    monkeypatch.setattr(Campaign, "_step", lambda *_: pytest.fail("a step was done again"))
+    monkeypatch.setattr(TrainingLoop, "_step", lambda *_: pytest.fail("a step was done again"))
     first = manifest_of(folder)["seconds"]
     stage(folder)
     assert manifest_of(folder)["seconds"] == first
@@ -960,8 +960,8 @@ def test_rollouts_and_updates_are_at_the_run_s_temperature(method, decoding, tin
         prompt, tokens = trainer.prompts[row.prompt], torch.tensor(row.tokens.astype(np.int64))
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([[*prompt, *row.tokens.tolist()]])).logits[0, len(prompt) - 1 : -1]
-        law = (logits / 0.6).log_softmax(-1)
-        np.testing.assert_allclose(row.log_probs, law.gather(1, tokens[:, None])[:, 0], atol=1e-4)
+        distribution = (logits / 0.6).log_softmax(-1)
+        np.testing.assert_allclose(row.log_probs, distribution.gather(1, tokens[:, None])[:, 0], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -1145,7 +1145,7 @@ def test_a_step_that_only_gathers_leaves_the_policy_as_it_was(tiny_model, tmp_pa
     assert (record["updated"], record["training_step"], record["informative"]) == (False, 0, 0)
     assert record["seconds"]["update_actor"] == record["seconds"]["old_log_probs"] == 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.learner.policy.state_dict().items())
-    assert not trainer.campaign.schedule.state().waiting["waiting"]
+    assert not trainer.loop.schedule.state().waiting["waiting"]
 
 
 def rollouts_of(folder, step):

@@ -186,7 +186,7 @@ def test_the_seed_is_the_run_s_everywhere():
         ({"kind": "one_hot"}, None),
     ],
 )
-def test_vllm_may_be_asked_for_as_much_of_a_law_as_is_stored(reuse, most):
+def test_vllm_may_be_asked_for_as_much_of_a_distribution_as_is_stored(reuse, most):
     run = paper("grpo-vanilla")
     config = composed(Run.model_validate(run.model_dump() | {"reuse": reuse}))
     assert OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm.max_logprobs") == most

@@ -207,7 +207,7 @@ def test_what_is_only_measured_is_not_remembered(worker):
     assert found(worker.shards[1].target, 1) == [[5], [5]]
 
 
-def test_no_law_is_scored_for_what_is_only_measured(worker, monkeypatch):
+def test_no_distribution_is_scored_for_what_is_only_measured(worker, monkeypatch):
     from redraft.train.verl import worker as module
 
     async def noted(task, tools):

@@ -309,7 +309,7 @@ def test_what_is_only_measured_has_no_masked_rows_whatever_its_size_and_loss(que
 
 
 def test_the_estimate_of_the_divergence_is_unbiased_and_has_no_bound(queue):
-    """Over all tokens of a law, each as often as it is drawn, the estimates' mean is the divergence."""
+    """Over all tokens of a distribution, each as often as it is drawn, the estimates' mean is the divergence."""
     policy, reference = np.array([0.5, 0.25, 0.25]), np.array([0.125, 0.125, 0.75])
     draws = [0, 0, 1, 2]
     batch = put([a_group(0, (4, 1))])

@@ -1,4 +1,4 @@
-"""Exact reuse through requests to vLLM: the law of what is drawn, over servers of an enumerable policy.
+"""Exact reuse through requests to vLLM: the distribution of what is drawn, over servers of an enumerable policy.
 
 The servers compute what vLLM's would with our worker: a softmax of biased logits that are divided by the temperature,
 seeds, and of a prompt the most probable tokens as verl's hand them over. A real vLLM stands at the end.
@@ -29,7 +29,7 @@ from redraft.methods.one_hot import OneHotReuse
 from redraft.methods.residual import ResidualReuse
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Inversion, Residual
-from redraft.rollout.types import Finish, Rollout, Task, TopLaw
+from redraft.rollout.types import Finish, Rollout, Task, TopLogProbs
 from tests.groups import new_memory, no_reward
 
 SPACE, DRIFT, DRAWS = Space(vocabulary=4, longest=2), 1.5, 500
@@ -52,15 +52,15 @@ every_method = pytest.mark.parametrize("method", METHODS, ids=named)
 
 
 class Tempered(Policy):
-    """Another policy's law at a temperature."""
+    """Another policy's distribution at a temperature."""
 
     def __init__(self, policy, temperature):
         super().__init__(policy.space)
         self.policy, self.temperature = policy, temperature
 
-    def law(self, prefix):
+    def distribution(self, prefix):
         if prefix not in self._known:
-            weights = self.policy.law(prefix) ** (1 / self.temperature)
+            weights = self.policy.distribution(prefix) ** (1 / self.temperature)
             self._known[prefix] = weights / weights.sum()
         return self._known[prefix]
 
@@ -74,7 +74,7 @@ class Servers:
 
     def logits(self, response, settings):
         """As vLLM's sampler has them: first biases, then the temperature."""
-        logits = np.log(self.policy.law(tuple(response)))
+        logits = np.log(self.policy.distribution(tuple(response)))
         for token, bias in settings.get("logit_bias", {}).items() if self.biased else ():
             logits[token] += bias
         return logits / settings["temperature"]
@@ -97,7 +97,7 @@ class Servers:
         while len(tokens) < sampling_params["max_tokens"] and 0 not in tokens:
             weights = np.exp(self.logits(response + tokens, sampling_params))
             (token,) = random.choices(range(SPACE.vocabulary), weights)
-            log_probs.append(float(np.log(policy.law((*response, *tokens))[token])))
+            log_probs.append(float(np.log(policy.distribution((*response, *tokens))[token])))
             tokens.append(token)
         return SimpleNamespace(token_ids=tokens, log_probs=log_probs, stop_reason="completed", extra_fields={})
 
@@ -106,9 +106,9 @@ def prompt_log_probs(policy, response, first, count):
     """Those of a response's tokens from a place on, or of as many most probable ones alone."""
     ids, rows = [], []
     for place, token in list(enumerate(response))[first:]:
-        law = policy.law(tuple(response[:place]))
-        top = np.argsort(-law, kind="stable")[:count].tolist() if count else [token]
-        ids, rows = [*ids, top], [*rows, np.log(law[top]).tolist()]
+        distribution = policy.distribution(tuple(response[:place]))
+        top = np.argsort(-distribution, kind="stable")[:count].tolist() if count else [token]
+        ids, rows = [*ids, top], [*rows, np.log(distribution[top]).tolist()]
     return {"prompt_ids": [*ids, [0]], "prompt_logprobs": [*rows, [0.0]]}
 
 
@@ -135,14 +135,14 @@ def drawn_by(strategy, retention, temperature=1.0, **servers):
     [*product(METHODS, [1.0]), *product(METHODS[1:2], [0.6, 1.5])],
     ids=lambda m: str(m) if isinstance(m, float) else named(m),
 )
-def test_three_visits_of_a_changing_policy_end_with_its_law(method, temperature):
+def test_three_visits_of_a_changing_policy_end_with_its_distribution(method, temperature):
     found, kept = drawn_by(method.strategy(), method.retention, temperature)
     assert not found.wrong, found
     assert kept > 0.1
 
 
 @pytest.mark.parametrize("fault", ["the published rule", "biases unheard", "half a residual"])
-def test_another_law_is_found(fault):
+def test_another_distribution_is_found(fault):
     method = samplers.METHODS["published, l = 1" if fault == "the published rule" else "residual"]
     rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else method.strategy()
     assert drawn_by(rolled, method.retention, biased=fault != "biases unheard")[0].wrong
@@ -150,10 +150,10 @@ def test_another_law_is_found(fault):
 
 @pytest.mark.parametrize("top", [1, 2, 3, 4])
 @every_temperature
-def test_a_token_is_kept_or_drawn_with_the_policys_law_exactly(top, temperature):
+def test_a_token_is_kept_or_drawn_with_the_policys_distribution_exactly(top, temperature):
     """All drafts of one token, all uniforms of acceptance by halves of the chance, all first tokens of the servers."""
     earlier, now = POLICIES[:2]
-    q, p = (Tempered(policy, temperature).law(()) for policy in (earlier, now))
+    q, p = (Tempered(policy, temperature).distribution(()) for policy in (earlier, now))
     stored = np.argsort(-q, kind="stable")[:top].astype(np.int32)[None]
     made = np.zeros(SPACE.vocabulary)
     for token in range(SPACE.vocabulary):
@@ -164,7 +164,7 @@ def test_a_token_is_kept_or_drawn_with_the_policys_law_exactly(top, temperature)
 
 
 def judged(token, q, stored, policy, temperature):
-    """Probability that a draft of one token is kept, and the law of the token that the servers draw else."""
+    """Probability that a draft of one token is kept, and the distribution of the token that the servers draw else."""
     servers, found = Servers(policy), {}
 
     class Half(ResidualRule):
@@ -179,7 +179,7 @@ def judged(token, q, stored, policy, temperature):
         np.log(q[[token]]).astype(np.float32),
         np.zeros(1, np.int32),
         Finish.LENGTH,
-        top=TopLaw(stored, np.log(q[stored]).astype(np.float32)),
+        top=TopLogProbs(stored, np.log(q[stored]).astype(np.float32)),
     )
     engine, memory = Engine(servers, temperature), new_memory(visits=1, top=stored.shape[1])
     tools = RolloutContext(engine, no_reward, memory, Meter(), Streams(0, 0), {0: PROMPT}, 1)
@@ -190,7 +190,7 @@ def judged(token, q, stored, policy, temperature):
 
 
 @every_method
-def test_what_is_stored_is_the_current_policys_law_also_of_tokens_that_were_kept(method):
+def test_what_is_stored_is_the_current_policys_distribution_also_of_tokens_that_were_kept(method):
     engine, memory = None, new_memory(**method.retention.model_dump())
     for visit, policy in enumerate(POLICIES[:2]):
         engine = Engine(Servers(policy))
@@ -199,12 +199,12 @@ def test_what_is_stored_is_the_current_policys_law_also_of_tokens_that_were_kept
         memory.put(group)
     assert {r.prefix_length for r in group.rollouts} >= {0, 1}
     for rollout in group.rollouts:
-        laws, places = np.log(POLICIES[1].laws(tuple(rollout.tokens))), np.arange(rollout.length)
-        np.testing.assert_allclose(rollout.log_probs, laws[places, rollout.tokens], atol=1e-6)
+        distributions, places = np.log(POLICIES[1].distributions(tuple(rollout.tokens))), np.arange(rollout.length)
+        np.testing.assert_allclose(rollout.log_probs, distributions[places, rollout.tokens], atol=1e-6)
         if method.retention.top:
-            ordered = -np.sort(-laws, axis=1)[:, : method.retention.top]
+            ordered = -np.sort(-distributions, axis=1)[:, : method.retention.top]
             np.testing.assert_allclose(rollout.top.log_probs, ordered, atol=1e-6)
-            np.testing.assert_allclose(laws[places[:, None], rollout.top.tokens], ordered, atol=1e-6)
+            np.testing.assert_allclose(distributions[places[:, None], rollout.top.tokens], ordered, atol=1e-6)
         else:
             assert rollout.top is None
 
@@ -255,7 +255,7 @@ FEW = 1000
 
 @pytest.fixture(scope="module")
 def served():
-    """Engines of a real vLLM with the policies of three visits, and the law of the last at a temperature."""
+    """Engines of a real vLLM with the policies of three visits, and the distribution of the last at a temperature."""
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     models = drifting(SPACE, 3, 0.08, seed=6)
@@ -273,12 +273,13 @@ TEMPERED = [s for s in ALL if s.name in ("vanilla", "residual, top 2", "block", 
     [*product(ALL, [1.0]), *product(TEMPERED, [0.6, 1.5])],
     ids=lambda s: str(s) if isinstance(s, float) else s.name,
 )
-def test_vllm_draws_from_the_policys_law_and_what_does_not_is_found(sampler, temperature, served):
-    """The published rule and the planted fault leave these policies' law by 0.15 to 0.28, so that few draws do."""
-    engines, law = served
+def test_vllm_draws_from_the_policys_distribution_and_what_does_not_is_found(sampler, temperature, served):
+    """The published rule and the planted fault leave these policies' distribution by 0.15 to 0.28, so that few draws
+    do."""
+    engines, distribution = served
     for engine in engines:
         engine.temperature = temperature
-    found = samplers.judge(sampler, engines, law(temperature), FEW)
+    found = samplers.judge(sampler, engines, distribution(temperature), FEW)
     assert found.passes, found
     assert found.tested.draws == FEW
     assert (found.kept > 0.05) is (sampler.name != "vanilla")

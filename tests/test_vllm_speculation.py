@@ -1,4 +1,5 @@
-"""Why self-speculation is refused under vLLM: its own speculative sampling draws from another law on this build."""
+"""Why self-speculation is refused under vLLM: its own speculative sampling draws from another distribution on this
+build."""
 
 import pytest
 
@@ -13,6 +14,6 @@ def test_the_audit_finds_nothing_wrong_without_speculation():
 
 
 @pytest.mark.parametrize("mode", SPECULATING)
-def test_the_installed_vllm_speculates_with_a_wrong_law(mode):
+def test_the_installed_vllm_speculates_with_a_wrong_distribution(mode):
     found = vllm_speculation.audit(mode)
     assert found.word == "wrong", f"{found}: compose it with the methods now (docs/selfspec.md)"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from redraft.config import TinyModel
-from redraft.engines.laws import LOGITS_AT_ONCE
+from redraft.engines.distributions import LOGITS_AT_ONCE
 from redraft.engines.vllm.engine import SCORING, VLLMEngine
 from redraft.errors import UserError
 from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
@@ -33,7 +33,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", params=["in one pass"])
 def server(request, tmp_path_factory):
-    """A vLLM of a model whose laws differ from position to position."""
+    """A vLLM of a model whose distributions differ from position to position."""
     if not importlib.util.find_spec("vllm"):
         pytest.skip("vLLM is not installed")
     from redraft.engines.vllm.local import LocalVLLM
@@ -108,13 +108,13 @@ def scored(vllm, pairs, top=0, temperatures=(1.0,)):
     return vllm.run(*(one(*each) for each in zip(cycle(engines), *zip(*pairs, strict=True)))), requests
 
 
-def whole_laws(vllm, prompt, draft):
-    """The law in each of the draft's places, (draft, vocabulary), by vLLM's own method without the cache."""
+def whole_distributions(vllm, prompt, draft):
+    """The distribution in each of the draft's places, (draft, vocabulary), by vLLM's own method without the cache."""
     with stock(vllm):
         ((ids, rows),) = asked(vllm, [np.append(prompt, draft)], prompt_logprobs=VOCABULARY)
-    laws = np.full((len(ids), VOCABULARY), np.nan)
-    np.put_along_axis(laws, np.array(ids), np.array(rows), 1)
-    return laws[-len(draft) :]
+    distributions = np.full((len(ids), VOCABULARY), np.nan)
+    np.put_along_axis(distributions, np.array(ids), np.array(rows), 1)
+    return distributions[-len(draft) :]
 
 
 def test_scores_are_those_of_vllms_own_method(vllm, monkeypatch):
@@ -122,19 +122,19 @@ def test_scores_are_those_of_vllms_own_method(vllm, monkeypatch):
     pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 150 - n)) for n in (1, 2, 31, 32, 33, 149)]
     ours = {top: scored(vllm, pairs, top)[0] for top in (0, 1, 5, VOCABULARY)}
     for i, (prompt, draft) in enumerate(pairs):
-        laws, places = whole_laws(vllm, prompt, draft), np.arange(len(draft))
+        distributions, places = whole_distributions(vllm, prompt, draft), np.arange(len(draft))
         for top, scores in ((top, found[i]) for top, found in ours.items()):
-            among = np.argsort(np.argsort(-laws))[places, draft] < top if top else np.ones(len(draft), bool)
-            expected = np.where(among, laws[places, draft], -np.inf)
+            among = np.argsort(np.argsort(-distributions))[places, draft] < top if top else np.ones(len(draft), bool)
+            expected = np.where(among, distributions[places, draft], -np.inf)
             np.testing.assert_allclose(scores.log_probs, expected, atol=1e-5)
             if top:
-                np.testing.assert_array_equal(scores.top.tokens, np.argsort(-laws)[:, :top])
-                np.testing.assert_allclose(scores.top.log_probs, -np.sort(-laws)[:, :top], atol=1e-5)
+                np.testing.assert_array_equal(scores.top.tokens, np.argsort(-distributions)[:, :top])
+                np.testing.assert_allclose(scores.top.log_probs, -np.sort(-distributions)[:, :top], atol=1e-5)
 
 
-def at(laws, temperature):
-    """Logarithms of laws, (n, vocabulary), at a temperature."""
-    return torch.from_numpy(laws / temperature).log_softmax(-1).numpy()
+def at(distributions, temperature):
+    """Logarithms of distributions, (n, vocabulary), at a temperature."""
+    return torch.from_numpy(distributions / temperature).log_softmax(-1).numpy()
 
 
 def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm):
@@ -143,16 +143,16 @@ def test_scores_are_at_the_temperature_of_their_request_also_beside_others(vllm)
     pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 60)) for n in (20, 25, 30, 35, 40, 45)]
     found, _ = scored(vllm, pairs, 3, temperatures)
     for temperature, pair, scores in zip(cycle(temperatures), pairs, found, strict=False):
-        law = at(whole_laws(vllm, *pair), temperature)
-        np.testing.assert_allclose(scores.top.log_probs, -np.sort(-law)[:, :3], atol=1e-5)
+        distribution = at(whole_distributions(vllm, *pair), temperature)
+        np.testing.assert_allclose(scores.top.log_probs, -np.sort(-distribution)[:, :3], atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
 def test_what_is_sampled_has_the_policys_log_probability_at_its_temperature_without_a_bias(temperature, vllm):
     """All tokens but the three least probable are biased away, so that one of these is drawn."""
     prompt = tokens_of("prompt", 20)
-    (law,) = at(whole_laws(vllm, prompt, np.array([2])), temperature)
-    few = np.argsort(law)[:3]
+    (distribution,) = at(whole_distributions(vllm, prompt, np.array([2])), temperature)
+    few = np.argsort(distribution)[:3]
     left = np.zeros(VOCABULARY)
     left[few] = 1.0
     engine = VLLMEngine(vllm, (), LONGEST, temperature=temperature)
@@ -165,7 +165,7 @@ def test_what_is_sampled_has_the_policys_log_probability_at_its_temperature_with
     for first in (None, residual):
         for made in vllm.run(*(one(first, uniform) for uniform in numbers)):
             assert first is None or made.tokens[0] in few
-            np.testing.assert_allclose(made.log_probs[0], law[made.tokens[0]], atol=1e-5)
+            np.testing.assert_allclose(made.log_probs[0], distribution[made.tokens[0]], atol=1e-5)
 
 
 @pytest.mark.parametrize("prompt", [2, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2, 2 * BLOCK, 2 * BLOCK + 1])
@@ -173,15 +173,15 @@ def test_a_prompt_in_the_cache_is_not_computed_again_and_changes_no_score(prompt
     """Drafts that share a prompt, together and after each other; the cache has whole blocks of 32 tokens."""
     shared = tokens_of("prompt", prompt)
     drafts = [tokens_of(f"draft {i}", 60) for i in range(3)]
-    laws = [whole_laws(vllm, shared, draft) for draft in drafts]
+    distributions = [whole_distributions(vllm, shared, draft) for draft in drafts]
     vllm.engine.reset_prefix_cache()
     for some, hits in ((drafts[:2], 1), (drafts[2:], 1)):
         found, requests = scored(vllm, [(shared, draft) for draft in some])
         # The prompt's last token has the row of the draft's first one.
         assert requests == [prompt + 60] * len(some) + [prompt + 1] * (hits if prompt % BLOCK == 0 else 0)
         for draft, scores in zip(some, found, strict=True):
-            law = laws[[d is draft for d in drafts].index(True)]
-            np.testing.assert_allclose(scores.log_probs, law[np.arange(60), draft], atol=1e-5)
+            distribution = distributions[[d is draft for d in drafts].index(True)]
+            np.testing.assert_allclose(scores.log_probs, distribution[np.arange(60), draft], atol=1e-5)
     computed = computed_of(vllm, np.append(shared, tokens_of("another", 60)))
     assert computed == prompt + 60 - prompt // BLOCK * BLOCK
 
@@ -202,15 +202,15 @@ def computed_of(vllm, tokens):
 def test_drafts_that_begin_alike_have_the_scores_of_drafts_that_do_not(prompt, top, vllm):
     """What is cached of a draft has no rows, also where two that are the same are scored in one pass."""
     shared, draft = tokens_of("prompt", prompt), tokens_of("draft", 100)
-    law = whole_laws(vllm, shared, draft)
+    distribution = whole_distributions(vllm, shared, draft)
     vllm.engine.reset_prefix_cache()
     for alike in (100, 100, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 99):
         other = np.append(draft[:alike], tokens_of("tail", 100 - alike)).astype(np.int32)
-        laws = whole_laws(vllm, shared, other) if alike < 100 else law
+        distributions = whole_distributions(vllm, shared, other) if alike < 100 else distribution
         ((one, two), requests) = scored(vllm, [(shared, draft), (shared, other)], top)
         assert len(requests) > 2 or alike < BLOCK
         assert max(requests) == prompt + 100
-        for scores, of, tokens in ((one, law, draft), (two, laws, other)):
+        for scores, of, tokens in ((one, distribution, draft), (two, distributions, other)):
             values = of[np.arange(100), tokens]
             at_top = np.isfinite(scores.log_probs)
             assert at_top.all() or top
@@ -266,8 +266,8 @@ def test_a_prefill_in_chunks_gives_the_same_and_leaves_nothing_behind(vllm):
     pairs = [(tokens_of(f"prompt {n}", n), tokens_of(f"draft {n}", 140 - n)) for n in (2, 40, 47, 48, 49, 100)]
     for _ in range(2):
         for (prompt, draft), scores in zip(pairs, scored(vllm, pairs, 3)[0], strict=True):
-            law = -np.sort(-whole_laws(vllm, prompt, draft))
-            np.testing.assert_allclose(scores.top.log_probs, law[:, :3], atol=1e-5)
+            distribution = -np.sort(-whole_distributions(vllm, prompt, draft))
+            np.testing.assert_allclose(scores.top.log_probs, distribution[:, :3], atol=1e-5)
     assert vllm.engine.collective_rpc(unfinished) == [0]
 
 

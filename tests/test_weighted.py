@@ -9,10 +9,10 @@ from scipy import stats
 
 from redraft.engines.torch.engine import TorchEngine
 from redraft.lab.audit import samplers
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, stored_laws, two_state
+from redraft.lab.audit.enumeration import Policy, Space, distance, made, stored_distributions, two_state
 from redraft.lab.audit.models import ModelPolicy, drifting
 from redraft.lab.audit.sampling import last_visit
-from redraft.lab.audit.weighted import made_weighted, over_visits_weighted, weighted_law
+from redraft.lab.audit.weighted import made_weighted, over_visits_weighted, weighted_distribution
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.weighted import WeightedReuse
@@ -31,7 +31,7 @@ def first_drafts(policy):
 
 @pytest.mark.parametrize("top", [1, 2, 3])
 @pytest.mark.parametrize("lenience", LENIENCES)
-def test_weighted_law_is_the_policys_at_every_visit(lenience, top):
+def test_weighted_distribution_is_the_policys_at_every_visit(lenience, top):
     assert max(over_visits_weighted(WeightedRule(lenience), policies(), top)) < 1e-12
 
 
@@ -44,24 +44,24 @@ def test_a_visit_makes_each_response_as_often_as_the_published_rule(lenience):
         WeightedRule(lenience), first_drafts(before), before, now, 3
     ).items():
         plain[response] += probability
-    law = made(SpecRLRule(lenience), before.responses(), before, now, 3)
-    assert distance(np.array([plain[r] for r in SPACE.responses]), law) < 1e-12
-    assert distance(law, now.responses()) > 1e-5
+    distribution = made(SpecRLRule(lenience), before.responses(), before, now, 3)
+    assert distance(np.array([plain[r] for r in SPACE.responses]), distribution) < 1e-12
+    assert distance(distribution, now.responses()) > 1e-5
 
 
 def test_weight_of_a_rejected_token_goes_over_to_the_one_behind():
-    laws = stored_laws((1, 2, 0), *policies(count=2), 3)
-    weights = WeightedRule(1.0).weights(laws, 1, np.array([0.1, 0.7, 0.0]))
+    distributions = stored_distributions((1, 2, 0), *policies(count=2), 3)
+    weights = WeightedRule(1.0).weights(distributions, 1, np.array([0.1, 0.7, 0.0]))
     assert weights.after(2) == 0.7
     assert len(weights.kept) == 1
 
 
 def test_a_token_that_cannot_be_kept_weighs_more_behind_a_rejection():
-    laws = stored_laws((1, 2, 0), *policies(count=2), 1)
-    weights = WeightedRule(1.0).weights(laws, 0, np.zeros(3))
-    inside = int(laws.support[0, 0])
+    distributions = stored_distributions((1, 2, 0), *policies(count=2), 1)
+    weights = WeightedRule(1.0).weights(distributions, 0, np.zeros(3))
+    inside = int(distributions.support[0, 0])
     outside = next(token for token in range(3) if token != inside)
-    mass = float(np.exp(min(laws.drawn_from_at[0, 0], laws.policy_at[0, 0])))
+    mass = float(np.exp(min(distributions.drawn_from_at[0, 0], distributions.policy_at[0, 0])))
     assert weights.after(inside) == 0
     assert weights.after(outside) == pytest.approx(-math.log(1 - mass))
 
@@ -73,12 +73,12 @@ def test_leniences_without_weights_are_refused(lenience):
 
 
 @pytest.mark.parametrize("lenience", LENIENCES)
-def test_density_by_the_recursion_is_the_law_of_the_published_rule(lenience):
+def test_density_by_the_recursion_is_the_distribution_of_the_published_rule(lenience):
     before, now = policies(count=2)
-    law = made(SpecRLRule(lenience), before.responses(), before, now, SPACE.vocabulary)
+    distribution = made(SpecRLRule(lenience), before.responses(), before, now, SPACE.vocabulary)
     density = [math.exp(two_state(before, now, lenience, response).sum()) for response in SPACE.responses]
-    assert np.abs(law - density).max() < 1e-12
-    assert (law * now.responses() / density).sum() == pytest.approx(1, abs=1e-12)
+    assert np.abs(distribution - density).max() < 1e-12
+    assert (distribution * now.responses() / density).sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_weights_of_kept_tokens_vary_more_than_those_of_the_whole_density():
@@ -87,35 +87,37 @@ def test_weights_of_kept_tokens_vary_more_than_those_of_the_whole_density():
     lenience = math.exp(0.5)
     drafts = made_weighted(WeightedRule(lenience), first_drafts(before), before, now, 3)
     own = sum(probability * math.exp(2 * sum(weights)) for (_, weights), probability in drafts.items())
-    law = made(SpecRLRule(lenience), before.responses(), before, now, 3)
-    assert 1 < float((now.responses() ** 2 / law).sum()) < own
-    assert weighted_law(drafts, SPACE).sum() == pytest.approx(1, abs=1e-12)
+    distribution = made(SpecRLRule(lenience), before.responses(), before, now, 3)
+    assert 1 < float((now.responses() ** 2 / distribution).sum()) < own
+    assert weighted_distribution(drafts, SPACE).sum() == pytest.approx(1, abs=1e-12)
 
 
 DRAWS = 1200
 
 
-def chances(law, group, log_weights):
-    """p-value of the chi-square statistic of mean weights by response, whose expectation is the law."""
+def chances(distribution, group, log_weights):
+    """p-value of the chi-square statistic of mean weights by response, whose expectation is the distribution."""
     space = samplers.SPACE
     found = np.zeros((len(group), len(space.responses)))
     for row, (rollout, weights) in enumerate(zip(group, log_weights, strict=True)):
         found[row, space.index[tuple(map(int, rollout.tokens))]] = math.exp(float(weights.sum()))
-    often = law * len(group) > 20
-    gaps, spread = (found - law)[:, often], np.cov(found[:, often], rowvar=False)
+    often = distribution * len(group) > 20
+    gaps, spread = (found - distribution)[:, often], np.cov(found[:, often], rowvar=False)
     statistic = len(group) * gaps.mean(0) @ np.linalg.solve(spread, gaps.mean(0))
     return float(stats.chi2.sf(statistic, often.sum()))
 
 
 @pytest.mark.parametrize("top", [samplers.SPACE.vocabulary, 2])
-def test_an_engine_draws_weighted_responses_with_the_policys_law(top):
+def test_an_engine_draws_weighted_responses_with_the_policys_distribution(top):
     models, method = drifting(samplers.SPACE, 3, 0.12), WeightedReuse(top=top)
     engines = [TorchEngine(model, stops={0}, max_length=16, max_rows=1024) for model in models]
-    group, law = (
+    group, distribution = (
         last_visit(method.strategy(), method.retention, engines, samplers.SPACE, DRAWS),
         ModelPolicy(samplers.SPACE, models[-1]).responses(),
     )
     weights = [rollout.log_weights for rollout in group]
     assert len({round(float(row.sum()), 6) for row in weights}) > 10
-    assert chances(law, group, weights) > 1e-4
-    assert chances(law, group, [np.zeros_like(row) for row in weights]) < 1e-6, "without weights the law is another"
+    assert chances(distribution, group, weights) > 1e-4
+    assert chances(distribution, group, [np.zeros_like(row) for row in weights]) < 1e-6, (
+        "without weights the distribution is another"
+    )

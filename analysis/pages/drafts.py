@@ -124,7 +124,7 @@ def _table(paper: Paper, both: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "rule": said(rule),
-            "law": "exact" if exact[rule] else "not exact",
+            "distribution": "exact" if exact[rule] else "not exact",
             "own drafts": with_interval(own[rule], percent),
             "held-out drafts": with_interval(held.get(rule), percent),
             "own − held-out (points)": with_interval(gap.get(rule), _in_points),

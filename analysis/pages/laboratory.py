@@ -1,9 +1,9 @@
-"""The bias laboratory's page: laws that were enumerated, and drafts of training runs that were observed."""
+"""The bias laboratory's page: distributions that were enumerated, and drafts of training runs that were observed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redraft.analysis.pages import drafts, laws, trained
+from redraft.analysis.pages import distributions, drafts, trained
 from redraft.analysis.pages.multiples import Style, multiples, palette
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.pages.part import Part, marked
@@ -16,15 +16,17 @@ PAGE = "laboratory.html"
 
 def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
     """What the page shows of the papers that have a laboratory; the data of each part are written beside it."""
-    enumerated = read_json(layout.laws) if layout.laws.exists() else None
-    parts = [("", part) for part in laws.parts(enumerated)]
+    enumerated = read_json(layout.distributions) if layout.distributions.exists() else None
+    parts = [("", part) for part in distributions.parts(enumerated)]
     for paper in papers:
         pairs = drafts.observed(paper)
         parts += [(f"{paper.name}-", part) for part in (drafts.part(paper, pairs), trained.part(paper, pairs))]
     styles = palette(label for _, part in parts for panel in part.panels for label in panel.lines)
     shown = [_shown(layout, part, prefix, styles) for prefix, part in parts]
     files = [file for paper in papers for file in drafts.files(paper).values()]
-    sources = [(file.relative_to(layout.folder).as_posix(), link(layout, file)) for file in (layout.laws, *files)]
+    sources = [
+        (file.relative_to(layout.folder).as_posix(), link(layout, file)) for file in (layout.distributions, *files)
+    ]
     return {"parts": shown, "sources": sources if enumerated else sources[1:], "of": papers}
 
 

@@ -155,8 +155,8 @@ class Layout:
         return self.folder / "claims" / f"{_part('paper', paper)}.json"
 
     @property
-    def laws(self) -> Path:
-        """Laws of the bias laboratory, which are the same at every preset."""
+    def distributions(self) -> Path:
+        """Distributions of the bias laboratory, which are the same at every preset."""
         return self.folder / "laboratory" / "laws.json"
 
     def observed(self, paper: str, seed: int | str) -> Path:

@@ -1,19 +1,19 @@
-# The bias laboratory (docs/exact-reuse.md): laws of rules, enumerated, and what they would keep of a run's rollouts.
+# The bias laboratory (docs/exact-reuse.md): distributions of rules, enumerated, and what they would keep of a run's rollouts.
 
 
 localrules:
-    laws,
+    distributions,
 
 
-rule laws:
+rule distributions:
     output:
-        LAYOUT.laws,
+        LAYOUT.distributions,
     log:
-        LAYOUT.folder / "logs/laboratory/laws.log",
+        LAYOUT.folder / "logs/laboratory/distributions.log",
     params:
-        code=lambda wildcards: code_of("redraft.lab.audit.laboratory:write_laws"),
+        code=lambda wildcards: code_of("redraft.lab.audit.laboratory:write_distributions"),
     shell:
-        "redraft stage redraft.lab.audit.laboratory:write_laws {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.audit.laboratory:write_distributions {output:q} > {log:q} 2>&1"
 
 
 rule observe:

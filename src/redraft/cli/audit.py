@@ -1,4 +1,4 @@
-"""`redraft audit`: do rules and samplers have the policy's law? (docs/exact-reuse.md)"""
+"""`redraft audit`: do rules and samplers have the policy's distribution? (docs/exact-reuse.md)"""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -33,7 +33,7 @@ def audit(
     temperature: Annotated[float, typer.Option(help="Of what the samplers draw.", min=0.01, max=2)] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether rules and samplers draw from the policy's law; a wrong one ends in exit code 1."""
+    """Test whether rules and samplers draw from the policy's distribution; a wrong one ends in exit code 1."""
     tables: dict[Part, tuple[str, list[dict[str, Any]], bool]] = {}
     chosen = list(dict.fromkeys(parts or [Part.RULES, Part.SAMPLERS]))
     for part in chosen:
@@ -57,7 +57,9 @@ def audit(
         if not as_json:
             note, rows, _ = tables[part]
             printed = [[_cell(value) for value in row.values()] for row in rows]
-            typer.echo(f"{note}\n\n{table(list(rows[0]), printed, left=['engine', 'law'], wraps=['sampler'])}\n")
+            typer.echo(
+                f"{note}\n\n{table(list(rows[0]), printed, left=['engine', 'distribution'], wraps=['sampler'])}\n"
+            )
     if as_json:
         rows = [{"part": str(part)} | row for part, (_, rows, _) in tables.items() for row in rows]
         asked = {"parts": [str(part) for part in tables], "draws": draws, "temperature": temperature}
@@ -83,7 +85,7 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
             "TV visit 1": f.first,
             f"TV visit {rules.VISITS - 1}": f.last,
             "kept": f"{f.kept:.2f} of {f.draft:.2f}",
-            "law": f.verdict,
+            "distribution": f.verdict,
         }
         for f in found
     ]
@@ -108,9 +110,9 @@ def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, 
     from redraft.lab.audit import models, samplers, vllm_samplers
 
     draws, policies = draws or samplers.DRAWS, samplers.policies()
-    law = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
+    distribution = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
     with vllm_samplers.serving(policies, temperature=temperature) as engines:
-        return _drawn(vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, law, draws), draws)
+        return _drawn(vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, distribution, draws), draws)
 
 
 def _drawn(
@@ -130,14 +132,15 @@ def _drawn(
             "G": round(f.tested.statistic, 1),
             "classes": f.tested.classes,
             "p": f.tested.p_value,
-            "law": f.verdict,
+            "distribution": f.verdict,
         }
         for f in found
     ]
     power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
         f"Samplers, G-tests of {draws:,} responses after {samplers.VISITS} visits; wrong is p < {goodness.LEVEL:g}. A "
-        f"law {samplers.DISTANCE}\naway in total variation is found with probability {int(100 * power)} % at least. "
+        f"distribution\n{samplers.DISTANCE} away in total variation is found with probability {int(100 * power)} % at "
+        "least. "
         "The published\nrule and planted faults must be found."
     )
     return note, rows, all(f.passes for f in found)
@@ -158,9 +161,9 @@ def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
         verdict = speculation.audit(mode)
         p_values = verdict.p_values or (None,) * len(speculation.TESTED)
         columns = {f"token {at}": p for at, p in zip(speculation.TESTED, p_values, strict=True)}
-        rows.append({"mode": mode} | columns | {"law": verdict.word})
+        rows.append({"mode": mode} | columns | {"distribution": verdict.word})
     note = (
         "The installed vLLM's own speculation: p-values of G-tests by position, "
         f"{speculation.RESPONSES:,} responses a mode."
     )
-    return note, rows, rows[0]["law"] == "not told from right"
+    return note, rows, rows[0]["distribution"] == "not told from right"

@@ -21,8 +21,9 @@ MEANT = (
 )
 ASSUMED = (
     "Assumed: drafts are the responses of the last visit, sampled without top-p, and none has been reused before. The "
-    "policy was trained on these drafts, as in a run, so that exact rules but one-hot have the policy's law only as "
-    "far as that does not matter (docs/exact-reuse.md)."
+    "policy was trained on these drafts, as in a run, so that exact rules but one-hot sample from the policy's "
+    "distribution "
+    "only as far as that does not matter (docs/exact-reuse.md)."
 )
 
 
@@ -35,7 +36,7 @@ def predict(
     temperature: Annotated[float | None, typer.Option(help="Of a file's drafts; 1 if empty.", min=0.01)] = None,
     rules: Annotated[str, typer.Option(help="Kinds of `reuse`, with commas; all if empty.")] = "",
     lenience: Annotated[str, typer.Option(help="Of the published rule, with commas.")] = "1,e^0.2,e^0.5",
-    top: Annotated[int, typer.Option(help="Most probable tokens of a law that are stored.", min=1)] = 32,
+    top: Annotated[int, typer.Option(help="Most probable tokens of a distribution that are stored.", min=1)] = 32,
     scoring: Annotated[float | None, typer.Option(help="Tokens/s of scoring drafts.")] = None,
     decoding: Annotated[float | None, typer.Option(help="Tokens/s of decoding.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of the policies.")] = "auto",

@@ -1,4 +1,4 @@
-"""Decoding: generation of tokens by the engine. Every decoding draws from the same law; some are faster."""
+"""Decoding: generation of tokens by the engine. Every decoding draws from the same distribution; some are faster."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -17,4 +17,4 @@ class Retention(Config):
     evict: Literal["oldest", "newest"] = "oldest"
     """Correct responses that go when there are more: the oldest, or those that came last."""
     top: int = Field(default=0, ge=0)
-    """Number of most probable tokens of the sampling law that are kept with each draft token."""
+    """Number of most probable tokens of the sampling distribution that are kept with each draft token."""

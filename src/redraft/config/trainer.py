@@ -48,8 +48,9 @@ class Trainer(Config):
     max_response_tokens: int = Field(ge=1)
     """Maximum response length, tokens, with the end-of-sequence token."""
     temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Temperature of rollouts. Logits are divided by it wherever training needs a law: where tokens are sampled and
-    drafts are verified, and in the log-probabilities of policy and reference policy. Evaluation has its own."""
+    """Temperature of rollouts. Logits are divided by it wherever training needs a distribution: where tokens are
+    sampled and drafts are verified, and in the log-probabilities of policy and reference policy. Evaluation has its
+    own."""
     reward: Reward = "last_box"
     """`last_box` reads the last box alone; `boxed_or_numeric`, as SPEC-RL's paper, without a box the last number;
     `release`, as its release, all LaTeX of the response. Evaluation always grades the last box. Data of kind
@@ -174,9 +175,10 @@ class VerlEngine(EngineSettings):
 
     kind: Literal["verl"] = "verl"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {Capability.STORED_LOG_PROBS, Capability.TOP_LAW, Capability.RESIDUAL}
+        {Capability.STORED_LOG_PROBS, Capability.TOP_LOG_PROBS, Capability.RESIDUAL}
     )
-    """Capabilities of verl and its vLLM, which scores a draft's own tokens and the top of the law, and no others."""
+    """Capabilities of verl and its vLLM, which scores a draft's own tokens and the top of the distribution, and no
+    others."""
     nodes: int = Field(default=1, ge=1)
     """Nodes of a training run, in a Slurm job (docs/slurm.md)."""
     tensor_parallel: int = Field(default=1, ge=1)

@@ -13,13 +13,13 @@ from redraft.rollout.engine import Draws, Gumbel, Residual
 def refuse_scores(capabilities: Collection[Capability], at: np.ndarray | None, top: int, draws: Gumbel | None) -> None:
     """Raise a UserError that names the capability if a request to score cannot be served exactly."""
     other = {Capability.OTHER_SCORES: at is not None}
-    _refuse(capabilities, other | {Capability.TOP_LAW: top > 0, Capability.GUMBEL: draws is not None})
+    _refuse(capabilities, other | {Capability.TOP_LOG_PROBS: top > 0, Capability.GUMBEL: draws is not None})
 
 
 def refuse_draws(capabilities: Collection[Capability], draws: Draws, first: Residual | None, top: int) -> None:
     """Raise a UserError that names the capability if a request to decode cannot be served exactly."""
     needs = {Capability.GUMBEL: isinstance(draws, Gumbel), Capability.RESIDUAL: first is not None}
-    _refuse(capabilities, needs | {Capability.TOP_LAW: top > 0})
+    _refuse(capabilities, needs | {Capability.TOP_LOG_PROBS: top > 0})
 
 
 def _refuse(capabilities: Collection[Capability], needs: dict[Capability, bool]) -> None:

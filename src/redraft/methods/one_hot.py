@@ -9,7 +9,8 @@ from redraft.methods.strategy import Strategy
 
 
 class OneHotReuse(DraftsOfLastVisit):
-    """Exact reuse that supposes nothing about a draft's law: a token is accepted with the policy's probability."""
+    """Exact reuse that supposes nothing about a draft's distribution: a token is accepted with the policy's
+    probability."""
 
     order: ClassVar[int] = 100
     exact: ClassVar[bool] = True

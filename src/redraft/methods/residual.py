@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 
 class ResidualReuse(StoredTop):
-    """Exact reuse token by token, with the residual law behind a rejection (arXiv 2211.17192, Appendix A.1)."""
+    """Exact reuse token by token, with the residual distribution behind a rejection (arXiv 2211.17192, Appendix
+    A.1)."""
 
     order: ClassVar[int] = 60
     exact: ClassVar[bool] = True
     kind: Literal["residual"] = "residual"
     lenience: Lenience = Field(default=1.0, validate_default=True)
-    """ℓ, at most 1: above it accepted tokens may have more mass than the policy's law, and no residual repairs that."""
+    """ℓ, at most 1: above it accepted tokens may have more mass than the policy's distribution, and no residual repairs
+    that."""
 
     @field_validator("lenience")
     @classmethod

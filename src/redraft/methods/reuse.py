@@ -72,7 +72,7 @@ class Importance(Config):
     """Importance weights of the policy loss, as verl's rollout correction takes them: truncated."""
 
     level: Literal["token", "sequence"] = "sequence"
-    """Weight of a token: its own, or the product of its response's, without which the weighted law is not the
+    """Weight of a token: its own, or the product of its response's, without which the weighted distribution is not the
     policy's; that product varies more."""
     bound: float = Field(default=2.0, gt=0)
     """Largest weight; verl's default."""
@@ -120,7 +120,7 @@ class ReuseMethod(Registered):
         """
         if self.retention.top > size:
             raise UserError(
-                "more tokens of each law would be kept than the model knows",
+                "more tokens of each distribution would be kept than the model knows",
                 key="reuse.top",
                 value=self.retention.top,
                 allowed=f"1 to {size}",
@@ -170,8 +170,8 @@ class StoredTop(DraftsOfLastVisit):
     """Fields of rules that know the draft's distribution by its most probable tokens, which are stored with it."""
 
     top: int = Field(default=32, ge=1)
-    """Most probable tokens of the law that are stored with each token (k), 8 bytes each. A token that is not among them
-    is rejected, which costs acceptance and not exactness."""
+    """Most probable tokens of the distribution that are stored with each token (k), 8 bytes each. A token that is not
+    among them is rejected, which costs acceptance and not exactness."""
 
     @property
     def retention(self) -> Retention:
@@ -181,7 +181,7 @@ class StoredTop(DraftsOfLastVisit):
     @property
     def needs(self) -> frozenset[Capability]:
         """Top distributions and residuals."""
-        return frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
+        return frozenset({Capability.TOP_LOG_PROBS, Capability.RESIDUAL})
 
     @property
     def names(self) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WeightedReuse(StoredTop):
-    """SPEC-RL's rule by the stored law, with importance weights that undo its bias. Ours."""
+    """SPEC-RL's rule by the stored distribution, with importance weights that undo its bias. Ours."""
 
     order: ClassVar[int] = 80
     kind: Literal["weighted"] = "weighted"
@@ -40,7 +40,7 @@ class WeightedReuse(StoredTop):
     @property
     def needs(self) -> frozenset[Capability]:
         """Top distributions."""
-        return frozenset({Capability.TOP_LAW})
+        return frozenset({Capability.TOP_LOG_PROBS})
 
     @property
     def importance(self) -> Importance:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, TopLaw, Use
+from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, TopLogProbs, Use
 
 PIECE = 2**20
-"""Tokens of a record batch, those of top laws included; the last response of a batch may exceed it."""
+"""Tokens of a record batch, those of top distributions included; the last response of a batch may exceed it."""
 
 
 def _required(*fields: tuple[str, pa.DataType]) -> list[pa.Field]:
@@ -34,12 +34,13 @@ SCHEMA = pa.schema(
         *_required(("finish", pa.string()), ("reward", pa.float64()), ("use", pa.string())),
         *_required(("old_log_probs", pa.string()), ("carried", pa.bool_())),
         *_required(("response", _list_of(_TOKEN)), ("top", _list_of(_TOP))),
-        # null where the rollout has no top law, and no weights
+        # null where the rollout has no top distribution, and no weights
         pa.field("top_k", pa.int64()),
         pa.field("log_weights", pa.large_list(pa.field("item", pa.float32(), nullable=False))),
     ]
 )
-"""Columns of the format. `group` counts groups from 0; `top` holds the positions' top laws one after the other."""
+"""Columns of the format. `group` counts groups from 0; `top` holds the positions' top distributions one after the
+other."""
 _LISTS = ("response", "top", "log_weights")
 """Columns of tokens, which do not become Python's numbers."""
 
@@ -208,7 +209,7 @@ def _weights(lists: pa.LargeListArray) -> Iterator[np.ndarray | None]:
         yield values[begin:end] if there else None
 
 
-def _top(parts: Sequence[np.ndarray], length: int, k: int | None) -> TopLaw | None:
+def _top(parts: Sequence[np.ndarray], length: int, k: int | None) -> TopLogProbs | None:
     if len(parts[0]) != length * (k or 0):
-        raise ValueError("a top law does not fit its response")
-    return None if k is None else TopLaw(*(part.reshape(length, k).copy() for part in parts))
+        raise ValueError("a top distribution does not fit its response")
+    return None if k is None else TopLogProbs(*(part.reshape(length, k).copy() for part in parts))

@@ -12,12 +12,13 @@ from typing import Protocol
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.rollout.types import Finish, TopLaw
+from redraft.rollout.types import Finish, TopLogProbs
 
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """Draws by inversion of the cumulative law, by float64 (n,) on (0, 1], one for each token that may be sampled."""
+    """Draws by inversion of the cumulative distribution, by float64 (n,) on (0, 1], one for each token that may be
+    sampled."""
 
     uniforms: np.ndarray
 
@@ -38,12 +39,12 @@ Draws = Inversion | Gumbel
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """The law p less what was accepted of it, normalised: the first token behind a rejection.
+    """The distribution p less what was accepted of it, normalised: the first token behind a rejection.
 
     Attributes:
         tokens: int32 (k,), tokens of which something may have been accepted, each once.
         left: float64 (k,), share of each one's probability that is left, 0 to 1: 1 - m / p where m was accepted. The
-            law is proportional to p times this, and to p elsewhere.
+            distribution is proportional to p times this, and to p elsewhere.
     """
 
     tokens: np.ndarray
@@ -58,13 +59,13 @@ class Scores:
         log_probs: float32 (n,), of the draft's tokens. With `top`, an engine without `Capability.OTHER_SCORES` may have
             -inf for one that is not in it.
         others: float32 (n, k), of the tokens asked for at each position; None if none were.
-        top: top of the law at each position, if asked for.
+        top: top of the distribution at each position, if asked for.
         drawn: int32 (n,), tokens that the policy draws in the draft's places, if noise was given.
     """
 
     log_probs: np.ndarray
     others: np.ndarray | None = None
-    top: TopLaw | None = None
+    top: TopLogProbs | None = None
     drawn: np.ndarray | None = None
 
 
@@ -77,14 +78,14 @@ class Continuation:
         log_probs: float32 (n,), of each token under the policy, also of one drawn from a residual.
         finish: why it ended.
         cached: tokens of prompt and prefix that were not computed again.
-        top: top of the policy's law at each token, if asked for.
+        top: top of the policy's distribution at each token, if asked for.
     """
 
     tokens: np.ndarray
     log_probs: np.ndarray
     finish: Finish
     cached: int = 0
-    top: TopLaw | None = None
+    top: TopLogProbs | None = None
 
 
 class Session(Protocol):
@@ -104,7 +105,7 @@ class Session(Protocol):
             draft: int32 (n,), at least one token.
             at: int32 (n, k), tokens whose log-probabilities are wanted too, in place of the draft's at each position
                 (`Capability.OTHER_SCORES`).
-            top: most probable tokens to report at each position (`Capability.TOP_LAW`).
+            top: most probable tokens to report at each position (`Capability.TOP_LOG_PROBS`).
             draws: noise by which the policy draws a token in each of the draft's places (`Capability.GUMBEL`).
             behind: leading tokens that this session has scored, below n. Scores are then of the next chunk alone, which
                 is as long as the engine likes, and nothing is computed behind it. None for the whole draft.
@@ -123,8 +124,8 @@ class Session(Protocol):
             prefix: int32 (n,), a prefix of what was scored or decoded, or empty.
             max_new_tokens: at least 1.
             draws: random numbers (`Capability.GUMBEL` for Gumbel noise).
-            first: law of the first token (`Capability.RESIDUAL`); the policy's if None.
-            top: most probable tokens to report with each sampled one (`Capability.TOP_LAW`).
+            first: distribution of the first token (`Capability.RESIDUAL`); the policy's if None.
+            top: most probable tokens to report with each sampled one (`Capability.TOP_LOG_PROBS`).
         """
         ...
 

@@ -2,7 +2,7 @@
 
 Rollouts are found by the prompt's visit, not by an epoch's number, so that a prompt which was skipped keeps its
 drafts. Content is bounded by the retention: `put` drops what it no longer covers. A token takes 12 bytes and 8
-more for each token of its top law; a rollout takes about two kilobytes.
+more for each token of its top distribution; a rollout takes about two kilobytes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from redraft.config.retention import Retention
 from redraft.rollout.storage import described, load_groups, pack_groups, save_groups, unpack_groups
-from redraft.rollout.types import Group, Rollout, Sample, TopLaw
+from redraft.rollout.types import Group, Rollout, Sample, TopLogProbs
 
 
 class Memory:
@@ -143,7 +143,7 @@ class Memory:
             del self._groups[group.prompt]
 
     def _retained(self, rollout: Rollout) -> Rollout:
-        """The rollout with as much of its top law as is kept, and with arrays of its own."""
+        """The rollout with as much of its top distribution as is kept, and with arrays of its own."""
         k, top = self.retention.top, rollout.top
         return replace(
             rollout,
@@ -151,7 +151,7 @@ class Memory:
             log_probs=_owned(rollout.log_probs),
             sampled_at=_owned(rollout.sampled_at),
             log_weights=None if rollout.log_weights is None else _owned(rollout.log_weights),
-            top=TopLaw(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
+            top=TopLogProbs(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
         )
 
     def _latest(self, groups: Iterable[Group]) -> dict[int, list[Rollout]]:

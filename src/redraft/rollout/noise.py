@@ -1,8 +1,8 @@
 """Gumbel noise that depends on nothing but a response's key, the position and the token.
 
-Drawing a token as argmax of log-probabilities plus this noise samples the policy's law (Gumbel-max). Whoever knows the
-key can make the noise again at any position and under any policy, so a draft is verified against the token that the
-current policy would draw by the same noise. Nothing is stored.
+Drawing a token as argmax of log-probabilities plus this noise samples the policy's distribution (Gumbel-max). Whoever
+knows the key can make the noise again at any position and under any policy, so a draft is verified against the token
+that the current policy would draw by the same noise. Nothing is stored.
 
 The numbers come from a hash and not from a generator with a state, because sampling needs one row of a position at a
 time, on the engine's device, and verification all rows at once. Each of key, position and token goes through the

@@ -17,8 +17,8 @@ class Finish(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class TopLaw:
-    """The most probable tokens of the sampling law at each position, the most probable one first.
+class TopLogProbs:
+    """The most probable tokens of the sampling distribution at each position, the most probable one first.
 
     Attributes:
         tokens: int32, (length, k).
@@ -33,9 +33,9 @@ class TopLaw:
         same = tokens[:, :, None] == self.tokens[:, None]
         return np.where(same, self.log_probs[:, None], np.float32(-np.inf)).max(axis=-1)
 
-    def leading(self, count: int) -> "TopLaw":
+    def leading(self, count: int) -> "TopLogProbs":
         """Those of the first `count` positions."""
-        return TopLaw(self.tokens[:count], self.log_probs[:count])
+        return TopLogProbs(self.tokens[:count], self.log_probs[:count])
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Rollout:
         prefix_length: tokens taken over from the draft.
         draft_length: tokens of the draft, 0 if there was none.
         verified: draft tokens scored under the current policy.
-        top: top of the law whose log-probabilities these are, where the method retains it.
+        top: top of the distribution whose log-probabilities these are, where the method retains it.
         log_weights: float32, (length,), log of each token's importance weight, where the method has any: the current
             policy's probability of the token over that with which it came to stand there.
     """
@@ -67,7 +67,7 @@ class Rollout:
     prefix_length: int = 0
     draft_length: int = 0
     verified: int = 0
-    top: TopLaw | None = None
+    top: TopLogProbs | None = None
     log_weights: np.ndarray | None = None
 
     @property

@@ -11,7 +11,7 @@ Metrics = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class RolledOut:
+class RolloutResult:
     """Groups of a step, and what they cost.
 
     Attributes:
@@ -60,7 +60,7 @@ class Trainer(Protocol):
         """Clock that steps are timed by, seconds."""
         ...
 
-    def roll_out(self, tasks: Sequence[Task], step: int) -> RolledOut:
+    def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll tasks out under the current policy and remember what the method retains."""
         ...
 

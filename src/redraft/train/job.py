@@ -29,11 +29,11 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
 def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) -> None:
     """Train one run in a folder on which this process has the lease."""
     trainer, files = _trainer(run, model, folder, git["commit"])
-    campaign = trainer.campaign
-    report = reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=campaign.steps_per_epoch)
+    loop = trainer.loop
+    report = reporter(f"{run.paper}/{run.cell} seed {run.seed}", every=loop.steps_per_epoch)
     trainer.train(lambda i, n, record: report(i, n, _summary(record)), held)
-    policies = [campaign.folder.policy(step) for step in campaign.evaluated_steps]
-    outputs = [campaign.folder.records, *sorted((folder / "rollouts").glob("*.parquet"))]
+    policies = [loop.folder.policy(step) for step in loop.evaluated_steps]
+    outputs = [loop.folder.records, *sorted((folder / "rollouts").glob("*.parquet"))]
     outputs += [file for policy in policies for file in sorted(policy.glob("*.safetensors"))]
     inputs = trainer.inputs | {f"data/{name}": digest for name, digest in files.items()}
     held.check()
@@ -44,7 +44,7 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
         git=git | {"commits": trainer.state.commits},
         seconds=trainer.state.seconds,
         inputs=inputs,
-        processes=took_part(folder, run_fingerprint(run), campaign.steps),
+        processes=took_part(folder, run_fingerprint(run), loop.steps),
     )
 
 

@@ -31,7 +31,7 @@ def inputs_of(model_folder: Path, problems: Sequence[Problem]) -> dict[str, str]
     }
 
 
-class Campaign:
+class TrainingLoop:
     """A run's folder, and how far the run is.
 
     Args:

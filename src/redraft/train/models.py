@@ -129,7 +129,8 @@ def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def untie(model: Any) -> None:
-    """Give the head weights of its own, equal to the embeddings', if it shares theirs; laws stay as they are."""
+    """Give the head weights of its own, equal to the embeddings', if it shares theirs; distributions stay as they
+    are."""
     if model.config.tie_word_embeddings:
         head = model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone())

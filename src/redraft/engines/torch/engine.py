@@ -27,7 +27,7 @@ from redraft.engines.torch.sampling import gumbel, log_probs_of, sample, sample_
 from redraft.engines.torch.scoring import scores_of
 from redraft.ops.locking.termination import unbroken
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
-from redraft.rollout.types import Finish, TopLaw
+from redraft.rollout.types import Finish, TopLogProbs
 
 T = TypeVar("T")
 
@@ -51,7 +51,8 @@ class TorchEngine:
             model on a GPU that can be captured.
 
     Attributes:
-        truncates: true at temperature 0 or under top-p. A truncated law has no ratio to another, so the engine then
+        truncates: true at temperature 0 or under top-p. A truncated distribution has no ratio to another, so the engine
+            then
             scores nothing and has no capabilities.
         activity: decoding passes of the last run.
         burst: as given; may be changed between runs.
@@ -62,7 +63,7 @@ class TorchEngine:
     """
 
     capabilities: frozenset[Capability] = frozenset(
-        {Capability.OTHER_SCORES, Capability.RESIDUAL, Capability.GUMBEL, Capability.TOP_LAW}
+        {Capability.OTHER_SCORES, Capability.RESIDUAL, Capability.GUMBEL, Capability.TOP_LOG_PROBS}
     )
 
     def __init__(
@@ -194,8 +195,8 @@ class TorchEngine:
     def _extend(self, batch: list[Row]) -> None:
         """Score chunks behind what is in the cache, the longest first, and leave them there.
 
-        Each row is fed as many tokens, its last ones: the token before its chunk, whose law is that of the first, and
-        before a shorter chunk some more, so that none is written behind the end of its row.
+        Each row is fed as many tokens, its last ones: the token before its chunk, whose distribution is that of the
+        first, and before a shorter chunk some more, so that none is written behind the end of its row.
         """
         width = len(batch[0].scoring.chunk) + 1
         starts = [max(row.length - width, 0) for row in batch]
@@ -219,7 +220,8 @@ class TorchEngine:
     def _decode(self) -> list[int]:
         """A burst: tokens of every decoding session without a look at who has ended.
 
-        A first token out of a residual law, whose size differs from session to session, is drawn in a pass of its own.
+        A first token out of a residual distribution, whose size differs from session to session, is drawn in a pass of
+        its own.
 
         Returns:
             sessions that decoded each of the tokens.
@@ -254,28 +256,28 @@ class TorchEngine:
         It is captured: it waits for nothing, and what it does follows from the shape and the tensors of the rows.
 
         Args:
-            first: whether first tokens are to be drawn out of residual laws; such a pass is not captured.
+            first: whether first tokens are to be drawn out of residual distributions; such a pass is not captured.
         """
         rows = slice(0, shape.rows)
-        laws = self._laws(self.rows.tokens[rows, None], self.rows.positions[rows], shape.span)
-        law, counts = laws[:, 0], self.rows.counts[rows]
+        distributions = self._distributions(self.rows.tokens[rows, None], self.rows.positions[rows], shape.span)
+        distribution, counts = distributions[:, 0], self.rows.counts[rows]
         uniforms = self.rows.uniforms[rows].gather(1, counts[:, None])[:, 0]
-        tokens = sample(law, uniforms, self.temperature == 0, self.top_p)
+        tokens = sample(distribution, uniforms, self.temperature == 0, self.top_p)
         if shape.noisy:
             places = self.rows.positions[rows] + 1 - self.rows.prompts[rows]
-            noise = gumbel(self.rows.keys[rows], places, law.shape[1])
-            tokens = torch.where(self.rows.noisy[rows], (law.double() + noise).argmax(-1), tokens)
+            noise = gumbel(self.rows.keys[rows], places, distribution.shape[1])
+            tokens = torch.where(self.rows.noisy[rows], (distribution.double() + noise).argmax(-1), tokens)
         if first:
             asking = [row for row in self.rows.live if row.decoding.first is not None]
             slots = torch.tensor([row.slot for row in asking], device=self.device)
             firsts, keys = [row.decoding.first for row in asking], [row.decoding.key for row in asking]
             positions, u = (self.rows.positions + 1 - self.rows.prompts)[slots], self.rows.uniforms[slots, 0]
-            tokens[slots] = sample_specially(law[slots], firsts, u, keys, positions)
+            tokens[slots] = sample_specially(distribution[slots], firsts, u, keys, positions)
             for row in asking:
                 row.decoding.first = None
-        self._take(tokens[:, None], laws, torch.ones_like(tokens), shape.top > 0)
+        self._take(tokens[:, None], distributions, torch.ones_like(tokens), shape.top > 0)
 
-    def _laws(self, tokens: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
+    def _distributions(self, tokens: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
         """Feed tokens to the first rows.
 
         Args:
@@ -290,27 +292,28 @@ class TorchEngine:
         return log_probs_of(self.head(self._behind(tokens, positions, span)), self.head.temperature)
 
     def _behind(self, tokens: torch.Tensor, positions: torch.Tensor, span: int) -> torch.Tensor:
-        """Hidden states, (rows, n, size), of tokens behind what the first `span` slots hold; others as of `_laws`."""
+        """Hidden states, (rows, n, size), of tokens behind what the first `span` slots hold; others as of
+        `_distributions`."""
         at = positions[:, None] + self._columns[: tokens.shape[1]]
         unseen = self._columns[:span] > at[..., None]
         mask = torch.zeros(unseen.shape, device=self.device, dtype=self.dtype).masked_fill_(unseen, -torch.inf)
         return self._forward(tokens, at, mask[:, None])
 
-    def _take(self, tokens: torch.Tensor, laws: torch.Tensor, drawn: torch.Tensor, top: bool) -> None:
+    def _take(self, tokens: torch.Tensor, distributions: torch.Tensor, drawn: torch.Tensor, top: bool) -> None:
         """Let the first rows take the tokens drawn for them, up to one that stops a response, or its limit.
 
         Args:
             tokens: int64 (rows, n).
-            laws: float32 (rows, n, vocabulary), the policy's law of each.
+            distributions: float32 (rows, n, vocabulary), the policy's distribution of each.
             drawn: int64 (rows,), number of tokens that were drawn for a session; the others are none of its own.
-            top: whether any session wants the top of its laws.
+            top: whether any session wants the top of its distributions.
         """
         rows, width = slice(0, len(tokens)), tokens.shape[1]
         stops = (tokens[..., None] == self._stops).any(-1)  # `isin` sorts, and waits, where there are many
         until_stop = torch.where(stops.any(1), stops.to(torch.uint8).argmax(1) + 1, width + 1)
         left = self.rows.limits[rows] - self.rows.counts[rows]
         kept = torch.minimum(drawn, torch.minimum(until_stop, left))
-        self.rows.advance(tokens, laws, kept, top)
+        self.rows.advance(tokens, distributions, kept, top)
         # Who has ended has no tokens left, whatever is computed for its row in the rest of a burst.
         self.rows.limits[rows] = torch.where(kept == until_stop, self.rows.counts[rows], self.rows.limits[rows])
 
@@ -326,8 +329,10 @@ class TorchEngine:
             finish = Finish.EOS if int(tokens[-1]) in self.stops else Finish.LENGTH
             top = None
             if request.top:
-                laws = (self.rows.top_tokens, self.rows.top_log_probs)
-                top = TopLaw(*(law[place][:, : request.top].cpu().numpy().copy() for law in laws))
+                distributions = (self.rows.top_tokens, self.rows.top_log_probs)
+                top = TopLogProbs(
+                    *(distribution[place][:, : request.top].cpu().numpy().copy() for distribution in distributions)
+                )
             self.rows.finish(row, tokens.tolist())
             _answer(request.answer, Continuation(tokens, log_probs, finish, request.cached, top))
         return counts
@@ -391,7 +396,7 @@ class TorchSession:
         """Sample behind prompt and prefix.
 
         Prompt and prefix are not computed again, but for the last token, if all before it is in the cache. From a
-        residual without mass, which only rounding leaves, the policy's own law is drawn.
+        residual without mass, which only rounding leaves, the policy's own distribution is drawn.
 
         Raises:
             UserError: if a log-probability is NaN, or for what the engine has not while it truncates the policy.

@@ -30,7 +30,7 @@ class Shape(NamedTuple):
     Attributes:
         span: slots that it attends to.
         noisy: whether a row draws by Gumbel noise.
-        top: most probable tokens noted of each law.
+        top: most probable tokens noted of each distribution.
     """
 
     rows: int

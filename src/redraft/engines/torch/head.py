@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from redraft.engines.laws import LOGITS_AT_ONCE, laws, positions_of
+from redraft.engines.distributions import LOGITS_AT_ONCE, distributions, positions_of
 from redraft.errors import UserError
 
 NEAR = 1e-2
@@ -24,7 +24,7 @@ class Head:
 
     Args:
         model: a transformers model whose head is one linear layer, with or without scaled or soft-capped logits.
-        temperature: of its laws, above 0; logits are as the model makes them.
+        temperature: of its distributions, above 0; logits are as the model makes them.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
@@ -42,14 +42,15 @@ class Head:
             logits = self._cap * torch.tanh(logits / self._cap)
         return logits
 
-    def laws(self, hidden: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Positions, and log-probabilities of all tokens there; see `redraft.engines.laws.laws`."""
-        return laws(self, self.vocabulary, hidden, self.temperature)
+    def distributions(self, hidden: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Positions, and log-probabilities of all tokens there; see `redraft.engines.distributions.distributions`."""
+        return distributions(self, self.vocabulary, hidden, self.temperature)
 
     def log_probs(
         self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probability of a token at each position, and on request the entropy of the law, both float32 (n,).
+        """Log-probability of a token at each position, and on request the entropy of the distribution, both float32
+        (n,).
 
         Gradients pass through; where there is more than one chunk, its logits are computed again for them.
 
@@ -67,20 +68,20 @@ class Head:
 
     def _read(self, hidden: torch.Tensor, tokens: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
         log_probs, entropies = [], [torch.empty(0, device=hidden.device)]
-        for places, law in self.laws(hidden):
-            log_probs.append(law.gather(1, tokens[places, None])[:, 0])
+        for places, distribution in self.distributions(hidden):
+            log_probs.append(distribution.gather(1, tokens[places, None])[:, 0])
             if entropy:
-                entropies.append(-(law.exp() * law).sum(-1))
+                entropies.append(-(distribution.exp() * distribution).sum(-1))
         return torch.cat(log_probs), torch.cat(entropies)
 
     def divergences(self, hidden: torch.Tensor, other: "Head", others: torch.Tensor) -> torch.Tensor:
-        """KL divergence of this law from another at each position, float32 (n,), nats.
+        """KL divergence of this distribution from another at each position, float32 (n,), nats.
 
         Args:
             hidden: (n, size), of this head's trunk.
             others: (n, size), of its trunk.
         """
-        pairs = zip(self.laws(hidden), other.laws(others), strict=True)
+        pairs = zip(self.distributions(hidden), other.distributions(others), strict=True)
         return torch.cat([(own.exp() * (own - its)).sum(-1) for (_, own), (_, its) in pairs])
 
 

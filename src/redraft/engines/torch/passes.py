@@ -2,7 +2,7 @@
 
 A pass is timed with whatever is in the cache, whose content changes no time: the policy on one token a response, the
 drafter on one, the policy on a block of proposals and the token before. Attention, the head and the normalisation of
-the law are in it; drawing tokens and scheduling are not.
+the distribution are in it; drawing tokens and scheduling are not.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ def timed_passes(
 def _timed(engine: SelfSpeculativeEngine, batch: int, length: int, width: int, times: int) -> tuple[float, ...]:
     tokens = torch.zeros((batch, width), dtype=torch.long, device=engine.device)
     positions = torch.full((batch,), length, dtype=torch.long, device=engine.device)
-    return _seconds(lambda: engine._laws(tokens, positions, length + width), engine.device, times)
+    return _seconds(lambda: engine._distributions(tokens, positions, length + width), engine.device, times)
 
 
 def _seconds(work: Callable[[], object], device: torch.device, times: int) -> tuple[float, ...]:

@@ -45,7 +45,7 @@ class Decoding:
     limit: int
     draws: Draws
     first: Residual | None
-    """Law of the first token; None when it has been drawn."""
+    """Distribution of the first token; None when it has been drawn."""
     top: int
     answer: asyncio.Future[Continuation]
     cached: int = 0
@@ -120,7 +120,7 @@ class Rows:
         uniforms: float64 (count, length).
         out_tokens: int32 (count, length).
         out_log_probs: float32 (count, length).
-        top_tokens: int32 (count, length, k), the top of each law; k is 0 until it is asked for.
+        top_tokens: int32 (count, length, k), the top of each distribution; k is 0 until it is asked for.
         top_log_probs: float32, the same shape.
     """
 
@@ -228,7 +228,7 @@ class Rows:
 
         Args:
             tokens: int64 (rows, n).
-            log_probs: float32 (rows, n, vocabulary), the policy's law of each.
+            log_probs: float32 (rows, n, vocabulary), the policy's distribution of each.
             kept: int64 (rows,), number of tokens that count, 0 to n; a row that keeps none has ended.
         """
         rows = slice(0, len(tokens))

@@ -1,6 +1,6 @@
-"""Drawing tokens: what a row draws depends on its own law and random numbers, whatever else is in the batch.
+"""Drawing tokens: what a row draws depends on its own distribution and random numbers, whatever else is in the batch.
 
-Laws are log-probabilities in float32. A residual, and Gumbel noise, are computed from them in float64.
+Distributions are log-probabilities in float32. A residual, and Gumbel noise, are computed from them in float64.
 """
 
 from collections.abc import Sequence
@@ -41,28 +41,28 @@ def sample_specially(
     keys: Sequence[int | None],
     positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Draw one token a row, int64 (rows,), from a residual law or by Gumbel noise or both.
+    """Draw one token a row, int64 (rows,), from a residual distribution or by Gumbel noise or both.
 
     Args:
-        log_probs: (rows, vocabulary), the policy's law.
-        firsts: what is left of it; None for the law itself.
+        log_probs: (rows, vocabulary), the policy's distribution.
+        firsts: what is left of it; None for the distribution itself.
         uniforms: (rows,) on (0, 1], for rows without a key, which draw by inversion.
         keys: 64 bits each, for rows that draw by Gumbel noise.
         positions: int64 (rows,), position of the token in the response.
     """
-    law = log_probs.double()
+    distribution = log_probs.double()
     for row, first in enumerate(firsts):
         if first is not None:
-            law[row] = _rest(law[row], first)
+            distribution[row] = _rest(distribution[row], first)
     tokens = torch.empty_like(positions)
     inverted = [row for row, key in enumerate(keys) if key is None]
     noisy = [row for row, key in enumerate(keys) if key is not None]
     if inverted:
-        tokens[inverted] = invert(law[inverted].exp(), uniforms[inverted])
+        tokens[inverted] = invert(distribution[inverted].exp(), uniforms[inverted])
     if noisy:
-        own = keys_of([key for key in keys if key is not None], law.device)
-        noise = gumbel(own, positions[noisy], law.shape[1])
-        tokens[noisy] = (law[noisy] + noise).argmax(dim=-1)
+        own = keys_of([key for key in keys if key is not None], distribution.device)
+        noise = gumbel(own, positions[noisy], distribution.shape[1])
+        tokens[noisy] = (distribution[noisy] + noise).argmax(dim=-1)
     return tokens
 
 
@@ -77,16 +77,16 @@ def gumbel(keys: torch.Tensor, positions: torch.Tensor, vocabulary: int) -> torc
     return -(-((numbers.double() + 0.5) * 2.0**-BITS).log()).log()
 
 
-def _rest(law: torch.Tensor, first: Residual) -> torch.Tensor:
+def _rest(distribution: torch.Tensor, first: Residual) -> torch.Tensor:
     """Logarithm of what is left of p, not normalised, of log-probabilities (vocabulary,).
 
     Where nothing is left, as by rounding where all of p was accepted, it is p: a rejection there had a probability of
     the size of the rounding error.
     """
-    rest = law.exp()
-    tokens = torch.tensor(first.tokens, device=law.device, dtype=torch.long)
-    rest[tokens] *= torch.tensor(first.left, device=law.device, dtype=torch.float64)
-    return torch.where(rest.sum() > 0, rest.log(), law)
+    rest = distribution.exp()
+    tokens = torch.tensor(first.tokens, device=distribution.device, dtype=torch.long)
+    rest[tokens] *= torch.tensor(first.left, device=distribution.device, dtype=torch.float64)
+    return torch.where(rest.sum() > 0, rest.log(), distribution)
 
 
 def invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

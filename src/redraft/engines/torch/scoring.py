@@ -10,7 +10,7 @@ from redraft.engines.torch.head import Head
 from redraft.engines.torch.rows import Row
 from redraft.engines.torch.sampling import gumbel, keys_of
 from redraft.rollout.engine import Scores
-from redraft.rollout.types import TopLaw
+from redraft.rollout.types import TopLogProbs
 
 
 def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], starts: Sequence[int]) -> list[Scores]:
@@ -24,7 +24,7 @@ def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], starts: Se
     """
     requests, device = [row.scoring for row in batch], hidden.device
     lengths = [len(request.chunk) for request in requests]
-    # The hidden state before a token has its law.
+    # The hidden state before a token has its distribution.
     before = [
         slice(len(row.prompt) + row.scoring.places.start - 1 - start, row.length - 1 - start)
         for row, start in zip(batch, starts, strict=True)
@@ -41,11 +41,11 @@ def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], starts: Se
     keys = keys_of([r.draws.key if r.draws else 0 for r, length in each for _ in range(length)], device)
     positions = torch.cat([torch.arange(r.places.start, r.places.stop, device=device) for r in requests])
     columns = []
-    for places, law in head.laws(states):
-        own, others = (law.gather(1, chosen[places]) for chosen in (tokens[:, None], at))
-        largest, drawn = law.topk(top), tokens[places]
+    for places, distribution in head.distributions(states):
+        own, others = (distribution.gather(1, chosen[places]) for chosen in (tokens[:, None], at))
+        largest, drawn = distribution.topk(top), tokens[places]
         if noisy:
-            drawn = (law.double() + gumbel(keys[places], positions[places], law.shape[1])).argmax(-1)
+            drawn = (distribution.double() + gumbel(keys[places], positions[places], distribution.shape[1])).argmax(-1)
         columns.append([own[:, 0], others, largest.indices.to(torch.int32), largest.values, drawn.to(torch.int32)])
     ends = np.cumsum(lengths)[:-1]
     parts = [np.split(torch.cat(column).cpu().numpy(), ends) for column in zip(*columns, strict=True)]
@@ -53,7 +53,7 @@ def scores_of(head: Head, hidden: torch.Tensor, batch: Sequence[Row], starts: Se
         Scores(
             checked(log_probs),
             None if request.at is None else checked(others[:, :width]),
-            TopLaw(top_tokens[:, : request.top], tops[:, : request.top]) if request.top else None,
+            TopLogProbs(top_tokens[:, : request.top], tops[:, : request.top]) if request.top else None,
             None if request.draws is None else drawn,
         )
         for request, width, log_probs, others, top_tokens, tops, drawn in zip(requests, widths, *parts, strict=True)

@@ -5,13 +5,14 @@ n + 1 tokens of each session. Both use one cache: the drafter attends to the pol
 the places of its proposals until verification overwrites them, and what is behind a rejected proposal is never attended
 to. How many tokens are proposed is the controller's; with none a pass is a plain one.
 
-The tokens have the policy's law. Sessions that draw by inversion use other random numbers where a pass speculates, all
-of them made from the session's first; those that draw by Gumbel noise get the very tokens of plain decoding.
+The tokens have the policy's distribution. Sessions that draw by inversion use other random numbers where a pass
+speculates, all of them made from the session's first; those that draw by Gumbel noise get the very tokens of plain
+decoding.
 
-A proposal x from the drafter's law q is kept with probability min(1, p(x) / q(x)), where p is the policy's law at the
-same place. After the first one that is not kept, a token is drawn from max(p - q, 0), normalised; if all are kept, from
-the policy's law after them. The tokens then have the policy's law, whatever q is (Leviathan, Kalman and Matias, 2023,
-arXiv 2211.17192, Appendix A.1; Chen et al., 2023, arXiv 2302.01318, Theorem 1).
+A proposal x from the drafter's distribution q is kept with probability min(1, p(x) / q(x)), where p is the policy's
+distribution at the same place. After the first one that is not kept, a token is drawn from max(p - q, 0), normalised;
+if all are kept, from the policy's distribution after them. The tokens then have the policy's distribution, whatever q
+is (Leviathan, Kalman and Matias, 2023, arXiv 2211.17192, Appendix A.1; Chen et al., 2023, arXiv 2302.01318, Theorem 1).
 """
 
 from collections.abc import Coroutine
@@ -145,17 +146,18 @@ def keep(
     rows, most = torch.arange(len(proposals), device=proposals.device), proposals.shape[1]
     ratios = (_at(policy[:, :most], proposals) - _at(drafter, proposals)).double().exp()
     kept = (chances < ratios).long().cumprod(1).sum(1)
-    law = policy[rows, kept].double().exp()
+    distribution = policy[rows, kept].double().exp()
     rejected = kept < most
     accepted = drafter[rows, kept.clamp(max=most - 1)].double().exp() * rejected[:, None]
-    rest = (law - accepted).clamp_(min=0.0)
-    # Only rounding leaves nothing, where both laws are equal; a rejection there is as improbable as the rounding error.
-    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, law)
+    rest = (distribution - accepted).clamp_(min=0.0)
+    # Only rounding leaves nothing, where both distributions are equal; a rejection there is as improbable as the
+    # rounding error.
+    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, distribution)
     return kept, invert(rest, draws[rows, kept])
 
 
-def _at(laws: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return laws.gather(2, tokens[..., None])[..., 0]
+def _at(distributions: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return distributions.gather(2, tokens[..., None])[..., 0]
 
 
 def agree(drawn: torch.Tensor, proposals: torch.Tensor) -> torch.Tensor:
@@ -173,7 +175,8 @@ class SelfSpeculativeEngine(TorchEngine):
         model: the policy, as of `TorchEngine`; the drafter is to be refreshed after its weights have changed.
         longest: most of them.
         group: weights that share a scale.
-        options: of `TorchEngine`, except temperature 0 and top-p, whose laws have no ratios, and bursts: the controller
+        options: of `TorchEngine`, except temperature 0 and top-p, whose distributions have no ratios, and bursts: the
+            controller
             is asked before each pass.
 
     Attributes:
@@ -181,7 +184,7 @@ class SelfSpeculativeEngine(TorchEngine):
 
     Raises:
         UserError: for a model without projections to quantise.
-        ValueError: if the policy's law is truncated.
+        ValueError: if the policy's distribution is truncated.
     """
 
     def __init__(
@@ -196,7 +199,9 @@ class SelfSpeculativeEngine(TorchEngine):
     ) -> None:
         super().__init__(model, lookahead=longest, burst=1, **options)
         if self.truncates:
-            raise ValueError("self-speculation needs the policy's whole law: a temperature above 0 and top-p 1")
+            raise ValueError(
+                "self-speculation needs the policy's whole distribution: a temperature above 0 and top-p 1"
+            )
         self.controller, self._longest = controller, longest
         self.drafter = QuantisedDrafter(model, bits, group)
         self.speculated = Speculated()
@@ -221,26 +226,28 @@ class SelfSpeculativeEngine(TorchEngine):
         proposals, drafted = self._propose(count, draws)
         proposed = now(self.device)
         block = torch.cat((self.rows.tokens[rows, None], proposals), 1)
-        laws = self._laws(block, self.rows.positions[rows], draws.longest + count)
-        kept, behind = draws.keep(laws, drafted, proposals)
+        distributions = self._distributions(block, self.rows.positions[rows], draws.longest + count)
+        kept, behind = draws.keep(distributions, drafted, proposals)
         tokens = torch.cat((proposals, behind[:, None]), 1).scatter(1, kept[:, None], behind[:, None])
         self.speculated.add(kept.cpu(), draws.positions.cpu(), count)
         self.speculated.drafting_seconds += proposed - began
         self.speculated.verification_seconds += now(self.device) - proposed
-        self._take(tokens, laws, kept + 1, any(row.decoding.top for row in self.rows.live))
+        self._take(tokens, distributions, kept + 1, any(row.decoding.top for row in self.rows.live))
         self._answer_ended()
         return [active]
 
     def _propose(self, count: int, draws: "_Draws") -> tuple[torch.Tensor, torch.Tensor]:
-        """Proposals, int64 (rows, n), and the drafter's laws, float32 (rows, n, vocabulary)."""
+        """Proposals, int64 (rows, n), and the drafter's distributions, float32 (rows, n, vocabulary)."""
         rows = slice(0, self.rows.decoding)
-        tokens, laws = [self.rows.tokens[rows]], []
+        tokens, distributions = [self.rows.tokens[rows]], []
         with self.drafter.drafting():
             for place in range(count):
-                law = self._laws(tokens[-1][:, None], self.rows.positions[rows] + place, draws.longest + place)[:, 0]
-                laws.append(law)
-                tokens.append(draws.propose(law, place))
-        return torch.stack(tokens[1:], 1), torch.stack(laws, 1)
+                distribution = self._distributions(
+                    tokens[-1][:, None], self.rows.positions[rows] + place, draws.longest + place
+                )[:, 0]
+                distributions.append(distribution)
+                tokens.append(draws.propose(distribution, place))
+        return torch.stack(tokens[1:], 1), torch.stack(distributions, 1)
 
 
 class _Draws:
@@ -266,22 +273,22 @@ class _Draws:
         self._noise = keys_of(list(noisy.values()), device)
         self._special = [i for i, row in enumerate(live) if row.decoding.first is not None]
 
-    def propose(self, law: torch.Tensor, place: int) -> torch.Tensor:
+    def propose(self, distribution: torch.Tensor, place: int) -> torch.Tensor:
         """Proposals, int64 (rows,), for one place, from the drafter's log-probabilities (rows, vocabulary)."""
-        tokens = invert(law.exp(), self._uniforms(self.positions[:, None] + place, PROPOSE)[:, 0])
+        tokens = invert(distribution.exp(), self._uniforms(self.positions[:, None] + place, PROPOSE)[:, 0])
         if len(self._noise):
-            tokens[self._noisy] = self._by_noise(law[self._noisy, None], place)[:, 0]
+            tokens[self._noisy] = self._by_noise(distribution[self._noisy, None], place)[:, 0]
         return tokens
 
     def keep(
-        self, laws: torch.Tensor, drafted: torch.Tensor, proposals: torch.Tensor
+        self, distributions: torch.Tensor, drafted: torch.Tensor, proposals: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Number of proposals that are kept, and the token behind them, both int64 (rows,)."""
-        places = self.positions[:, None] + torch.arange(laws.shape[1], device=laws.device)
+        places = self.positions[:, None] + torch.arange(distributions.shape[1], device=distributions.device)
         chances, draws = self._uniforms(places[:, :-1], KEEP), self._uniforms(places, BEHIND)
-        kept, behind = keep(laws, drafted, proposals, chances, draws)
+        kept, behind = keep(distributions, drafted, proposals, chances, draws)
         if len(self._noise):
-            drawn = self._by_noise(laws[self._noisy], 0)
+            drawn = self._by_noise(distributions[self._noisy], 0)
             agreed = agree(drawn, proposals[self._noisy])
             kept[self._noisy], behind[self._noisy] = agreed, drawn.gather(1, agreed[:, None])[:, 0]
         if self._special:
@@ -292,7 +299,9 @@ class _Draws:
             for request in requests:
                 request.first = None
             kept[chosen] = 0
-            behind[chosen] = sample_specially(laws[chosen, 0], firsts, draws[chosen, 0], keys, self.positions[chosen])
+            behind[chosen] = sample_specially(
+                distributions[chosen, 0], firsts, draws[chosen, 0], keys, self.positions[chosen]
+            )
         return kept, behind
 
     def _uniforms(self, positions: torch.Tensor, use: int) -> torch.Tensor:
@@ -300,10 +309,10 @@ class _Draws:
         uses = torch.full((1, 1), use, device=positions.device)
         return uniform(self._keys[:, None], positions, uses)
 
-    def _by_noise(self, laws: torch.Tensor, place: int) -> torch.Tensor:
-        """Tokens that Gumbel noise draws, int64 (rows, n), of laws (rows, n, vocabulary) from a place on."""
+    def _by_noise(self, distributions: torch.Tensor, place: int) -> torch.Tensor:
+        """Tokens that Gumbel noise draws, int64 (rows, n), of distributions (rows, n, vocabulary) from a place on."""
         each = []
-        for i in range(laws.shape[1]):
-            noise = gumbel(self._noise, self.positions[self._noisy] + place + i, laws.shape[2])
-            each.append((laws[:, i].double() + noise).argmax(1))
+        for i in range(distributions.shape[1]):
+            noise = gumbel(self._noise, self.positions[self._noisy] + place + i, distributions.shape[2])
+            each.append((distributions[:, i].double() + noise).argmax(1))
         return torch.stack(each, 1)

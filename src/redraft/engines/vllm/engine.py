@@ -1,9 +1,9 @@
 """Sessions on vLLM, through a client of its servers such as verl's: one request scores a draft, another goes on.
 
-A third one between them samples the first token where its law is a residual: p times what is left of each token is the
-softmax of logits with the logarithm of that added, which is vLLM's `logit_bias`. vLLM adds a bias before it divides by
-the temperature, so that the logarithm is multiplied by that. A bias is for all tokens of a request, so that the first
-one has a request of its own.
+A third one between them samples the first token where its distribution is a residual: p times what is left of each
+token is the softmax of logits with the logarithm of that added, which is vLLM's `logit_bias`. vLLM adds a bias before
+it divides by the temperature, so that the logarithm is multiplied by that. A bias is for all tokens of a request, so
+that the first one has a request of its own.
 
 The servers' worker is ours (`redraft.engines.vllm.worker`): it scores the draft's positions alone, and all its
 log-probabilities are at the temperature of the request, where vLLM's own are at 1. What comes from the prefix cache it
@@ -11,16 +11,16 @@ cannot score. The prompt may; a draft's beginning that another draft in the cach
 which ends with it and does not read the cache. Together they compute as much as one request that reads nothing.
 
 A further chunk of a draft is another request, which finds prompt and earlier chunks in the cache. The cache holds whole
-blocks, and the token before the chunk, whose law is that of the chunk's first token, must not be in one. So chunks end
-one token behind a multiple of `BLOCK`, counted from the prompt's beginning.
+blocks, and the token before the chunk, whose distribution is that of the chunk's first token, must not be in one. So
+chunks end one token behind a multiple of `BLOCK`, counted from the prompt's beginning.
 
-The top of the law comes with the scores of a prompt. A client does not hand over that of sampled tokens, so it is asked
-for by scoring them behind what is known, which counts as verification.
+The top of the distribution comes with the scores of a prompt. A client does not hand over that of sampled tokens, so it
+is asked for by scoring them behind what is known, which counts as verification.
 
 All requests of a session carry the same id, so that a load balancer sends them to the same server, where the second
 finds what the first computed in the prefix cache.
 
-There is no top-p to set: a truncated law has no ratio to another.
+There is no top-p to set: a truncated distribution has no ratio to another.
 
 vLLM draws its own random numbers, from a seed for each request. The seed is made of the first of a session's uniforms:
 tokens differ from those of the engine in this process, but are the same whenever a step is done again. On a CPU vLLM
@@ -40,10 +40,10 @@ from redraft.config.capability import Capability
 from redraft.engines.requests import Usage, checked, chunk_end, refuse_draws, refuse_scores
 from redraft.errors import UserError
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
-from redraft.rollout.types import Finish, TopLaw
+from redraft.rollout.types import Finish, TopLogProbs
 
 SAMPLING = {"top_p": 1.0, "top_k": -1, "detokenize": False}
-"""The whole law, as tokens."""
+"""The whole distribution, as tokens."""
 SCORING = {**SAMPLING, "max_tokens": 1, "logprobs": False, "flat_logprobs": True}
 """Log-probabilities of the prompt; one token must be sampled, and is thrown away."""
 WORKER = "redraft.engines.vllm.worker.ScoringWorker"
@@ -90,7 +90,7 @@ class VLLMEngine:
         temperature: of samples and of all log-probabilities, in `TEMPERATURES`.
     """
 
-    capabilities = frozenset({Capability.TOP_LAW, Capability.RESIDUAL})
+    capabilities = frozenset({Capability.TOP_LOG_PROBS, Capability.RESIDUAL})
 
     def __init__(
         self,
@@ -133,7 +133,8 @@ class VLLMSession:
         draws: Gumbel | None = None,
         behind: int | None = None,
     ) -> Scores:
-        """Score a draft's own tokens or those of its next chunk, or find those of them that are in the top of the law.
+        """Score a draft's own tokens or those of its next chunk, or find those of them that are in the top of the
+        distribution.
 
         Raises:
             UserError: for other tokens and Gumbel noise, if the servers take no prompt and draft of that length, or a
@@ -181,7 +182,7 @@ class VLLMSession:
             rows = await self._rows(np.concatenate([prefix, made.tokens]), len(prefix), top, cached=False)
         return replace(made, top=scores_of(rows, made.tokens, top).top)
 
-    async def _rows(self, response: np.ndarray, first: int, top: int, cached: bool) -> TopLaw:
+    async def _rows(self, response: np.ndarray, first: int, top: int, cached: bool) -> TopLogProbs:
         """Rows of the answer to a request that scores a response from its token `first` on."""
         asked = {
             "prompt_logprobs": top,
@@ -235,7 +236,7 @@ class VLLMSession:
         return output
 
 
-def rows_of(output: Output, count: int, top: int) -> TopLaw:
+def rows_of(output: Output, count: int, top: int) -> TopLogProbs:
     """Rows of an answer; a UserError if it has others than `count`, as a worker gives that is not ours."""
     log_probs, ids = (output.extra_fields.get(name) or [] for name in ("prompt_logprobs", "prompt_ids"))
     if len(log_probs) != count + 1 or len(ids) != count + 1:
@@ -245,20 +246,20 @@ def rows_of(output: Output, count: int, top: int) -> TopLaw:
             value=f"{len(log_probs)} rows for {count} tokens",
             allowed=WORKER,
         )
-    return TopLaw(np.array(ids[:-1], dtype=np.int32), np.array(log_probs[:-1], dtype=np.float32))
+    return TopLogProbs(np.array(ids[:-1], dtype=np.int32), np.array(log_probs[:-1], dtype=np.float32))
 
 
-def joined(beginning: TopLaw, rows: TopLaw) -> TopLaw:
+def joined(beginning: TopLogProbs, rows: TopLogProbs) -> TopLogProbs:
     """Rows of a response whose beginning is better known."""
     known = len(beginning.tokens)
     pairs = ((beginning.tokens, rows.tokens), (beginning.log_probs, rows.log_probs))
-    return TopLaw(*(np.concatenate([first, second[known:]]) for first, second in pairs))
+    return TopLogProbs(*(np.concatenate([first, second[known:]]) for first, second in pairs))
 
 
-def scores_of(rows: TopLaw, response: np.ndarray, top: int) -> Scores:
+def scores_of(rows: TopLogProbs, response: np.ndarray, top: int) -> Scores:
     """Scores of a response; with `top` those of its tokens that are in the top."""
-    law = TopLaw(rows.tokens, checked(rows.log_probs))
-    return Scores(law.of(response[:, None])[:, 0], top=law if top else None)
+    distribution = TopLogProbs(rows.tokens, checked(rows.log_probs))
+    return Scores(distribution.of(response[:, None])[:, 0], top=distribution if top else None)
 
 
 def continuation_of(output: Output, stops: Collection[int], limit: int) -> Continuation:

@@ -1,7 +1,8 @@
-"""vLLM's worker, whose model runner scores a draft's positions alone, with a few rows of the law in memory at a time.
+"""vLLM's worker, whose model runner scores a draft's positions alone, with a few rows of the distribution in memory at
+a time.
 
-vLLM's own runner normalises the law of every position of prompt and draft at once. This one takes the place of a single
-method of it, and is installed by vLLM's setting `worker_cls` (`redraft.engines.vllm.engine.WORKER`).
+vLLM's own runner normalises the distribution of every position of prompt and draft at once. This one takes the place of
+a single method of it, and is installed by vLLM's setting `worker_cls` (`redraft.engines.vllm.engine.WORKER`).
 
 All log-probabilities are at the temperature of their request, those of prompts and those of sampled tokens. vLLM's own
 are at temperature 1 (`raw_logprobs`), or of sampled tokens with biases in them (`processed_logprobs`).
@@ -25,7 +26,7 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
-from redraft.engines.laws import given_log_probs
+from redraft.engines.distributions import given_log_probs
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner as ModelRunner

@@ -1,4 +1,4 @@
-"""Audit of samplers: does what a rule or an engine draws have the policy's law? (docs/exact-reuse.md)
+"""Audit of samplers: does what a rule or an engine draws have the policy's distribution? (docs/exact-reuse.md)
 
-Small laws are enumerated exactly; engines are sampled and held against them by G-tests of a stated power.
+Small distributions are enumerated exactly; engines are sampled and held against them by G-tests of a stated power.
 """

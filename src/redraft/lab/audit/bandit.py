@@ -6,8 +6,9 @@ policy gradient with the group's mean as its baseline, written out for logits th
     g = 1/n sum_i (r_i - mean r) grad log pi(y_i) = 1/n sum_i (r_i - mean r) e(y_i),    theta' = theta + rate g,
 
 since grad log pi(y) = e(y) - pi and the advantages sum to 0. The next visit verifies each y_i as a draft under theta',
-which depends on it: so a rule that is exact for a draft of a known law need not be so here. All groups of all visits
-are enumerated, and what is drawn is compared with the policy's law given theta, at which the next gradient is taken.
+which depends on it: so a rule that is exact for a draft of a known distribution need not be so here. All groups of all
+visits are enumerated, and what is drawn is compared with the policy's distribution given theta, at which the next
+gradient is taken.
 """
 
 from collections import defaultdict
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from redraft.lab.audit.enumeration import Policy, Response, Space, distance, residual, stored_laws
+from redraft.lab.audit.enumeration import Policy, Response, Space, distance, residual, stored_distributions
 from redraft.methods.acceptance.coupling import first_difference
 from redraft.methods.acceptance.rule import Rule
 
@@ -49,19 +50,19 @@ class Softmax(Policy):
     def __init__(self, logits: Logits) -> None:
         self.space = Space(len(logits), 1)
         weights = np.exp(np.array(logits) - max(logits))
-        self._law = weights / weights.sum()
+        self._distribution = weights / weights.sum()
 
-    def law(self, prefix: Response) -> np.ndarray:
-        """Law of an arm, float64 (arms,)."""
-        return self._law
+    def distribution(self, prefix: Response) -> np.ndarray:
+        """Distribution of an arm, float64 (arms,)."""
+        return self._distribution
 
 
 @dataclass(frozen=True)
 class Verified:
-    """Samples by a rule; the logits stand with each by which its law is known.
+    """Samples by a rule; the logits stand with each by which its distribution is known.
 
     Attributes:
-        top: most probable arms of the draft's law that are stored; 0 takes the draft to be certain.
+        top: most probable arms of the draft's distribution that are stored; 0 takes the draft to be certain.
         renewed: true if a kept sample gets the logits by which it was verified.
     """
 
@@ -71,23 +72,23 @@ class Verified:
 
     def first(self, logits: Logits) -> Iterator[Way]:
         """Ways of a sample without a draft, by the policy."""
-        yield from _drawn(Softmax(logits).law(()), logits)
+        yield from _drawn(Softmax(logits).distribution(()), logits)
 
     def again(self, draft: Sample, logits: Logits) -> Iterator[Way]:
         """Ways of a sample from a draft under the current policy, by the rule and after a rejection by its residual."""
         policy, tokens = Softmax(logits), (draft.arm,)
-        laws = stored_laws(tokens, Softmax(draft.memory), policy, self.top)
-        rejected, accepted = self.rule.distribution_of_kept(self.rule.acceptance(laws))
+        distributions = stored_distributions(tokens, Softmax(draft.memory), policy, self.top)
+        rejected, accepted = self.rule.distribution_of_kept(self.rule.acceptance(distributions))
         if accepted > 0:
             yield Way(float(accepted), Sample(draft.arm, logits if self.renewed else draft.memory), kept=True)
         if rejected > 0:
-            first = self.rule.residual(laws, 0)
-            law = policy.law(())
-            yield from _drawn(law if first is None else residual(law, first), logits, float(rejected))
+            first = self.rule.residual(distributions, 0)
+            distribution = policy.distribution(())
+            yield from _drawn(distribution if first is None else residual(distribution, first), logits, float(rejected))
 
 
-def _drawn(law: np.ndarray, logits: Logits, weight: float = 1.0) -> Iterator[Way]:
-    for arm, chance in enumerate(law):
+def _drawn(distribution: np.ndarray, logits: Logits, weight: float = 1.0) -> Iterator[Way]:
+    for arm, chance in enumerate(distribution):
         if chance > 0:
             yield Way(weight * float(chance), Sample(arm, logits))
 
@@ -112,7 +113,7 @@ class Coupled:
 
     @staticmethod
     def _by(low: float, high: float, logits: Logits) -> Iterator[Way]:
-        bound = float(np.clip(Softmax(logits).law(())[0], low, high))
+        bound = float(np.clip(Softmax(logits).distribution(())[0], low, high))
         for arm, (start, end) in enumerate([(low, bound), (bound, high)]):
             if end > start:
                 yield Way((end - start) / (high - low), Sample(arm, (start, end)))
@@ -146,8 +147,8 @@ class Trained:
     """What a visit's group is, means over everything that may have happened before.
 
     Attributes:
-        given: total variation between the law of a sample given the policy and that policy.
-        overall: the same between the law of a sample and the mean policy.
+        given: total variation between the distribution of a sample given the policy and that policy.
+        overall: the same between the distribution of a sample and the mean policy.
         reward: of the samples.
         fresh_reward: of the policy.
         gradient: component of g along the best arm.
@@ -197,22 +198,22 @@ def _next(before: States, source: Source, bandit: Bandit) -> tuple[States, float
 
 
 def _groups(ways: Sequence[Sequence[Way]]) -> dict[Group, float]:
-    """Law of a group whose samples come about in independent ways."""
-    law: dict[Group, float] = {(): 1.0}
+    """Distribution of a group whose samples come about in independent ways."""
+    distribution: dict[Group, float] = {(): 1.0}
     for each in ways:
         longer = defaultdict[Group, float](float)
-        for group, weight in law.items():
+        for group, weight in distribution.items():
             for way in each:
                 longer[tuple(sorted((*group, way.sample)))] += weight * way.weight
-        law = longer
-    return law
+        distribution = longer
+    return distribution
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Of a group: law of a sample, mean of g, and its variance summed over arms."""
+    """Of a group: distribution of a sample, mean of g, and its variance summed over arms."""
 
-    law: np.ndarray
+    distribution: np.ndarray
     mean: np.ndarray
     variance: float
 
@@ -234,18 +235,19 @@ def _judged(states: States, bandit: Bandit, kept: float) -> Trained:
     weights = np.array([sum(groups.values()) for groups in by_policy.values()])
     made = [_Moments.of(groups, bandit) for groups in by_policy.values()]
     fresh = [
-        _Moments.of(_groups([list(_drawn(Softmax(each).law(()), each))] * bandit.group), bandit) for each in by_policy
+        _Moments.of(_groups([list(_drawn(Softmax(each).distribution(()), each))] * bandit.group), bandit)
+        for each in by_policy
     ]
-    laws, policies = (np.array([each.law for each in moments]) for moments in (made, fresh))
+    distributions, policies = (np.array([each.distribution for each in moments]) for moments in (made, fresh))
     rewards, best = np.array(bandit.rewards), int(np.argmax(bandit.rewards))
 
     def mean(values: Iterable[float]) -> float:
         return float(weights @ np.array(list(values)))
 
     return Trained(
-        given=mean(map(distance, laws, policies)),
-        overall=distance(weights @ laws, weights @ policies),
-        reward=mean(laws @ rewards),
+        given=mean(map(distance, distributions, policies)),
+        overall=distance(weights @ distributions, weights @ policies),
+        reward=mean(distributions @ rewards),
         fresh_reward=mean(policies @ rewards),
         gradient=mean(each.mean[best] for each in made),
         fresh_gradient=mean(each.mean[best] for each in fresh),

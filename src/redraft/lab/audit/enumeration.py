@@ -47,8 +47,8 @@ class Policy:
         self._known: dict[Response, np.ndarray] = {}
         self._behind: dict[Response, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
-    def law(self, prefix: Response) -> np.ndarray:
-        """Law of the token behind a prefix, float64 (vocabulary,)."""
+    def distribution(self, prefix: Response) -> np.ndarray:
+        """Distribution of the token behind a prefix, float64 (vocabulary,)."""
         if prefix not in self._known:
             logits = stream(self._seed, "audit/logits", *prefix).normal(size=self.space.vocabulary)
             if self._number:
@@ -58,13 +58,13 @@ class Policy:
             self._known[prefix] = weights / weights.sum()
         return self._known[prefix]
 
-    def laws(self, response: Response) -> np.ndarray:
+    def distributions(self, response: Response) -> np.ndarray:
         """Distributions of each token of a response, float64 (length, vocabulary)."""
-        return np.array([self.law(response[:place]) for place in range(len(response))])
+        return np.array([self.distribution(response[:place]) for place in range(len(response))])
 
     def probability(self, response: Response, behind: int = 0) -> float:
         """Probability of a response behind its first tokens."""
-        return math.prod(float(self.law(response[:at])[response[at]]) for at in range(behind, len(response)))
+        return math.prod(float(self.distribution(response[:at])[response[at]]) for at in range(behind, len(response)))
 
     def behind(self, prefix: Response) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Responses that go on from a prefix: their places, next tokens, and probabilities behind these, all (n,)."""
@@ -79,34 +79,36 @@ class Policy:
         return self._behind[prefix]
 
     def responses(self) -> np.ndarray:
-        """Law of all responses, float64 (responses,)."""
+        """Distribution of all responses, float64 (responses,)."""
         return np.array([self.probability(response) for response in self.space.responses])
 
 
 def made(
     rule: Rule, drafts: np.ndarray, drawn_from: Policy, policy: Policy, top: int = 0, both: bool = False
 ) -> np.ndarray:
-    """Law of the responses that a rule makes of drafts, float64 (responses,).
+    """Distribution of the responses that a rule makes of drafts, float64 (responses,).
 
     Args:
-        drafts: law of the drafts, float64 (responses,).
+        drafts: distribution of the drafts, float64 (responses,).
         drawn_from: policy that the rule takes the drafts to be drawn from.
-        top: most probable tokens of the draft's law that are stored; 0 takes the draft to be certain.
+        top: most probable tokens of the draft's distribution that are stored; 0 takes the draft to be certain.
         both: of the stored tokens, only those count that are among as many most probable ones of the policy.
     """
-    space, law = policy.space, np.zeros(len(policy.space.responses))
+    space, distribution = policy.space, np.zeros(len(policy.space.responses))
     for draft, weight in zip(space.responses, drafts, strict=True):
-        laws = stored_laws(draft, drawn_from, policy, top, both)
-        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(laws))):
+        distributions = stored_distributions(draft, drawn_from, policy, top, both)
+        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
             if weight * chance > 0:
-                law += weight * chance * _going_on(draft[:kept], policy, rule.residual(laws, kept))
-    return law
+                distribution += weight * chance * _going_on(draft[:kept], policy, rule.residual(distributions, kept))
+    return distribution
 
 
-def stored_laws(draft: Response, drawn_from: Policy, policy: Policy, top: int, both: bool = False) -> Distributions:
+def stored_distributions(
+    draft: Response, drawn_from: Policy, policy: Policy, top: int, both: bool = False
+) -> Distributions:
     """Distributions of a draft, of which so many tokens are stored at each place; arguments as of `made`."""
     tokens, places = np.array(draft), np.arange(len(draft))
-    p, q = np.log(policy.laws(draft)), np.log(drawn_from.laws(draft))
+    p, q = np.log(policy.distributions(draft)), np.log(drawn_from.distributions(draft))
     if not top:
         return Distributions.one_hot(tokens, p[places, tokens])
     support = np.argsort(-q, axis=1, kind="stable")[:, :top]
@@ -117,43 +119,44 @@ def stored_laws(draft: Response, drawn_from: Policy, policy: Policy, top: int, b
 
 
 def _going_on(prefix: Response, policy: Policy, first: Residual | None) -> np.ndarray:
-    """Law of responses behind a prefix, float64 (responses,)."""
+    """Distribution of responses behind a prefix, float64 (responses,)."""
     space, found = policy.space, np.zeros(len(policy.space.responses))
     if prefix in space.index:
         found[space.index[prefix]] = 1.0
         return found
-    law = policy.law(prefix) if first is None else residual(policy.law(prefix), first)
+    distribution = policy.distribution(prefix) if first is None else residual(policy.distribution(prefix), first)
     places, tokens, behind = policy.behind(prefix)
-    found[places] = law[tokens] * behind
+    found[places] = distribution[tokens] * behind
     return found
 
 
-def residual(law: np.ndarray, first: Residual) -> np.ndarray:
+def residual(distribution: np.ndarray, first: Residual) -> np.ndarray:
     """What is left of p, normalised, float64 (vocabulary,)."""
-    rest = law.copy()
+    rest = distribution.copy()
     rest[first.tokens] *= first.left
     return rest / rest.sum()
 
 
-def distance(law: np.ndarray, other: np.ndarray) -> float:
+def distance(distribution: np.ndarray, other: np.ndarray) -> float:
     """Total variation."""
-    return float(np.abs(law - other).sum() / 2)
+    return float(np.abs(distribution - other).sum() / 2)
 
 
 def over_visits(rule: Rule, policies: Sequence[Policy], top: int = 0, both: bool = False) -> list[float]:
-    """Distance of each visit's responses from the law of its policy; each goes on from those of the visit before.
+    """Distance of each visit's responses from the distribution of its policy; each goes on from those of the visit
+    before.
 
-    The first visit samples its policy. What is stored with a response is the law of the policy that made it.
+    The first visit samples its policy. What is stored with a response is the distribution of the policy that made it.
     """
-    law, distances = policies[0].responses(), [0.0]
+    distribution, distances = policies[0].responses(), [0.0]
     for before, now in pairwise(policies):
-        law = made(rule, law, before, now, top, both)
-        distances.append(distance(law, now.responses()))
+        distribution = made(rule, distribution, before, now, top, both)
+        distances.append(distance(distribution, now.responses()))
     return distances
 
 
 def published(drawn_from: Policy, policy: Policy, lenience: float) -> np.ndarray:
-    """Law of the published rule's responses in closed form, float64 (responses,).
+    """Distribution of the published rule's responses in closed form, float64 (responses,).
 
     With m = min(q, l p) and b = sum m at each place, P(o) = sum over k of prod_(i<k) m_i (1 - b_k) prod_(i>=k) p_i, and
     prod m_i for the draft that is kept whole.
@@ -161,7 +164,7 @@ def published(drawn_from: Policy, policy: Policy, lenience: float) -> np.ndarray
     found = []
     for response in policy.space.responses:
         tokens, places = np.array(response), np.arange(len(response))
-        p, q = policy.laws(response), drawn_from.laws(response)
+        p, q = policy.distributions(response), drawn_from.distributions(response)
         kept = np.minimum(q, lenience * p)
         own, mass = kept[places, tokens], kept.sum(axis=1)
         before = np.cumprod(np.append(1.0, own))
@@ -175,10 +178,10 @@ def two_state(drawn_from: Policy, policy: Policy, lenience: float, response: Res
 
     A draft is alive or cut. With m = min(q, l p) and b = sum m, A_k = A_(k-1) m_k and F_k = (F_(k-1) + A_(k-1) (1 -
     b_k)) p_k; A + F at the last token is the density of the response, and their ratio from token to token that of
-    each. It needs the draft's law at all places of the response, also where the draft was cut.
+    each. It needs the draft's distribution at all places of the response, also where the draft was cut.
     """
     tokens, places = np.array(response), np.arange(len(response))
-    p, q = policy.laws(response), drawn_from.laws(response)
+    p, q = policy.distributions(response), drawn_from.distributions(response)
     kept = np.minimum(q, lenience * p)
     alive, cut, sums = 1.0, 0.0, [1.0]
     for own, mass, probability in zip(kept[places, tokens], kept.sum(axis=1), p[places, tokens], strict=True):

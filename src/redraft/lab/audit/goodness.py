@@ -1,4 +1,4 @@
-"""G-test of drawn responses against their law, and the number of draws that a stated power needs."""
+"""G-test of drawn responses against their distribution, and the number of draws that a stated power needs."""
 
 import math
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 1e-6
-"""p-value below which a law is called wrong; of a million right samplers one would be."""
+"""p-value below which a distribution is called wrong; of a million right samplers one would be."""
 POWER = 0.99
-"""Probability with which a law at the stated distance is called wrong."""
+"""Probability with which a distribution at the stated distance is called wrong."""
 LEAST = 5.0
 """Expected draws of a class; responses that are expected less often count together."""
 
@@ -26,19 +26,19 @@ class Tested:
 
     @property
     def wrong(self) -> bool:
-        """True if the law is refuted."""
+        """True if the distribution is refuted."""
         return self.p_value < LEVEL
 
 
-def g_test(counts: np.ndarray, law: np.ndarray) -> Tested:
-    """Test counts of responses, integer (responses,), against their law, float64 (responses,)."""
+def g_test(counts: np.ndarray, distribution: np.ndarray) -> Tested:
+    """Test counts of responses, integer (responses,), against their distribution, float64 (responses,)."""
     draws = int(counts.sum())
-    expected = law * draws
+    expected = distribution * draws
     rare = expected < LEAST
     seen, awaited = (np.append(part[~rare], part[rare].sum()) for part in (counts.astype(float), expected))
     there = awaited > 0
     if seen[~there].any():  # something of probability 0 was drawn
-        return Tested(draws, int(there.sum()), math.inf, 0.0, float(np.abs(counts / draws - law).sum() / 2))
+        return Tested(draws, int(there.sum()), math.inf, 0.0, float(np.abs(counts / draws - distribution).sum() / 2))
     seen, awaited = seen[there], awaited[there] * seen[there].sum() / awaited[there].sum()
     found = stats.power_divergence(seen, awaited, lambda_="log-likelihood")
     distance = float(np.abs(seen - awaited).sum() / 2 / draws)
@@ -46,10 +46,10 @@ def g_test(counts: np.ndarray, law: np.ndarray) -> Tested:
 
 
 def power(draws: int, classes: int, distance: float) -> float:
-    """Probability that a law is called wrong if the sampler's is at least so far from it in total variation.
+    """Probability that a distribution is called wrong if the sampler's is at least so far from it in total variation.
 
-    G has then, nearly, a chi-squared law with the non-centrality n sum (s - p)^2 / p, which is at least 4 n TV^2 by
-    Cauchy and Schwarz.
+    G has then, nearly, a chi-squared distribution with the non-centrality n sum (s - p)^2 / p, which is at least 4 n
+    TV^2 by Cauchy and Schwarz.
     """
     freedom = classes - 1
     return float(stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom, 4 * draws * distance**2))

@@ -45,12 +45,12 @@ NUMBERS = {
 """What one number a place does: whether it also draws, and whether it is the same in all visits."""
 
 
-def write_laws(file: Path) -> None:
-    """Write `laws` as JSON."""
-    write_json(file, laws())
+def write_distributions(file: Path) -> None:
+    """Write `distributions` as JSON."""
+    write_json(file, distributions())
 
 
-def laws() -> dict[str, Any]:
+def distributions() -> dict[str, Any]:
     """All rows, with the settings that they rest on."""
     settings = {
         "vocabulary": WHOLE,
@@ -93,8 +93,8 @@ def _course(studied: AuditedRule, policies: list[Policy]) -> tuple[float, float,
     first, last = visits[0], visits[-1]
     return (
         distance(policies[0].responses(), policies[1].responses()),
-        distance(first.law, policies[1].responses()),
-        distance(last.law, policies[-1].responses()),
+        distance(first.distribution, policies[1].responses()),
+        distance(last.distribution, policies[-1].responses()),
         first.kept / first.draft,
     )
 
@@ -115,7 +115,7 @@ def _visits(studied: AuditedRule, policies: list[Policy], draws: bool, shared: b
     chain = Chain(studied.rule, policies, stored(studied, SPACE), studied.renewed, shared)
     used: Numbers = shared_numbers(chain, draws) if draws or shared else Fresh()
     return [
-        (distance(visit.law, policy.responses()), visit.kept / visit.draft)
+        (distance(visit.distribution, policy.responses()), visit.kept / visit.draft)
         for visit, policy in zip(chain.visits(used), policies[1:], strict=True)
     ]
 

@@ -1,4 +1,5 @@
-"""Small transformers models as policies: the same laws for engines that draw from them and for sums over responses."""
+"""Small transformers models as policies: the same distributions for engines that draw from them and for sums over
+responses."""
 
 from copy import deepcopy
 from functools import cached_property
@@ -52,13 +53,13 @@ class ModelPolicy(Policy):
         super().__init__(space)
         self._model, self._temperature = model, temperature
 
-    def law(self, prefix: Response) -> np.ndarray:
-        """Law of the token behind a prefix, float64 (vocabulary,)."""
-        return self._laws[prefix]
+    def distribution(self, prefix: Response) -> np.ndarray:
+        """Distribution of the token behind a prefix, float64 (vocabulary,)."""
+        return self._distributions[prefix]
 
     @cached_property
-    def _laws(self) -> dict[Response, np.ndarray]:
-        """Laws behind all prefixes, by one pass for each length."""
+    def _distributions(self) -> dict[Response, np.ndarray]:
+        """Distributions behind all prefixes, by one pass for each length."""
         found: dict[Response, np.ndarray] = {}
         for length in range(self.space.longest):
             prefixes = list(product(range(1, self.space.vocabulary), repeat=length))

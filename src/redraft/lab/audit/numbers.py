@@ -1,8 +1,10 @@
-"""Random numbers that decide on drafts and draw tokens, for laws: independent ones, and one a place for everything.
+"""Random numbers that decide on drafts and draw tokens, for distributions: independent ones, and one a place for
+everything.
 
 A rule and a policy ask them two things: how many tokens are kept, and which token is drawn. The answers are
 probabilities, given a *cell* of what the numbers may be. Independent numbers have one cell. Numbers that are asked more
-than once have as many as it takes for all answers inside a cell to be the same, so that laws are sums over cells.
+than once have as many as it takes for all answers inside a cell to be the same, so that distributions are sums over
+cells.
 """
 
 from collections import defaultdict
@@ -34,13 +36,13 @@ class Fresh:
             self._acceptance[place].add(float(probability))
         return rule.distribution_of_kept(acceptance)[None]
 
-    def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
+    def drawn(self, place: int, distribution: np.ndarray) -> np.ndarray:
         """Probability of each token at a position, float64 (cells, vocabulary), or one row if all have the same.
 
-        `law` is the token's distribution, float64 (vocabulary,).
+        `distribution` is the token's distribution, float64 (vocabulary,).
         """
-        self._drawn[place].update(map(float, np.cumsum(law)[:-1]))
-        return law[None]
+        self._drawn[place].update(map(float, np.cumsum(distribution)[:-1]))
+        return distribution[None]
 
     def bounds(self, draws: bool) -> dict[int, set[float]]:
         """Numbers at which an answer changes, by place: those of drafts, and with `draws` those of tokens too."""
@@ -70,12 +72,12 @@ class Shared:
         kept = np.array(list(by_pattern.values()))[accepted.T @ (1 << np.arange(n)[::-1])]
         return (kept[:, None] == np.arange(n + 1)).astype(float)
 
-    def drawn(self, place: int, law: np.ndarray) -> np.ndarray:
-        """1 for the token that the number draws, or the law if others draw."""
+    def drawn(self, place: int, distribution: np.ndarray) -> np.ndarray:
+        """1 for the token that the number draws, or the distribution if others draw."""
         if not self._draws:
-            return law[None]
-        token = np.searchsorted(np.cumsum(law)[:-1], self._uniforms[place])
-        return (token[:, None] == np.arange(len(law))).astype(float)
+            return distribution[None]
+        token = np.searchsorted(np.cumsum(distribution)[:-1], self._uniforms[place])
+        return (token[:, None] == np.arange(len(distribution))).astype(float)
 
 
 Numbers = Fresh | Shared

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_laws
+from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_distributions
 from redraft.lab.audit.weighted import over_visits_weighted
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.rule import Rule
@@ -30,17 +30,18 @@ RULES = rules_of("rules")
 
 @dataclass(frozen=True)
 class Enumerated:
-    """Law of a rule's responses.
+    """Distribution of a rule's responses.
 
     Attributes:
         drift: standard deviation of what policies add to common logits.
         policies: distance between the policy of the drafts and the current one.
         first: distance of the first visit with drafts from the current policy.
         last: that of the last visit.
-        formula: distance of the first visit's law from the rule's closed form, where that is not the policy's law.
+        formula: distance of the first visit's distribution from the rule's closed form, where that is not the policy's
+            distribution.
         kept: mean kept tokens of a draft in the first visit with drafts.
         draft: mean tokens of a draft.
-        weighted: true if these are distances of the weighted law.
+        weighted: true if these are distances of the weighted distribution.
     """
 
     rule: str
@@ -56,7 +57,7 @@ class Enumerated:
 
     @property
     def verdict(self) -> str:
-        """What the law is."""
+        """What the distribution is."""
         if max(self.first, self.last) <= EXACT:
             return "exact by weight" if self.weighted else "exact"
         if self.exact or (self.formula is not None and self.formula > EXACT):
@@ -111,9 +112,11 @@ def stored(audited: AuditedRule, space: Space) -> int:
 
 
 def kept_of(rule: Rule, top: int, drafts: np.ndarray, drawn_from: Policy, policy: Policy, both: bool = False) -> float:
-    """Mean kept tokens of drafts with this law."""
+    """Mean kept tokens of drafts with this distribution."""
     mean = 0.0
     for draft, weight in zip(policy.space.responses, drafts, strict=True):
-        law = rule.distribution_of_kept(rule.acceptance(stored_laws(draft, drawn_from, policy, top, both)))
-        mean += weight * float(law @ np.arange(len(law)))
+        distribution = rule.distribution_of_kept(
+            rule.acceptance(stored_distributions(draft, drawn_from, policy, top, both))
+        )
+        mean += weight * float(distribution @ np.arange(len(distribution)))
     return mean

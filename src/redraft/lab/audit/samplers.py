@@ -1,4 +1,5 @@
-"""Part two of the audit: responses that the engines in this process draw, against the policy's enumerated law."""
+"""Part two of the audit: responses that the engines in this process draw, against the policy's enumerated
+distribution."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from redraft.rollout.engine import Residual
 SPACE = Space(vocabulary=4, longest=3)
 VISITS, DRIFT = 3, 0.12
 DISTANCE = 0.05
-"""Total variation from the policy's law that is found with probability `goodness.POWER`."""
+"""Total variation from the policy's distribution that is found with probability `goodness.POWER`."""
 DRAWS = draws_for(len(SPACE.responses), DISTANCE)
 METHODS = {
     name: setting for kind in ReuseMethod.registered() for name, setting in kind.sampled(SPACE.vocabulary).items()
@@ -33,7 +34,7 @@ METHODS = {
 
 
 class HalfResidual(ResidualRule):
-    """A fault to be found: half of what was accepted is taken off the policy's law."""
+    """A fault to be found: half of what was accepted is taken off the policy's distribution."""
 
     def residual(self, drafts: Distributions, kept: int) -> Residual | None:
         """The wrong distribution."""
@@ -70,7 +71,7 @@ class Drawn:
 
     @property
     def passes(self) -> bool:
-        """True if the law is what it should be, as far as the test can tell."""
+        """True if the distribution is what it should be, as far as the test can tell."""
         return self.tested.wrong != self.sampler.exact
 
 

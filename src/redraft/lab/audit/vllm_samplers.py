@@ -1,4 +1,5 @@
-"""Part three of the audit: responses that vLLM draws by the methods it can do, against the policy's enumerated law.
+"""Part three of the audit: responses that vLLM draws by the methods it can do, against the policy's enumerated
+distribution.
 
 One vLLM takes over the weights of each visit's policy, as the servers of a trainer do.
 """

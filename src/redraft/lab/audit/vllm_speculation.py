@@ -1,8 +1,9 @@
-"""Part four of the audit: the installed vLLM's own speculative sampling, against the enumerated law of a small model.
+"""Part four of the audit: the installed vLLM's own speculative sampling, against the enumerated distribution of a small
+model.
 
-Speculation must not change the law of a single token (EfficientRollout, section 2). For each mode many responses to
-one prompt are sampled at temperature 1; the counts of their first three tokens are compared with exact probabilities by
-G-tests. The first token is the prefill's and is never speculated.
+Speculation must not change the distribution of a single token (EfficientRollout, section 2). For each mode many
+responses to one prompt are sampled at temperature 1; the counts of their first three tokens are compared with exact
+probabilities by G-tests. The first token is the prefill's and is never speculated.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from redraft.lab.audit.goodness import LEVEL, g_test
 
 VOCABULARY, PROMPT, LENGTH, RESPONSES = 16, [1, 2, 3], 6, 4000
 TESTED = (1, 2, 3)
-"""Positions in the response, from 1 on; the law of the third needs V² forward rows."""
+"""Positions in the response, from 1 on; the distribution of the third needs V² forward rows."""
 
 
 def draft_model(folder: Path, sampling: str) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """What the tests say of the law."""
+        """What the tests say of the distribution."""
         if self.refused:
             return "refused by vLLM"
         return "wrong" if min(self.p_values) < LEVEL else "not told from right"
@@ -81,19 +82,19 @@ def models() -> tuple[Qwen3ForCausalLM, Qwen3ForCausalLM]:
     return policy, drafter
 
 
-def laws(policy: Qwen3ForCausalLM) -> np.ndarray:
-    """Exact marginal laws of the tested positions, (3, V) float64."""
+def distributions(policy: Qwen3ForCausalLM) -> np.ndarray:
+    """Exact marginal distributions of the tested positions, (3, V) float64."""
 
     def after(*tokens: int) -> list[int]:
         return [*PROMPT, *tokens]
 
-    def law(rows: list[list[int]]) -> np.ndarray:
+    def distribution(rows: list[list[int]]) -> np.ndarray:
         with torch.no_grad():
             return torch.softmax(policy(torch.tensor(rows)).logits[:, -1].double(), -1).numpy()
 
-    first = law([after()])[0]
-    pairs = first[:, None] * law([after(i) for i in range(VOCABULARY)])
-    third = law([after(i, j) for i, j in itertools.product(range(VOCABULARY), repeat=2)])
+    first = distribution([after()])[0]
+    pairs = first[:, None] * distribution([after(i) for i in range(VOCABULARY)])
+    third = distribution([after(i, j) for i, j in itertools.product(range(VOCABULARY), repeat=2)])
     return np.stack([first, pairs.sum(0), pairs.reshape(-1) @ third])
 
 
@@ -114,7 +115,7 @@ def sample(policy: Path, drafter: Path, mode: str) -> np.ndarray:
 
 
 def audit(mode: str) -> Verdict:
-    """Test the law of a mode of the installed vLLM."""
+    """Test the distribution of a mode of the installed vLLM."""
     policy, drafter = models()
     with tempfile.TemporaryDirectory() as folder:
         paths = Path(folder, "policy"), Path(folder, "drafter")
@@ -125,4 +126,9 @@ def audit(mode: str) -> Verdict:
         except Exception as error:  # whatever vLLM raises for what it does not have
             return Verdict(refused=f"{type(error).__name__}: {str(error).splitlines()[0]}")
     counts = (np.bincount(responses[:, at - 1], minlength=VOCABULARY) for at in TESTED)
-    return Verdict(tuple(g_test(count, law).p_value for count, law in zip(counts, laws(policy), strict=True)))
+    return Verdict(
+        tuple(
+            g_test(count, distribution).p_value
+            for count, distribution in zip(counts, distributions(policy), strict=True)
+        )
+    )

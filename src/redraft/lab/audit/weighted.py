@@ -1,4 +1,4 @@
-"""Weighted law of responses behind drafts with importance weights, by sums over drafts, cuts and responses."""
+"""Weighted distribution of responses behind drafts with importance weights, by sums over drafts, cuts and responses."""
 
 import math
 from collections import defaultdict
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from redraft.lab.audit.enumeration import Policy, Response, Space, distance, stored_laws
+from redraft.lab.audit.enumeration import Policy, Response, Space, distance, stored_distributions
 from redraft.methods.acceptance.weighted import WeightedRule
 
 Weighted = Mapping[tuple[Response, tuple[float, ...]], float]
@@ -17,28 +17,29 @@ DIGITS = 13
 
 
 def over_visits_weighted(rule: WeightedRule, policies: Sequence[Policy], top: int, both: bool = False) -> list[float]:
-    """Distance of each visit's weighted law from that of its policy; the first visit samples its policy."""
+    """Distance of each visit's weighted distribution from that of its policy; the first visit samples its policy."""
     first = policies[0]
     drafts: Weighted = {(r, (0.0,) * len(r)): first.probability(r) for r in first.space.responses}
     distances = [0.0]
     for before, now in pairwise(policies):
         drafts = made_weighted(rule, drafts, before, now, top, both)
-        distances.append(distance(weighted_law(drafts, now.space), now.responses()))
+        distances.append(distance(weighted_distribution(drafts, now.space), now.responses()))
     return distances
 
 
 def made_weighted(
     rule: WeightedRule, drafts: Weighted, drawn_from: Policy, policy: Policy, top: int, both: bool = False
 ) -> Weighted:
-    """Responses that a rule makes of drafts, which have the law of `drawn_from` by weight; the rest as of `made`."""
+    """Responses that a rule makes of drafts, which have the distribution of `drawn_from` by weight; the rest as of
+    `made`."""
     found: dict[tuple[Response, tuple[float, ...]], float] = defaultdict(float)
     behind_of: dict[Response, list[tuple[Response, float]]] = {}
     for (draft, before), probability in drafts.items():
-        laws = stored_laws(draft, drawn_from, policy, top, both)
-        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(laws))):
+        distributions = stored_distributions(draft, drawn_from, policy, top, both)
+        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
             if probability * chance == 0:
                 continue
-            weights, prefix = rule.weights(laws, kept, np.array(before)), draft[:kept]
+            weights, prefix = rule.weights(distributions, kept, np.array(before)), draft[:kept]
             if prefix not in behind_of:
                 whole = prefix in policy.space.index
                 on = [prefix] if whole else [r for r in policy.space.responses if r[:kept] == prefix]
@@ -52,9 +53,9 @@ def made_weighted(
     return found
 
 
-def weighted_law(drafts: Weighted, space: Space) -> np.ndarray:
+def weighted_distribution(drafts: Weighted, space: Space) -> np.ndarray:
     """Expected weight of each response, float64 (responses,)."""
-    law = np.zeros(len(space.responses))
+    distribution = np.zeros(len(space.responses))
     for (response, log_weights), probability in drafts.items():
-        law[space.index[response]] += probability * math.exp(sum(log_weights))
-    return law
+        distribution[space.index[response]] += probability * math.exp(sum(log_weights))
+    return distribution

@@ -1,8 +1,8 @@
 """Measurements on a real training run: how far its policies drift, and what each rule would keep of its rollouts.
 
 Own drafts are those that the run has saved and trained on. Held-out drafts are drawn from the same policy for the same
-prompts with other random numbers, and no policy was trained on them. The law of a rule is about drafts that are drawn
-from q whatever the policy became, so a difference between the two is what training on drafts does.
+prompts with other random numbers, and no policy was trained on them. The distribution of a rule is about drafts that
+are drawn from q whatever the policy became, so a difference between the two is what training on drafts does.
 """
 
 import math

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from redraft.engines.laws import chunks
+from redraft.engines.distributions import chunks
 from redraft.engines.requests import checked
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
@@ -17,7 +17,7 @@ from redraft.methods.acceptance.positions import BothDistributions, Positions
 TOKENS_AT_ONCE = 1 << 13
 """Tokens of the sequences of one pass."""
 NUMBERS_AT_ONCE = 1 << 22
-"""Numbers of a law, in float64, that are compared at once."""
+"""Numbers of a distribution, in float64, that are compared at once."""
 
 
 def read_positions(
@@ -28,7 +28,7 @@ def read_positions(
     top: int = 32,
     temperature: float = 1.0,
 ) -> list[Positions]:
-    """Read the laws of drafts, in their order, by transformers causal language models.
+    """Read the distributions of drafts, in their order, by transformers causal language models.
 
     Args:
         drafts: with at least one token each.
@@ -36,7 +36,7 @@ def read_positions(
         policy: the current one.
         drafter: the one that sampled the drafts; None if it is not known.
         top: most probable tokens of q that a rule would store.
-        temperature: of both laws, above 0.
+        temperature: of both distributions, above 0.
 
     Raises:
         UserError: if log-probabilities are NaN, the models' vocabularies differ, or logits are made in another way than
@@ -57,7 +57,7 @@ def read_positions(
 
 
 class _Reader:
-    """Takes the laws of a draft's positions in their order, and keeps a few numbers of each."""
+    """Takes the distributions of a draft's positions in their order, and keeps a few numbers of each."""
 
     def __init__(self, draft: Draft, prompt: list[int], top: int) -> None:
         self.draft, self.top = draft, top
@@ -69,15 +69,15 @@ class _Reader:
         self._weights = (1.0, 1.0)
         self._columns: dict[str, list[np.ndarray]] = {}
 
-    def take(self, laws: Sequence[torch.Tensor]) -> None:
+    def take(self, distributions: Sequence[torch.Tensor]) -> None:
         """Take the next positions: log p, and log q if it is known, float64 (m, vocabulary) each."""
-        here = slice(self._taken, self._taken + len(laws[0]))
+        here = slice(self._taken, self._taken + len(distributions[0]))
         self._taken = here.stop
-        tokens = self._tokens[here, None].to(laws[0].device)
-        policy = checked(laws[0].gather(1, tokens)[:, 0].cpu().numpy())
+        tokens = self._tokens[here, None].to(distributions[0].device)
+        policy = checked(distributions[0].gather(1, tokens)[:, 0].cpu().numpy())
         self._keep(policy=policy)
-        if len(laws) > 1:
-            self._compare(laws[0], laws[1], tokens, policy, self._drawn_from[here])
+        if len(distributions) > 1:
+            self._compare(distributions[0], distributions[1], tokens, policy, self._drawn_from[here])
 
     def _keep(self, **columns: np.ndarray) -> None:
         for name, values in columns.items():
@@ -86,7 +86,7 @@ class _Reader:
     def _compare(
         self, log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, policy: np.ndarray, drawn_from: np.ndarray
     ) -> None:
-        """Keep what takes both laws."""
+        """Keep what takes both distributions."""
         largest = log_q.topk(min(self.top, log_q.shape[1])).indices
         in_top = (largest == tokens).any(1).cpu().numpy()
         p, q = log_p.exp(), log_q.exp()
@@ -127,7 +127,8 @@ def _same(log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, q: tor
 
 
 def _rest(p: torch.Tensor, q: torch.Tensor, weights: np.ndarray, outside: bool = False) -> np.ndarray:
-    """R of block verification: the sum of max(w p - q, 0), laws (m, k); q is 0 where a law goes on outside of them."""
+    """R of block verification: the sum of max(w p - q, 0), distributions (m, k); q is 0 where a distribution goes on
+    outside of them."""
     w = torch.as_tensor(weights, device=p.device)
     rest = (w[:, None] * p - q).clamp_(min=0.0).sum(1)
     if outside:
@@ -145,7 +146,8 @@ def _batches(readers: Sequence[_Reader]) -> Iterator[list[_Reader]]:
 
 
 def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -> None:
-    """Feed sequences to the models, and hand the laws of responses to their readers, some positions at a time."""
+    """Feed sequences to the models, and hand the distributions of responses to their readers, some positions at a
+    time."""
     width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
     rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
     tokens = torch.tensor(rows, device=models[0].device)

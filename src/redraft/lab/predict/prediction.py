@@ -20,7 +20,7 @@ TOP = 32
 """Most probable tokens of q that a rule stores, if not all (`redraft.methods.reuse`)."""
 FAR = 0.05
 """Mean distance of stored log-probabilities from the drafter's, nats, that no rounding explains."""
-NO_LAW = "needs the drafter's whole law, and its policy is not known"
+NO_DISTRIBUTION = "needs the drafter's whole distribution, and its policy is not known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,9 @@ def predict(
     """
     known = all(at.both is not None for at in positions)
     return [
-        _predicted(rule, saved, kept(rule, positions), speed) if known or not rule.of_both else Predicted(rule, NO_LAW)
+        _predicted(rule, saved, kept(rule, positions), speed)
+        if known or not rule.of_both
+        else Predicted(rule, NO_DISTRIBUTION)
         for rule in rules
     ]
 

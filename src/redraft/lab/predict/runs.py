@@ -1,7 +1,7 @@
 """Drafts and policies of a run's folder.
 
-The rollouts of step s were sampled by the policy after s steps, so those of a saved policy are the drafts whose law is
-known whole.
+The rollouts of step s were sampled by the policy after s steps, so those of a saved policy are the drafts whose
+distribution is known whole.
 """
 
 from collections.abc import Mapping

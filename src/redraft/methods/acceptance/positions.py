@@ -69,7 +69,7 @@ class Positions:
             ValueError: if the drafter's is not known.
         """
         if self.both is None:
-            raise ValueError("the drafter's law is not known")
+            raise ValueError("the drafter's distribution is not known")
         return self.both
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from redraft.methods.acceptance.weighted import Weights
 from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
-from redraft.rollout.types import Finish, Rollout, Task, TopLaw
+from redraft.rollout.types import Finish, Rollout, Task, TopLogProbs
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Verification:
     log_probs: np.ndarray
     verified: int = 0
     first: Residual | None = None
-    top: TopLaw | None = None
+    top: TopLogProbs | None = None
     weights: Weights | None = None
 
 
@@ -109,11 +109,11 @@ def _assemble(draft: Rollout, kept: Verification, continuation: Continuation, st
     )
 
 
-def _joined(draft: TopLaw | None, prefix: int, continuation: TopLaw | None) -> TopLaw | None:
+def _joined(draft: TopLogProbs | None, prefix: int, continuation: TopLogProbs | None) -> TopLogProbs | None:
     """Top distributions of prefix and continuation, of as many tokens as both have."""
     parts = [draft.leading(prefix)] if draft and prefix else []
     parts += [continuation] if continuation else []
     if not parts:
         return None
     k = min(part.tokens.shape[1] for part in parts)
-    return TopLaw(*(np.concatenate([getattr(p, name)[:, :k] for p in parts]) for name in ("tokens", "log_probs")))
+    return TopLogProbs(*(np.concatenate([getattr(p, name)[:, :k] for p in parts]) for name in ("tokens", "log_probs")))

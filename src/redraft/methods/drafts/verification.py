@@ -18,7 +18,7 @@ from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.drafts.response import DraftVerifier, Verification
 from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Gumbel, Scores, Session
-from redraft.rollout.types import Rollout, Task, TopLaw
+from redraft.rollout.types import Rollout, Task, TopLogProbs
 
 
 class Judge(Protocol):
@@ -71,7 +71,11 @@ def _joined(parts: Sequence[Scores]) -> Scores:
         for name in ("log_probs", "others", "drawn")
     )
     log_probs, others, drawn = (np.concatenate(column) if column else None for column in columns)
-    top = TopLaw(*(np.concatenate([getattr(t, f.name) for t in tops]) for f in fields(TopLaw))) if tops else None
+    top = (
+        TopLogProbs(*(np.concatenate([getattr(t, f.name) for t in tops]) for f in fields(TopLogProbs)))
+        if tops
+        else None
+    )
     assert log_probs is not None
     return Scores(log_probs, others, top, drawn)
 
@@ -146,7 +150,7 @@ async def _judged_by_top(
     depends on the tokens before a position alone, as either does, so that responses have the policy's distribution.
     """
     if draft.top is None:
-        raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored law")
+        raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored distribution")
     stored = draft.top
 
     def drafts_of(scores: Scores, positions: slice) -> Distributions:

@@ -277,7 +277,7 @@ class CampaignPlan:
             if (cell := self.experiments.observed_cell(paper)) and not self.reason_to_leave_out(cell.id)
             for seed in self.preset.seeds
         ]
-        return [self.layout.laws, *observed] if observed else []
+        return [self.layout.distributions, *observed] if observed else []
 
     def probed_files(self, paper: str) -> list[Path]:
         """Verdicts of initial policies on training prompts, for the figures with them, if the preset samples them."""

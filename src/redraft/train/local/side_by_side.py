@@ -125,12 +125,12 @@ class _Rehearsal:
         self.run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"fresh_samples": 0})})
         self.trainer = LocalTrainer(self.run, model, folder)
         stack.enter_context(self.trainer.graders)
-        self.trainer.campaign.prepare(None)
-        self.records: Iterator[dict[str, Any]] = self.trainer.campaign.taken(self.trainer)
+        self.trainer.loop.prepare(None)
+        self.records: Iterator[dict[str, Any]] = self.trainer.loop.taken(self.trainer)
 
     def rehearsed(self, step: int, number: int) -> dict[str, Any]:
-        rolled = self.trainer.rehearse(self.trainer.campaign.tasks(step), step)
-        decoded = describe(rolled.groups, step, self.trainer.campaign.steps_per_epoch)["tokens_decoded"]
+        rolled = self.trainer.rehearse(self.trainer.loop.tasks(step), step)
+        decoded = describe(rolled.groups, step, self.trainer.loop.steps_per_epoch)["tokens_decoded"]
         return self._line(step, number, decoded, {stage: rolled.seconds[stage] for stage in GENERATION_STAGES})
 
     def taken(self, number: int) -> dict[str, Any]:

@@ -24,13 +24,13 @@ from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.problems import load_problems
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
+from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
 from redraft.train.local.batch import Batch
 from redraft.train.local.decoding import open_decoding
 from redraft.train.local.grading import Graders
 from redraft.train.local.learner import Learner
 from redraft.train.local.tensors import restore_parts, save_parts
-from redraft.train.loop import Campaign, Progress, State, inputs_of
+from redraft.train.loop import Progress, State, TrainingLoop, inputs_of
 from redraft.train.pretrained.memory import available, refuse, training
 from redraft.train.pretrained.precision import dtype_of, rounded
 from redraft.train.stages import StageClock
@@ -60,7 +60,7 @@ class LocalTrainer:
         self.inputs = inputs_of(model_folder, self.problems)
         if run.calibration:
             self.inputs["calibration"] = sha256(run.calibration)
-        self.campaign = Campaign(run, folder, self.inputs, len(self.problems))
+        self.loop = TrainingLoop(run, folder, self.inputs, len(self.problems))
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
         self.memory = Memory(run.reuse.retention)
         self.strategy = run.reuse.strategy()
@@ -72,14 +72,14 @@ class LocalTrainer:
     @property
     def state(self) -> State:
         """Progress of the run."""
-        return self.campaign.state
+        return self.loop.state
 
     def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:
-        """Take all steps that are not done yet; see `Campaign.prepare` and `Campaign.train`."""
-        self.campaign.prepare(self.commit, lease)
-        self.campaign.restore(self)
+        """Take all steps that are not done yet; see `TrainingLoop.prepare` and `TrainingLoop.train`."""
+        self.loop.prepare(self.commit, lease)
+        self.loop.restore(self)
         with self.graders:
-            self.campaign.train(self, progress)
+            self.loop.train(self, progress)
 
     @property
     def no_update(self) -> Metrics:
@@ -90,7 +90,7 @@ class LocalTrainer:
         """Seconds of this process on a CPU; wall seconds on a GPU, when it has done what it was given."""
         return now(self.device)
 
-    def roll_out(self, tasks: Sequence[Task], step: int) -> RolledOut:
+    def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll out a batch and remember it."""
         rolled = self.rehearse(tasks, step)
         for group in rolled.groups:
@@ -98,7 +98,7 @@ class LocalTrainer:
         self.decoding.adapt()
         return rolled
 
-    def rehearse(self, tasks: Sequence[Task], step: int) -> RolledOut:
+    def rehearse(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper.
 
         Nothing is changed by it: the same tasks at the same step are the same rollouts again, with the same work.
@@ -118,7 +118,7 @@ class LocalTrainer:
         clock.add(
             {"verification": verification, "assembly": meter.assembly_seconds, "reward": reward, "rollout": rollout}
         )
-        return RolledOut(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
+        return RolloutResult(groups, clock.seconds, meter.cached_tokens, grading, unseen, self.decoding.measured())
 
     def _context(
         self, streams: Streams, meter: Meter, outside: Outside, scores: dict[tuple[int, int], np.ndarray]

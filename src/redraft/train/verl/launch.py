@@ -31,8 +31,8 @@ from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
 from redraft.train.checkpoint import State
-from redraft.train.loop import Campaign, inputs_of
 from redraft.train.loop import Progress as Report
+from redraft.train.loop import TrainingLoop, inputs_of
 from redraft.train.verl.config import compose, environment
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.ray_cluster import ray_cluster, token
@@ -78,13 +78,13 @@ class VerlTrainer:
         problems = read_problems(problem_file)
         self._check(problems)
         self.inputs = inputs_of(model_folder, problems)
-        self.campaign = Campaign(run, path, self.inputs, len(problems), refuse_code)
+        self.loop = TrainingLoop(run, path, self.inputs, len(problems), refuse_code)
         self.lease: Lease | None = None
 
     @property
     def state(self) -> State:
         """Progress of the run."""
-        return self.campaign.state
+        return self.loop.state
 
     @property
     def log(self) -> Path:
@@ -121,23 +121,23 @@ class VerlTrainer:
             )
 
     def train(self, report: Report = lambda *_: None, lease: Lease | None = None) -> None:
-        """Take all steps that are not done yet; see `Campaign.prepare` and `Campaign.train`.
+        """Take all steps that are not done yet; see `TrainingLoop.prepare` and `TrainingLoop.train`.
 
         Raises:
             UserError: if verl fails; its log is kept, and what was finished before is not lost.
         """
         self.lease = lease
-        self.campaign.prepare(self.commit, lease)
-        if self.state.step < self.campaign.steps:
+        self.loop.prepare(self.commit, lease)
+        if self.state.step < self.loop.steps:
             print(f"starting verl, Ray and vLLM, which takes a minute or two; they log to {self.log}", file=sys.stderr)
             self._run(report)
-        _, self.campaign.state = self.campaign.checkpoints.latest(hashes=False)
-        if self.state.step < self.campaign.steps:
+        _, self.loop.state = self.loop.checkpoints.latest(hashes=False)
+        if self.state.step < self.loop.steps:
             raise UserError(
                 "verl ended before its last step",
                 file=self.log,
                 value=self.state.step,
-                allowed=str(self.campaign.steps),
+                allowed=str(self.loop.steps),
             )
 
     def _run(self, report: Report) -> None:
@@ -174,7 +174,7 @@ class VerlTrainer:
 
     def _watch(self, process: subprocess.Popen, report: Report) -> int:
         """Report each record when it is written; returns the exit code."""
-        seen, records = self.state.step, self.campaign.folder.records
+        seen, records = self.state.step, self.loop.folder.records
         while True:
             if self.lease:
                 self.lease.check()
@@ -182,7 +182,7 @@ class VerlTrainer:
             text = records.read_text(encoding="utf-8") if records.exists() else ""
             for line in text[: text.rfind("\n") + 1].splitlines()[seen:]:  # verl may be writing the last one
                 seen += 1
-                report(seen, self.campaign.steps, json.loads(line))
+                report(seen, self.loop.steps, json.loads(line))
             if code is not None:
                 return code
             time.sleep(LOOK_SECONDS)

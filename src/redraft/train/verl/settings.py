@@ -129,7 +129,7 @@ def critic(run: Run, model: str | Path) -> Table:
 
 
 def rollout(run: Run) -> Table:
-    """Sampling from the whole law; verl divides logits by the temperature too, in all log-probabilities."""
+    """Sampling from the whole distribution; verl divides logits by the temperature too, in all log-probabilities."""
     settings, top = run.trainer, run.reuse.retention.top
     return {
         "name": "vllm",
@@ -141,7 +141,8 @@ def rollout(run: Run) -> Table:
         "top_k": -1,
         "do_sample": True,
         "ignore_eos": False,
-        # Of the policy's own law, also for a token that is drawn from a residual; `WORKER` adds the temperature.
+        # Of the policy's own distribution, also for a token that is drawn from a residual; `WORKER` adds the
+        # temperature.
         "calculate_log_probs": True,
         "logprobs_mode": "raw_logprobs",
         "prompt_length": settings.max_prompt_tokens,

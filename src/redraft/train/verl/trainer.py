@@ -25,8 +25,8 @@ from redraft.ops.locking.lease import check_held
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.contract import Fresh, Metrics, RolledOut, Updated
-from redraft.train.loop import Campaign
+from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
+from redraft.train.loop import TrainingLoop
 from redraft.train.losses import WEIGHTS, estimator
 from redraft.train.verl.data import read_problems
 from redraft.train.verl.rows import (
@@ -69,11 +69,11 @@ class VerlSteps(PPOTrainerSync):
         ours = OmegaConf.to_container(config.redraft)
         self.run = Run.model_validate(ours["run"])
         problems = read_problems(Path(config.data.train_files[0]))
-        self.campaign = Campaign(self.run, Path(ours["folder"]), ours["inputs"], len(problems))
+        self.loop = TrainingLoop(self.run, Path(ours["folder"]), ours["inputs"], len(problems))
         if ours.get("lease"):
-            self.campaign.check = partial(check_held, self.campaign.folder.path, ours["lease"])
-        _, self.campaign.state = self.campaign.checkpoints.latest(hashes=False)
-        self.campaign.state.commits = list(ours["commits"])
+            self.loop.check = partial(check_held, self.loop.folder.path, ours["lease"])
+        _, self.loop.state = self.loop.checkpoints.latest(hashes=False)
+        self.loop.state.commits = list(ours["commits"])
         tokenizer = models.load_tokenizer(config.actor_rollout_ref.model.path)
         prompts = encode(tokenizer, [problem.prompt for problem in problems])
         self.rows = Rows(self.run, prompts, tokenizer.eos_token_id)
@@ -96,7 +96,7 @@ class VerlSteps(PPOTrainerSync):
         """Take all steps, in the campaign's loop."""
         self.agent_loop_manager = agent_loop_manager
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
-        self.campaign.train(self)
+        self.loop.train(self)
 
     # What the campaign loop asks
 
@@ -114,13 +114,13 @@ class VerlSteps(PPOTrainerSync):
         """Wall seconds: the work is done by many processes."""
         return time.perf_counter()
 
-    def roll_out(self, tasks: Sequence[Task], step: int) -> RolledOut:
+    def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll tasks out on vLLM. Stages that overlap share the wall seconds as they share the waiting."""
         self._wake()
         began = self.now()
         groups, waited, cached, grading = self.agent_loop_manager.roll_out(tasks, step)
         share = (self.now() - began) / (sum(waited.values()) or 1.0)
-        return RolledOut(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
+        return RolloutResult(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
 
     def update(self, groups: Sequence[Group]) -> Updated:
         """One of verl's steps, on these groups; a UserError if the policy has diverged."""
@@ -177,7 +177,7 @@ class VerlSteps(PPOTrainerSync):
 
     def restore(self, folder: Path) -> None:
         """Have every process go on from its part; shards of another number share the memory anew."""
-        self.global_steps = self.campaign.state.training_step
+        self.global_steps = self.loop.state.training_step
         for name, group in self._learners().items():
             group.load_checkpoint(local_path=str(folder / name), del_local_after_load=False)
         files = [str(file) for file in sorted((folder / "memory").glob("*.arrow"))]
@@ -223,4 +223,4 @@ class VerlSteps(PPOTrainerSync):
     def _load_checkpoint(self) -> None:
         """Called when the processes are there, before vLLM gets its first weights."""
         self.global_steps = 0
-        self.campaign.restore(self)
+        self.loop.restore(self)

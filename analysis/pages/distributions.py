@@ -1,4 +1,4 @@
-"""The enumerated parts of the bias laboratory's page, from the file of the stage `laws`."""
+"""The enumerated parts of the bias laboratory's page, from the file of the stage `distributions`."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ FRESH = "fresh"
 DRIFT = Question(
     "drift",
     "How far is what a rule makes from the current policy?",
-    "A response is made from a draft of an earlier policy. Its law is summed over all drafts and all numbers of kept "
-    "tokens, and compared with that of the current policy by total variation (TV). No number is drawn.",
+    "A response is made from a draft of an earlier policy. Its distribution is summed over all drafts and kept "
+    "lengths, and compared with that of the current policy by total variation (TV). Nothing is sampled.",
 )
 NUMBERS = Question(
     "numbers",
@@ -31,17 +31,17 @@ BANDIT = Question(
 )
 
 
-def parts(laws: dict[str, Any] | None) -> list[Part]:
+def parts(enumerated: dict[str, Any] | None) -> list[Part]:
     """The three parts; without data if nothing was enumerated."""
-    if laws is None:
+    if enumerated is None:
         return [Part(question, missing=NOT_RUN) for question in (DRIFT, NUMBERS, BANDIT)]
-    return [drift(laws), numbers(laws), bandit(laws)]
+    return [drift(enumerated), numbers(enumerated), bandit(enumerated)]
 
 
-def drift(laws: dict[str, Any]) -> Part:
+def drift(enumerated: dict[str, Any]) -> Part:
     """Distance over drift, and what is kept for it."""
-    data, last = pd.DataFrame(laws["drifts"]), laws["visits"]
-    at = data[data["drift"] == laws["drift"]].set_index("rule")
+    data, last = pd.DataFrame(enumerated["drifts"]), enumerated["visits"]
+    at = data[data["drift"] == enumerated["drift"]].set_index("rule")
     worst = data.assign(worst=data[["first", "last"]].max(axis=1)).groupby("rule", sort=False)["worst"].max()
     exact = [rule for rule in worst.index if worst[rule] <= NEGLIGIBLE]
     wrong = [rule for rule in at.index[at["exact"]] if rule not in exact]
@@ -51,7 +51,7 @@ def drift(laws: dict[str, Any]) -> Part:
         f"published rule are {short(at['first'][PUBLISHED])} from the current policy after one visit at ℓ = 1 and "
         f"{short(at['first'][LENIENT])} at ℓ = e^0.5; after {last} visits they are {short(at['last'][PUBLISHED])} "
         f"and {short(at['last'][LENIENT])} from it.",
-        f"At every drift {listed(exact)} have the current policy's law: the largest distance is "
+        f"At every drift {listed(exact)} have the current policy's distribution: the largest distance is "
         f"{rounding(worst[exact].max())}.",
         *[f"{said(rule)} should be exact, and is up to {short(worst[rule])} away." for rule in wrong],
         f"There they keep {kept} of a draft; the published rule keeps "
@@ -69,19 +69,21 @@ def drift(laws: dict[str, Any]) -> Part:
     heads = {each: f"TV at {short(data.loc[data['drift'] == each, 'policies'].iloc[0])}" for each in drifts}
     table = wide.map(short).rename(columns=heads).assign(**{"kept": at["kept"].map(percent)})
     note = (
-        f"Means over {laws['directions']} sets of policies; responses have at most {laws['longest']} tokens of "
-        f"{laws['vocabulary']}. Policies of two visits are equally far from a common one. A token of the published "
+        f"Means over {enumerated['directions']} policy sets; responses have at most {enumerated['longest']} tokens "
+        f"of "
+        f"{enumerated['vocabulary']}. Policies of two visits are equally far from a common one. A token of the "
+        f"published "
         f"rule keeps its log-probability from visit to visit. The table has distances after {last} visits, headed by "
         f"the TV of two policies, and the share of a draft that is kept at {short(at['policies'].iloc[0])}. The last "
         "diagram is at that TV: further left means fewer tokens saved, further up more bias. Gumbel coupling draws "
-        "from the policy alone, so that its law is not in question here; `redraft audit samplers` tests it."
+        "from the policy alone, so that its distribution is not in question here; `redraft audit samplers` tests it."
     )
     return Part(DRIFT, answers=answers, panels=panels, table=_named(table), data=data, note=note)
 
 
-def numbers(laws: dict[str, Any]) -> Part:
+def numbers(enumerated: dict[str, Any]) -> Part:
     """Distance over visits by what the random numbers share."""
-    data = pd.DataFrame(laws["numbers"])
+    data = pd.DataFrame(enumerated["numbers"])
     kinds, last = list(data["numbers"].unique()), int(data["visit"].max())
     by = data.set_index(["numbers", "rule", "visit"])["distance"]
     fresh = by[FRESH].groupby("rule", sort=False).max()
@@ -105,25 +107,25 @@ def numbers(laws: dict[str, Any]) -> Part:
     wide = data[data["visit"] == last].pivot(index="rule", columns="numbers", values="distance")
     table = wide.loc[list(fresh.index), kinds].map(short).rename(columns=_numbers)
     note = (
-        f"TV after {last} visits; “one” is one number a place. Means over {laws['directions']} sets of policies, "
-        f"responses of at most {laws['longest_shared']} tokens. Uniforms are split at every chance and every "
-        "cumulative law that is ever asked for, so that the sums are exact."
+        f"TV after {last} visits; “one” is one number a place. Means over {enumerated['directions']} sets of policies, "
+        f"responses of at most {enumerated['longest_shared']} tokens. Uniforms are split at every chance and every "
+        "cumulative distribution that is ever asked for, so that the sums are exact."
     )
     return Part(NUMBERS, answers=answers, panels=panels, table=_named(table), data=data, note=note)
 
 
-def bandit(laws: dict[str, Any]) -> Part:
+def bandit(enumerated: dict[str, Any]) -> Part:
     """Distance, reward and gradient where the policy was trained on its drafts."""
-    data = pd.DataFrame(laws["bandit"]).assign(
+    data = pd.DataFrame(enumerated["bandit"]).assign(
         reward_gap=lambda d: d["reward"] - d["fresh_reward"],
         gradient_share=lambda d: d["gradient"] / d["fresh_gradient"],
         variance_share=lambda d: d["variance"] / d["fresh_variance"],
     )
-    rate, group, last = laws["rate"], laws["group"], laws["visits"]
+    rate, group, last = enumerated["rate"], enumerated["group"], enumerated["visits"]
     usual = data[data["group"] == group]
     course, end = usual[usual["rate"] == rate], usual[usual["visit"] == last]
     at = end[end["rate"] == rate].set_index("rule")
-    few = data[(data["rate"] == rate) & (data["visit"] == laws["group_visits"])]
+    few = data[(data["rate"] == rate) & (data["visit"] == enumerated["group_visits"])]
     still = usual[usual["rate"] == 0]["given"].max()
     worst = usual.groupby("rule", sort=False)["given"].max()
     exact = [rule for rule in worst.index if worst[rule] <= NEGLIGIBLE]
@@ -132,14 +134,15 @@ def bandit(laws: dict[str, Any]) -> Part:
     answers = [
         f"Trained on its drafts at a rate of {rate:g}, a bandit's sample of visit {last} is "
         f"{_range(at['given'][verified])} from the policy, given that policy, with {listed(verified)}. At every rate "
-        f"and in every visit {listed(exact)} have the policy's law.",
+        f"and in every visit {listed(exact)} have the policy's distribution.",
         f"At a rate of 0, where no draft changes the policy, the largest distance of any rule is {rounding(still)}.",
         f"At {rate:g} the mean of the gradient's estimate is {percent(at['gradient_share']['residual'])} of a fresh "
         f"group's with the residual rule, {percent(at['gradient_share'][PUBLISHED])} with the published one at ℓ = 1 "
         f"and {percent(at['gradient_share']['one-hot'])} with one-hot.",
         f"The reward that is trained on is {_signed(at['reward_gap']['residual'])} from that of fresh samples with the "
         f"residual rule, {_signed(at['reward_gap'][PUBLISHED])} with the published one.",
-        f"What an update knows of a sample depends on how many it is made of: in visit {laws['group_visits']} the "
+        f"What an update knows of a sample depends on their number: in visit {enumerated['group_visits']} the "
+        f""
         f"residual rule's distance is {short(sizes.iloc[0])} with groups of {sizes.index[0]} and "
         f"{short(sizes.iloc[-1])} with groups of {sizes.index[-1]}.",
     ]
@@ -151,14 +154,14 @@ def bandit(laws: dict[str, Any]) -> Part:
         Panel(f"TV given the policy, visit {last}", "rate", lines(end, "rate", "given")),
         Panel(f"mean of the gradient / fresh, visit {last}", "rate", lines(end, "rate", "gradient_share")),
         Panel(
-            f"TV given the policy, visit {laws['group_visits']}",
+            f"TV given the policy, visit {enumerated['group_visits']}",
             "samples of a group",
             lines(few.sort_values("group"), "group", "given"),
         ),
     ]
     columns = {
         "given": "TV given the policy",
-        "overall": "TV of the mean law",
+        "overall": "TV of the mean distribution",
         "reward_gap": "reward − fresh",
         "gradient_share": "gradient / fresh",
         "variance_share": "variance / fresh",
@@ -167,8 +170,9 @@ def bandit(laws: dict[str, Any]) -> Part:
     table = at[list(columns)].map(short).assign(kept=at["kept"].map(percent)).rename(columns=columns)
     note = (
         f"The table is of visit {last} at a rate of {rate:g} with groups of {group}. “Given the policy” is the mean "
-        "over all policies that training may have led to; “the mean law” compares means over them. With one prompt, "
-        "as here, the policy tells most of a draft that it can; a model of many prompts is between this and a rate "
+        "over all policies that training may have led to; “the mean distribution” compares means over them. With one "
+        "prompt, as here, the policy tells most of a draft that it can; a model of many prompts is between this and a "
+        "rate "
         "of 0. Block verification of one token is the residual rule."
     )
     return Part(BANDIT, answers=answers, panels=panels, table=_named(table), data=data, note=note)

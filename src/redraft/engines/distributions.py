@@ -1,4 +1,4 @@
-"""Laws of chosen positions out of their hidden states, with a small part of the logits in memory at a time."""
+"""Distributions of chosen positions out of their hidden states, with a small part of the logits in memory at a time."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ LogitsOf = Callable[[torch.Tensor], torch.Tensor]
 """A model's head: logits (m, vocabulary) of hidden states (m, size)."""
 
 
-def laws(
+def distributions(
     head: LogitsOf, vocabulary: int, hidden: torch.Tensor, temperature: float = 1.0
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Log-probabilities of all tokens, some positions at a time.
@@ -31,9 +31,9 @@ def laws(
         # The gradient of a slice is zeros as large as the chunk, for each piece anew; that of `split` is made once.
         for piece in head(hidden[chunk]).split(positions_of(NORMALISED_AT_ONCE[device], vocabulary)):
             part = piece.float()
-            law = (part if temperature == 1 else part / temperature).log_softmax(-1)
-            yield slice(first, first + len(law)), law
-            first += len(law)
+            distribution = (part if temperature == 1 else part / temperature).log_softmax(-1)
+            yield slice(first, first + len(distribution)), distribution
+            first += len(distribution)
 
 
 def chunks(count: int, logits: int, vocabulary: int) -> Iterator[slice]:
@@ -52,7 +52,7 @@ def given_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of one token and of the most probable ones at each position.
 
-    Args, besides those of `laws`:
+    Args, besides those of `distributions`:
         tokens: int64 (n,), the token that is asked for at each.
         top: number of most probable tokens.
 
@@ -61,8 +61,8 @@ def given_log_probs(
         ones in order.
     """
     ids, log_probs = [], []
-    for places, law in laws(head, vocabulary, hidden, temperature):
-        asked, largest = tokens[places, None], law.topk(top)
+    for places, distribution in distributions(head, vocabulary, hidden, temperature):
+        asked, largest = tokens[places, None], distribution.topk(top)
         ids.append(torch.cat([asked, largest.indices], 1))
-        log_probs.append(torch.cat([law.gather(1, asked), largest.values], 1))
+        log_probs.append(torch.cat([distribution.gather(1, asked), largest.values], 1))
     return torch.cat(ids), torch.cat(log_probs)
