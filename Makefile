@@ -15,58 +15,64 @@ SEED ?= 0
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval
+.PHONY: help reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval
 
-reproduce: $(READY)
+reproduce: $(READY) ## train, evaluate and report the default campaign (PRESET=tiny)
 	snakemake --config preset=$(PRESET)
 	@redraft results --preset $(PRESET)
 
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
+
 # One zip of the report and of all that it links to.
-share: $(READY)
+share: $(READY) ## one zip of the report and of all that it links to
 	redraft share --preset $(PRESET)
 
 # Tests that start no server and ask no package index; the types are checked beside them, on one core.
-test: $(READY)
+test: $(READY) ## lint, types, and all tests that start no server
 	@$(MAKE) --no-print-directory --jobs 2 check fast
 
-fast: $(READY)
+fast: $(READY) ## the same tests without lint and types
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
 # These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
 # lighteval's environment exists.
-test-all: test lighteval
+test-all: test lighteval ## also tests that start vLLM, Ray, Slurm or lighteval
 	$(PYTEST) -n 2 -m servers
 
-check: $(READY)
+check: $(READY) ## lint, formats, types
 	ruff check
 	ruff format --check
 	mypy
 	snakefmt --check Snakefile workflows
 
 # How many deliberate faults in the core the tests find, of a fixed random sample: docs/tests.md.
-mutation: $(VENV)/.mutation
+mutation: $(VENV)/.mutation ## how many deliberate faults the tests find (N=50 SEED=0)
 	nice -n 15 python tests/mutation.py -n $(N) --seed $(SEED)
 
-bench: $(READY)
+bench: $(READY) ## benchmarks beside the committed figures
 	python -m benchmarks
 
 # On a GPU (`make ENV=gpu bench-gpu`): the tests that need one, then tables of models of Qwen3's shapes with random weights.
-bench-gpu: $(READY)
+bench-gpu: $(READY) ## on a GPU (ENV=gpu): its tests, then tables of Qwen3's shapes
 	pytest -rs -k "gpu or cuda" tests/test_torch_engine.py tests/test_bursts.py tests/test_noise.py
 	python -m benchmarks gpu
 
-mlflow: $(READY)
+mlflow: $(READY) ## all runs in MLflow
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/$(PRESET)/mlflow.db
 
-docs: $(READY)
-	redraft schema
+# The documentation as a site, with the JSON schemas, in build/docs.
+docs: $(VENV)/.docs ## the documentation as a site in build/docs
+	redraft schema build/extra/schemas
+	sphinx-build --fail-on-warning --quiet -b html docs build/docs
+	@echo "build/docs/index.html"
 
-lighteval: $(LIGHTEVAL)/.ready
+lighteval: $(LIGHTEVAL)/.ready ## the environment of lighteval
 
-lock:
+lock: ## resolve envs/*/requirements.in again
 	sh envs/lock.sh
 
-clean:
+clean: ## remove the environments and Snakemake's records
 	rm -rf $(VENV) $(LIGHTEVAL) .snakemake mutants
 
 $(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml
@@ -74,6 +80,10 @@ $(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/slurm.txt envs/inst
 
 $(VENV)/.mutation: $(READY) envs/mutation.txt
 	python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/mutation.txt
+	touch $@
+
+$(VENV)/.docs: $(READY) envs/docs.txt
+	python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/docs.txt
 	touch $@
 
 $(LIGHTEVAL)/.ready: envs/lighteval/requirements.lock envs/punkt.txt envs/install.sh

@@ -1,7 +1,7 @@
 """Groups as Arrow record batches, a row for each sample. A function for each direction; `storage.py` does the I/O.
 
 A token, its log-probability and its step are one struct, so that no lengths can disagree. Encoding the step by
-runs was left out, for the reason in docs/choices.md.
+runs was left out, for the reason in docs/decisions/memory.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

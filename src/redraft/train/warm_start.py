@@ -4,7 +4,7 @@ Solutions are worked step by step with a few slips; some box a guess without wor
 guesses, which reinforcement learning then has to unlearn: accuracy starts low although the skill is there.
 
 Matrices between the embeddings and the head are trained by Muon, which needs half the steps of AdamW here
-(docs/choices.md). All else is trained by AdamW.
+(docs/decisions/training.md). All else is trained by AdamW.
 """
 
 import math

@@ -1,0 +1,150 @@
+"""Documentation: links lead somewhere, commands and their options exist, and the site builds without a warning."""
+
+import re
+import shlex
+import subprocess
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from markdown_it import MarkdownIt
+
+from redraft.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+@cache
+def tokens_of(page):
+    """Block tokens of a page, and the inline tokens inside them."""
+    blocks = MARKDOWN.parse(page.read_text(encoding="utf-8"))
+    return blocks, [child for block in blocks for child in block.children or ()]
+
+
+@cache
+def anchors_of(page):
+    """Anchors that the code host and the site give to a page's headings."""
+    blocks, _ = tokens_of(page)
+    titles = [
+        "".join(child.content for child in text.children if child.type in {"text", "code_inline"})
+        for opening, text in pairwise(blocks)
+        if opening.type == "heading_open"
+    ]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links_of(page):
+    _, inline = tokens_of(page)
+    for token in inline:
+        if token.type in {"link_open", "image"}:
+            yield token.attrGet("href") or token.attrGet("src")
+
+
+def broken(page):
+    """Links of a page whose file or heading does not exist."""
+    for link in links_of(page):
+        file, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", file):
+            continue
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings(page):
+    assert not list(broken(page))
+
+
+def test_a_broken_link_and_a_broken_anchor_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A title: *new*\n\n[a](#a-title-new) [b](#b) [c](page.md#a-title-new) [d](other.md) [e](https://x.y/z)\n"
+    )
+    assert list(broken(page)) == ["#b", "other.md"]
+
+
+def commands_of(page):
+    """Commands in shell blocks and in inline code, split into words."""
+    blocks, inline = tokens_of(page)
+    shells = [block.content for block in blocks if block.type == "fence" and block.info.strip() in {"sh", "bash"}]
+    lines = [line.strip() for shell in shells for line in shell.replace("\\\n", " ").splitlines()]
+    lines += [token.content for token in inline if token.type == "code_inline"]
+    for line in lines:
+        if re.match(r"(redraft|snakemake|make) [^=]", line) and not re.search(r"[…<>]|\bX\b|[A-Z]{4,}(?!=)", line):
+            yield shlex.split(line, comments=True)
+
+
+CONFIG = {"preset", "papers", "cells", "seeds"}
+PROGRAM = typer.main.get_command(app)
+
+
+def options_of(words):
+    """Options that a command of `redraft` takes; an error for a command that does not exist."""
+    _, command, rest = PROGRAM.resolve_command(click.Context(PROGRAM), words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        _, command, rest = command.resolve_command(click.Context(command), rest)
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def wrong(words):
+    """What does not exist in a command of a page."""
+    program, *rest = words
+    rest = rest[: next((i for i, word in enumerate(rest) if word in {"|", "&&", ";", ">", "2>&1"}), len(rest))]
+    if program == "make":
+        targets = {
+            target
+            for line in (ROOT / "Makefile").read_text().splitlines()
+            for target in re.findall(r"^([a-z-]+):", line)
+        }
+        return [
+            word
+            for word in rest
+            if "=" not in word and not word.startswith("-") and word not in targets and not word.startswith(".venv")
+        ]
+    if program == "redraft":
+        if rest[0].startswith("-"):
+            return [word for word in rest if word not in {"--version", "--help", "--install-completion"}]
+        try:
+            known = options_of(rest) | {"--help"}
+        except click.UsageError:
+            return [rest[0]]
+        return [word for word in rest[1:] if word.startswith("--") and word.partition("=")[0] not in known]
+    keys = [word.partition("=")[0] for word in rest if re.match(r"[a-z_]+=", word)]
+    presets = {word.removeprefix("preset=") for word in rest if word.startswith("preset=")}
+    known = {file.stem for file in (ROOT / "experiments/presets").glob("*.yaml")} | {"mine"}
+    return [key for key in keys if key not in CONFIG] + sorted(presets - known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_and_their_options_exist(page):
+    assert not {" ".join(words): found for words in commands_of(page) if (found := wrong(words))}
+
+
+@pytest.mark.parametrize(
+    "line", ["redraft shwo x", "redraft show --jsn x", "make tset", "snakemake --config perset=tiny"]
+)
+def test_a_wrong_command_is_found(line):
+    assert wrong(line.split())
+
+
+@pytest.mark.servers
+def test_the_site_builds_without_a_warning():
+    """It installs Sphinx from the package index."""
+    done = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = ROOT / "build/docs"
+    assert all((site / page).exists() for page in ("index.html", "quickstart.html", "decisions/index.html"))
+    assert list(site.glob("schemas/*.json")), "the schemas are published with the pages"
