@@ -22,7 +22,7 @@ from redraft.ops.locking import entries
 from redraft.ops.locking import lease as leases
 from redraft.ops.locking import owner as owners
 from redraft.ops.locking.entries import history, latest
-from redraft.ops.locking.lease import LeaseLost, check_held, lease, take, took_part
+from redraft.ops.locking.lease import LeaseLost, check_owner, lease, take, took_part
 from redraft.ops.slurm import jobs as slurm_queue
 
 HOLDER = """
@@ -136,16 +136,16 @@ def test_an_owner_that_finds_its_folder_taken_stops_and_writes_nothing(hold, tmp
     assert first.file.read_text() == before, "it did not release what is not its own"
     second.check()
     with pytest.raises(LeaseLost, match="taken this folder"):
-        check_held(tmp_path, json.loads(before)["owner"]["token"])
+        check_owner(tmp_path, json.loads(before)["owner"]["token"])
 
 
 def test_a_folder_is_held_by_its_owner_alone_and_by_nobody_once_it_was_left(tmp_path):
     with lease(tmp_path) as held:
-        check_held(tmp_path, held.token)
+        check_owner(tmp_path, held.token)
         with pytest.raises(LeaseLost, match="taken this folder"):
-            check_held(tmp_path, "another")
+            check_owner(tmp_path, "another")
     with pytest.raises(LeaseLost, match="taken this folder"):
-        check_held(tmp_path, held.token)
+        check_owner(tmp_path, held.token)
     with pytest.raises(LeaseLost, match="taken this folder"):
         held.check()
 

@@ -53,7 +53,7 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """Token by which `check_held` knows the owner in any process."""
+        """Token by which `check_owner` knows the owner in any process."""
         return self.content.owner.token
 
     def check(self) -> None:
@@ -62,7 +62,7 @@ class Lease:
         Raises:
             LeaseLost: if it has.
         """
-        check_held(self.folder, self.token)
+        check_owner(self.folder, self.token)
 
     def beat(self) -> None:
         """Show that this process lives. An entry that was removed stays so, and `check` notices it."""
@@ -97,7 +97,7 @@ class Lease:
         write_atomically(self.file, self.content.text)
 
 
-def check_held(folder: Path, token: str) -> None:
+def check_owner(folder: Path, token: str) -> None:
     """Refuse to go on unless the owner with this token holds the folder; a LeaseLost if it does not."""
     last = latest(folder)
     if last is None or last.content is None or last.content.owner.token != token or last.free:

@@ -21,7 +21,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from redraft.config.experiment import Run
 from redraft.errors import UserError
 from redraft.files import linked_folder
-from redraft.ops.locking.lease import check_held
+from redraft.ops.locking.lease import check_owner
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
@@ -71,7 +71,7 @@ class VerlSteps(PPOTrainerSync):
         problems = read_problems(Path(config.data.train_files[0]))
         self.loop = TrainingLoop(self.run, Path(ours["folder"]), ours["inputs"], len(problems))
         if ours.get("lease"):
-            self.loop.check = partial(check_held, self.loop.folder.path, ours["lease"])
+            self.loop.check = partial(check_owner, self.loop.folder.path, ours["lease"])
         _, self.loop.state = self.loop.checkpoints.latest(hashes=False)
         self.loop.state.commits = list(ours["commits"])
         tokenizer = models.load_tokenizer(config.actor_rollout_ref.model.path)
