@@ -21,7 +21,7 @@ from redraft.errors import UserError
 from redraft.files import read_json, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.ops.locking.entries import latest
-from redraft.ops.locking.lease import lease, take, took_part
+from redraft.ops.locking.lease import lease, take, participants
 from redraft.train.checkpoint import Checkpoints, State, damage, measure
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.verl.launch import refuse_code
@@ -391,7 +391,7 @@ def test_a_signalled_run_goes_on_in_another_process(name, codes, end, undisturbe
     assert int(code) in codes, (tmp_path / "run.errors").read_text()
     finish(tiny_model, tmp_path / "run")
     assert results(tmp_path / "run") == results(undisturbed)
-    parts = took_part(tmp_path / "run", FINGERPRINT, STEPS)
+    parts = participants(tmp_path / "run", FINGERPRINT, STEPS)
     assert [(part["resumed_from"], part["end"]) for part in parts] == [(0, end), (2, "finished")]
 
 

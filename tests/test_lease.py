@@ -22,7 +22,7 @@ from redraft.ops.locking import entries
 from redraft.ops.locking import lease as leases
 from redraft.ops.locking import owner as owners
 from redraft.ops.locking.entries import history, latest
-from redraft.ops.locking.lease import LeaseLost, check_owner, lease, take, took_part
+from redraft.ops.locking.lease import LeaseLost, check_owner, lease, take, participants
 from redraft.ops.slurm import jobs as slurm_queue
 
 HOLDER = """
@@ -299,10 +299,10 @@ def test_the_history_names_who_took_part(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with lease(tmp_path, "run") as held:
         held.resumed_from(4)
-        now = took_part(tmp_path, "run", 6)
+        now = participants(tmp_path, "run", 6)
     with lease(tmp_path, "run") as held:
         held.resumed_from(6)
-    parts = took_part(tmp_path, "run", 6)
+    parts = participants(tmp_path, "run", 6)
     assert [(p["resumed_from"], p["end"]) for p in parts] == [(0, "RuntimeError"), (4, "finished")]
     assert [(p["slurm_job"], p["slurm_restarts"], p["devices"], p["end"]) for p in now] == [
         ("17", 0, "0,1", "RuntimeError"),

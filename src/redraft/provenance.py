@@ -40,7 +40,7 @@ def write_manifest(
         git: `git_state()` at the start of training.
         seconds: time of training in seconds, summed over all processes.
         inputs: hashes of the inputs, by name.
-        processes: processes that took part, in order (`redraft.ops.locking.lease.took_part`).
+        processes: processes that took part, in order (`redraft.ops.locking.lease.participants`).
     """
     write_json(
         file,

@@ -11,7 +11,7 @@ from redraft.config import Experiments, Run, run_fingerprint
 from redraft.files import read_json
 from redraft.layout import Layout
 from redraft.ops.locking.devices import devices
-from redraft.ops.locking.lease import lease, took_part
+from redraft.ops.locking.lease import lease, participants
 from redraft.provenance import git_state, write_manifest
 from redraft.train.progress import reporter
 
@@ -44,7 +44,7 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
         git=git | {"commits": trainer.state.commits},
         seconds=trainer.state.seconds,
         inputs=inputs,
-        processes=took_part(folder, run_fingerprint(run), loop.steps),
+        processes=participants(folder, run_fingerprint(run), loop.steps),
     )
 
 

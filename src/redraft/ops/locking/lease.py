@@ -197,7 +197,7 @@ def _beating(held: Lease) -> Iterator[None]:
         thread.join()
 
 
-def took_part(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
+def participants(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
     """Describe the processes that took part in a run, in order, for its manifest.
 
     Processes that found all steps done are left out, and those of another experiment in the same folder. `ended` of a
