@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from redraft.ops.locking.termination import give_way
+from redraft.ops.locking.termination import exit_if_requested
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ async def run_to_end(
                 idle = 0
             ended = outside.ended
             await asyncio.sleep(0)  # whoever got an answer asks for the next thing
-            give_way()
+            exit_if_requested()
             idle = 0 if work() or outside.ended > ended else idle + 1
         return await everything
     finally:

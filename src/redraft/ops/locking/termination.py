@@ -54,7 +54,7 @@ def unbroken() -> Iterator[None]:
             _exit()
 
 
-def give_way() -> None:
+def exit_if_requested() -> None:
     """Exit now if SIGTERM came in a block that must not be broken off; for a place in it where it may be."""
     if _blocks.asked:
         _exit()
