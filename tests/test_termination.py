@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from redraft.ops.locking.termination import exit_on_sigterm, unbroken
+from redraft.ops.locking.termination import exit_on_sigterm, sigterm_deferred
 
 
 def terminate():
@@ -27,8 +27,8 @@ def test_an_unbroken_block_ends_first():
     done = []
 
     def nested():
-        with unbroken():
-            with unbroken():
+        with sigterm_deferred():
+            with sigterm_deferred():
                 terminate()
                 done.append("inner")
             done.append("outer")
@@ -37,7 +37,7 @@ def test_an_unbroken_block_ends_first():
     with pytest.raises(SystemExit), exit_on_sigterm():
         nested()
     assert done == ["inner", "outer"]
-    with exit_on_sigterm(), unbroken():
+    with exit_on_sigterm(), sigterm_deferred():
         pass  # asked once, exited once
 
 
@@ -45,7 +45,7 @@ def test_an_unbroken_block_of_another_thread_does_not_keep_this_one_from_exiting
     inside, leave = threading.Event(), threading.Event()
 
     def other():
-        with unbroken():
+        with sigterm_deferred():
             inside.set()
             leave.wait(30)
 
@@ -60,7 +60,7 @@ def test_an_unbroken_block_of_another_thread_does_not_keep_this_one_from_exiting
 
 def test_an_error_in_an_unbroken_block_is_the_cause_that_is_shown():
     def fail():
-        with unbroken():
+        with sigterm_deferred():
             terminate()
             raise ValueError("also wrong")
 
@@ -72,7 +72,7 @@ def test_an_error_in_an_unbroken_block_is_the_cause_that_is_shown():
 IN_A_LOOP = """
 import asyncio, os, signal, sys
 from redraft.engines.torch.loop import Outside, run_to_end
-from redraft.ops.locking.termination import exit_on_sigterm, unbroken
+from redraft.ops.locking.termination import exit_on_sigterm, sigterm_deferred
 
 turns, original = [0], asyncio.Handle._run
 
@@ -93,7 +93,7 @@ async def everything():
     sessions = [session(outside) for _ in range(3)]
     await run_to_end(sessions, lambda: outside is None, lambda: "nothing", outside)
 
-with exit_on_sigterm(), unbroken():
+with exit_on_sigterm(), sigterm_deferred():
     asyncio.run(everything())
 """
 

@@ -25,7 +25,7 @@ from redraft.engines.torch.loop import Activity, Outside, now, run_to_end
 from redraft.engines.torch.rows import Admission, Decoding, Row, Rows, Scoring
 from redraft.engines.torch.sampling import gumbel, log_probs_of, sample, sample_specially
 from redraft.engines.torch.scoring import scores_of
-from redraft.ops.locking.termination import unbroken
+from redraft.ops.locking.termination import sigterm_deferred
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
 from redraft.rollout.types import Finish, TopLogProbs
 
@@ -120,7 +120,7 @@ class TorchEngine:
         self.model.eval()
         if self._graphs:
             self._graphs.check()
-        with torch.inference_mode(), slot_attention(self.model), unbroken():
+        with torch.inference_mode(), slot_attention(self.model), sigterm_deferred():
             try:
                 return asyncio.run(run_to_end(coroutines, self._pass, standstill, outside))
             finally:

@@ -43,7 +43,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
+def sigterm_deferred() -> Iterator[None]:
     """Put off the exit on SIGTERM to the end of the block, which should be short."""
     _blocks.depth += 1
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from redraft.ops.locking.termination import unbroken
+from redraft.ops.locking.termination import sigterm_deferred
 from redraft.rollout.types import Rollout
 from redraft.tasks.workers import pool, reward
 
@@ -42,7 +42,7 @@ class Graders:
 
     def __exit__(self, *_: object) -> None:
         assert self.pool is not None
-        with unbroken():
+        with sigterm_deferred():
             self.pool.stop()
             self.pool.join()
         self.pool = None
@@ -54,7 +54,7 @@ class Graders:
 
     async def _graded(self, texts: list[str], answer: str) -> list[float]:
         """Rewards; a text that hangs or ends its process is found by grading each alone, and earns nothing."""
-        with unbroken():  # both take locks that the pool's threads wait for
+        with sigterm_deferred():  # both take locks that the pool's threads wait for
             future = asyncio.wrap_future(self._scheduled(texts, answer))
         try:
             rewards, seconds = await future
