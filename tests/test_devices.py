@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from redraft.errors import UserError
 from redraft.ops.locking import devices as module
 from redraft.ops.locking import gpus
-from redraft.ops.locking.devices import devices, held
+from redraft.ops.locking.devices import devices, lock_descriptors
 from redraft.ops.locking.gpus import VISIBLE, Device, available, check_devices, parse
 
 ROOT = Path(__file__).parents[1]
@@ -122,9 +122,9 @@ def test_devices_are_not_free_before_a_child_that_outlives_its_killed_parent_has
         "    print(",
         (
             "    import subprocess\n"
-            "    from redraft.ops.locking.devices import held\n"
+            "    from redraft.ops.locking.devices import lock_descriptors\n"
             "    streams = {'stdin': open(sys.argv[2]), 'stdout': subprocess.DEVNULL}\n"
-            "    child = subprocess.Popen(['cat'], pass_fds=held(), start_new_session=True, **streams)\n"
+            "    child = subprocess.Popen(['cat'], pass_fds=lock_descriptors(), start_new_session=True, **streams)\n"
             "    names = [*names, child.pid]\n"
             "    print("
         ),
@@ -190,7 +190,7 @@ def test_a_child_shares_what_its_parent_holds(machine):
         with pytest.raises(UserError, match="at most 1"), devices(2):
             pass
     assert module.HELD not in os.environ
-    assert held() == ()
+    assert lock_descriptors() == ()
 
 
 @pytest.mark.parametrize(

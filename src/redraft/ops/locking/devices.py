@@ -66,7 +66,7 @@ def devices(count: int, purpose: str = "") -> Iterator[tuple[str, ...]]:
         yield names
 
 
-def held() -> tuple[int, ...]:
+def lock_descriptors() -> tuple[int, ...]:
     """Open files that hold this process's GPUs.
 
     Give them to `pass_fds` of a child that may outlive this process: its GPUs then become free when it has ended too.

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf, open_dict
 from redraft.config.experiment import Run
 from redraft.errors import UserError
 from redraft.files import NO_SPACE, write_atomically
-from redraft.ops.locking.devices import held
+from redraft.ops.locking.devices import lock_descriptors
 from redraft.ops.locking.gpus import VISIBLE
 from redraft.ops.locking.lease import Lease
 from redraft.ops.locking.termination import exit_on_sigterm
@@ -199,7 +199,7 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
             stderr=subprocess.STDOUT,
             start_new_session=True,
             stdin=subprocess.PIPE,  # it ends when this process does, also by SIGKILL
-            pass_fds=held(),  # else a killed launcher would free GPUs that verl still uses
+            pass_fds=lock_descriptors(),  # else a killed launcher would free GPUs that verl still uses
         )
     with exit_on_sigterm(), process:
         try:
