@@ -33,7 +33,7 @@ def evaluate(planned: Planned) -> dict[str, dict[str, Any]]:
     """
     asked, benchmarks, folder = planned.asked, planned.benchmarks, planned.folder
     with lease(folder, EVALUATION) as held, devices(int(on_gpu(asked.engine)), str(folder)) as taken:
-        held.uses(taken)
+        held.record_devices(taken)
         _sampled(planned, held.check)
     grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
     (folder / COMPARISON).unlink(missing_ok=True)  # it would compare earlier verdicts

@@ -41,7 +41,7 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
     log = file.parent / "generate.log"
     steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
     with lease(file.parent, EVALUATION, log) as held, devices(min(preset.engine.gpus, 1), str(file.parent)) as taken:
-        held.uses(taken)
+        held.record_devices(taken)
         generate(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
         write_json(
             file.with_suffix(".json"),

@@ -22,7 +22,7 @@ def train(preset_name: str, cell_id: str, seed: int, model: Path, folder: Path) 
     run = Experiments().run(cell_id, seed, preset_name)
     log = folder / "log.txt"
     with lease(folder, run_fingerprint(run), log) as held, devices(run.engine.gpus, str(folder)) as taken:
-        held.uses(taken)
+        held.record_devices(taken)
         _train(run, model, folder, git, held)
 
 

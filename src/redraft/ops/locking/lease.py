@@ -74,7 +74,7 @@ class Lease:
         owner = self.content.owner
         self._update(owner=owner.model_copy(update={"processes": [*owner.processes, process(pid)]}))
 
-    def uses(self, devices: Sequence[str]) -> None:
+    def record_devices(self, devices: Sequence[str]) -> None:
         """Record this process's GPUs, if any, by their names in CUDA_VISIBLE_DEVICES."""
         self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices) or None}))
 
