@@ -292,16 +292,16 @@ def test_the_history_names_who_took_part(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with suppress(RuntimeError), lease(tmp_path, "run") as held:
-        held.resumed_from(0)
+        held.record_resume(0)
         raise RuntimeError
     with lease(tmp_path, "another experiment"):
         pass
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with lease(tmp_path, "run") as held:
-        held.resumed_from(4)
+        held.record_resume(4)
         now = participants(tmp_path, "run", 6)
     with lease(tmp_path, "run") as held:
-        held.resumed_from(6)
+        held.record_resume(6)
     parts = participants(tmp_path, "run", 6)
     assert [(p["resumed_from"], p["end"]) for p in parts] == [(0, "RuntimeError"), (4, "finished")]
     assert [(p["slurm_job"], p["slurm_restarts"], p["devices"], p["end"]) for p in now] == [

@@ -73,7 +73,7 @@ class TrainingLoop:
             self.folder.keep_finished(self.identity, self.checkpoints.inputs)
         if lease:
             self.check = lease.check
-            lease.resumed_from(self.state.step)
+            lease.record_resume(self.state.step)
         self.folder.keep_checkpoints(self.identity)
         truncate_records(self.folder.records, self.state.step)
         self.folder.truncate_rollouts(self.state.step)

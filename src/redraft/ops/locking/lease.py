@@ -78,7 +78,7 @@ class Lease:
         """Record this process's GPUs, if any, by their names in CUDA_VISIBLE_DEVICES."""
         self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices) or None}))
 
-    def resumed_from(self, step: int) -> None:
+    def record_resume(self, step: int) -> None:
         """Record the number of steps that were done when this process began."""
         self._update(resumed_from=step)
 
