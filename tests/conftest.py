@@ -23,7 +23,7 @@ from tests.tiers import check_marks, tier_of
 settings.register_profile("redraft", deadline=None)  # a loaded machine is no failure
 settings.load_profile("redraft")
 
-gc.disable()  # until all tests are collected, as in redraft.cli.loading
+gc.disable()  # until all tests are collected, as in redraft.cli.process
 # Compiled files are kept, also where the environment says not to: else each process compiles what it imports again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

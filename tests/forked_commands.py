@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redraft.cli.ending import Ending
+    from redraft.cli.process import FastExit
 
 LOADED = (
     "redraft.analysis.figures.files",
@@ -107,14 +107,13 @@ def serve(descriptor: int) -> None:
     from importlib import import_module
     from multiprocessing import forkserver
 
-    from redraft.cli.ending import Ending
-    from redraft.cli.loading import loading
+    from redraft.cli.process import FastExit, gc_paused
     from redraft.tasks.workers import context
 
-    ending = Ending()
+    fast_exit = FastExit()
     context()
     forkserver.ensure_running()  # one for all jobs; else each loads the grader anew
-    with loading():
+    with gc_paused():
         for module in LOADED:
             import_module(module)
         import_module("snakemake.cli").get_argument_parser()  # which loads its plugins
@@ -129,7 +128,7 @@ def serve(descriptor: int) -> None:
             message, files, *_ = socket.recv_fds(connection, LIMIT, 3)
             jobs[connection] = os.fork()
             if not jobs[connection]:
-                return run(*json.loads(message), files, ending)
+                return run(*json.loads(message), files, fast_exit)
             for file in files:
                 os.close(file)
         for connection, job in list(jobs.items()):
@@ -141,7 +140,7 @@ def serve(descriptor: int) -> None:
                 del jobs[connection]
 
 
-def run(command: list[str], folder: str, environment: dict[str, str], files: list[int], ending: "Ending") -> None:
+def run(command: list[str], folder: str, environment: dict[str, str], files: list[int], fast_exit: "FastExit") -> None:
     """Run a command in this process, which ends with it."""
     from importlib import import_module
     from multiprocessing import forkserver
@@ -164,7 +163,7 @@ def run(command: list[str], folder: str, environment: dict[str, str], files: lis
     try:
         import_module(COMMANDS[command[0]]).main()
     except SystemExit as end:
-        ending.well = not end.code
+        fast_exit.enabled = not end.code
         raise
 
 

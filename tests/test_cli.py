@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from redraft.cli.stage_commands import StageGroup, function_of
+from redraft.cli.app import StageGroup, function_of
 from redraft.config import Experiments
 from redraft.layout import Layout
 from redraft.ops.workflow import code_hash
@@ -177,7 +177,7 @@ def test_compare_is_over_all_seeds_of_both_cells_with_the_tables_relations_and_i
     result = redraft(folder, "compare", *CELLS, "--wide")
     assert result.returncode == 0, result.stderr
     header, *rows = (re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines())
-    assert header == ["quantity", *CELLS, "second against first", "95 % interval", "seeds"]
+    assert header == ["quantity", *CELLS, "second vs first", "95 % interval", "seeds"]
     lines = {row[0]: row[1:] for row in rows}
     # Student's t of one degree of freedom is 12.7062.
     assert lines["tokens_decoded (tokens)"] == ["10,000", "4,000", "0.400 ×", "[-0.871, 1.671]", "2"]

@@ -236,10 +236,12 @@ def test_a_run_whose_jobs_fail_ends_with_their_exit_code_and_prints_no_quantitie
 
 
 def test_the_call_that_makes_the_tables_names_another_preset_than_the_usual_one():
-    from redraft.cli.runs import _into_tables
+    from redraft.cli.runs import _table_command
 
-    assert _into_tables(CELLS[0], Experiments(ROOT), "smoke").startswith("`snakemake --config preset=smoke --forcerun")
-    assert _into_tables(CELLS[0], Experiments(ROOT), DEFAULT_PRESET).startswith("`snakemake --forcerun")
+    assert _table_command(CELLS[0], Experiments(ROOT), "smoke").startswith(
+        "`snakemake --config preset=smoke --forcerun"
+    )
+    assert _table_command(CELLS[0], Experiments(ROOT), DEFAULT_PRESET).startswith("`snakemake --forcerun")
 
 
 def test_cost_of_several_papers_and_of_extras_has_all_lines_in_its_file(folder):

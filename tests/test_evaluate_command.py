@@ -109,7 +109,7 @@ def test_it_says_first_what_it_does_fits_80_columns_and_prints_the_same_as_json(
     assert "by the protocol tiny (as asked): arithmetic (4)," in " ".join(said.split())
     assert "48 responses in all" in " ".join(said.split())
     assert max(map(len, printed.splitlines()[:-1])) <= 80
-    assert "more columns: --wide" in printed
+    assert "--wide: more columns" in printed
     found = json.loads(evaluate(folder, *QUICK, "--json")[0])
     assert (found["command"], found["asked"]["protocol"]) == ("evaluate", "tiny")
     assert [row["benchmark"] for row in found["rows"]] == list(NAMES)

@@ -21,7 +21,7 @@ from redraft.errors import UserError
 from redraft.files import read_json, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.ops.locking.entries import latest
-from redraft.ops.locking.lease import lease, take, participants
+from redraft.ops.locking.lease import lease, participants, take
 from redraft.train.checkpoint import Checkpoints, State, damage, measure
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.verl.launch import refuse_code
@@ -330,9 +330,9 @@ def test_a_full_disk_does_not_take_a_folder(disk):
 SIGNALLED = """
 import json, os, signal, sys
 from pathlib import Path
-from redraft.cli.loading import loading
+from redraft.cli.process import gc_paused
 
-with loading():
+with gc_paused():
     from redraft.config import Run, run_fingerprint
     from redraft.ops.locking.lease import lease
     from redraft.train.local import trainer as local

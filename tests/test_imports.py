@@ -14,9 +14,8 @@ from redraft.evaluate import grade
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "redraft"
 ENTRANCES = {f"redraft.cli.{file.stem}" for file in SOURCE.glob("cli/[a-z]*.py")} - {
-    "redraft.cli.ending",
     "redraft.cli.extras",
-    "redraft.cli.loading",
+    "redraft.cli.process",
     "redraft.cli.terminal",
 } | {"redraft.__main__"}
 """Modules that tie everything together; no other module imports them."""
@@ -28,8 +27,7 @@ ALLOWED = {
     "redraft.errors": set(),
     "redraft.files": {"redraft.errors"},
     "redraft.layout": {"redraft.errors"},
-    "redraft.cli.loading": set(),
-    "redraft.cli.ending": set(),
+    "redraft.cli.process": set(),
     "redraft.cli.extras": {"redraft.errors"},
     "redraft.cli.terminal": {"redraft.errors"},
     "redraft.config": {*BASE, "redraft.methods"},
@@ -59,7 +57,7 @@ ALLOWED = {
     "redraft.tasks": {"redraft.config", "redraft.errors", "redraft.files", "redraft.rollout.streams"},
     "redraft.train": {
         *BASE,
-        "redraft.cli.loading",
+        "redraft.cli.process",
         "redraft.config",
         "redraft.engines",
         "redraft.methods",

@@ -22,7 +22,7 @@ from redraft.ops.locking import entries
 from redraft.ops.locking import lease as leases
 from redraft.ops.locking import owner as owners
 from redraft.ops.locking.entries import history, latest
-from redraft.ops.locking.lease import LeaseLost, check_owner, lease, take, participants
+from redraft.ops.locking.lease import LeaseLost, check_owner, lease, participants, take
 from redraft.ops.slurm import jobs as slurm_queue
 
 HOLDER = """

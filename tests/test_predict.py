@@ -178,11 +178,11 @@ def test_the_table_fits_and_says_what_it_takes_for_granted(run, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     text = " ".join(out.split())
-    assert "Not known (needs the drafter's whole distribution, and its policy is not known)" in text
+    assert "Unknown (needs the drafter's whole distribution, and its policy is not known)" in text
     assert "residual, top 32, block, block, top 32, Gumbel." in text
     assert "sampled without top-p" in text
     assert "trained on these drafts" in text
-    assert "stored log-probabilities are taken as they are" in text
+    assert "stored log-probabilities are used unchecked" in text
     assert "published, l = e^0.2" in text
     assert "block  " not in out
 
@@ -193,7 +193,7 @@ def test_a_file_of_rollouts_gives_what_the_run_gives(run, file, capsys):
     of_file = predicted(capsys, file, *options)
     of_run = predicted(capsys, run, "--from", "4", "--to", "8")
     assert of_file["rows"] == of_run["rows"]
-    assert "nats off those of the drafter" in of_file["notes"][1]
+    assert "log-probabilities differ from the drafter policy's by" in of_file["notes"][1]
     alone = predicted(capsys, file, *options[:2])["rows"]
     assert alone["block"]["unknown"]
     assert alone["block"]["kept"] is None

@@ -401,9 +401,9 @@ def test_an_absent_model_is_named(tmp_path):
 KILLED = """
 import json, os, signal, sys, traceback
 from pathlib import Path
-from redraft.cli.loading import loading
+from redraft.cli.process import gc_paused
 
-with loading():
+with gc_paused():
     from redraft.config import Run
     from redraft.rollout import memory
     from redraft.train import loop as campaign, checkpoint

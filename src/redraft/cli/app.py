@@ -1,20 +1,20 @@
-"""What a person does between runs of the workflow: look at experiments, run single ones, compare and cost them.
+"""Commands for the time between runs of the workflow: list experiments, run single cells, compare and cost them.
 
-`redraft list` shows what there is, `redraft status` how far it is. docs/cli.md describes all commands.
+`redraft list` shows the cells, `redraft status` the progress of their runs. docs/cli.md describes all commands.
 """
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from inspect import isfunction
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from redraft.cli.ending import Ending
 from redraft.cli.extras import missing
-from redraft.cli.loading import loading
-from redraft.cli.stage_commands import StageGroup
+from redraft.cli.process import FastExit, gc_paused
 from redraft.cli.terminal import error_text
 from redraft.errors import UserError
 from redraft.files import NO_SPACE
@@ -38,9 +38,11 @@ COMMANDS = {
     "replay": "redraft.cli.selfspec:replay",
     "predict": "redraft.cli.predict:predict",
     "audit": "redraft.cli.audit:audit",
-    "schema": "redraft.cli.schema:schema",
+    "schema": "redraft.cli.cells:schema",
 }
 """Function of each command, in the order of the help."""
+STAGE_NAME = re.compile(r"(redraft(?:\.[a-z]\w*)+):([a-z]\w*)")
+"""Module and function of a stage."""
 
 
 class Commands(TyperGroup):
@@ -48,17 +50,51 @@ class Commands(TyperGroup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names, for the help and for typos
+        # The names without their functions: enough for the help and for suggestions after a typo.
+        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, with the parameters of its function; None if there is none."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, function = COMMANDS[cmd_name].partition(":")
-        one = typer.Typer(add_completion=False)
-        with loading():
-            one.command(cmd_name)(getattr(import_module(module), function))
-        return typer.main.get_command(one)
+        with gc_paused():
+            return _command(cmd_name, getattr(import_module(module), function))
+
+
+class StageGroup(TyperGroup):
+    """The commands `redraft stage MODULE:FUNCTION ...`, through which the workflow's rules call this package.
+
+    Every public function of the package is one. Its parameters are the command's: arguments, or options where they
+    have a default. A module is imported when its function is called, so that no training or grading job waits for
+    `analysis`.
+    """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name; None if there is no such function."""
+        function = function_of(cmd_name)
+        return _command(cmd_name, function) if function else None
+
+
+def function_of(name: str) -> Callable[..., Any] | None:
+    """Public function that a module of this package defines, by `module:function`; None if there is none."""
+    if not (match := STAGE_NAME.fullmatch(name)):
+        return None
+    module, function = match.groups()
+    try:
+        with gc_paused():
+            found = getattr(import_module(module), function, None)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            return None
+        raise  # a package that the module needs
+    return found if isfunction(found) and found.__module__ == module else None
+
+
+def _command(name: str, function: Callable[..., Any]) -> Any:
+    single = typer.Typer(add_completion=False)
+    single.command(name)(function)
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -66,9 +102,9 @@ stages = typer.Typer(cls=StageGroup, no_args_is_help=True, help="Single stages, 
 app.add_typer(stages, name="stage", hidden=True)
 
 
-def _version(asked: bool) -> None:
-    """Print the version, and the commit of the code if it is known, and end."""
-    if not asked:
+def _version(requested: bool) -> None:
+    """Print the version, and the commit of the code if it is known, and exit."""
+    if not requested:
         return
     from redraft import __version__
     from redraft.provenance import git_state
@@ -89,18 +125,20 @@ def options(
 
 
 def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) -> None:
-    """Entry point: a user's mistake, a missing extra or a full disk ends in one message and exit code 2.
+    """Entry point. A user's mistake, a missing extra or a full disk prints one message and exits with code 2.
 
-    Everything else ends in a traceback.
+    All other errors end in a traceback.
 
-    Without arguments they are those of the process, which ends with the command.
+    Args:
+        arguments: command line; None for the process's own, and then the process exits fast after a success.
+        command: the command to call.
     """
-    ending = Ending() if arguments is None else None
+    fast_exit = FastExit() if arguments is None else None
     try:
         command(args=arguments)
     except SystemExit as end:
-        if ending and not end.code:
-            ending.well = True
+        if fast_exit and not end.code:
+            fast_exit.enabled = True
         raise
     except UserError as error:
         typer.echo(error_text(error), err=True)
@@ -113,7 +151,8 @@ def main(arguments: list[str] | None = None, command: Callable[..., Any] = app) 
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        typer.echo(f"error: {error.filename or 'a file'}: no space left; what was finished is intact", err=True)
+        file = error.filename or "a file"
+        typer.echo(f"error: {file}: no space left on the device; finished results are intact", err=True)
         sys.exit(2)
 
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options that several commands share."""
 
 import os
 from typing import Annotated
@@ -6,18 +6,18 @@ from typing import Annotated
 import typer
 
 DEFAULT_PRESET = "tiny"
-"""Preset of every command that is given none, as in workflows/config.yaml."""
+"""Default preset of every command, as in workflows/config.yaml."""
 
 
 def _find(name: str) -> str:
-    """Id of a cell that is named without its paper."""
+    """Id of a cell, whose paper the user may leave out."""
     from redraft.config import Experiments
 
     return Experiments().find(name)
 
 
-def _take_cells(file: str | None) -> None:
-    """Take a file of one's own as a paper, in this process and those that it starts."""
+def _register_cells(file: str | None) -> None:
+    """Register a user-defined file of cells as a paper, in this process and its children."""
     from redraft.config import own
 
     if file is not None:
@@ -28,23 +28,23 @@ def _take_cells(file: str | None) -> None:
 Cell = Annotated[
     str,
     typer.Argument(
-        help="paper/cell, such as spec_rl/grpo-spec-l0.5, or only a cell that one paper has.", callback=_find
+        help="paper/cell, such as spec_rl/grpo-spec-l0.5, or the cell alone if only one paper has it.", callback=_find
     ),
 ]
 Cells = Annotated[
     str | None,
     typer.Option(
         "--cells",
-        help="File of cells of one's own, taken as a paper.",
-        callback=_take_cells,
+        help="User-defined file of cells, added as a paper.",
+        callback=_register_cells,
         is_eager=True,
         expose_value=False,
     ),
 ]
 Changes = Annotated[
-    list[str], typer.Option("--set", help="key=value: a variant of the cell, such as trainer.group_size=16.")
+    list[str], typer.Option("--set", help="key=value: make a variant of the cell, such as trainer.group_size=16.")
 ]
 Preset = Annotated[str, typer.Option(help="A file under experiments/presets/.")]
 Seed = Annotated[int, typer.Option(help="Seed of the run.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the same as one JSON document (docs/cli.md).")]
-Wide = Annotated[bool, typer.Option("--wide", help="All columns, one line a row, however wide.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the same content as one JSON document (docs/cli.md).")]
+Wide = Annotated[bool, typer.Option("--wide", help="All columns, one line per row, of any width.")]

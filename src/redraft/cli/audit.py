@@ -1,4 +1,4 @@
-"""`redraft audit`: do rules and samplers have the policy's distribution? (docs/exact-reuse.md)"""
+"""`redraft audit`: tests whether rules and samplers sample from the policy's distribution (docs/exact-reuse.md)."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.arguments import AsJson
-from redraft.cli.terminal import document, table
+from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
     from redraft.lab.audit.samplers import Drawn, Sampler
 
 
-class Part(StrEnum):
+class AuditPart(StrEnum):
     """Part of the audit."""
 
     RULES = "rules"
@@ -27,43 +27,44 @@ class Part(StrEnum):
 
 def audit(
     parts: Annotated[
-        list[Part] | None, typer.Argument(help="rules, samplers, vllm-samplers or vllm; first two if none.")
+        list[AuditPart] | None, typer.Argument(help="rules, samplers, vllm-samplers or vllm; the first two if empty.")
     ] = None,
-    draws: Annotated[int, typer.Option(help="Responses of each sampler; 0 for as many as the power needs.", min=0)] = 0,
-    temperature: Annotated[float, typer.Option(help="Of what the samplers draw.", min=0.01, max=2)] = 1.0,
+    draws: Annotated[
+        int, typer.Option(help="Responses per sampler; 0 for the number that the stated power requires.", min=0)
+    ] = 0,
+    temperature: Annotated[float, typer.Option(help="Temperature of the sampled responses.", min=0.01, max=2)] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether rules and samplers draw from the policy's distribution; a wrong one ends in exit code 1."""
-    tables: dict[Part, tuple[str, list[dict[str, Any]], bool]] = {}
-    chosen = list(dict.fromkeys(parts or [Part.RULES, Part.SAMPLERS]))
+    """Test whether rules and samplers sample from the policy's distribution; exit code 1 if one does not."""
+    tables: dict[AuditPart, tuple[str, list[dict[str, Any]], bool]] = {}
+    chosen = list(dict.fromkeys(parts or [AuditPart.RULES, AuditPart.SAMPLERS]))
     for part in chosen:
-        if temperature != 1 and part not in (Part.SAMPLERS, Part.VLLM_SAMPLERS):
+        if temperature != 1 and part not in (AuditPart.SAMPLERS, AuditPart.VLLM_SAMPLERS):
             raise UserError(
-                f"the part {part} knows no temperature",
+                f"the part {part} has no temperature",
                 key="--temperature",
                 value=temperature,
-                allowed=f"1, or the parts {Part.SAMPLERS} and {Part.VLLM_SAMPLERS}",
+                allowed=f"1, or the parts {AuditPart.SAMPLERS} and {AuditPart.VLLM_SAMPLERS}",
             )
     for part in chosen:
         match part:
-            case Part.RULES:
+            case AuditPart.RULES:
                 tables[part] = _rules()
-            case Part.SAMPLERS:
+            case AuditPart.SAMPLERS:
                 tables[part] = _samplers(draws, temperature)
-            case Part.VLLM_SAMPLERS:
+            case AuditPart.VLLM_SAMPLERS:
                 tables[part] = _vllm_samplers(draws, temperature)
-            case Part.VLLM:
+            case AuditPart.VLLM:
                 tables[part] = _vllm()
         if not as_json:
             note, rows, _ = tables[part]
             printed = [[_cell(value) for value in row.values()] for row in rows]
-            typer.echo(
-                f"{note}\n\n{table(list(rows[0]), printed, left=['engine', 'distribution'], wraps=['sampler'])}\n"
-            )
+            lines = table(list(rows[0]), printed, left=["engine", "distribution"], wraps=["sampler"])
+            typer.echo(f"{filled(note)}\n\n{lines}\n")
     if as_json:
         rows = [{"part": str(part)} | row for part, (_, rows, _) in tables.items() for row in rows]
-        asked = {"parts": [str(part) for part in tables], "draws": draws, "temperature": temperature}
-        typer.echo(document("audit", asked, rows, [note for note, *_ in tables.values()]))
+        request = {"parts": [str(part) for part in tables], "draws": draws, "temperature": temperature}
+        typer.echo(document("audit", request, rows, [note for note, *_ in tables.values()]))
     if not all(passed for *_, passed in tables.values()):
         sys.exit(1)
 
@@ -77,7 +78,7 @@ def _cell(value: Any) -> str:
 def _rules() -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import rules
 
-    found = rules.enumerate_rules()
+    results = rules.enumerate_rules()
     rows = [
         {
             "rule": f.rule,
@@ -87,43 +88,45 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
             "kept": f"{f.kept:.2f} of {f.draft:.2f}",
             "distribution": f.verdict,
         }
-        for f in found
+        for f in results
     ]
     note = (
-        f"Rules, enumerated over {len(rules.SPACE.responses)} responses of {rules.SPACE.vocabulary} tokens: distance "
-        "in total variation between the\npolicies of two visits, and of responses from the policy after one and "
-        f"{rules.VISITS - 1} visits\nwith drafts; exact is at most {rules.EXACT:g}."
+        f"Rules, enumerated over {len(rules.SPACE.responses)} responses of {rules.SPACE.vocabulary} tokens: total "
+        "variation distance between the policies of two epoch passes, and between the responses and the policy after "
+        f"one and {rules.VISITS - 1} passes with drafts. Exact means at most {rules.EXACT:g}."
     )
-    return note, rows, all(f.passes for f in found)
+    return note, rows, all(f.passes for f in results)
 
 
 def _samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import samplers
 
     draws, models = draws or samplers.DRAWS, samplers.policies()
-    audited = lambda sampler: samplers.audit(sampler, models, draws, temperature=temperature)  # noqa: E731
-    return _drawn(samplers.samplers(), audited, draws)
+    audit_one = lambda sampler: samplers.audit(sampler, models, draws, temperature=temperature)  # noqa: E731
+    return _audit_each(samplers.samplers(), audit_one, draws)
 
 
 def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
-    _require_vllm(Part.VLLM_SAMPLERS)
+    _require_vllm(AuditPart.VLLM_SAMPLERS)
     from redraft.lab.audit import models, samplers, vllm_samplers
 
     draws, policies = draws or samplers.DRAWS, samplers.policies()
     distribution = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
     with vllm_samplers.serving(policies, temperature=temperature) as engines:
-        return _drawn(vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, distribution, draws), draws)
+        return _audit_each(
+            vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, distribution, draws), draws
+        )
 
 
-def _drawn(
-    everyone: Iterable["Sampler"], audited: Callable[["Sampler"], "Drawn"], draws: int
+def _audit_each(
+    all_samplers: Iterable["Sampler"], audit_one: Callable[["Sampler"], "Drawn"], draws: int
 ) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import goodness, samplers
 
-    everyone, found = list(everyone), []
-    for number, sampler in enumerate(everyone, 1):
-        typer.echo(f"[{number}/{len(everyone)}] {sampler.name}, {sampler.engine}", err=True)
-        found.append(audited(sampler))
+    all_samplers, results = list(all_samplers), []
+    for number, sampler in enumerate(all_samplers, 1):
+        typer.echo(f"[{number}/{len(all_samplers)}] {sampler.name}, {sampler.engine}", err=True)
+        results.append(audit_one(sampler))
     rows = [
         {
             "sampler": f.sampler.name,
@@ -134,25 +137,24 @@ def _drawn(
             "p": f.tested.p_value,
             "distribution": f.verdict,
         }
-        for f in found
+        for f in results
     ]
     power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
-        f"Samplers, G-tests of {draws:,} responses after {samplers.VISITS} visits; wrong is p < {goodness.LEVEL:g}. A "
-        f"distribution\n{samplers.DISTANCE} away in total variation is found with probability {int(100 * power)} % at "
-        "least. "
-        "The published\nrule and planted faults must be found."
+        f"Samplers: G-tests of {draws:,} responses after {samplers.VISITS} epoch passes. A sampler is wrong if "
+        f"p < {goodness.LEVEL:g}. The test detects a total variation distance of {samplers.DISTANCE} with "
+        f"probability {int(100 * power)} % or more. It must detect the published rule and the planted faults."
     )
-    return note, rows, all(f.passes for f in found)
+    return note, rows, all(f.passes for f in results)
 
 
-def _require_vllm(part: Part) -> None:
+def _require_vllm(part: AuditPart) -> None:
     if not find_spec("vllm"):
         raise UserError("vLLM is not installed", key="parts", value=str(part), hint="use an environment of envs/")
 
 
 def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
-    _require_vllm(Part.VLLM)
+    _require_vllm(AuditPart.VLLM)
     from redraft.lab.audit import vllm_speculation as speculation
 
     rows = []
@@ -163,7 +165,7 @@ def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
         columns = {f"token {at}": p for at, p in zip(speculation.TESTED, p_values, strict=True)}
         rows.append({"mode": mode} | columns | {"distribution": verdict.word})
     note = (
-        "The installed vLLM's own speculation: p-values of G-tests by position, "
-        f"{speculation.RESPONSES:,} responses a mode."
+        "Speculative decoding of the installed vLLM: p-values of G-tests by position, "
+        f"{speculation.RESPONSES:,} responses per mode."
     )
     return note, rows, rows[0]["distribution"] == "not told from right"

@@ -1,11 +1,14 @@
-"""`redraft list` and `redraft show`: the cells that there are, and one of them with all its settings."""
+"""`redraft list`, `redraft show` and `redraft schema`: the declared cells, and the files generated from
+declarations."""
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redraft.cli.arguments import DEFAULT_PRESET, AsJson, Cell, Cells, Changes, Preset, Seed, Wide
+from redraft.cli.process import gc_paused
 from redraft.cli.terminal import document, error_text, filled, table
 from redraft.errors import UserError
 
@@ -28,7 +31,7 @@ def list_cells(
 ) -> None:
     """List the cells by paper: model, data, and how many of the preset's seeds are done.
 
-    --wide adds what is reused, the schedule and the decoding.
+    --wide adds the reuse, the schedule and the decoding.
     """
     from redraft.config import Experiments
     from redraft.layout import Layout
@@ -49,7 +52,7 @@ def list_cells(
 
 
 def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
-    """Print a table of each paper, or one of everything."""
+    """Print one table per paper, or with --wide a single table."""
     header = ["cell", "model", "data", "reuse", "schedule", "decoding", "state"]
     if wide:
         typer.echo(table(header, [[row[key] for key in header] for row in rows], left=header, wide=True))
@@ -70,14 +73,14 @@ def _print_cells(rows: list[Row], preset: "PresetModel", wide: bool) -> None:
 
 
 def _row(cell: "CellModel", experiments: "Experiments", preset: "PresetModel", layout: "Layout") -> Row:
-    """What is listed of a cell. The state counts runs of the preset's seeds, and others as far as they were begun."""
+    """One row of the list. The state counts the preset's seeds, and other seeds if their runs have started."""
     from redraft.ops.workflow.status import STATES, run_status
 
     fits = cell.model in preset.models and cell.data in preset.data
-    begun = sorted(layout.seeds(cell.id)) if fits else []
-    found = {seed: run_status(layout, experiments.run(cell.id, seed, preset.name)).state for seed in begun}
-    done = [seed for seed in begun if found[seed] == "done"]
-    counts = Counter(found[seed] for seed in begun if seed not in done)
+    seeds = sorted(layout.seeds(cell.id)) if fits else []
+    states = {seed: run_status(layout, experiments.run(cell.id, seed, preset.name)).state for seed in seeds}
+    done = [seed for seed in seeds if states[seed] == "done"]
+    counts = Counter(states[seed] for seed in seeds if seed not in done)
     others = [f"{counts[state]} {state}" for state in STATES if counts[state] and state != "waiting"]
     state = ", ".join([f"{len(done)}/{len({*experiments.seeds(cell, preset), *done})} done", *others])
     return {
@@ -97,31 +100,30 @@ def show(
     cell: Cell,
     preset: Preset = DEFAULT_PRESET,
     seed: Seed = 0,
-    backend: Annotated[str, typer.Option(help="`verl`: its complete configuration instead.")] = "",
+    backend: Annotated[str, typer.Option(help="`verl`: print verl's complete configuration instead.")] = "",
     changes: Changes = [],  # noqa: B006
     as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
-    """Print one cell resolved to a complete run, and where each value of its trainer comes from.
+    """Print one cell resolved to a complete run, with the origin of each value of its trainer.
 
-    --set shows a variant of it, which is kept nowhere.
+    --set shows a variant without saving it.
     """
     import yaml
 
-    from redraft.cli.loading import loading
     from redraft.config import Experiments, run_fingerprint, variants
     from redraft.layout import Layout
 
     experiments = Experiments()
     variant, run = variants.tried(experiments, cell, changes, seed, preset)
-    asked = {"cell": cell, "preset": preset, "seed": seed, "backend": backend or None, "set": changes}
+    request = {"cell": cell, "preset": preset, "seed": seed, "backend": backend or None, "set": changes}
     if backend == "verl":
-        with loading():
+        with gc_paused():
             from redraft.train.verl.config import show as verl_configuration
         layout = Layout(preset)
         text = verl_configuration(run, layout.model(run.model_role), layout.run(f"{run.paper}/{run.cell}", seed))
         content = _fields(yaml.safe_load(text))
-        typer.echo(document("show", asked, content) if as_json else text, nl=as_json)
+        typer.echo(document("show", request, content) if as_json else text, nl=as_json)
         return
     if backend:
         raise UserError("no such backend", key="--backend", value=backend, allowed="verl")
@@ -129,7 +131,7 @@ def show(
     shown = {"fingerprint": run_fingerprint(run), **run.model_dump(mode="json")}
     if as_json:
         origins = {f"trainer.{name}": " ".join(setting.origin.split()) for name, setting in settings.items()}
-        typer.echo(document("show", asked, [row | {"origin": origins.get(row["field"])} for row in _fields(shown)]))
+        typer.echo(document("show", request, [row | {"origin": origins.get(row["field"])} for row in _fields(shown)]))
         return
     for key, value in shown.items():
         text = yaml.safe_dump({key: value}, sort_keys=False)
@@ -137,7 +139,7 @@ def show(
 
 
 def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:
-    """Fields of nested mappings, by dotted keys, with their values."""
+    """Flatten nested mappings to rows of a dotted key and its value."""
     rows = []
     for key, value in content.items():
         nested = isinstance(value, dict) and value
@@ -146,9 +148,26 @@ def _fields(content: dict[str, Any], prefix: str = "") -> list[Row]:
 
 
 def _with_origins(text: str, settings: "Settings") -> str:
-    """Lines of YAML, one a field of the trainer, with a comment that says where the value comes from."""
+    """Lines of YAML, one per field of the trainer, with the origin of the value as a comment."""
     heading, *fields = text.splitlines()
     width = max(map(len, fields))
     origins = [settings[field.partition(":")[0].strip()].origin for field in fields]
     lines = [f"{field:<{width}}  # {' '.join(origin.split())}" for field, origin in zip(fields, origins, strict=True)]
     return "\n".join([heading, *lines, ""])
+
+
+def schema(
+    folder: Annotated[Path, typer.Argument(help="Folder of the JSON schemas.")] = Path("docs/schemas"),
+    check: Annotated[bool, typer.Option(help="Only check that the reference and the tasks are up to date.")] = False,
+) -> None:
+    """Write the generated files: JSON schemas, the configuration reference and lm-eval's tasks."""
+    from redraft.config.schema import write_reference, write_schemas
+    from redraft.evaluate.lm_eval.tasks import write_tasks
+    from redraft.layout import require
+
+    require("Snakefile")
+    changed = write_reference(Path("docs/configuration.md"), check) + write_tasks(Path("workflows/lm_eval"), check)
+    if check and changed:
+        raise UserError("not up to date; run `redraft schema`", file=changed[0])
+    if not check:
+        typer.echo("\n".join(f"wrote {file}" for file in write_schemas(folder) + changed))

@@ -1,4 +1,4 @@
-"""Extras of the package: which one brings a module that a command misses."""
+"""Extras of the package: the error message for a missing third-party module names the extra to install."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -39,7 +39,7 @@ EXTRAS = {
     "verl": ("hydra", "omegaconf", "ray", "transfer_queue", "vllm"),
     "mlflow": ("mlflow",),
 }
-"""Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes those before it."""
+"""Third-party modules by the extra that adds them (pyproject.toml); each of the first four includes the previous."""
 NEEDS = {
     "run": "train",
     "recover": "train",
@@ -47,11 +47,11 @@ NEEDS = {
     "predict": "evaluate",
     "schema": "evaluate",
 }
-"""Extra that a command needs in any case, which may be more than the first missing module tells."""
+"""Smallest extra with which a command works; the first missing module may belong to a smaller one."""
 
 
 def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> UserError | None:
-    """The message for a module that an extra adds; None for any other module, whose absence is a fault."""
+    """Error for a missing module that an extra adds; None for any other module, whose absence is a bug."""
     module, names = (error.name or "").partition(".")[0], list(EXTRAS)
     extra = next((name for name in names if module in EXTRAS[name]), None)
     if extra is None:
@@ -62,10 +62,10 @@ def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> UserError |
 
 
 def require_module(name: str) -> None:
-    """Check that a module is installed which a command starts in another process.
+    """Check that a module is installed, for a command that runs it in another process.
 
     Raises:
-        ModuleNotFoundError: otherwise, as an import would.
+        ModuleNotFoundError: if it is not, as an import would.
     """
     if find_spec(name) is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

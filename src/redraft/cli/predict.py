@@ -1,4 +1,4 @@
-"""`redraft predict`: what would reuse save? (docs/predict.md)"""
+"""`redraft predict`: predicts the savings of reuse from saved rollouts (docs/predict.md)."""
 
 import math
 from pathlib import Path
@@ -15,38 +15,48 @@ if TYPE_CHECKING:
     from redraft.lab.predict.prediction import Predicted, Throughputs
     from redraft.lab.predict.sources import Source
 
-MEANT = (
-    "kept: of the tokens of drafts; whole: drafts; saved: of the tokens of a new response; break-even: throughput of "
-    "scoring over that of decoding; time: of decoding a new response; ±: half of a 95 % interval over prompts."
+LEGEND = (
+    "kept: share of the drafts' tokens; whole: share of drafts kept to the end; saved: share of a new response's "
+    "tokens; break-even: ratio of the throughputs of scoring and decoding; time: share of the time to decode a new "
+    "response; ±: half of a 95 % interval over prompts."
 )
-ASSUMED = (
-    "Assumed: drafts are the responses of the last visit, sampled without top-p, and none has been reused before. The "
-    "policy was trained on these drafts, as in a run, so that exact rules but one-hot sample from the policy's "
-    "distribution "
-    "only as far as that does not matter (docs/exact-reuse.md)."
+"""Meaning of the table's columns."""
+ASSUMPTIONS = (
+    "Assumptions: the drafts are the responses of the last epoch pass, sampled without top-p, and none was reused "
+    "before. The policy was trained on these drafts, as in a run. Except one-hot, exact rules therefore sample from "
+    "the "
+    "policy's distribution only if that training does not matter (docs/exact-reuse.md)."
 )
 
 
 def predict(
-    path: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of a run; or a Parquet file (docs/predict.md).")],
-    start: Annotated[int | None, typer.Option("--from", help="Step of a run's drafts.", min=0)] = None,
-    stop: Annotated[int | None, typer.Option("--to", help="Steps behind a run's current policy.", min=1)] = None,
-    policy: Annotated[Path | None, typer.Option(help="Folder of the current policy, for a file.")] = None,
+    path: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or a Parquet file (docs/predict.md).")
+    ],
+    start: Annotated[int | None, typer.Option("--from", help="Step at which a run sampled the drafts.", min=0)] = None,
+    stop: Annotated[
+        int | None, typer.Option("--to", help="Number of steps after which a run's current policy was saved.", min=1)
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="Folder of the current policy, with a file.")] = None,
     drafter: Annotated[Path | None, typer.Option(help="Folder of the policy that sampled a file's drafts.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of a file's drafts; 1 if empty.", min=0.01)] = None,
-    rules: Annotated[str, typer.Option(help="Kinds of `reuse`, with commas; all if empty.")] = "",
-    lenience: Annotated[str, typer.Option(help="Of the published rule, with commas.")] = "1,e^0.2,e^0.5",
-    top: Annotated[int, typer.Option(help="Most probable tokens of a distribution that are stored.", min=1)] = 32,
-    scoring: Annotated[float | None, typer.Option(help="Tokens/s of scoring drafts.")] = None,
-    decoding: Annotated[float | None, typer.Option(help="Tokens/s of decoding.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling temperature of a file's drafts; 1 if empty.", min=0.01)
+    ] = None,
+    rules: Annotated[str, typer.Option(help="Kinds of `reuse`, separated by commas; all if empty.")] = "",
+    lenience: Annotated[
+        str, typer.Option(help="Leniences of the published rule, separated by commas.")
+    ] = "1,e^0.2,e^0.5",
+    top: Annotated[int, typer.Option(help="Stored most probable tokens per distribution (top-k).", min=1)] = 32,
+    scoring: Annotated[float | None, typer.Option(help="Throughput of scoring drafts, tokens/s.")] = None,
+    decoding: Annotated[float | None, typer.Option(help="Throughput of decoding, tokens/s.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device of the policies.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Predict what reuse would save, by every rule, from saved rollouts and a later policy; nothing is sampled."""
+    """Predict the savings of reuse under every rule, from saved rollouts and a later policy. Nothing is sampled."""
     from redraft.config.base import parse_lenience
     from redraft.lab.predict.positions import read_positions
     from redraft.lab.predict.prediction import candidates, chosen, distance
-    from redraft.lab.predict.prediction import predict as predicted
+    from redraft.lab.predict.prediction import predict as predict_savings
     from redraft.lab.predict.sources import load_policies, source
 
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
@@ -54,17 +64,17 @@ def predict(
         leniences = [parse_lenience(part) for part in lenience.split(",")]
     except ValueError as error:
         raise UserError(f"a lenience {error}", key="--lenience", value=lenience) from None
-    judged = chosen(candidates(leniences, top), kinds)
-    asked = source(path, start, stop, policy, drafter, temperature)
-    current, earlier = load_policies(asked, device, path)
-    positions = read_positions(asked.saved.drafts, asked.saved.prompts, current, earlier, top, asked.temperature)
-    far = distance(positions, asked.drafter)
-    found = predicted(asked.saved, positions, judged, speed)
+    candidate_rules = chosen(candidates(leniences, top), kinds)
+    inputs = source(path, start, stop, policy, drafter, temperature)
+    current, earlier = load_policies(inputs, device, path)
+    positions = read_positions(inputs.saved.drafts, inputs.saved.prompts, current, earlier, top, inputs.temperature)
+    offset = distance(positions, inputs.drafter)
+    predictions = predict_savings(inputs.saved, positions, candidate_rules, speed)
     if as_json:
         options = {
             "path": path,
-            "policy": asked.policy,
-            "drafter": asked.drafter,
+            "policy": inputs.policy,
+            "drafter": inputs.drafter,
             "from": start,
             "to": stop,
             "rules": kinds,
@@ -72,13 +82,13 @@ def predict(
             "top": top,
             "scoring": scoring,
             "decoding": decoding,
-            "temperature": asked.temperature,
+            "temperature": inputs.temperature,
         }
-        notes = [_judged(asked), _checked(far), ASSUMED]
-        typer.echo(document("predict", options, [each.row() for each in found], notes))
+        notes = [_inputs_text(inputs), _offset_text(offset), ASSUMPTIONS]
+        typer.echo(document("predict", options, [each.row() for each in predictions], notes))
         return
-    behind = [MEANT, *_unknown(found), _checked(far), ASSUMED]
-    typer.echo("\n\n".join([filled(_judged(asked)), _table(found, speed), *map(filled, behind)]))
+    notes = [LEGEND, *_unknown(predictions), _offset_text(offset), ASSUMPTIONS]
+    typer.echo("\n\n".join([filled(_inputs_text(inputs)), _table(predictions, speed), *map(filled, notes)]))
 
 
 def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs | None":
@@ -88,40 +98,43 @@ def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs 
         return None
     for key, value in (("--scoring", scoring), ("--decoding", decoding)):
         if value is None or not 0 < value < math.inf:
-            raise UserError("seconds need both throughputs", key=key, value=value, allowed="a number above 0")
+            raise UserError("the time needs both throughputs", key=key, value=value, allowed="a number above 0")
     assert scoring is not None
     assert decoding is not None
     return Throughputs(scoring, decoding)
 
 
-def _judged(asked: "Source") -> str:
-    """What is judged, in numbers."""
-    saved = asked.saved
+def _inputs_text(inputs: "Source") -> str:
+    """Numbers and mean lengths of the drafts, and their two policies."""
+    saved = inputs.saved
     lengths = [len(draft.tokens) for draft in saved.drafts]
     later = [length for _, length in saved.later]
     return (
         f"{len(lengths)} drafts of {len(saved.prompts)} prompts, {sum(lengths) / len(lengths):.1f} tokens each; a new "
-        f"response has {sum(later) / len(later):.1f}. {asked.between[0].upper()}{asked.between[1:]}."
+        f"response has {sum(later) / len(later):.1f}. {inputs.between[0].upper()}{inputs.between[1:]}."
     )
 
 
-def _checked(far: float | None) -> str:
-    """How well the drafter's policy fits."""
-    if far is None:
-        return "The policy that sampled the drafts is not known: their stored log-probabilities are taken as they are."
-    return f"Stored log-probabilities are {far:.2g} nats off those of the drafter's policy, in the mean."
+def _offset_text(offset: float | None) -> str:
+    """Mean distance of the stored log-probabilities from those of the drafter's policy, in nats."""
+    if offset is None:
+        return "The policy that sampled the drafts is unknown: their stored log-probabilities are used unchecked."
+    return f"On average, stored log-probabilities differ from the drafter policy's by {offset:.2g} nats."
 
 
-def _unknown(found: "list[Predicted]") -> list[str]:
-    """Rules of which nothing is known, by the reason."""
-    reasons = dict.fromkeys(each.unknown for each in found if each.unknown)
-    return [f"Not known ({why}): {', '.join(e.rule.name for e in found if e.unknown == why)}." for why in reasons]
+def _unknown(predictions: "list[Predicted]") -> list[str]:
+    """Rules without a prediction, by the reason."""
+    reasons = dict.fromkeys(each.unknown for each in predictions if each.unknown)
+    return [
+        f"Unknown ({reason}): {', '.join(each.rule.name for each in predictions if each.unknown == reason)}."
+        for reason in reasons
+    ]
 
 
-def _table(found: "list[Predicted]", speed: "Throughputs | None") -> str:
-    """The table; half a 95 % interval over prompts stands behind a number."""
+def _table(predictions: "list[Predicted]", speed: "Throughputs | None") -> str:
+    """The table; ± is followed by half of a 95 % interval over prompts."""
     header = ["rule", "exact", "kept, %", "whole, %", "saved, %", "break-even"] + ["time, %"] * bool(speed)
-    rows = [_cells(each)[: len(header)] for each in found if not each.unknown]
+    rows = [_cells(each)[: len(header)] for each in predictions if not each.unknown]
     return table(header, rows, left=["exact"], wraps=["rule"])
 
 
@@ -141,12 +154,12 @@ def _cells(each: "Predicted") -> list[str]:
     ]
 
 
-def _percent(found: "Estimate") -> str:
-    """In percent, with half its interval."""
-    half = f" ± {_rounded(100 * (found.high - found.value))}" if math.isfinite(found.high) else ""
-    return f"{_rounded(100 * found.value)}{half}"
+def _percent(estimate: "Estimate") -> str:
+    """An estimate in percent, with half of its interval."""
+    half = f" ± {_rounded(100 * (estimate.high - estimate.value))}" if math.isfinite(estimate.high) else ""
+    return f"{_rounded(100 * estimate.value)}{half}"
 
 
 def _rounded(number: float) -> str:
-    """Two digits, or a decimal."""
+    """A number as text: no decimals from 10, one below."""
     return f"{number:.0f}" if abs(number) >= 9.95 else f"{number:.1f}"

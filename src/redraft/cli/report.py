@@ -1,4 +1,4 @@
-"""Commands about the report: what it says first, claims, and one file of it to hand on."""
+"""`redraft results`, `redraft claims` and `redraft share`: the report's first screen, its verdicts, and a zip of it."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,29 +11,31 @@ from redraft.cli.terminal import document, filled
 
 
 def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
-    """Print what the report says first: sentences and verdicts of each paper, and what was not run."""
+    """Print the report's first screen: main results and verdicts of each paper, and the missing runs."""
     from redraft.analysis.pages.outcome import outcome, text
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
-    found = outcome(layout)
+    content = outcome(layout)
     if as_json:
-        rows = [{"paper": name} | content for name, content in found["papers"].items()]
-        missing = found["missing"]
+        rows = [{"paper": name} | result for name, result in content["papers"].items()]
+        missing = content["missing"]
         notes = [f"{missing['runs']} runs are missing: {missing['command']}"] if missing["runs"] else []
         typer.echo(document("results", {"preset": preset}, rows, notes))
     else:
-        typer.echo(text(found, layout))
+        typer.echo(text(content, layout))
 
 
 def claims(
     papers: Annotated[list[str] | None, typer.Argument(help="Folders under experiments/; all if empty.")] = None,
-    reported: Annotated[bool, typer.Option("--reported", help="Against the papers' own tables; needs no run.")] = False,
+    reported: Annotated[
+        bool, typer.Option("--reported", help="Check claims against the papers' own tables; needs no runs.")
+    ] = False,
     preset: Preset = DEFAULT_PRESET,
     as_json: AsJson = False,
 ) -> None:
-    """Print the verdicts on claims of papers; with --reported, the sentences that their own tables do not support."""
+    """Print the verdicts on the papers' claims; with --reported, the claims that their own tables do not support."""
     from redraft.analysis.pages.claims import verdicts
     from redraft.config import Experiments
     from redraft.layout import Layout, require
@@ -41,12 +43,14 @@ def claims(
     if not reported:
         require("results")
     layout, experiments = Layout(preset), Experiments()
-    asked = papers or experiments.papers
-    rows = [row for paper in asked for row in verdicts(layout, paper, experiments, reported)]
+    chosen = papers or experiments.papers
+    rows = [row for paper in chosen for row in verdicts(layout, paper, experiments, reported)]
     if as_json:
-        typer.echo(document("claims", {"preset": preset, "reported": reported, "papers": asked}, rows))
+        typer.echo(document("claims", {"preset": preset, "reported": reported, "papers": chosen}, rows))
         return
-    none = [paper for paper in asked if experiments.claims(paper).claims and not any(r["paper"] == paper for r in rows)]
+    without = [
+        paper for paper in chosen if experiments.claims(paper).claims and not any(r["paper"] == paper for r in rows)
+    ]
     for paper in dict.fromkeys(row["paper"] for row in rows):
         own = [row for row in rows if row["paper"] == paper]
         counted = Counter(row["verdict"] for row in own if not row["same_as"])
@@ -56,21 +60,21 @@ def claims(
                 typer.echo(filled(f"  {row['verdict']}: “{row['quotation']}” (§ {row['section']})", "    "))
                 typer.echo(filled(f"    {row['evidence']} [{row['id']}]", "    "))
         typer.echo()
-    if none:
-        why = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
-        typer.echo(filled(f"{why}: {', '.join(none)}"))
+    if without:
+        reason = "no reported tables" if reported else f"no verdicts yet at the preset {preset}"
+        typer.echo(filled(f"{reason}: {', '.join(without)}"))
 
 
 def share(
     preset: Preset = DEFAULT_PRESET,
-    file: Annotated[Path | None, typer.Option(help="The zip; results/<preset>/report.zip if empty.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Zip file; results/<preset>/report.zip if empty.")] = None,
 ) -> None:
-    """Pack the report and every file that it links to into one zip."""
+    """Pack the report and all files that it links to into one zip."""
     from redraft.analysis.pages.share import share as pack
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
     target = file or layout.folder / "report.zip"
-    number = pack(layout, target)
-    typer.echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")
+    count = pack(layout, target)
+    typer.echo(f"{count} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")

@@ -1,4 +1,4 @@
-"""`redraft run`, `redraft compare` and `redraft prompts`: single runs, and two cells side by side."""
+"""`redraft run`, `redraft compare` and `redraft prompts`: single runs, and a comparison of two cells."""
 
 import os
 import subprocess
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
 
 def run(
     cell: Cell,
-    seed: Annotated[
-        list[str], typer.Option("--seed", "--seeds", help="0, 0-2 or 0,2,5; may be given several times.")
-    ] = ["0"],  # noqa: B006
+    seed: Annotated[list[str], typer.Option("--seed", "--seeds", help="0, 0-2 or 0,2,5; may be repeated.")] = ["0"],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
     cores: Annotated[int, typer.Option(help="Processor cores.")] = os.cpu_count() or 1,
     settings: Changes = [],  # noqa: B006
-    name: Annotated[str, typer.Option(help="Name of the variant; one that follows from its settings if empty.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the variant; if empty, derived from its settings.")] = "",
     as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
-    """Run one cell: make its model, train, evaluate, and print the main quantities. `--set` makes a variant of it."""
+    """Run one cell: make its model, train, evaluate, and print the main quantities. --set makes a variant of it."""
     from redraft.cli.extras import require_module
     from redraft.config import Experiments, own, variants
     from redraft.layout import Layout, require
@@ -39,7 +37,7 @@ def run(
     require_module("snakemake")
     experiments, layout, seeds = Experiments(), Layout(preset), variants.seeds_of(seed)
     if name and not settings:
-        raise UserError("only a variant gets a name", key="--name", value=name, hint="give --set too")
+        raise UserError("only a variant can have a name", key="--name", value=name, hint="add --set")
     if settings:
         cell = variants.keep(experiments, cell, settings, name, [(s, preset) for s in seeds])
         experiments = Experiments()
@@ -53,33 +51,33 @@ def run(
         raise typer.Exit(code)
     from redraft.cli.summary import summaries
 
-    found = dict(zip(seeds, summaries([experiments.run(cell, s, preset) for s in seeds], layout), strict=True))
-    _print_runs(cell, found, layout, _into_tables(cell, experiments, preset), as_json)
+    quantities = dict(zip(seeds, summaries([experiments.run(cell, s, preset) for s in seeds], layout), strict=True))
+    _print_runs(cell, quantities, layout, _table_command(cell, experiments, preset), as_json)
 
 
-def _into_tables(cell: str, experiments: "Experiments", preset: str) -> str:
-    """How a finished run comes into the tables."""
+def _table_command(cell: str, experiments: "Experiments", preset: str) -> str:
+    """A sentence with the command that adds a finished run to the tables."""
     config = [] if preset == DEFAULT_PRESET else [f"preset={preset}"]
     if (base := experiments.cell(cell).base) is None:
-        return f"`snakemake {f'--config {config[0]} ' if config else ''}--forcerun collect` takes it into the tables."
-    asked = " ".join([*config, f"papers={cell.partition('/')[0]}"])
-    return f"`snakemake --config {asked}` makes a table of it beside {base}, for all seeds of the preset."
+        return f"`snakemake {f'--config {config[0]} ' if config else ''}--forcerun collect` adds it to the tables."
+    options = " ".join([*config, f"papers={cell.partition('/')[0]}"])
+    return f"`snakemake --config {options}` makes a table of it next to {base}, for all seeds of the preset."
 
 
-def _print_runs(cell: str, found: dict[int, dict[str, float]], layout: "Layout", note: str, as_json: bool) -> None:
-    """Print the main quantities of finished runs, by seed, and a note after them."""
+def _print_runs(cell: str, quantities: dict[int, dict[str, float]], layout: "Layout", note: str, as_json: bool) -> None:
+    """Print the main quantities of finished runs by seed, and then a note."""
     from redraft.cli.summary import number
 
-    preset, folders = layout.preset, {seed: layout.run(cell, seed) for seed in found}
+    preset, folders = layout.preset, {seed: layout.run(cell, seed) for seed in quantities}
     if as_json:
         rows = [
             {"seed": seed, "folder": folders[seed], "quantity": name, "value": value}
-            for seed, values in found.items()
+            for seed, values in quantities.items()
             for name, value in values.items()
         ]
         typer.echo(document("run", {"cell": cell, "preset": preset, "seeds": list(folders)}, rows, [note]))
         return
-    for seed, values in found.items():
+    for seed, values in quantities.items():
         typer.echo(f"\n{cell} seed {seed}: {folders[seed]}")
         typer.echo(table(["quantity", "value"], [[name, number(value)] for name, value in values.items()]))
     typer.echo(f"\n{note}")
@@ -93,7 +91,7 @@ def compare(
     as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
-    """Compare two cells over the seeds that both have finished: means, and paired intervals."""
+    """Compare two cells over the seeds that both have finished: means and paired intervals."""
     from redraft.cli.summary import compare as compare_cells
     from redraft.config import Experiments
     from redraft.layout import Layout, require
@@ -102,28 +100,28 @@ def compare(
     experiments, layout = Experiments(), Layout(preset)
     rows = compare_cells(first, second, experiments.preset(preset), experiments, layout)
     if as_json:
-        asked = {"first": first, "second": second, "preset": preset}
-        typer.echo(document("compare", asked, map(asdict, rows)))
+        request = {"first": first, "second": second, "preset": preset}
+        typer.echo(document("compare", request, map(asdict, rows)))
         return
     if wide:
-        header = ["quantity", first, second, "second against first", "95 % interval", "seeds"]
+        header = ["quantity", first, second, "second vs first", "95 % interval", "seeds"]
         typer.echo(table(header, [row.texts() for row in rows], wide=True))
         return
-    typer.echo(f"first:  {first}\nsecond: {second}\nmeans; second against first with its 95 % interval\n")
+    typer.echo(f"first:  {first}\nsecond: {second}\nmeans; second relative to first with its 95 % interval\n")
     texts = [[name, a, b, f"{against} {interval}", n] for name, a, b, against, interval, n in (r.texts() for r in rows)]
-    header = ["quantity", "first", "second", "second against first", "seeds"]
-    typer.echo(table(header, texts, wraps=["quantity", "second against first"]))
+    header = ["quantity", "first", "second", "second vs first", "seeds"]
+    typer.echo(table(header, texts, wraps=["quantity", "second vs first"]))
 
 
 def prompts(
     cell: Cell,
     preset: Preset = DEFAULT_PRESET,
     seed: Seed = 0,
-    file: Annotated[Path | None, typer.Option(help="CSV file; printed if empty.")] = None,
+    file: Annotated[Path | None, typer.Option(help="CSV file; if empty, print to standard output.")] = None,
     as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
-    """Log of every prompt of a run, as CSV: responses made, correct ones, and what memory gave."""
+    """Print a log of a run's prompts as CSV: sampled and correct responses, and responses reused from memory."""
     from redraft.analysis.data.prompt_log import prompt_log
     from redraft.config import Experiments
     from redraft.layout import Layout, require
@@ -134,7 +132,7 @@ def prompts(
         log.to_csv(file, index=False)
         typer.echo(filled(f"{len(log)} prompts: {file}"))
     elif as_json:
-        asked = {"cell": cell, "preset": preset, "seed": seed}
-        typer.echo(document("prompts", asked, log.astype(object).where(log.notna(), None).to_dict("records")))
+        request = {"cell": cell, "preset": preset, "seed": seed}
+        typer.echo(document("prompts", request, log.astype(object).where(log.notna(), None).to_dict("records")))
     else:
         typer.echo(log.to_csv(index=False), nl=False)

@@ -1,4 +1,4 @@
-"""The main quantities of finished runs, as `redraft run` and `redraft compare` print them."""
+"""Main quantities of finished runs, for `redraft run` and `redraft compare`."""
 
 import math
 from collections.abc import Sequence
@@ -26,25 +26,25 @@ def finished(run: Run, layout: Layout) -> Path:
     """Folder of a run that is trained and graded.
 
     Raises:
-        UserError: if the run is not finished, or its results are of another configuration than today's.
+        UserError: if the run is not finished, or its results belong to another configuration than the current one.
     """
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
-    remedy = f"redraft run {cell} --seed {run.seed} --preset {run.preset}"
+    command = f"redraft run {cell} --seed {run.seed} --preset {run.preset}"
     for file in (folder / name for name in RESULTS):
         if not file.exists():
-            raise UserError("this run is not finished", file=file, key="cell", value=cell, hint=f"`{remedy}`")
+            raise UserError("this run is not finished", file=file, key="cell", value=cell, hint=f"`{command}`")
     manifest = read_json(file := folder / "manifest.json")
     if not isinstance(manifest, dict) or "fingerprint" not in manifest:
-        raise UserError("this manifest lacks a key", file=file, key="fingerprint", hint=f"`{remedy}` makes it anew")
-    if manifest["fingerprint"] != (today := run_fingerprint(run)):
+        raise UserError("this manifest lacks a key", file=file, key="fingerprint", hint=f"`{command}` writes it again")
+    if manifest["fingerprint"] != (current := run_fingerprint(run)):
         raise UserError(
-            "this run is of another configuration than today's",
+            "this run belongs to another configuration than the current one",
             file=file,
             key="fingerprint",
             value=manifest["fingerprint"],
-            allowed=today,
-            hint=f"`{remedy}`",
+            allowed=current,
+            hint=f"`{command}`",
         )
     return folder
 
@@ -52,30 +52,30 @@ def finished(run: Run, layout: Layout) -> Path:
 def summaries(runs: Sequence[Run], layout: Layout) -> list[dict[str, float]]:
     """Main quantities of finished runs of a paper, by the names that tables and claims use.
 
-    They are those that tables and claims read. A run that has changed since, or was not collected, is measured from its
-    own records.
+    The values are the ones that tables and claims read. A run that has changed since it was collected, or was never
+    collected, is measured from its own records.
 
     Raises:
         UserError: if a run is not finished, or has no records.
     """
-    folder, stored, found = layout.collected(runs[0].paper), None, []
-    with suppress(UserError):  # none were collected, or others since
+    folder, stored, quantities = layout.collected(runs[0].paper), None, []
+    with suppress(UserError):  # nothing was collected yet, or by another version of the code
         stored = Measured.load(folder)
     for run in runs:
         results = finished(run, layout)
-        made = max((results / name).stat().st_mtime for name in RESULTS)
-        known = stored and stored.runs.manifests(run.cell, [run.seed]) and made < (folder / RECORD).stat().st_mtime
+        modified = max((results / name).stat().st_mtime for name in RESULTS)
+        known = stored and stored.runs.manifests(run.cell, [run.seed]) and modified < (folder / RECORD).stat().st_mtime
         measured = stored if stored and known else Measuring(_runs_of(results, run))
         names = main_quantities(measured.runs, run.cell)
-        found.append({name: measured.values(name, run.cell)[run.seed] for name in names})
-    return found
+        quantities.append({name: measured.values(name, run.cell)[run.seed] for name in names})
+    return quantities
 
 
 def _runs_of(folder: Path, run: Run) -> Runs:
-    """A finished run as it is before a paper's runs are collected, with the scores of its last policy."""
+    """Records and last scores of one run, in the form of a paper's collected runs."""
     records, scores = read_json_lines(folder / "steps.jsonl"), read_json(folder / "scores.json")
     if not records:
-        raise UserError("this file holds no step", file=folder / "steps.jsonl")
+        raise UserError("this file has no steps", file=folder / "steps.jsonl")
     key = {"cell": run.cell, "seed": run.seed}
     last = max(scores, key=int)
     graded = [key | {"step": int(last), "benchmark": name} | score for name, score in scores[last].items()]
@@ -88,11 +88,11 @@ class Comparison:
 
     Attributes:
         quantity: name.
-        unit: of the means; empty without one.
+        unit: unit of the means; empty without one.
         first: mean in the first cell.
         second: mean in the second cell.
-        relation: how tables relate two cells of it: `ratio`, `speedup` or `difference`.
-        against: mean of the second cell against the first, in percentage points for accuracies.
+        relation: relation of the two cells in tables: `ratio`, `speedup` or `difference`.
+        against: mean of the second cell relative to the first, in percentage points for accuracies.
         low: lower end of its 95 % Student interval over the blocks of seeds.
         high: upper end.
         seeds: number of blocks.
@@ -109,7 +109,7 @@ class Comparison:
     seeds: int
 
     def texts(self) -> list[str]:
-        """Quantity with its unit, both means, the second against the first, the interval, and the seeds."""
+        """Quantity with its unit, both means, second relative to first, interval, and number of seeds."""
         unit = f" ({self.unit})" if self.unit else ""
         suffix = SUFFIX[self.relation] or (" points" if self.unit == "%" else "")
         interval = f"[{number(self.low)}, {number(self.high)}]"
@@ -124,22 +124,23 @@ class Comparison:
 
 
 def compare(first: str, second: str, preset: Preset, experiments: Experiments, layout: Layout) -> list[Comparison]:
-    """Compare two cells over the seeds that both have finished, quantity by quantity, as the tables relate them.
+    """Compare two cells over the seeds that both have finished, with the relation of the tables for each quantity.
 
     Raises:
-        UserError: if the cells share no finished seed, or a finished run is of another configuration than today's.
+        UserError: if the cells share no finished seed, or a finished run belongs to another configuration than the
+            current one.
     """
     cells, seeds = (first, second), sorted(layout.seeds(first) & layout.seeds(second))
     folders = {seed: [layout.run(cell, seed) for cell in cells] for seed in seeds}
     both = [seed for seed in seeds if all((f / n).exists() for f in folders[seed] for n in RESULTS)]
     if not both:
         for cell in cells:
-            finished(experiments.run(cell, preset.seeds[0], preset.name), layout)  # names the file that is missing
-        raise UserError("no seed of both cells is finished", key="cells", value=f"{first}, {second}")
-    found = [summaries([experiments.run(cell, seed, preset.name) for seed in both], layout) for cell in cells]
+            finished(experiments.run(cell, preset.seeds[0], preset.name), layout)  # the error names the missing file
+        raise UserError("the cells have no finished seed in common", key="cells", value=f"{first}, {second}")
+    quantities = [summaries([experiments.run(cell, seed, preset.name) for seed in both], layout) for cell in cells]
     blocks, rows = {seed: preset.unit(seed) for seed in both}, []
-    for name in found[0][0]:
-        a, b = ({seed: values[name] for seed, values in zip(both, each, strict=True)} for each in found)
+    for name in quantities[0][0]:
+        a, b = ({seed: values[name] for seed, values in zip(both, each, strict=True)} for each in quantities)
         unit, relation = ("%", "difference") if name.startswith(ACCURACY) else RELATIONS[name]
         against = estimate(paired(b, a, relation), blocks)
         a_mean, b_mean = (estimate(each, blocks).mean for each in (a, b))

@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, or the same content as one JSON document (docs/cli.md)."""
+"""Output of commands: tables that fit the terminal, or the same content as one JSON document (docs/cli.md)."""
 
 import io
 import json
@@ -12,11 +12,11 @@ from typing import Any, Literal
 from redraft.errors import UserError
 
 WIDTH = 80
-"""Columns of a terminal that does not say how many it has, and of files and pipes."""
+"""Columns of files, pipes, and terminals of unknown width."""
 
 
 def terminal_width() -> int:
-    """Columns of the terminal: of COLUMNS, else its own, else `WIDTH`."""
+    """Columns of the terminal: $COLUMNS, else the detected width, else `WIDTH`."""
     return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
@@ -32,10 +32,10 @@ def table(
 
     Args:
         header: heading of each column.
-        rows: texts, as many a row as there are headings.
+        rows: texts, one per heading in each row.
         left: headings of further columns that are aligned left.
-        wraps: headings of the columns whose texts are broken, at spaces, if the table is wider than the terminal.
-        wide: break none.
+        wraps: headings of the columns whose texts wrap at spaces if the table is wider than the terminal.
+        wide: wrap nothing.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -62,16 +62,16 @@ def table(
 
 
 def filled(text: str, indent: str = "") -> str:
-    """A text in lines that fit the terminal; lines behind the first one start with `indent`. No word is broken."""
+    """Wrap a text to the terminal; lines after the first one start with `indent`. Words are never broken."""
     return textwrap.fill(
         text, max(terminal_width(), 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
 def error_text(error: UserError) -> str:
-    """A mistake in lines that fit the terminal; what stands behind a key such as `allowed:` stays in its column.
+    """Wrap an error message to the terminal, and keep the text after a key such as `allowed:` in its column.
 
-    In files and pipes, such as a job's log, it keeps its lines, so that it can be searched for.
+    In files and pipes, such as a job's log, lines are not wrapped, so that they can be searched.
     """
     if not sys.stderr.isatty():
         return f"error: {error}"
@@ -84,23 +84,23 @@ def error_text(error: UserError) -> str:
 
 
 def document(
-    command: str, asked: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], notes: Iterable[str] = ()
+    command: str, request: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], notes: Iterable[str] = ()
 ) -> str:
-    """The JSON document of a command: its name, what was asked, its rows, and what is printed around its table.
+    """JSON document of a command: its name, the request with defaults, the rows, and the lines around its table.
 
-    Numbers that are not finite are null.
+    Non-finite numbers become null.
     """
-    content = {"command": command, "asked": dict(asked), "rows": [dict(row) for row in rows], "notes": list(notes)}
+    content = {"command": command, "asked": dict(request), "rows": [dict(row) for row in rows], "notes": list(notes)}
     return json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it; a path is its text."""
+    """Convert a value to JSON types; a path becomes text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    if hasattr(value, "item"):  # a number of numpy
+    if hasattr(value, "item"):  # a NumPy scalar
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def records(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[dict[str, Any]]:
-    """Rows of a printed table by its headings, with texts that are numbers as numbers, and `-` as None."""
+    """Rows of a printed table as dictionaries by heading; numeric texts become numbers and `-` becomes None."""
     return [{key: _value(text) for key, text in zip(header, row, strict=True)} for row in rows]
 
 

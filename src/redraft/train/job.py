@@ -6,7 +6,7 @@ Trainers are imported once the folder and its GPUs are held: a second process fo
 from pathlib import Path
 from typing import Any
 
-from redraft.cli.loading import loading
+from redraft.cli.process import gc_paused
 from redraft.config import Experiments, Run, run_fingerprint
 from redraft.files import read_json
 from redraft.layout import Layout
@@ -54,7 +54,7 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
     Both trainers have the same attributes and leave the same files.
     """
     if run.engine.kind == "verl":
-        with loading():
+        with gc_paused():
             from redraft.train import models
             from redraft.train.verl.launch import VerlTrainer
 
@@ -64,7 +64,7 @@ def _trainer(run: Run, model: Path, folder: Path, commit: str | None) -> tuple[A
         return trainer, read_json(data / "data.json")["sha256"]
     from redraft.tasks.problems import checksums
 
-    with loading():
+    with gc_paused():
         from redraft.train.local.trainer import LocalTrainer
 
     return LocalTrainer(run, model, folder, commit), checksums(run.data)
