@@ -15,7 +15,7 @@ from redraft.config import Experiments
 from redraft.config.claims import ClaimFile
 from redraft.config.preset import Preset, parted
 from redraft.layout import Layout
-from redraft.ops.workflow.status import look, target
+from redraft.ops.workflow.status import run_statuses, target
 from tests import uneven
 from tests.measured import judge
 from tests.test_one_verdict import source, table
@@ -156,6 +156,6 @@ def test_tables_and_claims_are_over_the_blocks_that_runs_name():
 def test_runs_of_more_seeds_than_the_preset_s_are_in_the_status(tmp_path):
     layout = Layout("tiny", tmp_path)
     layout.run("spec_rl/grpo-vanilla", 7).mkdir(parents=True)
-    found = look(layout, Experiments(ROOT), target(layout, Experiments(ROOT)))
+    found = run_statuses(layout, Experiments(ROOT), target(layout, Experiments(ROOT)))
     assert {run.seed for run in found if run.cell == "spec_rl/grpo-vanilla"} == {0, 1, 2, 7}
     assert {run.seed for run in found if run.cell != "spec_rl/grpo-vanilla"} == {0, 1, 2}

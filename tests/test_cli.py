@@ -151,7 +151,7 @@ def test_a_stage_is_imported_when_it_is_called():
         (["stage", "redraft.train.initial_policy:make_model", "tiny", "gpt-9", "out"], ["gpt-9", "qwen3-1.7b-base"]),
         (
             ["stage", TRAIN, "paper", "spec_rl/grpo-vanilla", "0", "no-model", "out"],
-            ["engine.gpus", "8", "0 are here"],
+            ["engine.gpus", "8", "this machine has 0"],
         ),
     ],
 )

@@ -129,7 +129,7 @@ def test_costs_at_a_scale_that_was_timed_elsewhere_say_so_and_others_are_unknown
     assert {(row["hours"], row["cumulative"]) for row in other} == {(None, None)}
 
 
-def test_status_names_what_it_is_of_and_knows_finished_runs_besides(folder):
+def test_status_names_its_preset_and_papers_and_counts_finished_runs_of_other_cells(folder):
     core = ["preset tiny: spec_rl, grid core", "12 runs: 12 waiting"]
     assert printed(folder, "status").splitlines() == core
     for cell in ("ar3po/ar3po", "spec_rl/rloo-vanilla", CELLS[0]):
@@ -139,13 +139,13 @@ def test_status_names_what_it_is_of_and_knows_finished_runs_besides(folder):
     target, counts, *besides = printed(folder, "status").splitlines()
     assert (target, counts) == (core[0], "12 runs: 1 done, 11 waiting")
     others = "2 finished runs of other cells: 1 of ar3po, 1 of spec_rl"
-    assert " ".join(besides) == f"besides {others} (`redraft list` shows which)"
+    assert " ".join(besides) == f"also {others} (`redraft list` shows which)"
     found = document(folder, "status", "spec_rl", "--grid", "core")
     assert found["asked"] == {"preset": "tiny", "grids": {"spec_rl": ["core"]}}
     assert others in " ".join(found["notes"][0].split())
     (done,) = (row for row in found["rows"] if row["state"] == "done")
     assert (done["cell"], done["seed"], done["step"], done["detail"]) == (CELLS[0], 0, 10, [])
-    assert "besides" not in printed(folder, "status", "ar3po", "--preset", "smoke")
+    assert "also" not in printed(folder, "status", "ar3po", "--preset", "smoke")
 
 
 def test_compare_fits_80_columns_and_as_json_has_the_numbers(folder):

@@ -37,7 +37,7 @@ with devices(int(sys.argv[1]), "brief") as names:
     ended = time.monotonic_ns()
 print(json.dumps([names, began, ended]))
 """
-VARIABLES = ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", module.HELD, VISIBLE)
+VARIABLES = ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", module.INHERITED, VISIBLE)
 
 
 @pytest.fixture(autouse=True)
@@ -169,9 +169,9 @@ def test_too_few_devices_are_an_error_at_once_even_if_others_hold_them(machine):
 
 def test_a_cell_that_needs_more_than_there_is_is_named():
     check_devices({"spec_rl/a": 8, "generate": 1}, 8)
-    with pytest.raises(UserError, match="spec_rl/b needs 8 GPUs, and 2 are here"):
+    with pytest.raises(UserError, match="spec_rl/b needs 8 GPUs, but this machine has 2"):
         check_devices({"spec_rl/a": 2, "spec_rl/b": 8}, 2)
-    with pytest.raises(UserError, match="needs 1 GPU, and 0 are here"):
+    with pytest.raises(UserError, match="needs 1 GPU, but this machine has 0"):
         check_devices({"spec_rl/a": 1}, 0)
 
 
@@ -189,7 +189,7 @@ def test_a_child_shares_what_its_parent_holds(machine):
         assert tuple(theirs) == mine == ("0",)
         with pytest.raises(UserError, match="at most 1"), devices(2):
             pass
-    assert module.HELD not in os.environ
+    assert module.INHERITED not in os.environ
     assert lock_descriptors() == ()
 
 
@@ -239,7 +239,7 @@ def test_nvidia_smi_is_asked(tmp_path, machine):
 def test_a_slurm_job_has_what_slurm_gave_and_nothing_else(machine):
     machine.setattr(gpus, "_installed", lambda: parse(LISTING))
     machine.setenv("SLURM_JOB_ID", "17")
-    with pytest.raises(UserError, match="0 are here"), devices(1):
+    with pytest.raises(UserError, match="this machine has 0"), devices(1):
         pass
     machine.setenv("SLURM_JOB_GPUS", "1")
     assert [device.name for device in available()] == ["1"]
@@ -302,5 +302,5 @@ def test_devices_are_given_back_after_an_error(machine):
 def test_it_is_too_late_once_cuda_is_in_use(machine):
     used = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True))
     machine.setitem(sys.modules, "torch", used)
-    with pytest.raises(RuntimeError, match="reads CUDA_VISIBLE_DEVICES no more"), devices(0):
+    with pytest.raises(RuntimeError, match="ignores changes of CUDA_VISIBLE_DEVICES"), devices(0):
         pass

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import snakemake_logger_plugin_redraft as plugin
-from redraft.ops.workflow.dry_run import announce, real, summary
-from redraft.ops.workflow.time_left import Left
+from redraft.ops.workflow.dry_run import announce, real_command, summary
+from redraft.ops.workflow.time_left import TimeLeft
 
 JOBS = {"train": 4, "grade": 6, "generate": 4}
 RUNS = [("ar3po/ar3po", 0), ("spec_rl/a", 0), ("spec_rl/a", 1), ("spec_rl/b", 0)]
@@ -37,19 +37,19 @@ def test_the_summary_counts_jobs_and_runs_and_names_the_next_call(monkeypatch):
     ],
 )
 def test_the_next_call_is_this_one_without_what_makes_it_dry(arguments, kept):
-    assert real(["snakemake", *arguments]) == " ".join(["snakemake", *kept])
+    assert real_command(["snakemake", *arguments]) == " ".join(["snakemake", *kept])
 
 
 @pytest.mark.parametrize(
     ("rest", "text"),
     [
-        (Left(540.0, 9, {}), "time: about 9 min"),
-        (Left(70.0, 2, {"track": 1}), "time: at least 70 s, not counting 1 job of a kind never timed"),
-        (Left(0.0, 9, {"track": 9}), "time not known: 9 jobs of kinds never timed"),
+        (TimeLeft(540.0, 9, {}), "time: about 9 min"),
+        (TimeLeft(70.0, 2, {"track": 1}), "time: at least 70 s, not counting 1 job without a known time"),
+        (TimeLeft(0.0, 9, {"track": 9}), "time unknown: 9 jobs without a known time"),
     ],
 )
 def test_the_time_of_a_campaign_that_has_not_begun(rest, text):
-    assert plugin.time_of(rest) == text
+    assert plugin.total_time_text(rest) == text
 
 
 def a_job(rule, **wildcards):
@@ -107,13 +107,13 @@ def handler():
     return made
 
 
-def test_a_dry_run_ends_with_the_summary_and_costs_stand_in_for_times_that_nobody_knows(handler, capsys):
+def test_a_dry_run_ends_with_the_summary_and_costs_replace_unknown_times(handler, capsys):
     asked = []
     a_dry_run(handler, lambda runs: asked.append(runs) or "training: 8 GPU-hours")
     assert capsys.readouterr().err.split("\n\n")[1].splitlines() == [
         "dry run: 3 jobs would run: 2 train, 1 tables",
         "2 runs to train, of 1 cell: 1 of p",
-        "time not known: 3 jobs of kinds never timed; 1 core",
+        "time unknown: 3 jobs without a known time; 1 core",
         "training: 8 GPU-hours",
         "next: snakemake",
     ]
@@ -121,23 +121,21 @@ def test_a_dry_run_ends_with_the_summary_and_costs_stand_in_for_times_that_nobod
 
 
 def test_known_times_need_no_costs(handler, capsys, monkeypatch):
-    monkeypatch.setattr("redraft.ops.workflow.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
+    monkeypatch.setattr("redraft.ops.workflow.job_times.priors", lambda preset: {"train": 30.0, "tables": 10.0})
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
-    assert "time: about 70 s; 1 core, by another machine's times at this one's pace\n" in capsys.readouterr().err
+    assert "time: about 70 s; 1 core, from another machine's times, scaled to this one\n" in capsys.readouterr().err
 
 
 def test_times_of_this_machine_are_not_called_those_of_another(handler, capsys, monkeypatch):
-    monkeypatch.setattr("redraft.ops.workflow.campaign.priors", lambda preset: {"train": 30.0, "tables": 10.0})
-    monkeypatch.setattr("redraft.ops.workflow.campaign.taken", lambda workflow, jobs: [("train", 60.0)])
+    monkeypatch.setattr("redraft.ops.workflow.job_times.priors", lambda preset: {"train": 30.0, "tables": 10.0})
+    monkeypatch.setattr("redraft.ops.workflow.job_times.recorded_seconds", lambda workflow, jobs: [("train", 60.0)])
     a_dry_run(handler, lambda runs: pytest.fail("the time is known"))
     assert "time: about 2 min; 1 core\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("times", "said"), [(8.26, True), (1.1, False), (0.4, False)])
-def test_a_precision_that_is_slow_on_this_processor_is_said_before_anything_starts(
-    handler, capsys, monkeypatch, times, said
-):
+def test_the_summary_warns_about_a_precision_that_is_slow_on_this_processor(handler, capsys, monkeypatch, times, said):
     monkeypatch.setattr("redraft.ops.workflow.pace.times_float32", lambda dtype: {"bfloat16": times}[dtype])
     a_dry_run(handler, lambda runs: "", dtype="bfloat16")
     printed = " ".join(capsys.readouterr().err.split())
-    assert ("bfloat16 takes 8.3 times as long as float32 on this processor; engine.dtype" in printed) == said
+    assert ("bfloat16 takes 8.3 times as long as float32 on this processor; set engine.dtype" in printed) == said

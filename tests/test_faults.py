@@ -21,7 +21,7 @@ from redraft.errors import UserError
 from redraft.files import read_json, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.ops.locking.entries import latest
-from redraft.ops.locking.lease import lease, participants, take
+from redraft.ops.locking.lease import acquire, lease, participants
 from redraft.train.checkpoint import Checkpoints, State, damage, measure
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.verl.launch import refuse_code
@@ -322,7 +322,7 @@ def test_a_disk_that_is_full_when_verl_has_written_leaves_the_checkpoint_before(
 def test_a_full_disk_does_not_take_a_folder(disk):
     fill(disk, 0)
     with pytest.raises(UserError, match="no space left"):
-        take(disk / "run", wait=never)
+        acquire(disk / "run", wait=never)
 
 
 # Signals to a process that holds its folder
@@ -410,6 +410,6 @@ def test_a_stopped_process_whose_folder_was_taken_writes_nothing_when_it_goes_on
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path != entry.file}
     os.kill(int(process), signal.SIGCONT)
     assert ends.readline().split() == [process, "1"]
-    assert "another process has taken this folder" in (tmp_path / "run.errors").read_text()
+    assert "another process has taken over this folder" in (tmp_path / "run.errors").read_text()
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path != entry.file} == before
     assert results(folder) == results(undisturbed)

@@ -22,7 +22,7 @@ from redraft.ops.locking import entries
 from redraft.ops.locking import lease as leases
 from redraft.ops.locking import owner as owners
 from redraft.ops.locking.entries import history, latest
-from redraft.ops.locking.lease import LeaseLost, check_owner, lease, participants, take
+from redraft.ops.locking.lease import LeaseLost, acquire, check_owner, lease, participants
 from redraft.ops.slurm import jobs as slurm_queue
 
 HOLDER = """
@@ -74,7 +74,7 @@ def rewrite(entry, **fields):
 def test_a_living_owner_is_named_with_its_log_and_the_second_is_refused(hold, tmp_path):
     process = hold(tmp_path)
     with pytest.raises(UserError, match="another process works in this folder") as error:
-        take(tmp_path, wait=never)
+        acquire(tmp_path, wait=never)
     assert error.value.file == tmp_path
     assert f"process {process.pid} on " in error.value.value
     assert "log.txt" in error.value.message
@@ -85,7 +85,7 @@ def test_a_folder_is_free_after_its_owner_has_left(hold, tmp_path):
     process = hold(tmp_path)
     process.communicate()
     assert (process.returncode, latest(tmp_path).content.end) == (0, "finished")
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
 
 
 def test_a_killed_owner_is_followed_at_once(hold, tmp_path, capfd):
@@ -93,7 +93,7 @@ def test_a_killed_owner_is_followed_at_once(hold, tmp_path, capfd):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not latest(tmp_path).free
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
     assert f"taken over from process {process.pid}" in capfd.readouterr().err
 
 
@@ -102,7 +102,7 @@ def test_an_owner_that_nobody_has_waited_for_yet_is_dead(hold, tmp_path):
     process.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     assert Path(f"/proc/{process.pid}").exists()
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
 
 
 def test_sigterm_releases(hold, tmp_path):
@@ -118,7 +118,7 @@ def test_a_stopped_process_of_this_machine_keeps_its_folder_however_long_it_is_s
     process.send_signal(signal.SIGSTOP)
     age(latest(tmp_path), 10 * owners.EXPIRED_SECONDS)
     with pytest.raises(UserError, match="another process works"):
-        take(tmp_path, wait=never)
+        acquire(tmp_path, wait=never)
     process.send_signal(signal.SIGCONT)
     process.communicate()
     assert latest(tmp_path).free
@@ -130,36 +130,36 @@ def test_an_owner_that_finds_its_folder_taken_stops_and_writes_nothing(hold, tmp
     rewrite(first := latest(tmp_path), machine="elsewhere")
     age(first, 2 * owners.EXPIRED_SECONDS)
     before = first.file.read_text()
-    second = take(tmp_path, wait=never)
+    second = acquire(tmp_path, wait=never)
     process.send_signal(signal.SIGCONT)
     process.communicate()
     assert first.file.read_text() == before, "it did not release what is not its own"
     second.check()
-    with pytest.raises(LeaseLost, match="taken this folder"):
+    with pytest.raises(LeaseLost, match="taken over this folder"):
         check_owner(tmp_path, json.loads(before)["owner"]["token"])
 
 
 def test_a_folder_is_held_by_its_owner_alone_and_by_nobody_once_it_was_left(tmp_path):
     with lease(tmp_path) as held:
         check_owner(tmp_path, held.token)
-        with pytest.raises(LeaseLost, match="taken this folder"):
+        with pytest.raises(LeaseLost, match="taken over this folder"):
             check_owner(tmp_path, "another")
-    with pytest.raises(LeaseLost, match="taken this folder"):
+    with pytest.raises(LeaseLost, match="taken over this folder"):
         check_owner(tmp_path, held.token)
-    with pytest.raises(LeaseLost, match="taken this folder"):
+    with pytest.raises(LeaseLost, match="taken over this folder"):
         held.check()
 
 
 def test_a_process_with_the_same_number_but_another_start_is_not_the_owner(tmp_path):
-    held = take(tmp_path, wait=never)
+    held = acquire(tmp_path, wait=never)
     pid, started = held.content.owner.processes[0]
     rewrite(latest(tmp_path), processes=[(pid, started - 1)])
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
 
 
 def elsewhere(folder, silent=0.0, **fields):
     """The entry of an owner on another machine."""
-    take(folder, wait=never)
+    acquire(folder, wait=never)
     entry = latest(folder)
     rewrite(entry, machine="another machine", **fields)
     age(entry, silent)
@@ -174,7 +174,7 @@ def test_silence_of_another_machine_is_waited_out(tmp_path):
         waited.append(seconds)
         age(latest(tmp_path), seconds)
 
-    assert take(tmp_path, wait=passing).number == 2
+    assert acquire(tmp_path, wait=passing).number == 2
     assert owners.EXPIRED_SECONDS - 32 < sum(waited) <= owners.EXPIRED_SECONDS - 28
 
 
@@ -187,13 +187,13 @@ def test_a_heart_beat_of_another_machine_refuses_at_once(tmp_path):
         age(entry, -10)
 
     with pytest.raises(UserError, match="another process works"):
-        take(tmp_path, wait=beating)
+        acquire(tmp_path, wait=beating)
     assert len(waited) == 1
 
 
 def test_an_owner_whose_children_still_run_is_not_gone(hold, tmp_path):
     process = hold(tmp_path)
-    held = take(tmp_path / "other", wait=never)
+    held = acquire(tmp_path / "other", wait=never)
     held.add_process(process.pid)
     own, child = held.content.owner.processes
     rewrite(latest(tmp_path / "other"), processes=[(own.pid, own.started - 1), tuple(child)])
@@ -202,14 +202,14 @@ def test_an_owner_whose_children_still_run_is_not_gone(hold, tmp_path):
         process.kill()
         process.wait()
 
-    assert take(tmp_path / "other", wait=end).number == 2
+    assert acquire(tmp_path / "other", wait=end).number == 2
 
 
 def test_an_unreadable_entry_is_waited_out_and_never_overwritten(tmp_path):
-    take(tmp_path, wait=never)
+    acquire(tmp_path, wait=never)
     file = latest(tmp_path).file
     file.write_text('{"owner": ')
-    assert take(tmp_path, wait=lambda seconds: age(latest(tmp_path), seconds)).number == 2
+    assert acquire(tmp_path, wait=lambda seconds: age(latest(tmp_path), seconds)).number == 2
     assert file.read_text() == '{"owner": '
 
 
@@ -237,22 +237,22 @@ INVALID = 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1'
 def test_a_job_that_left_the_queue_is_dead_at_once(script, slurm, tmp_path, capfd):
     slurm(script)
     elsewhere(tmp_path, slurm_job="17")
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
     assert "Slurm job 17 is no longer in the queue" in capfd.readouterr().err
 
 
 def test_a_suspended_job_lives_however_long_it_is_silent(slurm, tmp_path):
     slurm("echo SUSPENDED")
     elsewhere(tmp_path, silent=10 * owners.EXPIRED_SECONDS, slurm_job="17")
-    with pytest.raises(UserError, match="Slurm holds job 17: suspended"):
-        take(tmp_path, wait=never)
+    with pytest.raises(UserError, match="Slurm job 17 is suspended"):
+        acquire(tmp_path, wait=never)
 
 
 @pytest.mark.parametrize("script", ["echo RUNNING", "echo down >&2; exit 1"], ids=["running", "Slurm is down"])
 def test_otherwise_the_heart_beat_decides(script, slurm, tmp_path):
     slurm(script)
     elsewhere(tmp_path, silent=owners.EXPIRED_SECONDS + 1, slurm_job="17")
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
 
 
 def test_a_job_that_slurm_started_again_follows_itself(slurm, tmp_path, monkeypatch):
@@ -260,7 +260,7 @@ def test_a_job_that_slurm_started_again_follows_itself(slurm, tmp_path, monkeypa
     elsewhere(tmp_path, slurm_job="17")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert take(tmp_path, wait=never).number == 2
+    assert acquire(tmp_path, wait=never).number == 2
 
 
 def test_a_job_of_another_cluster_is_not_asked_for_here(slurm, tmp_path, monkeypatch):
@@ -320,7 +320,7 @@ def test_nothing_but_entries_is_left(tmp_path):
 def compete(folder, start, end, results):
     start.wait()
     try:
-        results.put(take(Path(folder), wait=lambda _: None).number)
+        results.put(acquire(Path(folder), wait=lambda _: None).number)
     except UserError:
         results.put(None)
     end.wait()  # a loser must find the winner alive
@@ -330,7 +330,7 @@ def test_of_processes_that_take_over_at_the_same_time_one_succeeds(tmp_path):
     fork = multiprocessing.get_context("fork")
     for i in range(10):
         folder = tmp_path / str(i)
-        take(folder, wait=never)
+        acquire(folder, wait=never)
         rewrite(latest(folder), processes=[(1, 1)])
         start, end, results = fork.Barrier(4), fork.Barrier(4), fork.SimpleQueue()
         rivals = [fork.Process(target=compete, args=(folder, start, end, results)) for _ in range(4)]
@@ -422,14 +422,14 @@ class Rivals:
         return owners.this_process().model_copy(update={"token": self.names.token})
 
     def judge(self, owner, silence):
-        return owners.Verdict("alive" if owner.token in self.alive else "dead", "as it was played")
+        return owners.Liveness("alive" if owner.token in self.alive else "dead", "as it was played")
 
     def actor(self, token, end):
         def act():
             self.names.token = token
             self.alive.add(token)
             try:
-                held = take(self.folder, wait=lambda _: None)
+                held = acquire(self.folder, wait=lambda _: None)
             except UserError:
                 return
             self._enter(token)
@@ -491,7 +491,7 @@ def _none(count):
 
 
 def test_a_heart_beat_costs_next_to_nothing(tmp_path):
-    held = take(tmp_path, wait=never)
+    held = acquire(tmp_path, wait=never)
     began = time.process_time()
     for _ in range(100):
         held.beat()

@@ -498,7 +498,7 @@ def test_status_and_cost_know_it(folder):
     keep(folder, *SETTINGS)
     experiments = Experiments(folder)
     layout = Layout("smoke", folder / "results")
-    runs = status.look(layout, experiments, status.target(layout, experiments, ["own"]))
+    runs = status.run_statuses(layout, experiments, status.target(layout, experiments, ["own"]))
     assert [(run.cell, run.seed, run.state) for run in runs] == [(f"own/{NAME}", seed, "waiting") for seed in (0, 1)]
     preset = experiments.preset("smoke")
     for target in ("own", f"own/{NAME}", NAME):
@@ -519,7 +519,7 @@ def test_a_variant_that_was_made_for_another_preset_is_no_obstacle(folder):
     assert "the preset has nothing" in experiments.misfit("own/new", "smoke")
     assert (experiments.misfit("own/new", "other"), experiments.misfit("own/mine", "smoke")) == ("", "")
     layout = Layout("smoke", folder / "results")
-    runs = status.look(layout, experiments, status.target(layout, experiments, ["own"]))
+    runs = status.run_statuses(layout, experiments, status.target(layout, experiments, ["own"]))
     assert {run.cell for run in runs} == {"own/mine"}
     assert experiments.misfit(BASE, "smoke") == ""
     file = cells_file(folder, axes={"a": {"x": {"model": "new"}}})

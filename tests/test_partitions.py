@@ -9,14 +9,22 @@ import pytest
 
 from redraft.errors import UserError
 from redraft.ops.slurm import waiting as slurm_waiting
-from redraft.ops.slurm.partitions import KEYS, Ask, Nodes, Partition, in_words, parse_gpus, parse_partitions
-from redraft.ops.slurm.requests import ask_of, check_requests, largest, refusal
-from redraft.ops.slurm.waiting import NEVER, SET_BY, Queue
+from redraft.ops.slurm.feasibility import check_requests, check_startable, largest_requests, request_of
+from redraft.ops.slurm.partitions import (
+    SETTING_KEYS,
+    JobRequest,
+    Nodes,
+    Partition,
+    duration_text,
+    parse_gpus,
+    parse_partitions,
+)
+from redraft.ops.slurm.waiting import KEY_BY_REASON, NEVER_STARTS, Queue
 from redraft.ops.workflow.supply import LOCAL, lift_rate_limit, limit_local_jobs
 
 DATA = Path(__file__).parent / "data/slurm"
 SITE = Path("profiles/slurm/site.yaml")
-SMALL = Ask(minutes=60, cpus=1, memory_mb=3072)
+SMALL = JobRequest(minutes=60, cpus=1, memory_mb=3072)
 
 
 def told(name):
@@ -55,7 +63,7 @@ def test_gpus_are_read_by_their_type(gres, gpus):
 
 
 @pytest.mark.parametrize(
-    ("change", "lacks"),
+    ("change", "short"),
     [
         ({}, []),
         ({"minutes": 61}, ["minutes"]),
@@ -72,65 +80,67 @@ def test_gpus_are_read_by_their_type(gres, gpus):
         ({"cpus": 9, "qos": "long"}, ["cpus"]),
     ],
 )
-def test_a_job_lacks_what_goes_beyond_a_node_or_a_limit(change, lacks):
-    assert TEST["gpu"].lacks(replace(SMALL, **change)) == lacks
+def test_a_request_beyond_a_node_or_a_limit_falls_short(change, short):
+    assert TEST["gpu"].shortfalls(replace(SMALL, **change)) == short
 
 
 def test_the_same_nodes_must_have_all_that_a_job_asks_for():
     gpu = LARGE["gpu"]
-    assert gpu.lacks(replace(SMALL, gpus=8, cpus=96)) == []
-    assert gpu.lacks(replace(SMALL, gpus=8, cpus=128)) == ["cpus", "gpus"], "128 processors have four GPUs only"
-    assert gpu.lacks(replace(SMALL, gpus=8, nodes=8)) == []
-    assert gpu.lacks(replace(SMALL, gpus=8, nodes=9)) == ["gpus"]
-    assert gpu.lacks(replace(SMALL, nodes=13)) == ["nodes"]
-    assert LARGE["cpu"].lacks(replace(SMALL, nodes=2)) == ["nodes"], "the partition's MaxNodes"
-    assert LARGE["cpu"].lacks(replace(SMALL, cpus=33)) == ["cpus"], "the partition's MaxCPUsPerNode"
-    assert Partition("hidden", False, 60, math.inf, ()).lacks(replace(SMALL, cpus=9999)) == [], "unknown is no lack"
+    assert gpu.shortfalls(replace(SMALL, gpus=8, cpus=96)) == []
+    assert gpu.shortfalls(replace(SMALL, gpus=8, cpus=128)) == ["cpus", "gpus"], "128 processors have four GPUs only"
+    assert gpu.shortfalls(replace(SMALL, gpus=8, nodes=8)) == []
+    assert gpu.shortfalls(replace(SMALL, gpus=8, nodes=9)) == ["gpus"]
+    assert gpu.shortfalls(replace(SMALL, nodes=13)) == ["nodes"]
+    assert LARGE["cpu"].shortfalls(replace(SMALL, nodes=2)) == ["nodes"], "the partition's MaxNodes"
+    assert LARGE["cpu"].shortfalls(replace(SMALL, cpus=33)) == ["cpus"], "the partition's MaxCPUsPerNode"
+    assert Partition("hidden", False, 60, math.inf, ()).shortfalls(replace(SMALL, cpus=9999)) == [], (
+        "unknown nodes pass"
+    )
 
 
-def test_of_asks_that_differ_in_memory_alone_the_largest_is_refused():
-    asks = [
+def test_of_requests_that_differ_in_memory_alone_the_largest_is_rejected():
+    requests = [
         ("train", SMALL),
         ("train", replace(SMALL, memory_mb=30000)),
         ("train", replace(SMALL, memory_mb=9000)),
         ("train", replace(SMALL, cpus=9)),
         ("grade", SMALL),
     ]
-    assert sorted(largest(asks), key=str) == sorted(asks[1:2] + asks[3:], key=str)
+    assert sorted(largest_requests(requests), key=str) == sorted(requests[1:2] + requests[3:], key=str)
 
 
-def test_what_could_never_start_is_refused_once_with_all_that_must_be_set():
-    paper = Ask(minutes=5760, cpus=64, memory_mb=819200, gpus=8)
+def test_what_could_never_start_is_rejected_once_with_all_that_must_be_set():
+    paper = JobRequest(minutes=5760, cpus=64, memory_mb=819200, gpus=8)
     with pytest.raises(UserError) as error:
-        refusal(
+        check_startable(
             [("train", paper), ("grade", SMALL), ("evaluate", replace(SMALL, partitions=("gpu", "none")))], TEST, SITE
         )
     assert str(error.value) == (
         "profiles/slurm/site.yaml: these jobs could never start, so none was submitted\n"
-        "  train asks for 64 processors, 800 GiB, 8 GPUs for 4 days\n"
+        "  train requests 64 processors, 800 GiB, 8 GPUs for 4 days\n"
         "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)\n"
         "    set stages.train.runtime and stages.train.cpus and stages.train.memory_gb and engine.gpus of the preset,"
         " or else stages.train.partition, in profiles/slurm/site.yaml\n"
-        "    (a run goes on in the next attempt from its last checkpoint, so its limit may be shorter: add --retries)\n"
-        "  evaluate goes to partition none, which is not there; set partition to one of gpu, urgent, wide"
+        "    (a run resumes from its last checkpoint in the next attempt, so its limit may be shorter: add --retries)\n"
+        "  evaluate uses partition none, which does not exist; set partition to one of gpu, urgent, wide"
     )
 
 
-def test_nothing_is_refused_that_one_of_its_partitions_takes_or_of_which_nothing_is_known():
+def test_nothing_is_rejected_that_one_of_its_partitions_takes_or_of_which_nothing_is_known():
     wide = replace(SMALL, nodes=2)
-    refusal([("train", replace(wide, partitions=("gpu", "wide")))], TEST, SITE)
-    refusal([("train", replace(wide, partitions=("gpu",)))], {}, SITE)
+    check_startable([("train", replace(wide, partitions=("gpu", "wide")))], TEST, SITE)
+    check_startable([("train", replace(wide, partitions=("gpu",)))], {}, SITE)
     with pytest.raises(UserError, match="engine.nodes"):
-        refusal([("train", replace(wide, partitions=("gpu", "urgent")))], TEST, SITE)
+        check_startable([("train", replace(wide, partitions=("gpu", "urgent")))], TEST, SITE)
     no_default = {name: replace(partition, default=False) for name, partition in TEST.items()}
-    refusal([("train", wide)], no_default, SITE)
+    check_startable([("train", wide)], no_default, SITE)
 
 
 @pytest.mark.parametrize(
     ("minutes", "text"), [(5760, "4 days"), (60, "1 hour"), (90, "90 minutes"), (3600, "60 hours"), (0.5, "0 minutes")]
 )
 def test_times_in_words(minutes, text):
-    assert in_words(minutes) == text
+    assert duration_text(minutes) == text
 
 
 def a_job(rule, jobid=0, local=False, **resources):
@@ -154,16 +164,18 @@ def a_workflow(*jobs, cores=2, local_cores=None, **executor):
     )
 
 
-def test_what_a_job_asks_for_are_its_resources():
+def test_the_request_of_a_job_follows_from_its_resources():
     resources = {"runtime": 90, "cpus_per_task": 4, "mem_mb": 2048, "nodes": 2, "slurm_partition": "a,b", "qos": "q"}
-    assert ask_of(a_job("train", **resources, gres="gpu:h100:8")) == Ask(90, 4, 2048, 8, "h100", 2, ("a", "b"), "q")
-    assert ask_of(a_job("train", gres="gpu:8")).gpus == 8
-    assert ask_of(a_job("grade")).gpus == 0
+    assert request_of(a_job("train", **resources, gres="gpu:h100:8")) == JobRequest(
+        90, 4, 2048, 8, "h100", 2, ("a", "b"), "q"
+    )
+    assert request_of(a_job("train", gres="gpu:8")).gpus == 8
+    assert request_of(a_job("grade")).gpus == 0
 
 
 def test_only_jobs_that_are_submitted_to_slurm_are_checked(monkeypatch):
     asked = []
-    monkeypatch.setattr("redraft.ops.slurm.requests.partitions", lambda: asked.append(1) or TEST)
+    monkeypatch.setattr("redraft.ops.slurm.feasibility.partitions", lambda: asked.append(1) or TEST)
     wide = a_job("train", runtime=90)
     check_requests(a_workflow(wide), {"train": "train"}, SITE)
     assert not asked, "no Slurm"
@@ -220,7 +232,7 @@ def test_only_a_cluster_s_jobs_have_a_limit_of_their_rate():
     ],
 )
 def test_reasons_that_no_waiting_cures(reason, never):
-    assert bool(NEVER.fullmatch(reason)) == never
+    assert bool(NEVER_STARTS.fullmatch(reason)) == never
 
 
 def test_every_key_that_is_named_is_one_of_the_site_file_or_of_an_engine():
@@ -228,7 +240,7 @@ def test_every_key_that_is_named_is_one_of_the_site_file_or_of_an_engine():
     from redraft.config.requests import Request
 
     known = {*Request.model_fields, *(f"engine.{name}" for name in VerlEngine.model_fields)}
-    assert {*KEYS.values(), *(key for _, key in SET_BY)} <= known
+    assert {*SETTING_KEYS.values(), *(key for _, key in KEY_BY_REASON)} <= known
 
 
 @pytest.fixture
@@ -254,26 +266,26 @@ def queue(monkeypatch):
 
 
 def test_jobs_that_wait_are_told_apart_and_those_that_wait_in_vain_are_named_once(queue):
-    looked, logged = queue
-    looked.look()
+    queue_watch, logged = queue
+    queue_watch.check()
     assert logged.states == [{12: "waiting", 13: "waiting", 15: "waiting", 16: "running", 17: "waiting"}]
     config, limit = logged.warnings
     assert config.splitlines() == [
         "1 job of train will never start: PartitionConfig (2); Ctrl-C ends all",
-        "  train asks for 64 processors, 1 GiB for 1 hour",
+        "  train requests 64 processors, 1 GiB for 1 hour",
         "    partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)",
         "    set stages.train.cpus, or else stages.train.partition, in profiles/slurm/site.yaml",
     ]
     assert "evaluate will never start: PartitionTimeLimit (3)" in limit
     assert "set stages.evaluate.runtime, or else stages.evaluate.partition, in" in limit
-    looked.look()
+    queue_watch.check()
     assert len(logged.states) == 1
     assert len(logged.warnings) == 2
 
 
 def test_a_queue_that_does_not_answer_is_no_change(queue, monkeypatch):
-    looked, logged = queue
-    looked.look()
+    queue_watch, logged = queue
+    queue_watch.check()
     monkeypatch.setattr(slurm_waiting, "output_of", lambda *_: None)
-    looked.look()
+    queue_watch.check()
     assert len(logged.states) == 1

@@ -10,9 +10,8 @@ import pytest
 from redraft.config import Experiments, run_fingerprint
 from redraft.config.site import Site
 from redraft.errors import UserError
-from redraft.ops.workflow.declarations import Declarations
 from redraft.ops.workflow.plan import PAPERS, Call, CampaignPlan, problem_files
-from redraft.ops.workflow.rule_inputs import STAGES, RuleInputs
+from redraft.ops.workflow.rule_inputs import STAGES, Declarations, RuleInputs
 
 ROOT = Path(__file__).parents[1]
 BASE = "spec_rl/grpo-spec-l0.5"
@@ -129,7 +128,7 @@ def test_cells_are_left_out_with_the_reason(folder, capsys):
     plan = planned("reproduction", preset="paper")
     left_out = plan.left_out()
     missing = "speed_rl/numina-rloo"
-    assert left_out[missing] == "data/numinamath-integer.jsonl is not there"
+    assert left_out[missing] == "data/numinamath-integer.jsonl does not exist"
     assert "exact speculation" in left_out["efficient_rollout/self-sd"]
     assert not left_out.keys() & {cell.id for paper in plan.papers for cell in plan.wanted_cells(paper)}
     (folder / "data").mkdir()
@@ -193,7 +192,7 @@ def test_wildcards_name_runs_protocols_and_what_they_are_made_from():
     ]
     assert inputs.sampled(named) != inputs.sampled(wildcards(protocol="greedy", seed="1"))
     assert inputs.training_files(named) == problem_files(run.data)
-    assert inputs.made("models", run.model_role) != inputs.made("models", "qwen2.5-7b")
+    assert inputs.part_fingerprint("models", run.model_role) != inputs.part_fingerprint("models", "qwen2.5-7b")
     manifest, weights = inputs.observed(wildcards(paper="exact_reuse", seed="0"))
     assert (manifest.name, weights.name) == ("manifest.json", "model.safetensors")
     with pytest.raises(UserError, match="no such cell"):

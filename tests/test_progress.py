@@ -16,9 +16,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_redraft as plugin
 from redraft.config import Experiments
-from redraft.ops.workflow import pace, usage
-from redraft.ops.workflow.campaign import SECONDS, plan, priors, taken
-from redraft.ops.workflow.time_left import Durations, Job, Left, Plan, left, makespan
+from redraft.ops.workflow import pace
+from redraft.ops.workflow.job_times import SECONDS, call_text, job_graph, priors, recorded_seconds
+from redraft.ops.workflow.time_left import Durations, Job, JobGraph, TimeLeft, estimate_time_left, makespan
 
 ROOT = Path(__file__).parents[1]
 CORE = (("cores", 1),)
@@ -31,8 +31,8 @@ def clock(monkeypatch):
     return now
 
 
-def job(rule, *needs, takes=CORE):
-    return Job(rule, frozenset(needs), takes)
+def job(rule, *needs, uses=CORE):
+    return Job(rule, frozenset(needs), uses)
 
 
 # Jobs played through.
@@ -46,34 +46,34 @@ def job(rule, *needs, takes=CORE):
         ({1: job("a"), 2: job("a", 1), 3: job("b", 2)}, 8, 27),  # a chain does not end sooner on more cores
         ({1: job("a"), 2: job("b"), 3: job("a", 2)}, 2, 17),
         ({1: job("a", 99), 2: job("b", 1)}, 1, 17),  # what job 1 needs is there already
-        ({1: job("a", takes=(("cores", 2),)), 2: job("b"), 3: job("b")}, 2, 17),
+        ({1: job("a", uses=(("cores", 2),)), 2: job("b"), 3: job("b")}, 2, 17),
         ({}, 2, 0),
     ],
 )
 def test_a_job_starts_once_what_it_needs_has_ended_and_there_is_room(jobs, cores, seconds):
-    assert makespan(Plan(jobs, {"cores": cores}), {}, {"a": 10, "b": 7}.get) == seconds
+    assert makespan(JobGraph(jobs, {"cores": cores}), {}, {"a": 10, "b": 7}.get) == seconds
 
 
 def test_gpus_and_a_cluster_s_places_are_shared_as_cores_are():
-    jobs = {i: job("a", takes=(("cores", 1), ("gpus", 2))) for i in range(4)}
-    assert makespan(Plan(jobs, {"cores": 64, "gpus": 4}), {}, {"a": 10}.get) == 20
-    remote = {i: job("a", takes=(("jobs", 1),)) for i in range(6)} | {9: job("b")}
-    assert makespan(Plan(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get) == 20
+    jobs = {i: job("a", uses=(("cores", 1), ("gpus", 2))) for i in range(4)}
+    assert makespan(JobGraph(jobs, {"cores": 64, "gpus": 4}), {}, {"a": 10}.get) == 20
+    remote = {i: job("a", uses=(("jobs", 1),)) for i in range(6)} | {9: job("b")}
+    assert makespan(JobGraph(remote, {"cores": 1, "jobs": 3}), {}, {"a": 10, "b": 7}.get) == 20
 
 
 def test_what_runs_holds_its_room_for_the_rest_of_its_time():
     jobs = {1: job("a"), 2: job("a"), 3: job("b", 1)}
-    assert makespan(Plan(jobs, {"cores": 1}), {1: 4.0}, {"a": 10, "b": 7}.get) == 21
+    assert makespan(JobGraph(jobs, {"cores": 1}), {1: 4.0}, {"a": 10, "b": 7}.get) == 21
     durations = Durations({"a": 10.0, "b": 7.0})
-    assert left(Plan(jobs, {"cores": 2}), [], {1: 6.0, 2: 1.0}, durations).seconds == 11
-    overdue = left(Plan({1: job("a")}, {"cores": 1}), [], {1: 500.0}, durations)
+    assert estimate_time_left(JobGraph(jobs, {"cores": 2}), [], {1: 6.0, 2: 1.0}, durations).seconds == 11
+    overdue = estimate_time_left(JobGraph({1: job("a")}, {"cores": 1}), [], {1: 500.0}, durations)
     assert overdue.seconds == 1, "a tenth of the mean, and never nothing"
 
 
 def test_a_target_takes_no_time_and_is_no_job():
-    jobs = Plan({1: job("a"), 2: job("", 1, takes=())}, {"cores": 1})
-    assert left(jobs, [], {}, Durations({"a": 10.0})) == Left(10.0, 1, {})
-    assert left(jobs, [1], {}, Durations({"a": 10.0})) == Left(0.0, 0, {})
+    jobs = JobGraph({1: job("a"), 2: job("", 1, uses=())}, {"cores": 1})
+    assert estimate_time_left(jobs, [], {}, Durations({"a": 10.0})) == TimeLeft(10.0, 1, {})
+    assert estimate_time_left(jobs, [1], {}, Durations({"a": 10.0})) == TimeLeft(0.0, 0, {})
 
 
 # What a kind of job takes.
@@ -141,7 +141,7 @@ def test_the_pace_is_measured_once_and_follows_the_work(monkeypatch):
 
 def test_the_tiny_preset_is_expected_to_take_about_nine_minutes_on_two_cores():
     shipped = yaml.safe_load((ROOT / SECONDS).read_text())["presets"]["tiny"]
-    seconds = makespan(Plan(a_campaign(), {"cores": 2}), {}, lambda rule: shipped.get(rule, 0.0))
+    seconds = makespan(JobGraph(a_campaign(), {"cores": 2}), {}, lambda rule: shipped.get(rule, 0.0))
     assert 6 < seconds / 60 < 13
 
 
@@ -182,7 +182,7 @@ def a_campaign(runs=12, initial=3):
     collected = add("collect", *ends)
     parts = [add(rule, collected) for rule in ("tables", "figures", "claims")]
     last = [add("report", *parts), add("track", collected)]
-    jobs[next(numbers)] = job("", *last, takes=())
+    jobs[next(numbers)] = job("", *last, uses=())
     return jobs
 
 
@@ -206,7 +206,7 @@ def play(jobs, cores, seconds, clock, campaign, rng):
 
 def left_of(campaign):
     running = {number: plugin.time.monotonic() - began for number, (_, began) in campaign._running.items()}
-    return left(campaign._expected, campaign._ended, running, campaign._durations).seconds
+    return estimate_time_left(campaign._graph, campaign._ended, running, campaign._durations).seconds
 
 
 def simulated(clock, cores, known, pace=1.0, runs=12, seed=0):
@@ -214,8 +214,8 @@ def simulated(clock, cores, known, pace=1.0, runs=12, seed=0):
     rng = np.random.default_rng(seed)
     jobs = a_campaign(runs)
     seconds = {number: pace * KINDS.get(one.rule, 0) * rng.lognormal(0, 0.3) for number, one in jobs.items()}
-    campaign = plugin.Campaign()
-    campaign.expect(Plan(jobs, {"cores": cores}), Durations({kind: KINDS[kind] for kind in known}))
+    campaign = plugin.Progress()
+    campaign.expect(JobGraph(jobs, {"cores": cores}), Durations({kind: KINDS[kind] for kind in known}))
     said = play(jobs, cores, seconds, clock, campaign, rng)
     assert not campaign._running
     end = said[-1][0]
@@ -247,21 +247,21 @@ def test_without_priors_it_is_a_lower_bound_until_all_kinds_have_been_seen_and_n
             assert estimate <= 1.3 * truth
             assert "never timed" in text
     said = [text for _, text, _, _ in points]
-    assert said[0] == "time left not known: 60 jobs of kinds never timed"
+    assert said[0] == "time left unknown: 60 jobs without a known time"
     assert sum(text.startswith("at least") for text in said) > 30, (
         "the analysis comes last, and nothing was known of it"
     )
 
 
 def test_when_only_jobs_of_unknown_kinds_remain_no_time_is_named(clock):
-    campaign = plugin.Campaign()
+    campaign = plugin.Progress()
     jobs = {1: job("train"), **{i: job("grade", 1) for i in range(2, 92)}}
-    campaign.expect(Plan(jobs, {"cores": 2}), Durations({}))
+    campaign.expect(JobGraph(jobs, {"cores": 2}), Durations({}))
     campaign.start(1, "train")
     clock[0] = 60.0
-    assert campaign.rest() == "time left not known: 91 jobs of kinds never timed"
+    assert campaign.rest() == "time left unknown: 91 jobs without a known time"
     assert campaign.finish(1) == ("train", 60.0)
-    assert campaign.rest() == "time left not known: 90 jobs of kinds never timed"
+    assert campaign.rest() == "time left unknown: 90 jobs without a known time"
     campaign.start(2, "grade")
     clock[0] = 62.0
     campaign.finish(2)
@@ -269,9 +269,9 @@ def test_when_only_jobs_of_unknown_kinds_remain_no_time_is_named(clock):
 
 
 def test_lines_say_how_many_jobs_ended_and_what_is_not_known_without_a_plan(clock):
-    campaign = plugin.Campaign()
+    campaign = plugin.Progress()
     campaign.plan({"train": 4, "grade": 4, "all": 1, "total": 9})
-    assert (campaign.total, campaign.done, campaign.rest()) == (9, 0, "time left not known")
+    assert (campaign.total, campaign.done, campaign.rest()) == (9, 0, "time left unknown")
     campaign.start(0, "train")
     campaign.finish(0)
     assert (campaign.done, campaign.left["train"]) == (1, 3)
@@ -280,16 +280,19 @@ def test_lines_say_how_many_jobs_ended_and_what_is_not_known_without_a_plan(cloc
 @pytest.mark.parametrize(
     ("rest", "text"),
     [
-        (Left(0.2, 1, {}), "about 1 s left"),
-        (Left(540.0, 9, {}), "about 9 min left"),
-        (Left(540.0, 9, {"track": 2, "report": 1}), "at least 9 min left, not counting 3 jobs of kinds never timed"),
-        (Left(0.0, 9, {"track": 9}), "time left not known: 9 jobs of kinds never timed"),
-        (Left(70.0, 2, {"track": 1}), "at least 70 s left, not counting 1 job of a kind never timed"),
-        (Left(0.0, 0, {}), "nothing left"),
+        (TimeLeft(0.2, 1, {}), "about 1 s left"),
+        (TimeLeft(540.0, 9, {}), "about 9 min left"),
+        (
+            TimeLeft(540.0, 9, {"track": 2, "report": 1}),
+            "at least 9 min left, not counting 3 jobs without a known time",
+        ),
+        (TimeLeft(0.0, 9, {"track": 9}), "time left unknown: 9 jobs without a known time"),
+        (TimeLeft(70.0, 2, {"track": 1}), "at least 70 s left, not counting 1 job without a known time"),
+        (TimeLeft(0.0, 0, {}), "nothing left"),
     ],
 )
 def test_the_time_left_as_text(rest, text):
-    assert plugin.time_left(rest) == text
+    assert plugin.time_left_text(rest) == text
 
 
 @pytest.mark.parametrize(
@@ -336,7 +339,7 @@ def snakemake_s(local_exec, records):
 
 
 def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_the_places():
-    here = plan(snakemake_s(True, {}))
+    here = job_graph(snakemake_s(True, {}))
     assert (here.capacity["cores"], here.capacity["gpus"]) == (4, 2)
     assert here.jobs == {
         1: Job("train", frozenset({0}), (("cores", 1), ("gpus", 1))),
@@ -344,7 +347,7 @@ def test_a_campaign_s_jobs_share_this_machine_s_cores_and_gpus_and_on_a_cluster_
         3: Job("tables", frozenset({1, 2}), (("cores", 4), ("gpus", 0))),
         4: Job("", frozenset({3})),
     }
-    cluster = plan(snakemake_s(False, {}))
+    cluster = job_graph(snakemake_s(False, {}))
     assert cluster.capacity["jobs"] == 20
     assert cluster.jobs[1] == Job("train", frozenset({0}), (("jobs", 1),))
     assert cluster.jobs[3] == here.jobs[3], "the analysis stays on this machine"
@@ -361,7 +364,7 @@ def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch
         3: record("tables", None, 9.0),
     }
     workflow = snakemake_s(True, records)
-    assert list(taken(workflow, workflow.dag.jobs)) == [("model", 60.0)]
+    assert list(recorded_seconds(workflow, workflow.dag.jobs)) == [("model", 60.0)]
 
 
 # What a call took.
@@ -369,7 +372,7 @@ def test_earlier_jobs_count_unless_their_record_is_of_another_rule_or_of_a_touch
 BUSY = "import time\nwhile time.process_time() < {}: pass"
 CALL = f"""
 import subprocess, sys
-from redraft.ops.workflow.usage import processor_seconds, wall_seconds
+from redraft.ops.workflow.job_times import processor_seconds, wall_seconds
 before = processor_seconds()
 inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 subprocess.run([sys.executable, "-c", inner, {BUSY.format(0.6)!r}])
@@ -386,12 +389,12 @@ def test_processor_seconds_count_what_the_children_of_children_worked():
 
 def test_the_line_at_the_end_names_minutes_and_processor_seconds_and_where():
     record = {"wall_seconds": 552.0, "processor_seconds": 1048.2, "here": True}
-    assert usage.text(record) == "this call took 9.2 minutes and 1,048 processor seconds of all jobs and of Snakemake"
-    assert usage.text(record | {"here": False}).endswith("on this machine; Slurm counts those of its jobs")
+    assert call_text(record) == "this call took 9.2 minutes and 1,048 processor seconds for all jobs and Snakemake"
+    assert call_text(record | {"here": False}).endswith("on this machine; Slurm accounts for its jobs")
 
 
 def test_on_a_cluster_jobs_wait_until_the_queue_says_that_they_run(clock):
-    campaign = plugin.Campaign()
+    campaign = plugin.Progress()
     campaign.plan({"train": 3, "total": 3})
     assert campaign.counts() == ""
     for job in (0, 1, 2):

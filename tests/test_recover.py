@@ -12,11 +12,11 @@ import pytest
 
 from redraft.errors import UserError
 from redraft.ops.locking.entries import latest
-from redraft.ops.locking.lease import lease, take
+from redraft.ops.locking.lease import acquire, lease
 from redraft.ops.locking.owner import EXPIRED_SECONDS
 from redraft.ops.slurm import jobs as slurm
 from redraft.ops.workflow import recover as recovery
-from redraft.ops.workflow.recover import Alive, look, recover
+from redraft.ops.workflow.recover import RunningParts, find_running, recover
 from tests.test_status import killed
 
 SNAKEFILE = "rule all:\n    output: 'x.txt'\n    shell: 'sleep 600'\n"
@@ -98,7 +98,7 @@ def test_a_living_owner_keeps_its_files(campaign, results):
     with lease(run):
         said = recover(results, campaign)
         assert latest(run).number == 1
-    assert ["left to process" in line for line in said] == [True]
+    assert ["kept for process" in line for line in said] == [True]
     assert len(list(run.rglob(".*"))) == 3
 
 
@@ -106,15 +106,15 @@ def test_one_who_takes_the_folder_meanwhile_keeps_it(campaign, results, monkeypa
     run = results / "run"
     litter(run)
     killed(run)
-    original, others = recovery.take, []
+    original, others = recovery.acquire, []
 
     def late(folder, *arguments, **settings):
-        others.append(take(folder))
+        others.append(acquire(folder))
         return original(folder, *arguments, **settings)
 
-    monkeypatch.setattr(recovery, "take", late)
+    monkeypatch.setattr(recovery, "acquire", late)
     said = recover(results, campaign)
-    assert "left as it is" in said[0]
+    assert "left alone" in said[0]
     others[0].check()
     assert len(list(run.rglob(".step-*"))) == 2
 
@@ -127,7 +127,7 @@ def test_temporary_files_outside_of_runs_go_when_they_are_old_and_nobody_writes_
         file.write_text("half")
     for file in (old, own):
         os.utime(file, (time.time() - 2 * EXPIRED_SECONDS,) * 2)
-    assert recover(results, campaign) == [f"removed {old}, which was not finished"]
+    assert recover(results, campaign) == [f"removed {old}, which was unfinished"]
     assert (new.exists(), own.exists()) == (True, True)
 
 
@@ -159,8 +159,8 @@ def test_a_job_of_slurms_on_this_machine_is_no_workflow(campaign, start):
     (campaign / "redraft.py").write_text("import time; time.sleep(600)")
     job = start([sys.executable, "-m", "snakemake", "--mode", "remote", "--cores", "1"], campaign)
     orphan = start([sys.executable, "-m", "redraft", "stage"], campaign)
-    until(lambda: look(campaign).stages == (orphan.pid,))
-    assert look(campaign).workflows == ()
+    until(lambda: find_running(campaign).stages == (orphan.pid,))
+    assert find_running(campaign).workflows == ()
     assert job.poll() is None
 
 
@@ -170,7 +170,7 @@ def test_a_stage_without_a_workflow_is_named_and_the_lock_stays(campaign, result
     lock.write_text("x")
     (campaign / "redraft.py").write_text("import time; time.sleep(600)")
     orphan = start([sys.executable, "-m", "redraft", "stage"], campaign)
-    until(lambda: look(campaign).stages == (orphan.pid,))
+    until(lambda: find_running(campaign).stages == (orphan.pid,))
     said = recover(results, campaign)
     assert said[0].startswith(f"process {orphan.pid} runs without a workflow")
     assert "lock" in said[-1]
@@ -182,8 +182,8 @@ def test_processes_of_another_folder_are_none_of_this_campaign(campaign, results
     other = tmp_path_factory.mktemp("other")
     (other / "redraft.py").write_text("import time; time.sleep(600)")
     orphan = start([sys.executable, "-m", "redraft", "stage"], other)
-    until(lambda: look(other).stages == (orphan.pid,))
-    assert look(campaign) == Alive()
+    until(lambda: find_running(other).stages == (orphan.pid,))
+    assert find_running(campaign) == RunningParts()
 
 
 SQUEUE = """#!/bin/sh
@@ -212,9 +212,9 @@ def queue(campaign, monkeypatch):
 
 def test_jobs_of_this_folder_are_named_and_cancelled_only_when_asked(queue, campaign, results):
     said = recover(results, campaign)
-    assert said[0] == "Slurm's job 7 is in the queue; --cancel cancels it"
+    assert said[0] == "Slurm job 7 is in the queue; --cancel cancels it"
     assert len(queue.read_text().splitlines()) == 2
-    assert recover(results, campaign, cancel=True) == ["cancelled Slurm's jobs 7"]
+    assert recover(results, campaign, cancel=True) == ["cancelled Slurm jobs 7"]
     assert queue.read_text() == "8|/elsewhere\n"
 
 

@@ -12,7 +12,7 @@ from redraft.config import Experiments
 from redraft.config.requests import Request, request_of
 from redraft.config.site import FILE, Site, load_site, minutes, site_file
 from redraft.errors import UserError
-from redraft.ops.slurm.jobs import known
+from redraft.ops.slurm.jobs import plugin_state
 
 ROOT = Path(__file__).parents[1]
 PAPER = Experiments(ROOT).preset("paper").of_models("qwen3-14b-base")
@@ -58,7 +58,7 @@ def test_a_training_job_asks_for_the_gpus_of_one_node_by_their_model():
     ],
 )
 def test_every_end_of_a_job_has_a_word_that_the_plugin_knows(state, word):
-    assert known(state) == word
+    assert plugin_state(state) == word
 
 
 def test_several_nodes_are_one_task_each():

@@ -72,7 +72,7 @@ def test_what_could_never_start_is_refused_with_the_keys_to_set_before_anything_
     campaign.site(stages={"train": {"runtime": "2h", "cpus": 9}, "grade": {"partition": "grande"}})
     code, text = campaign.call("reproduction")
     assert code != 0
-    assert "train asks for 9 processors, 3 GiB for 2 hours" in text, text[-3000:]
+    assert "train requests 9 processors, 3 GiB for 2 hours" in text, text[-3000:]
     assert "partition gpu (the default): 1 hour at most; 1 node of 8 processors, 19.53 GiB, 2 GPUs (pretended)" in text
     assert (
         "set stages.train.runtime and stages.train.cpus, or else stages.train.partition, in profiles/slurm/site.yaml"
@@ -93,7 +93,7 @@ def test_a_job_that_waits_in_vain_is_named_with_its_reason_at_once(campaign):
     assert re.search(
         r"^2 jobs of train will never start: PartitionTimeLimit \(\d+ and others\); Ctrl-C ends all$", said, re.M
     )
-    assert "train asks for 1 processor, 3 GiB for 2 hours" in said
+    assert "train requests 1 processor, 3 GiB for 2 hours" in said
     assert "partition gpu (the default): 1 hour at most" in said
     assert "set stages.train.runtime, or else stages.train.partition, in profiles/slurm/site.yaml" in said
 

@@ -13,8 +13,8 @@ from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
 from redraft.ops.locking.entries import latest
-from redraft.ops.locking.lease import EVALUATION, lease, take
-from redraft.ops.workflow.status import STATES, RunStatus, look, run_status, target, text
+from redraft.ops.locking.lease import EVALUATION, acquire, lease
+from redraft.ops.workflow.status import STATES, RunStatus, run_status, run_statuses, status_text, target
 
 ROOT = Path(__file__).parents[1]
 CELL = "spec_rl/grpo-spec-l0.5"
@@ -23,7 +23,7 @@ FINGERPRINT = run_fingerprint(RUN)
 
 
 def status(layout, experiments, papers=(), grids=()):
-    return look(layout, experiments, target(layout, experiments, papers, grids))
+    return run_statuses(layout, experiments, target(layout, experiments, papers, grids))
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def records(folder, count):
 def killed(folder, run=FINGERPRINT):
     """Have a process take the folder and die."""
     code = (
-        "import os, sys; from pathlib import Path; from redraft.ops.locking.lease import take; "
-        "take(Path(sys.argv[1]), sys.argv[2]); os.kill(os.getpid(), 9)"
+        "import os, sys; from pathlib import Path; from redraft.ops.locking.lease import acquire; "
+        "acquire(Path(sys.argv[1]), sys.argv[2]); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder), run], check=False)
 
@@ -99,7 +99,7 @@ def test_a_killed_run_shows_how_far_it_was_and_the_end_of_the_log_written_last(l
     (folder / "log.txt").write_text("".join(f"line {i}\n" for i in range(30_000)) + "CUDA error\n\n")
     found = run_status(layout, RUN)
     assert (found.state, found.step) == ("failed", 2)
-    assert "is gone" in found.detail[0]
+    assert "has ended" in found.detail[0]
     assert found.detail[1].endswith("log.txt:")
     assert found.detail[-2:] == ("  line 29999", "  CUDA error")
 
@@ -115,7 +115,7 @@ def test_a_run_that_ended_in_an_error_says_which(layout, folder):
 def test_who_cleaned_up_behind_a_killed_run_is_not_its_owner(layout, folder):
     killed(folder)
     owner = latest(folder).content.owner
-    take(folder).release("recovered")
+    acquire(folder).release("recovered")
     found = run_status(layout, RUN)
     assert (found.state, found.owner) == ("failed", str(owner))
 
@@ -154,14 +154,14 @@ def test_all_runs_of_a_preset_are_listed_by_paper_and_grid(layout):
 
 
 def test_the_text_counts_first_and_shows_what_needs_attention():
-    died = ("it died: process 8 is gone", "log.txt:", "  no")
+    died = ("it died: process 8 has ended", "log.txt:", "  no")
     runs = [
         RunStatus("p/a", 0, "done", 6, 6),
         RunStatus("p/b", 0, "waiting", 0, 6),
         RunStatus("p/long-name", 1, "running", 3, 6, "process 7 on node3, Slurm job 12", 4.2),
         RunStatus("p/c", 0, "failed", 2, 6, "process 8 on node4", None, died),
     ]
-    counts, table, reason = text(runs).split("\n\n")
+    counts, table, reason = status_text(runs).split("\n\n")
     assert counts == "4 runs: 1 done, 1 running, 1 failed, 1 waiting"
     rows = table.splitlines()
     assert rows[0].split() == ["run", "state", "step", "owner", "heart-beat"]
@@ -169,14 +169,14 @@ def test_the_text_counts_first_and_shows_what_needs_attention():
     assert "p/long-name seed 1" in rows[1]
     assert "4 s ago" in rows[1]
     assert rows[1].index("running") == rows[2].index("failed"), "aligned"
-    assert reason == "p/c seed 0: it died: process 8 is gone\nlog.txt:\n  no"
-    assert "p/b" in text(runs, every=True)
-    assert text([]) == "0 runs"
+    assert reason == "p/c seed 0: it died: process 8 has ended\nlog.txt:\n  no"
+    assert "p/b" in status_text(runs, every=True)
+    assert status_text([]) == "0 runs"
 
 
 def test_every_state_is_counted():
     runs = [RunStatus("p/a", i, state, 0, 1) for i, state in enumerate(STATES)]
-    assert all(f"1 {state}" in text(runs).splitlines()[0] for state in STATES)
+    assert all(f"1 {state}" in status_text(runs).splitlines()[0] for state in STATES)
 
 
 def test_status_writes_nothing(layout, folder):

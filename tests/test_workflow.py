@@ -234,14 +234,14 @@ def test_runs_are_in_mlflow(campaign):
 
 def test_the_terminal_says_what_runs_how_far_and_how_long(campaign):
     text = (campaign / "terminal").read_text()
-    assert re.search(r"^\[ *\d+/\d+\] train spec_rl grpo-vanilla 0 .*gone, about .* left", text, flags=re.M)
+    assert re.search(r"^\[ *\d+/\d+\] train spec_rl grpo-vanilla 0 .*elapsed, about .* left", text, flags=re.M)
     done, totals = zip(*((int(i), int(n)) for i, n in re.findall(r"^\[ *(\d+)/(\d+)\]", text, flags=re.M)), strict=True)
     assert len(set(totals)) == 1
     assert done == tuple(range(1, totals[0])), "all but the target itself"
     assert re.search(r"grpo-vanilla seed 0 +\d+/6 .* s left", text)
 
 
-LINE = re.compile(r"^\[ *\d+/\d+\] .*; (.*) gone, about (.*) left$", re.M)
+LINE = re.compile(r"^\[ *\d+/\d+\] .*; (.*) elapsed, about (.*) left$", re.M)
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
 

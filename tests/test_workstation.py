@@ -49,11 +49,11 @@ def start(checkout, tmp_path):
 def test_a_run_that_needs_more_gpus_than_there_are_is_refused_before_any_job_starts(start, checkout):
     result = start(3, "one,two", *MANIFESTS)
     assert result.returncode == 2
-    assert "needs 3 GPUs, and 2 are here" in result.stderr
+    assert "needs 3 GPUs, but this machine has 2" in result.stderr
     assert "train" in result.stderr
     result = start(2, "one,two", *MANIFESTS, options=["--resources", "gpus=1"])
     assert result.returncode == 2
-    assert "needs 2 GPUs, and 1 is here" in result.stderr, "a limit is no reason to ask for less"
+    assert "needs 2 GPUs, but this machine has 1" in result.stderr, "a limit does not lower a request"
     assert not (checkout / MODEL).exists()
     assert start(3, "one,two", MODEL).returncode == 0, "what needs no GPU is made"
 

@@ -1,8 +1,8 @@
 """Logger plugin that shows Snakemake's progress at a terminal: running jobs, finished share, time left.
 
-`logger: redraft` in a profile turns it on. It writes one line when a job starts and one when it ends; on a cluster also
-one when it is submitted, and it counts jobs that wait apart from those that run. Errors, warnings and dry runs keep
-Snakemake's own format; a dry run ends with a summary.
+`logger: redraft` in a profile enables it. It writes one line at the start and one at the end of each job. On a cluster
+it also writes a line at the submission, and counts waiting and running jobs separately. Errors, warnings and dry runs
+keep Snakemake's format; a dry run ends with a summary.
 """
 
 import logging
@@ -16,7 +16,7 @@ from typing import Any
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from redraft.ops.workflow.time_left import Durations, Left, Plan, left
+from redraft.ops.workflow.time_left import Durations, JobGraph, TimeLeft, estimate_time_left
 
 SILENT = {
     LogEvent.WORKFLOW_STARTED,
@@ -28,7 +28,7 @@ SILENT = {
 AGGREGATES = {"all", "reproduction", "extras", "timing", "laboratory"}
 """Rules that only collect files; they are not shown."""
 END_OF_DRY_RUN = "This was a dry-run"
-"""How Snakemake's last line of a dry run begins."""
+"""Start of Snakemake's last line of a dry run."""
 
 
 def duration(seconds: float) -> str:
@@ -39,25 +39,25 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def time_of(all_jobs: Left) -> str:
-    """What a campaign that has not begun takes, as text."""
-    text = time_left(all_jobs).replace(" left", "", 1)
+def total_time_text(all_jobs: TimeLeft) -> str:
+    """Expected time of a campaign before its start, as text."""
+    text = time_left_text(all_jobs).replace(" left", "", 1)
     return text if text.startswith("time") else f"time: {text}"
 
 
-def time_left(rest: Left) -> str:
-    """What a campaign still takes, as text; what cannot be known of it makes it a lower bound."""
+def time_left_text(rest: TimeLeft) -> str:
+    """Remaining time of a campaign as text; a lower bound if the time of some jobs is unknown."""
     if not rest.jobs:
         return "nothing left"
     if not rest.unknown:
         return f"about {duration(max(rest.seconds, 1.0))} left"
     count = sum(rest.unknown.values())
-    jobs = "1 job of a kind never timed" if count == 1 else f"{count} jobs of kinds never timed"
+    jobs = "1 job without a known time" if count == 1 else f"{count} jobs without a known time"
     known = f"at least {duration(rest.seconds)} left, not counting {jobs}"
-    return known if rest.seconds >= 1 else f"time left not known: {jobs}"
+    return known if rest.seconds >= 1 else f"time left unknown: {jobs}"
 
 
-class Campaign:
+class Progress:
     """Counts of planned, waiting, running and finished jobs by rule; estimates the time left."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Campaign:
         self._running: dict[int, tuple[str, float]] = {}
         self._waiting: dict[int, tuple[str, float]] = {}
         self._ended: set[int] = set()
-        self._expected: Plan | None = None
+        self._graph: JobGraph | None = None
         self._durations = Durations({})
 
     @property
@@ -81,18 +81,18 @@ class Campaign:
         self.left = Counter({rule: int(count) for rule, count in stats.items() if rule != "total"})
         self.total = sum(self.left.values())
 
-    def expect(self, plan: Plan, durations: Durations) -> None:
-        """Learn which job waits for which, and what kinds of jobs took before."""
-        self._expected, self._durations = plan, durations
+    def expect(self, graph: JobGraph, durations: Durations) -> None:
+        """Set the dependencies of the jobs and the known times of their rules."""
+        self._graph, self._durations = graph, durations
 
     def submit(self, job: int, rule: str) -> None:
-        """Note that a job has been given to a cluster, where it waits until `queue` says otherwise."""
+        """Record the submission of a job to a cluster, where it waits until `queue` reports that it runs."""
         self.submits = True
-        self._running.pop(job, None)  # of an attempt that failed
+        self._running.pop(job, None)  # from an earlier attempt that failed
         self._waiting[job] = (rule, time.monotonic())
 
     def queue(self, states: dict[int, str]) -> list[int]:
-        """Note which jobs a cluster's queue has as `waiting` or `running`; returns those that began to run."""
+        """Record the states `waiting` or `running` of a cluster's jobs; returns the jobs that started to run."""
         began = [job for job, state in states.items() if state == "running" and job in self._waiting]
         for job in began:
             self.start(job, self._waiting[job][0])
@@ -101,19 +101,20 @@ class Campaign:
         return began
 
     def start(self, job: int, rule: str) -> None:
-        """Note that a job has started."""
+        """Record the start of a job."""
         self._waiting.pop(job, None)
         self._running[job] = (rule, time.monotonic())
 
     def fail(self, job: int) -> None:
-        """Note that an attempt of a job has failed."""
+        """Record a failed attempt of a job."""
         self._running.pop(job, None)
         self._waiting.pop(job, None)
 
     def finish(self, job: int) -> tuple[str, float]:
-        """Note that a job has ended; returns its rule and its wall seconds.
+        """Record the end of a job; returns its rule and its wall time in seconds.
 
-        A short job of a cluster may end before it was seen to run: then it began when it was last seen to wait.
+        A short job of a cluster may end before the queue reported it as running. Its start is then the last report of
+        it as waiting.
         """
         jobs = self._running if job in self._running else self._waiting
         rule, began = jobs.pop(job, ("", time.monotonic()))
@@ -124,15 +125,15 @@ class Campaign:
         return rule, seconds
 
     def counts(self) -> str:
-        """Numbers of jobs that run and that wait in a cluster's queue, as text; empty without a cluster."""
+        """Numbers of running and waiting jobs of a cluster as text; empty without a cluster."""
         return f"; {len(self._running)} run, {len(self._waiting)} wait" if self.submits else ""
 
     def rest(self) -> str:
         """Estimate of the time left, as text."""
-        if self._expected is None:
-            return "time left not known"
+        if self._graph is None:
+            return "time left unknown"
         running = {job: time.monotonic() - began for job, (_, began) in self._running.items()}
-        return time_left(left(self._expected, self._ended, running, self._durations))
+        return time_left_text(estimate_time_left(self._graph, self._ended, running, self._durations))
 
 
 class LogHandler(LogHandlerBase):
@@ -142,28 +143,28 @@ class LogHandler(LogHandlerBase):
     writes_to_file = has_filter = has_formatter = needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        self.campaign = Campaign()
+        self.progress = Progress()
         self.names: dict[int, str] = {}
-        self._summarise: Callable[[Callable[[Left], str]], str] | None = None
+        self._summarise: Callable[[Callable[[TimeLeft], str]], str] | None = None
 
-    def end_dry_run(self, summarise: Callable[[Callable[[Left], str]], str]) -> None:
-        """Learn how a dry run is summed up, by a function that puts its time into words."""
+    def end_dry_run(self, summarise: Callable[[Callable[[TimeLeft], str]], str]) -> None:
+        """Set the function that makes the summary of a dry run; its argument formats the expected time."""
         self._summarise = summarise
 
-    def expect(self, plan: Plan, durations: Durations) -> None:
-        """Learn what is to come, before the first job starts, and say how long it takes."""
-        self.campaign.expect(plan, durations)
-        self._write(f"  {self.campaign.rest()}")
+    def expect(self, graph: JobGraph, durations: Durations) -> None:
+        """Set the planned jobs before the first one starts, and print the expected time."""
+        self.progress.expect(graph, durations)
+        self._write(f"  {self.progress.rest()}")
 
     def emit(self, record: LogRecord) -> None:
-        """Write a record as one line, or in Snakemake's format if it is of another kind."""
+        """Write a record of a job as one line, and other records in Snakemake's format."""
         event = getattr(record, "event", None)
         if states := getattr(record, "slurm_states", None):
-            for job in self.campaign.queue(states):
+            for job in self.progress.queue(states):
                 self._write(f"  start  {self.names[job]}")
             return
         if event == LogEvent.JOB_ERROR:
-            self.campaign.fail(record.jobid)  # type: ignore[attr-defined]
+            self.progress.fail(record.jobid)  # type: ignore[attr-defined]
         shown = {*SILENT, LogEvent.RUN_INFO, LogEvent.JOB_INFO, LogEvent.JOB_FINISHED}
         if self.common_settings.dryrun or event not in shown:
             chatter = event is None and record.levelno <= logging.INFO
@@ -171,11 +172,11 @@ class LogHandler(LogHandlerBase):
             if text and (not chatter or self.common_settings.dryrun or text.startswith("Nothing to be done")):
                 self._write(text)
             if text.startswith(END_OF_DRY_RUN) and self._summarise:
-                self._write("\n" + self._summarise(time_of))
+                self._write("\n" + self._summarise(total_time_text))
         elif event == LogEvent.RUN_INFO:
-            self.campaign.plan(record.stats)  # type: ignore[attr-defined]
-            jobs = ", ".join(f"{count} {rule}" for rule, count in self.campaign.left.items() if rule not in AGGREGATES)
-            self._write(f"{self.campaign.total} jobs: {jobs}")
+            self.progress.plan(record.stats)  # type: ignore[attr-defined]
+            jobs = ", ".join(f"{count} {rule}" for rule, count in self.progress.left.items() if rule not in AGGREGATES)
+            self._write(f"{self.progress.total} jobs: {jobs}")
         elif event == LogEvent.JOB_INFO:
             self._started(record)
         elif event == LogEvent.JOB_FINISHED:
@@ -185,19 +186,19 @@ class LogHandler(LogHandlerBase):
         job, rule = record.jobid, record.rule_name  # type: ignore[attr-defined]
         self.names[job] = " ".join([rule, *map(str, (record.wildcards or {}).values())])  # type: ignore[attr-defined]
         local = record.local  # type: ignore[attr-defined]
-        (self.campaign.start if local else self.campaign.submit)(job, rule)
+        (self.progress.start if local else self.progress.submit)(job, rule)
         if rule not in AGGREGATES:
             self._write(f"  {'start' if local else 'queue'}  {self.names[job]}")
 
     def _finished(self, record: LogRecord) -> None:
         job = record.job_id  # type: ignore[attr-defined]
-        rule, seconds = self.campaign.finish(job)
-        gone = duration(time.monotonic() - self.campaign.began)
-        head = f"[{self.campaign.done:>3}/{self.campaign.total}]"
+        rule, seconds = self.progress.finish(job)
+        elapsed = duration(time.monotonic() - self.progress.began)
+        head = f"[{self.progress.done:>3}/{self.progress.total}]"
         if rule not in AGGREGATES:
             self._write(
-                f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {gone} gone, {self.campaign.rest()}"
-                f"{self.campaign.counts()}"
+                f"{head} {self.names.get(job, rule)} ({duration(seconds)}); {elapsed} elapsed, {self.progress.rest()}"
+                f"{self.progress.counts()}"
             )
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-# What all rules share: the plan of this call, and what begins and ends it. The plan says what is wanted and why not.
+# Objects that all rules share, such as the plan of this call, and the handlers of its start and end.
 
 import os
 import sys
@@ -6,19 +6,18 @@ from functools import wraps
 
 from redraft.config.site import load_site, site_file
 from redraft.errors import UserError
-from redraft.ops.slurm.jobs import know_all_ends
-from redraft.ops.slurm.requests import check_requests
+from redraft.ops.slurm.jobs import recognise_all_ends
+from redraft.ops.slurm.feasibility import check_requests
 from redraft.ops.slurm.waiting import watch_queue
-from redraft.ops.workflow import campaign, dry_run, usage
+from redraft.ops.workflow import dry_run, job_times
 from redraft.ops.workflow.code_hash import code_of
-from redraft.ops.workflow.declarations import Declarations
 from redraft.ops.workflow.plan import Call, CampaignPlan, problem_files
-from redraft.ops.workflow.rule_inputs import STAGES, RuleInputs
+from redraft.ops.workflow.rule_inputs import STAGES, Declarations, RuleInputs
 from redraft.ops.workflow.supply import count_devices, lift_rate_limit, limit_local_jobs
 
 
 def checked(function):
-    """The function; a mistake in experiment files that it finds ends the call with one message, not a traceback."""
+    """Wrap a function so that a mistake in experiment files ends the call with one message instead of a traceback."""
 
     @wraps(function)
     def call(*arguments, **options):
@@ -32,9 +31,9 @@ def checked(function):
 
 
 CALL = checked(Call.of)(config)
-checked(CALL.take_cells)(Path(workflow.basedir))
+checked(CALL.register_cells)(Path(workflow.basedir))
 if workflow.is_main_process:
-    READ = checked(freeze.checkout_hash)(Path(workflow.basedir))
+    CHECKOUT_HASH = checked(freeze.checkout_hash)(Path(workflow.basedir))
 EXPERIMENTS = checked(Experiments)()
 PLAN = checked(CampaignPlan)(
     CALL,
@@ -46,7 +45,7 @@ PLAN = checked(CampaignPlan)(
 PRESET, LAYOUT = PLAN.preset, PLAN.layout
 INPUTS = RuleInputs(PLAN, checked(load_site)())
 DECLARED = Declarations(EXPERIMENTS)
-SITE_FILE = site_file()  # of the checkout; jobs read the frozen copy of it
+SITE_FILE = site_file()  # the checkout's file, for messages; jobs read its frozen copy
 RUN = str(LAYOUT.run("{paper}/{cell}", "{seed}"))
 INITIAL = str(LAYOUT.initial("{protocol}", "{role}", "{seed}"))
 EVALUATED = str(LAYOUT.folder / "{kind}/{group}/{policy}")
@@ -56,7 +55,7 @@ benchmark_files, sampled = checked(INPUTS.benchmark_files), checked(INPUTS.sampl
 
 
 def cost_of_training(runs):
-    """What training some runs costs by what the papers report; nothing where they report nothing."""
+    """Training cost of runs as a line, from the papers' reported hours; empty if they report none."""
     from redraft.analysis.cost import campaign as cost
 
     return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
@@ -83,15 +82,15 @@ onstart:
     checked(check_requests)(workflow, STAGES, SITE_FILE)
     limit_local_jobs(workflow)
     lift_rate_limit(workflow)
-    checked(freeze.start)(workflow, PRESET.name, READ)
-    know_all_ends(workflow)
+    checked(freeze.start)(workflow, PRESET.name, CHECKOUT_HASH)
+    recognise_all_ends(workflow)
     watch_queue(workflow, STAGES, SITE_FILE)
-    campaign.expect(workflow, PRESET)
+    job_times.announce_jobs(workflow, PRESET)
 
 
 onsuccess:
-    usage.close(workflow, LAYOUT, finished=True)
+    job_times.record_call(workflow, LAYOUT, finished=True)
 
 
 onerror:
-    usage.close(workflow, LAYOUT, finished=False)
+    job_times.record_call(workflow, LAYOUT, finished=False)

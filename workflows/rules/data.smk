@@ -16,6 +16,6 @@ rule prepare_data:
     params:
         preset=PRESET.name,
         folder=subpath(output.problems, parent=True),
-        data=lambda wildcards: INPUTS.made("data", wildcards.role),
+        data=lambda wildcards: INPUTS.part_fingerprint("data", wildcards.role),
     shell:
         "redraft stage redraft.train.verl.data:prepare_data {params.preset:q} {wildcards.role:q} {params.folder:q} > {log:q} 2>&1"

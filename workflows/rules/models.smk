@@ -14,7 +14,7 @@ rule make_model:
     params:
         preset=PRESET.name,
         folder=subpath(output.weights, parent=True),
-        model=lambda wildcards: INPUTS.made("models", wildcards.role),
+        model=lambda wildcards: INPUTS.part_fingerprint("models", wildcards.role),
     shell:
         "redraft stage redraft.train.initial_policy:make_model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
 

@@ -1,4 +1,4 @@
-"""`redraft status`, `redraft cost` and `redraft recover`: what a campaign is at, costs, and has left behind."""
+"""`redraft status`, `redraft cost` and `redraft recover`: progress, cost and clean-up of a campaign."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -13,52 +13,53 @@ if TYPE_CHECKING:
     from redraft.config import Preset as PresetModel
 
 PAPER_SCALE = "paper"
-"""Preset of the papers' own scale."""
+"""Preset with the papers' models, data and training length."""
 
 
 def status(
-    paper: Annotated[str, typer.Argument(help="A folder under experiments/; empty for all of the preset's.")] = "",
-    grid: Annotated[list[str], typer.Option(help="Only this grid; may be given several times.")] = [],  # noqa: B006
+    paper: Annotated[str, typer.Argument(help="A folder under experiments/; all papers of the preset if empty.")] = "",
+    grid: Annotated[list[str], typer.Option(help="Only this grid; repeat the option for several.")] = [],  # noqa: B006
     preset: Preset = DEFAULT_PRESET,
-    every: Annotated[bool, typer.Option("--all", help="Also list the runs that wait or are done.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also list waiting and finished runs.")] = False,
     as_json: AsJson = False,
     cells: Cells = None,
 ) -> None:
-    """Print the state of every run of a campaign, and the end of each failed one.
+    """Print the state of every run of a campaign, and the last log lines of failed runs.
 
-    Without a paper and a grid it is what `snakemake` runs.
+    Without a paper and a grid: the runs of a bare `snakemake`.
     """
     from redraft.config import Experiments
     from redraft.layout import Layout
-    from redraft.ops.workflow.status import elsewhere, heading, look, others_text, target, text
+    from redraft.ops.workflow.status import heading, other_finished_runs, others_text, run_statuses, status_text, target
 
     experiments, layout = Experiments(), Layout(preset)
-    asked = target(layout, experiments, [paper] if paper else [], grid)
-    runs = look(layout, experiments, asked)
-    others = elsewhere(layout, runs)
+    grids = target(layout, experiments, [paper] if paper else [], grid)
+    runs = run_statuses(layout, experiments, grids)
+    others = other_finished_runs(layout, runs)
     if as_json:
         notes = [others_text(others)] if others else []
-        typer.echo(document("status", {"preset": preset, "grids": asked}, map(asdict, runs), notes))
+        typer.echo(document("status", {"preset": preset, "grids": grids}, map(asdict, runs), notes))
     else:
-        typer.echo(f"{heading(layout, asked)}\n{text(runs, others, every=every)}")
+        typer.echo(f"{heading(layout, grids)}\n{status_text(runs, others, every=every)}")
 
 
 def cost(
     targets: Annotated[
-        list[str] | None, typer.Argument(help="reproduction, extras, a paper, a grid or paper/cell; else reproduction.")
+        list[str] | None,
+        typer.Argument(help="reproduction, extras, a paper, a grid or paper/cell; reproduction if empty."),
     ] = None,
     preset: Preset = DEFAULT_PRESET,
-    gpus: Annotated[int, typer.Option(help="GPUs (or cores) at hand; 0 for what one run takes.")] = 0,
-    extras: Annotated[bool, typer.Option(help="With what goes beyond the paper.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="Write all lines to this file too.")] = None,
+    gpus: Annotated[int, typer.Option(help="Available GPUs (or cores); 0 for those of one run.")] = 0,
+    extras: Annotated[bool, typer.Option(help="Include the grids beyond the paper.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Also write all rows to this file.")] = None,
     wide: Wide = False,
     as_json: AsJson = False,
     changes: Changes = [],  # noqa: B006
     cells: Cells = None,
 ) -> None:
-    """Print the cost of a campaign before its launch: hours and storage by cell, and the addition of each table.
+    """Print the cost of a campaign before its launch: hours and storage per cell, and the cost that each table adds.
 
-    `--preset paper` is the papers' scale. --set costs variants of the cells, which are kept nowhere.
+    `--preset paper` is the papers' scale. --set costs variants of the cells without saving them.
     """
     from redraft.analysis.cost import campaign as costs
     from redraft.analysis.cost import text as cost_text
@@ -69,12 +70,12 @@ def cost(
     experiments, layout = Experiments(), Layout(preset)
     settings, texts, notes = experiments.preset(preset), [], [_scale(preset)]
     rows: list[dict[str, Any]] = []
-    timed = _timed(settings)
-    asked = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
-    for name, wanted in costs.wanted(experiments, settings, asked).items():
-        tried = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted
-        lines = costs.costs_of(tried, experiments, settings, layout, *timed)
-        parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in asked))
+    prior = _prior_seconds(settings)
+    requested = [*(targets or ["reproduction"]), *(["extras"] if extras else [])]
+    for name, wanted in costs.wanted(experiments, settings, requested).items():
+        tested = [variants.tried(experiments, cell.id, changes, 0, preset)[0] for cell in wanted] if changes else wanted
+        lines = costs.costs_of(tested, experiments, settings, layout, *prior)
+        parts = costs.part_costs(lines, costs.parts(experiments, name, "extras" in requested))
         rules = vocabulary.cost if (vocabulary := experiments.reported(name)) else None
         ending = cost_text.ending(lines, settings, gpus or costs.devices(settings), rules.hardware if rules else None)
         texts.append(f"{name}\n\n{cost_text.tables(lines, parts, settings, wide=wide)}\n\n{ending}")
@@ -82,7 +83,9 @@ def cost(
         rows += [row | {"paper": name} for row in cost_text.rows_of(lines, parts, settings)]
     if as_json:
         typer.echo(
-            document("cost", {"preset": preset, "targets": asked, "gpus": gpus or None, "set": changes}, rows, notes)
+            document(
+                "cost", {"preset": preset, "targets": requested, "gpus": gpus or None, "set": changes}, rows, notes
+            )
         )
     else:
         typer.echo("\n\n".join([_scale(preset), *texts]))
@@ -91,10 +94,11 @@ def cost(
             cost_text.write_csv(temporary, rows)
 
 
-def _timed(preset: "PresetModel") -> tuple[float | None, str]:
-    """Mean wall seconds of the preset's runs on another machine, and their source; unscaled without numpy or torch."""
+def _prior_seconds(preset: "PresetModel") -> tuple[float | None, str]:
+    """Mean wall time of the preset's runs on another machine, in seconds, and its source; unscaled without numpy or
+    torch."""
     from redraft.analysis.cost.campaign import ELSEWHERE
-    from redraft.ops.workflow.campaign import SECONDS, priors
+    from redraft.ops.workflow.job_times import SECONDS, priors
 
     try:
         return priors(preset).get("train"), ELSEWHERE
@@ -104,15 +108,18 @@ def _timed(preset: "PresetModel") -> tuple[float | None, str]:
 
 
 def _scale(preset: str) -> str:
-    """Which preset this is, and how the papers' scale is asked for."""
+    """A line with the preset, and the option for the papers' scale."""
     hint = "" if preset == PAPER_SCALE else f"; `--preset {PAPER_SCALE}` is the papers' scale"
     return f"costs at the preset {preset}{hint}"
 
 
 def recover(
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel this campaign's jobs that Slurm still has.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the campaign's jobs that are still in Slurm's queue.")
+    ] = False,
 ) -> None:
-    """Clean up after a killed scheduler: leases of dead owners, unfinished files, its lock."""
+    """Clean up after a killed scheduler: release leases of dead processes, remove unfinished files, unlock
+    snakemake."""
     from redraft.layout import require
     from redraft.ops.workflow.recover import recover as clean
 

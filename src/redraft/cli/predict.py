@@ -24,8 +24,7 @@ LEGEND = (
 ASSUMPTIONS = (
     "Assumptions: the drafts are the responses of the last epoch pass, sampled without top-p, and none was reused "
     "before. The policy was trained on these drafts, as in a run. Except one-hot, exact rules therefore sample from "
-    "the "
-    "policy's distribution only if that training does not matter (docs/exact-reuse.md)."
+    "the policy's distribution only if that training does not matter (docs/exact-reuse.md)."
 )
 
 

@@ -1,1 +1,1 @@
-"""Operation of campaigns: leases, status, recovery, frozen code, GPUs, Slurm, provenance, tracking."""
+"""Operation of campaigns: locks of folders and GPUs, Slurm, and the plan, status and recovery of a workflow."""

@@ -1,1 +1,1 @@
-"""Leases of folders and devices, their owners, and how a process that holds some ends."""
+"""Leases of run folders, locks of GPUs, and an orderly exit on SIGTERM."""

@@ -1,9 +1,9 @@
-"""GPUs of a job: as many as it needs, and none that another job has (docs/workstation.md).
+"""Locks of GPUs, so that no two jobs of a machine use the same GPU (docs/workstation.md).
 
 A job locks one file for each of its GPUs, in one folder for all users and checkouts of the machine, and hides the
-others from CUDA. The kernel drops a lock when the last process that holds it ends, killed or not, so nothing has to be
-cleaned up. `fcntl` and not `filelock`, which empties a file when it only tries to lock it and would so lose the owner's
-name.
+other GPUs from CUDA. The kernel releases a lock when the last process that holds it ends, even if it was killed, so
+nothing needs a clean-up. This uses `fcntl` because `filelock` truncates a file when it only tries to lock it, which
+would lose the owner's name.
 """
 
 import fcntl
@@ -23,53 +23,54 @@ from redraft.ops.locking.gpus import VISIBLE, Device, available, check_devices, 
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """Makes CUDA number GPUs of several kinds as nvidia-smi does."""
 LOCK_FOLDER = Path("/tmp/redraft-devices")
-"""Default folder of locks. Neither $TMPDIR nor a home would do: users and jobs have different ones."""
+"""Default folder of locks. $TMPDIR and home folders are unsuitable, since they differ between users and jobs."""
 LOCK_VARIABLE = "REDRAFT_LOCKS"
 """Environment variable that names another folder of locks."""
-HELD = "REDRAFT_DEVICES_HELD"
-"""Environment variable of the children of a job that holds GPUs: they share these and lock nothing."""
-LOOK_SECONDS = 0.2
-"""Time between looks at GPUs that other jobs hold."""
+INHERITED = "REDRAFT_DEVICES_HELD"
+"""Environment variable of the children of a job that holds GPUs: they share its GPUs and lock nothing."""
+POLL_SECONDS = 0.2
+"""Time between attempts to lock GPUs of other jobs."""
 
 _locked: list[int] = []
 
 
 @contextmanager
 def devices(count: int, purpose: str = "") -> Iterator[tuple[str, ...]]:
-    """Hold GPUs during the block, for this process and its children; all others are hidden from them.
+    """Reserve GPUs during the block for this process and its children, and hide all others from them.
 
-    Waits while other jobs hold them, and says so once. Jobs are served in the order of their calls, so jobs that need
-    few GPUs do not overtake one that needs many. Enter the block before CUDA is used, in one thread at a time.
+    Waits while other jobs hold the GPUs and prints one message about it. Jobs are served in the order of their calls,
+    so that jobs with few GPUs do not overtake one that needs many. Enter the block before CUDA is initialised, in one
+    thread at a time.
 
     Args:
-        count: number of GPUs; 0 hides all, so that a job that asked for none cannot take another's.
-        purpose: purpose of the GPUs, for the messages of those that wait for them.
+        count: number of GPUs; 0 hides all of them.
+        purpose: purpose of the GPUs, shown to jobs that wait for them.
 
     Yields:
         The names of the GPUs, as in CUDA_VISIBLE_DEVICES.
 
     Raises:
         UserError: if the machine has fewer GPUs.
-        RuntimeError: if CUDA is in use already.
+        RuntimeError: if CUDA is already initialised.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raise RuntimeError(f"CUDA is in use by now, and reads {VISIBLE} no more")
+        raise RuntimeError(f"CUDA is already initialised and ignores changes of {VISIBLE}")
     supply = available()
     check_devices({purpose: count}, len(supply))
     with ExitStack() as stack:
-        shared = HELD in os.environ or not count
-        taken = supply[:count] if shared else _take(supply, count, purpose, stack)
-        names = tuple(device.name for device in taken)
-        held = {HELD: ",".join(names)} if count else {}
-        stack.enter_context(_environment({VISIBLE: ",".join(names), **ORDER, **held}))
+        shared = INHERITED in os.environ or not count
+        reserved = supply[:count] if shared else _lock_devices(supply, count, purpose, stack)
+        names = tuple(device.name for device in reserved)
+        inherited = {INHERITED: ",".join(names)} if count else {}
+        stack.enter_context(_environment({VISIBLE: ",".join(names), **ORDER, **inherited}))
         yield names
 
 
 def lock_descriptors() -> tuple[int, ...]:
-    """Open files that hold this process's GPUs.
+    """File descriptors of this process's GPU locks.
 
-    Give them to `pass_fds` of a child that may outlive this process: its GPUs then become free when it has ended too.
+    Pass them as `pass_fds` to a child that may outlive this process: the GPUs are then released only after both ended.
     """
     return tuple(_locked)
 
@@ -85,11 +86,11 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
-def _take(supply: Sequence[Device], count: int, purpose: str, stack: ExitStack) -> list[Device]:
+def _lock_devices(supply: Sequence[Device], count: int, purpose: str, stack: ExitStack) -> list[Device]:
     """Lock `count` of these GPUs until the stack is closed."""
     folder = Path(os.environ.get(LOCK_VARIABLE) or LOCK_FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # anyone who made it did this
+    with suppress(PermissionError):  # another user created the folder, with these permissions
         folder.chmod(0o1777)
     try:
         user = getpass.getuser()
@@ -97,57 +98,60 @@ def _take(supply: Sequence[Device], count: int, purpose: str, stack: ExitStack) 
         user = f"user {os.getuid()}"
     text = f"{user}, process {os.getpid()} since {datetime.now():%d %b %H:%M}, {purpose}".rstrip(", ")
     files = {device: folder / f"{quote(device.lock, safe='')}.lock" for device in supply}
-    taken: list[Device] = []
-    with _turn(folder / "turn.lock", text, count) as was_told:
-        told = was_told
+    locked: list[Device] = []
+    with _turn(folder / "turn.lock", text, count) as has_waited:
+        announced = has_waited
         while True:
             for device in supply:
-                free = len(taken) < count and device not in taken
-                if free and (descriptor := lock(files[device], text, wait=False)) is not None:
-                    taken.append(device)
+                needed = len(locked) < count and device not in locked
+                if needed and (descriptor := lock(files[device], text, wait=False)) is not None:
+                    locked.append(device)
                     _locked.append(descriptor)
                     stack.callback(os.close, descriptor)  # a child that inherited the file keeps the lock
                     stack.callback(_locked.remove, descriptor)
-            if len(taken) == count:
-                return sorted(taken, key=supply.index)
-            told = told or _say(count, {d.name: file for d, file in files.items() if d not in taken})
-            time.sleep(LOOK_SECONDS)
+            if len(locked) == count:
+                return sorted(locked, key=supply.index)
+            if not announced:
+                _announce_wait(count, {d.name: file for d, file in files.items() if d not in locked})
+                announced = True
+            time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def _turn(file: Path, text: str, count: int) -> Iterator[bool]:
-    """Be the only process that collects GPUs; two that each held some could wait for each other for ever.
+    """Wait for the exclusive right to lock GPUs; two processes that each hold some GPUs would deadlock.
 
     Yields:
-        True if the process had to wait for its turn and has said so.
+        True if the process had to wait and has printed a message about it.
     """
-    told = False
-    if (descriptor := lock(file, text, wait=False)) is None:
-        told = _say(count, {"first in turn": file})
+    descriptor = lock(file, text, wait=False)
+    announced = descriptor is None
+    if descriptor is None:
+        _announce_wait(count, {"first in turn": file})
         descriptor = lock(file, text, wait=True)
     assert descriptor is not None
     try:
-        yield told
+        yield announced
     finally:
         os.close(descriptor)
 
 
-def _say(count: int, files: Mapping[str, Path]) -> bool:
+def _announce_wait(count: int, files: Mapping[str, Path]) -> None:
     holders = "; ".join(f"{name}: {file.read_text(errors='replace') or 'someone'}" for name, file in files.items())
     print(f"waiting for {gpus(count)} ({holders})", file=sys.stderr, flush=True)
-    return True
 
 
 def lock(file: Path, text: str, *, wait: bool) -> int | None:
     """Lock a file and write its owner into it.
 
     Args:
-        file: the file, made if it is not there.
+        file: the file, created if missing.
         text: description of the owner.
-        wait: wait for a lock that another process holds.
+        wait: wait if another process holds the lock.
 
     Returns:
-        The open file, which holds the lock until it is closed; None if another process holds it and `wait` is false.
+        The file descriptor, which holds the lock until it is closed; None if another process holds it and `wait` is
+        false.
 
     Raises:
         UserError: if the file cannot be opened or is a link.
@@ -167,13 +171,14 @@ def lock(file: Path, text: str, *, wait: bool) -> int | None:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, text.encode(), 0)
                 return descriptor
-        os.close(descriptor)  # the file was removed meanwhile, as by a cleaner of /tmp: its lock excludes nobody
+        # The file was removed meanwhile, for example by a cleaner of /tmp, so this lock excludes nobody: try again.
+        os.close(descriptor)
 
 
 def _open(file: Path) -> int:
-    """Open a file of any user, but no link.
+    """Open a file of any user, without following links.
 
-    The first attempt is without O_CREAT, which Linux refuses for another user's file in a folder like /tmp.
+    The first attempt omits O_CREAT, which Linux rejects for another user's file in a sticky folder such as /tmp.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -182,12 +187,12 @@ def _open(file: Path) -> int:
         descriptor = os.open(file, flags | os.O_CREAT, 0o666)
     except OSError as error:
         raise UserError(
-            f"this lock of a GPU cannot be opened ({error.strerror})",
+            f"this GPU lock cannot be opened ({error.strerror})",
             file=file,
             key=LOCK_VARIABLE,
             value=str(file.parent),
             allowed="a folder that all users can write to",
         ) from None
-    with suppress(PermissionError):  # another user made it just now, and does this
+    with suppress(PermissionError):  # another user has just created it, and sets the same
         os.fchmod(descriptor, 0o666)
     return descriptor

@@ -1,14 +1,15 @@
 """Entries of a folder's lease: the files `lease/000001.json`, `lease/000002.json` and so on.
 
-The last entry names the owner of the folder. The entries before it are the history, one for each process that took
-part; manifests count preemptions by it.
+The last entry names the owner of the folder. The entries before it are the history of the run's processes, from which
+manifests count preemptions.
 
-A new entry is a hard link to a complete file. File systems let exactly one of several such links succeed, NFS included.
-Entries are never removed and numbers never used again. A single file that is removed and made again would not do: a
-process that is stopped between looking and taking could then replace an owner that it has never looked at.
+A new entry is created as a hard link to a complete file. Of several processes that create the same link, exactly one
+succeeds, also on NFS. Entries are never removed and numbers are never reused. A single lease file that is removed and
+created again would be unsafe: a process that is suspended between its check and its creation of the file could replace
+an owner that it never checked.
 
-An owner shows that it lives by touching its entry: a heart-beat. An observer compares the time of the last heart-beat
-with that of a file which it touches itself on the same file system, so that clocks of machines need not agree.
+An owner touches its entry regularly as a heart-beat. An observer compares the time of the last heart-beat with that of
+a file that it touches itself on the same file system, so that the clocks of machines need not agree.
 """
 
 import errno
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from redraft.errors import UserError
 from redraft.files import errors_of_full_disk
-from redraft.ops.locking.owner import Owner, Verdict, judge
+from redraft.ops.locking.owner import Liveness, Owner, judge
 
 FOLDER = "lease"
 """Name of the folder of entries."""
@@ -35,19 +36,19 @@ class Content(BaseModel):
 
     owner: Owner
     run: str = ""
-    """Fingerprint of the run in the folder, or another word for the owner's work."""
+    """Fingerprint of the run in the folder, or `EVALUATION` of `locking.lease`."""
     log: str = ""
-    """File of the owner's messages, for people."""
+    """The owner's log file, for error messages."""
     resumed_from: int | None = None
-    """Number of steps that were done when the owner began; None before it knows."""
+    """Number of finished steps when the owner started; None until it has loaded its checkpoint."""
     released: str | None = None
-    """Time at which the owner left, ISO 8601, UTC; None if it is there or died."""
+    """Time of the release, ISO 8601, UTC; None if the owner still works or died."""
     end: str | None = None
     """`finished`, or the name of the exception that ended the owner's work."""
 
     @property
     def text(self) -> str:
-        """The content as it is written."""
+        """The content as JSON."""
         return self.model_dump_json(indent=2) + "\n"
 
 
@@ -63,11 +64,11 @@ class Entry(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """True if the owner has left."""
+        """True if the owner has released the folder."""
         return self.content is not None and self.content.released is not None
 
-    def judge(self, now: float) -> Verdict:
-        """Judge whether the owner lives at a time of the file system's clock."""
+    def judge(self, now: float) -> Liveness:
+        """Judge whether the owner is alive at a time of the file system's clock, in seconds."""
         return judge(self.content.owner if self.content else None, max(now - self.beat, 0.0))
 
     def __str__(self) -> str:
@@ -80,7 +81,7 @@ def entry_file(folder: Path, number: int) -> Path:
 
 
 def latest(folder: Path) -> Entry | None:
-    """Last entry; None if nobody ever took the folder."""
+    """Last entry; None if the folder never had an owner."""
     numbers = _numbers(folder)
     return read_entry(folder, max(numbers)) if numbers else None
 
@@ -93,7 +94,7 @@ def history(folder: Path) -> list[Entry]:
 def read_entry(folder: Path, number: int) -> Entry:
     """One entry and its heart-beat."""
     file = entry_file(folder, number)
-    with file.open("rb") as handle:  # opening makes NFS ask the server anew
+    with file.open("rb") as handle:  # opening a file makes an NFS client revalidate its cached attributes
         beat, text = os.fstat(handle.fileno()).st_mtime, handle.read()
     try:
         return Entry(number, file, Content.model_validate_json(text), beat)
@@ -111,7 +112,7 @@ def _numbers(folder: Path) -> list[int]:
 
 @contextmanager
 def complete_file(folder: Path, content: Content) -> Iterator[Path]:
-    """Write a complete file beside the entries, for `link` and `filesystem_time`; removed with the end of the block.
+    """Write a complete file next to the entries, for `link` and `filesystem_time`; the end of the block removes it.
 
     Raises:
         UserError: if the disk is full.
@@ -127,15 +128,16 @@ def complete_file(folder: Path, content: Content) -> Iterator[Path]:
 
 
 def link(complete: Path, entry: Path) -> bool:
-    """Make an entry of a complete file; False if another process made it first.
+    """Create an entry from a complete file; False if another process created it first.
 
     Raises:
-        UserError: if the file system has no hard links, without which two could take one folder.
+        UserError: if the file system has no hard links, without which a folder could get two owners.
     """
-    os.utime(complete)  # an owner's first heart-beat
+    os.utime(complete)  # the owner's first heart-beat
     try:
         os.link(complete, entry)
-    except FileExistsError:  # NFS repeats a request whose answer was lost, and then finds the file that it made
+    except FileExistsError:
+        # NFS repeats a request whose reply was lost; the existing file may then be the link of this very request.
         with suppress(FileNotFoundError):
             return os.path.samefile(complete, entry)
         return False
@@ -144,13 +146,13 @@ def link(complete: Path, entry: Path) -> bool:
             raise UserError(
                 "this file system has no hard links, which leases need",
                 file=entry.parent,
-                allowed="a local disk, NFS, Lustre or the like",
+                allowed="a local disk, NFS, Lustre or similar",
             ) from None
         raise
     return True
 
 
 def filesystem_time(file: Path) -> float:
-    """Present time by the clock of the file system on which this process's own file lies."""
+    """Current time in seconds by the clock of a file system; touches the file, which must be this process's own."""
     os.utime(file)
     return file.stat().st_mtime

@@ -1,4 +1,4 @@
-"""GPUs of this machine that a process may use, and a check that they suffice."""
+"""GPUs that this process may use, and a check that there are enough of them."""
 
 import os
 import subprocess
@@ -25,10 +25,10 @@ class Device:
 
 
 def available() -> list[Device]:
-    """List the GPUs that this process may use, in order, including those that other processes hold.
+    """List the GPUs that this process may use, in order, including GPUs that other processes have locked.
 
-    They are those of CUDA_VISIBLE_DEVICES if it is set, else those that Slurm gave to its job, else, outside of Slurm,
-    those that nvidia-smi lists.
+    The source is CUDA_VISIBLE_DEVICES if it is set, else the GPUs of the Slurm job, else, outside of Slurm, the list of
+    nvidia-smi.
     """
     job, installed = os.environ.get("SLURM_JOB_ID"), _installed()
     names = [uuid if index is None else index for index, uuid in installed]
@@ -36,7 +36,8 @@ def available() -> list[Device]:
         names = _listed(os.environ[VISIBLE])
     elif job:
         names = _listed(os.environ.get("SLURM_STEP_GPUS", os.environ.get("SLURM_JOB_GPUS", "")))
-    # Slurm gives these to no other job. Where it hides the GPUs of other jobs, the first GPU of every job is called 0.
+    # Slurm gives these GPUs to no other job, but where it hides the others, the first GPU of every job is called 0:
+    # without the job's number in the name, jobs would wait for each other's locks.
     prefix = f"slurm-{job}-" if job else ""
     uuids = {
         name: next((uuid for index, uuid in installed if name == index or uuid.startswith(name)), name)
@@ -47,12 +48,12 @@ def available() -> list[Device]:
 
 def _listed(names: str) -> list[str]:
     """Names up to the first invalid one, each once, as CUDA reads them."""
-    found: dict[str, None] = {}
+    valid: dict[str, None] = {}
     for name in map(str.strip, names.split(",")):
         if name in ("", "-1", "NoDevFiles"):
             break
-        found[name] = None
-    return list(found)
+        valid[name] = None
+    return list(valid)
 
 
 @cache
@@ -66,24 +67,29 @@ def _installed() -> tuple[tuple[str | None, str], ...]:
 
 
 def parse(listing: str) -> tuple[tuple[str | None, str], ...]:
-    """Read the output of `nvidia-smi -L`.
+    """Parse the output of `nvidia-smi -L`.
 
     Returns:
         Index and UUID of each GPU. A GPU that is split (MIG) is replaced by its parts, which have no index.
     """
-    found: list[tuple[str | None, str]] = []
+    devices: list[tuple[str | None, str]] = []
     for line in listing.splitlines():
         head, _, rest = line.partition(": ")
         uuid = line.rpartition("(UUID: ")[2].rstrip(" )")
         if line.startswith("GPU ") and rest:
-            found.append((head.removeprefix("GPU ").strip(), uuid))
-        elif line.lstrip().startswith("MIG ") and found:
-            found = [*(found[:-1] if found[-1][0] is not None else found), (None, uuid)]
-    return tuple(found)
+            devices.append((head.removeprefix("GPU ").strip(), uuid))
+        elif line.lstrip().startswith("MIG ") and devices:
+            # The first part replaces its GPU, which has an index; further parts follow.
+            devices = [*(devices[:-1] if devices[-1][0] is not None else devices), (None, uuid)]
+    return tuple(devices)
 
 
 def check_devices(needs: Mapping[str, int], supply: int) -> None:
-    """Reject a job that can never run here, by the number of GPUs of each job and of this machine.
+    """Reject jobs that need more GPUs than this machine has.
+
+    Args:
+        needs: number of GPUs by job.
+        supply: number of GPUs of this machine.
 
     Raises:
         UserError: for the first job that needs more.
@@ -91,13 +97,13 @@ def check_devices(needs: Mapping[str, int], supply: int) -> None:
     for job, count in needs.items():
         if count > supply:
             raise UserError(
-                f"{job or 'this'} needs {gpus(count)}, and {supply} {'is' if supply == 1 else 'are'} here",
+                f"{job or 'this'} needs {gpus(count)}, but this machine has {supply}",
                 key="engine.gpus",
                 value=count,
-                allowed=f"at most {supply}, or more in {VISIBLE} if it hides any",
+                allowed=f"at most {supply}, or list more in {VISIBLE} if it hides any",
             )
 
 
 def gpus(count: int) -> str:
-    """`1 GPU`, `2 GPUs`."""
+    """A count of GPUs as text: `1 GPU`, `2 GPUs`."""
     return f"{count} {'GPU' if count == 1 else 'GPUs'}"

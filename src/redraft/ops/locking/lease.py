@@ -1,8 +1,8 @@
-"""Lease on a run's folder: one process at a time works in it, on one machine or on several with a shared file system.
+"""Lease on a run's folder: one process at a time writes to it, on one machine or several with a shared file system.
 
-The owner of a folder holds the last of its entries (`locking.entries`). It touches the entry as a heart-beat and
-checks before each write that the entry is still the last one. A process that is stopped between that check and the
-write, for longer than its silence is tolerated, could still write once; no lease can exclude that.
+The owner of a folder holds the last of its entries (`locking.entries`). It touches the entry as a heart-beat and checks
+before each write that the entry is still the last one. A process that is suspended between this check and its write,
+for longer than `EXPIRED_SECONDS`, could still write once; no lease can prevent that.
 """
 
 import os
@@ -32,20 +32,20 @@ from redraft.ops.locking.termination import exit_on_sigterm
 
 BEAT_SECONDS = 15.0
 """Time between heart-beats."""
-LOOK_SECONDS = 1.0
-"""Time between looks at a silent owner."""
-PATIENCE_SECONDS = 2 * EXPIRED_SECONDS
+POLL_SECONDS = 1.0
+"""Time between checks of a silent owner."""
+ORPHANS_SECONDS = 2 * EXPIRED_SECONDS
 """Longest wait for the child processes of a dead owner on this machine."""
 EVALUATION = "evaluation"
-"""Stands for the fingerprint where a run's policies are sampled in its folder. No fingerprint reads so."""
+"""Replaces the fingerprint in the lease of a process that samples a run's policies. No fingerprint equals it."""
 
 
 class LeaseLost(UserError):
-    """Another process has taken the folder; this one must not write into it."""
+    """Another process owns the folder; this one must not write into it."""
 
 
 class Lease:
-    """Ownership of a folder by this process, with the file, number and content of its entry."""
+    """Ownership of a folder by this process: the file, number and content of its entry."""
 
     def __init__(self, folder: Path, number: int, content: Content) -> None:
         self.folder, self.number, self.content = folder, number, content
@@ -53,40 +53,40 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """Token by which `check_owner` knows the owner in any process."""
+        """Token that identifies the owner to `check_owner`, also in other processes."""
         return self.content.owner.token
 
     def check(self) -> None:
-        """Refuse to go on if the folder has another owner; call this before each write.
+        """Check that this process still owns the folder; call this before each write.
 
         Raises:
-            LeaseLost: if it has.
+            LeaseLost: if the folder has another owner.
         """
         check_owner(self.folder, self.token)
 
     def beat(self) -> None:
-        """Show that this process lives. An entry that was removed stays so, and `check` notices it."""
+        """Send a heart-beat. This never recreates a removed entry, which `check` reports."""
         with suppress(OSError):
             os.utime(self.file)
 
     def add_process(self, pid: int) -> None:
-        """Record a child process: the folder becomes free only after it has ended too."""
+        """Record a child process: the folder becomes free only after the child has ended too."""
         owner = self.content.owner
         self._update(owner=owner.model_copy(update={"processes": [*owner.processes, process(pid)]}))
 
     def record_devices(self, devices: Sequence[str]) -> None:
-        """Record this process's GPUs, if any, by their names in CUDA_VISIBLE_DEVICES."""
+        """Record this process's GPUs by their names in CUDA_VISIBLE_DEVICES."""
         self._update(owner=self.content.owner.model_copy(update={"devices": ",".join(devices) or None}))
 
     def record_resume(self, step: int) -> None:
-        """Record the number of steps that were done when this process began."""
+        """Record the number of steps that were finished when this process started."""
         self._update(resumed_from=step)
 
     def release(self, end: str = "finished") -> None:
-        """Leave the folder to the next process.
+        """Release the folder for the next process.
 
-        Nothing is written if another process has taken the folder. On a full disk nothing can be written; the next
-        process then takes the folder as it does from a dead owner.
+        Nothing is written if another process owns the folder. On a full disk the release cannot be written; the next
+        process then takes over as from a dead owner.
         """
         with suppress(UserError, OSError):
             self._update(released=datetime.now(UTC).isoformat(timespec="seconds"), end=end)
@@ -98,11 +98,11 @@ class Lease:
 
 
 def check_owner(folder: Path, token: str) -> None:
-    """Refuse to go on unless the owner with this token holds the folder; a LeaseLost if it does not."""
+    """Raise LeaseLost unless the owner with this token still holds the folder."""
     last = latest(folder)
     if last is None or last.content is None or last.content.owner.token != token or last.free:
         raise LeaseLost(
-            "another process has taken this folder; this one stops and has written nothing since",
+            "another process has taken over this folder; this process stops and has written nothing since",
             file=folder,
             key="owner",
             value=str(last) if last else None,
@@ -111,33 +111,39 @@ def check_owner(folder: Path, token: str) -> None:
 
 @contextmanager
 def lease(folder: Path, run: str = "", log: Path | None = None) -> Iterator[Lease]:
-    """Hold a folder during the block. SIGTERM ends the block in good order, as Ctrl-C does.
+    """Hold the lease of a folder during the block. SIGTERM ends the block by an exception, as Ctrl-C does.
 
     Args:
         folder: folder of the run.
         run: the run's fingerprint.
-        log: file of this process's messages, named to a process that is refused.
+        log: this process's log file, shown to processes that find the folder in use.
 
     Raises:
         UserError: if another process holds the folder, or the file system is full or has no hard links.
     """
-    held = take(folder, run, log)
+    owned = acquire(folder, run, log)
     end = "finished"
-    with exit_on_sigterm(), _beating(held):
+    with exit_on_sigterm(), _heart_beats(owned):
         try:
-            yield held
+            yield owned
         except BaseException as error:
             end = type(error).__name__
             raise
         finally:
-            held.release(end)
+            owned.release(end)
 
 
-def take(folder: Path, run: str = "", log: Path | None = None, wait: Callable[[float], Any] = time.sleep) -> Lease:
-    """Take a folder that is free or whose owner is dead.
+def acquire(folder: Path, run: str = "", log: Path | None = None, wait: Callable[[float], Any] = time.sleep) -> Lease:
+    """Acquire the lease of a folder that is free or whose owner is dead.
 
-    A silent owner on another machine is waited for: it lives if a heart-beat comes within `EXPIRED_SECONDS` of its last
-    one, and is dead if none does.
+    If the owner is silent and on another machine, wait: it is alive if a heart-beat follows within `EXPIRED_SECONDS` of
+    the last one, and dead otherwise.
+
+    Args:
+        folder: folder of the run.
+        run: the run's fingerprint.
+        log: this process's log file.
+        wait: called with a number of seconds between checks.
 
     Raises:
         UserError: as `lease`.
@@ -147,63 +153,63 @@ def take(folder: Path, run: str = "", log: Path | None = None, wait: Callable[[f
         while True:
             last = latest(folder)
             if last is not None and not last.free:
-                _wait_for_the_end(folder, last, complete, wait)
+                _wait_until_dead(folder, last, complete, wait)
             number = last.number + 1 if last else 1
             if link(complete, entry_file(folder, number)):
                 return Lease(folder, number, content)
-            wait(LOOK_SECONDS)
+            wait(POLL_SECONDS)
 
 
-def _wait_for_the_end(folder: Path, owner: Entry, clock: Path, wait: Callable[[float], Any]) -> None:
-    """Return when the owner is dead or another process has taken the folder; a UserError if the owner lives."""
+def _wait_until_dead(folder: Path, owner: Entry, clock: Path, wait: Callable[[float], Any]) -> None:
+    """Return when the owner is dead or was replaced; raise a UserError if it is alive."""
     waited = 0.0
     while (last := latest(folder)) is not None and last.number == owner.number and not last.free:
-        verdict = last.judge(filesystem_time(clock))
-        if verdict.state == "dead":
-            print(f"{folder}: taken over from {last}: {verdict.why}", file=sys.stderr, flush=True)
+        liveness = last.judge(filesystem_time(clock))
+        if liveness.state == "dead":
+            print(f"{folder}: taken over from {last}: {liveness.reason}", file=sys.stderr, flush=True)
             return
-        if verdict.state == "alive" or last.beat > owner.beat or waited > PATIENCE_SECONDS:
-            age, content = filesystem_time(clock) - last.beat, last.content
+        if liveness.state == "alive" or last.beat > owner.beat or waited > ORPHANS_SECONDS:
+            age, content = max(filesystem_time(clock) - last.beat, 0), last.content
             log = f"; its log: {content.log}" if content and content.log else ""
             since = f" since {content.owner.started}" if content else ""
             raise UserError(
-                f"another process works in this folder{since} ({verdict.why}; heart-beat {max(age, 0):.0f} s ago{log})",
+                f"another process works in this folder{since} ({liveness.reason}; heart-beat {age:.0f} s ago{log})",
                 file=folder,
                 key="owner",
                 value=str(last),
-                hint="wait for it, or end it first",
+                hint="wait until it has ended, or end it",
             )
         if not waited:
-            print(f"{folder}: waiting for a sign of life of {last}: {verdict.why}", file=sys.stderr, flush=True)
-        wait(LOOK_SECONDS)
-        waited += LOOK_SECONDS
+            print(f"{folder}: waiting for a heart-beat of {last}: {liveness.reason}", file=sys.stderr, flush=True)
+        wait(POLL_SECONDS)
+        waited += POLL_SECONDS
 
 
 @contextmanager
-def _beating(held: Lease) -> Iterator[None]:
+def _heart_beats(owned: Lease) -> Iterator[None]:
     """Send heart-beats from a thread."""
-    over = threading.Event()
+    ended = threading.Event()
 
     def beat() -> None:
-        while not over.wait(BEAT_SECONDS):
-            held.beat()
+        while not ended.wait(BEAT_SECONDS):
+            owned.beat()
 
     thread = threading.Thread(target=beat, name="heart-beat", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 
 def participants(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
-    """Describe the processes that took part in a run, in order, for its manifest.
+    """Describe the processes that trained a run, in order, for its manifest.
 
-    Processes that found all steps done are left out, and those of another experiment in the same folder. `ended` of a
-    process that died is its last heart-beat.
+    This leaves out processes that started after the last step, and processes of other configurations in the same
+    folder. For a process that died, `ended` is the time of its last heart-beat.
     """
-    found = []
+    described = []
     for entry in history(folder):
         content = entry.content
         if content is None or content.run != run:
@@ -211,7 +217,7 @@ def participants(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
         if content.resumed_from is not None and content.resumed_from >= steps:
             continue
         owner = content.owner
-        found.append(
+        described.append(
             {
                 "host": owner.host,
                 "slurm_job": owner.slurm_job,
@@ -223,4 +229,4 @@ def participants(folder: Path, run: str, steps: int) -> list[dict[str, Any]]:
                 "end": content.end,
             }
         )
-    return found
+    return described

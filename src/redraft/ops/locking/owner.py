@@ -1,7 +1,7 @@
-"""Owner of a folder, and the judgement whether it lives: by its process id, by Slurm's queue or by its silence.
+"""Owner of a folder, and the test whether it is alive: by its process id, by Slurm's queue or by its heart-beats.
 
-A process id is valid in the system that gave it, so a machine is named by its host name, its boot and its process
-namespace. Two containers of one host are different machines, and so is a machine before and after a reboot.
+Process ids are valid only within one system, so a machine is identified by its host name, boot and process namespace.
+Two containers of one host count as different machines, and so does a machine before and after a reboot.
 """
 
 import os
@@ -17,17 +17,17 @@ from redraft.ops.slurm.jobs import cluster_name, job_state
 from redraft.provenance import node
 
 EXPIRED_SECONDS = 120
-"""Silence that counts as death where nothing else is known of a process: eight heart-beats."""
-HELD_BACK = frozenset({"SUSPENDED", "STOPPED"})
-"""States in which Slurm has stopped a job that will go on; its silence proves nothing."""
+"""Time without a heart-beat after which a process counts as dead if nothing else is known: eight heart-beats."""
+SUSPENDED_STATES = frozenset({"SUSPENDED", "STOPPED"})
+"""Slurm's states of a suspended job, which will continue: missing heart-beats do not prove its death."""
 
 
 class Process(NamedTuple):
-    """A process. Within one boot an id may be given twice, an id with its start cannot."""
+    """A process. An id may be reused within one boot; an id with its start time is unique."""
 
     pid: int
     started: int
-    """Time of its start, in clock ticks after the machine's."""
+    """Start time, in clock ticks since the machine's boot."""
 
 
 class Owner(BaseModel):
@@ -36,40 +36,40 @@ class Owner(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     token: str
-    """Random text that no other owner has."""
+    """Random identifier."""
     host: str
-    """Host name, for people."""
+    """Host name, for messages."""
     machine: str
-    """Host name, boot and process namespace, for comparison."""
+    """Host name, boot and process namespace, for comparisons."""
     processes: list[Process] = Field(min_length=1)
-    """The process itself and those of its children that write into the folder."""
+    """The process itself and its children that write into the folder."""
     slurm_job: str | None = None
     """Number of its Slurm job."""
     slurm_cluster: str | None = None
-    """Name of the cluster that gave the number."""
+    """Name of the job's cluster."""
     slurm_restarts: int = 0
     """Number of times that Slurm has requeued the job."""
     devices: str | None = None
     """Value of CUDA_VISIBLE_DEVICES."""
     started: str
-    """Time at which it took the folder, ISO 8601, UTC."""
+    """Time of the acquisition, ISO 8601, UTC."""
 
     def __str__(self) -> str:
         job = f", Slurm job {self.slurm_job}" if self.slurm_job else ""
         return f"process {self.processes[0].pid} on {self.host}{job}"
 
 
-class Verdict(NamedTuple):
-    """Judgement whether an owner lives."""
+class Liveness(NamedTuple):
+    """Whether an owner is alive."""
 
     state: Literal["alive", "dead", "silent"]
-    """`silent`: there is no proof yet."""
-    why: str
-    """Reason, for people."""
+    """`silent`: neither is proven yet."""
+    reason: str
+    """Reason, for messages."""
 
 
 def this_process() -> Owner:
-    """This process as an owner."""
+    """Describe this process as an owner."""
     here = node()
     return Owner(
         token=uuid.uuid4().hex,
@@ -85,43 +85,44 @@ def this_process() -> Owner:
 
 
 def machine() -> str:
-    """Name of the system within which process ids are valid."""
+    """Identifier of the system within which process ids are valid."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def process(pid: int) -> Process:
-    """Process of this machine with this id.
+    """Describe the process of this machine with this id.
 
     Raises:
         ProcessLookupError: if there is none.
     """
-    found = _status(pid)
-    if found is None:
+    status = _status(pid)
+    if status is None:
         raise ProcessLookupError(pid)
-    return Process(pid, found[1])
+    return Process(pid, status[1])
 
 
 def is_alive(which: Process) -> bool:
-    """True if a process of this machine runs or is stopped; a zombie has ended."""
-    found = _status(which.pid)
-    return found is not None and found[0] not in "ZX" and found[1] == which.started
+    """True if a process of this machine exists, running or suspended; a zombie has ended."""
+    status = _status(which.pid)
+    return status is not None and status[0] not in "ZX" and status[1] == which.started
 
 
 def _status(pid: int) -> tuple[str, int] | None:
-    """State and start of a process: fields 3 and 22 of /proc/pid/stat, proc(5)."""
+    """State and start time of a process: fields 3 and 22 of /proc/pid/stat, proc(5)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text.rpartition(")")[2].split()  # its name may hold spaces and brackets
+    fields = text.rpartition(")")[2].split()  # the name may contain spaces and brackets
     return fields[0], int(fields[19])
 
 
-def judge(owner: Owner | None, silence: float) -> Verdict:
-    """Judge whether an owner lives.
+def judge(owner: Owner | None, silence: float) -> Liveness:
+    """Judge whether an owner is alive.
 
-    On the owner's own machine its process decides. Silence does not count there, since a stopped process may go on.
+    On the owner's machine, its process ids decide. Heart-beats do not count there, since a suspended process may
+    continue.
 
     Args:
         owner: the owner; None if its entry cannot be read.
@@ -130,25 +131,25 @@ def judge(owner: Owner | None, silence: float) -> Verdict:
     if owner is not None and owner.machine == machine():
         first, *others = owner.processes
         if is_alive(first):
-            return Verdict("alive", "the process runs")
+            return Liveness("alive", "its process exists")
         if left := [str(other.pid) for other in others if is_alive(other)]:
-            return Verdict("silent", f"process {first.pid} is gone, but not yet what it started ({', '.join(left)})")
-        return Verdict("dead", f"process {first.pid} is gone")
-    if owner is not None and (known := _judge_job(owner)) is not None:
-        return known
+            return Liveness("silent", f"process {first.pid} has ended, but not its child processes ({', '.join(left)})")
+        return Liveness("dead", f"process {first.pid} has ended")
+    if owner is not None and (by_slurm := _judge_job(owner)) is not None:
+        return by_slurm
     if silence > EXPIRED_SECONDS:
-        return Verdict("dead", f"no heart-beat for {silence:.0f} s")
-    return Verdict("silent", f"the last heart-beat was {silence:.0f} s ago")
+        return Liveness("dead", f"no heart-beat for {silence:.0f} s")
+    return Liveness("silent", f"the last heart-beat was {silence:.0f} s ago")
 
 
-def _judge_job(owner: Owner) -> Verdict | None:
-    """Judgement by Slurm's queue; None if the owner has no job of this cluster or the queue proves nothing."""
+def _judge_job(owner: Owner) -> Liveness | None:
+    """Judge by Slurm's queue; None if the owner has no job of this cluster or the queue proves nothing."""
     if owner.slurm_job is None or owner.slurm_cluster != cluster_name():
         return None
     mine = node()
     if owner.slurm_job == mine["slurm_job"] and owner.slurm_restarts < mine["slurm_restarts"]:
-        return Verdict("dead", f"Slurm has started job {owner.slurm_job} again since")
+        return Liveness("dead", f"Slurm has restarted job {owner.slurm_job} since")
     state = job_state(owner.slurm_job)
     if state == "":
-        return Verdict("dead", f"Slurm job {owner.slurm_job} is no longer in the queue")
-    return Verdict("alive", f"Slurm holds job {owner.slurm_job}: {state.lower()}") if state in HELD_BACK else None
+        return Liveness("dead", f"Slurm job {owner.slurm_job} is no longer in the queue")
+    return Liveness("alive", f"Slurm job {owner.slurm_job} is {state.lower()}") if state in SUSPENDED_STATES else None

@@ -1,9 +1,9 @@
-"""SIGTERM ends a process in good order: it raises SystemExit, but in no block that must not be broken off.
+"""Orderly exit on SIGTERM: the signal raises SystemExit, but not inside blocks that must not be interrupted.
 
-Python raises what a signal's handler raises between any two instructions. Inside `threading.Condition.notify` that can
-leave a waiter that was woken in the queue of waiters, and the next call wakes it in another's place. A pool of workers
-whose queue was left so never hears that it shall end, and the process that ends waits for it for ever. Inside an event
-loop it can drop the turn of a task, which then never ends, and neither does the loop, which waits for all tasks.
+An exception of a signal handler can occur between any two instructions. Inside `threading.Condition.notify` it can
+leave a waiter in the queue that was already woken; the next call then wakes this waiter instead of another one. A
+worker pool with such a queue never receives its stop message, and the exiting process waits for the pool forever.
+Inside an event loop the exception can drop a task's callback; the task then never ends, and the loop waits for it.
 """
 
 import signal
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 
 class _Blocks(threading.local):
-    """Blocks of one thread that must not be broken off, and whether SIGTERM came meanwhile."""
+    """Nesting depth of a thread's uninterruptible blocks, and whether SIGTERM arrived in one of them."""
 
     depth = 0
-    asked = False
+    pending = False
 
 
 _blocks = _Blocks()
@@ -25,17 +25,17 @@ _blocks = _Blocks()
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Raise SystemExit in the block when SIGTERM comes; in a thread other than the main one, change nothing."""
+    """Raise SystemExit in the block on SIGTERM; in threads other than the main one, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def note_or_exit(*_: object) -> None:
-        _blocks.asked = True
+    def exit_or_defer(*_: object) -> None:
+        _blocks.pending = True
         if not _blocks.depth:
             _exit()
 
-    before = signal.signal(signal.SIGTERM, note_or_exit)
+    before = signal.signal(signal.SIGTERM, exit_or_defer)
     try:
         yield
     finally:
@@ -44,22 +44,22 @@ def exit_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def sigterm_deferred() -> Iterator[None]:
-    """Put off the exit on SIGTERM to the end of the block, which should be short."""
+    """Defer the exit on SIGTERM to the end of the block, which should be short."""
     _blocks.depth += 1
     try:
         yield
     finally:
         _blocks.depth -= 1
-        if _blocks.asked and not _blocks.depth:
+        if _blocks.pending and not _blocks.depth:
             _exit()
 
 
 def exit_if_requested() -> None:
-    """Exit now if SIGTERM came in a block that must not be broken off; for a place in it where it may be."""
-    if _blocks.asked:
+    """Exit now if SIGTERM is pending; call this at a point of a `sigterm_deferred` block that may be interrupted."""
+    if _blocks.pending:
         _exit()
 
 
 def _exit() -> None:
-    _blocks.asked = False
+    _blocks.pending = False
     sys.exit(128 + signal.SIGTERM)

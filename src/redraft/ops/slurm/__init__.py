@@ -1,1 +1,1 @@
-"""Slurm: its queue and partitions, requests of jobs, waiting and ended jobs."""
+"""Slurm: states of jobs, partitions, a check of requests before submission, and a watch on waiting jobs."""

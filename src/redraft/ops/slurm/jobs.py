@@ -1,4 +1,4 @@
-"""Slurm's queue: state of a job, jobs of a folder, their cancellation and ends, and the cluster's name."""
+"""Slurm's queue: states of jobs, jobs of a folder and their cancellation, and the cluster's name."""
 
 import getpass
 import os
@@ -19,14 +19,14 @@ ANSWER_SECONDS = 10
 CANCEL_SECONDS = 60
 """Longest wait for the queue of a user, and for the end of cancelled jobs."""
 UNCONFIGURED = "Could not establish a configuration source"
-"""Error of Slurm's commands where they are installed and know of no cluster."""
+"""Error of Slurm's commands where they are installed but no cluster is configured."""
 FAILED = "FAILED"
-ENDS = frozenset({"PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL", "SPECIAL_EXIT"})
-"""States of jobs that have ended, unknown to Snakemake's Slurm plugin."""
+END_STATES = frozenset({"PREEMPTED", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL", "SPECIAL_EXIT"})
+"""States of ended jobs that Snakemake's Slurm plugin does not recognise."""
 
 
 def _answer(*command: str, seconds: float = ANSWER_SECONDS) -> "subprocess.CompletedProcess[str] | None":
-    """What one of Slurm's commands says; None without Slurm or its answer."""
+    """Result of one of Slurm's commands; None without Slurm, or if it does not answer in time."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -34,7 +34,7 @@ def _answer(*command: str, seconds: float = ANSWER_SECONDS) -> "subprocess.Compl
 
 
 def output_of(*command: str) -> str | None:
-    """Output of one of Slurm's commands; None without Slurm or its answer."""
+    """Output of one of Slurm's commands; None if the command fails."""
     answer = _answer(*command)
     return None if answer is None or answer.returncode else answer.stdout
 
@@ -51,15 +51,15 @@ def job_state(job: str) -> str | None:
 
 @cache
 def cluster_name() -> str | None:
-    """Name of the cluster that Slurm's commands ask here; None without Slurm or its answer."""
+    """Name of the cluster that Slurm's commands use here; None without Slurm, or if it does not answer."""
     if named := os.environ.get("SLURM_CLUSTER_NAME"):
-        return named  # only jobs have it
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", output_of("scontrol", "show", "config") or "", flags=re.MULTILINE)
-    return found[1] if found else None
+        return named  # set in jobs only
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", output_of("scontrol", "show", "config") or "", flags=re.MULTILINE)
+    return match[1] if match else None
 
 
 def jobs_of(folder: Path) -> list[str]:
-    """Numbers of this user's jobs whose working directory is a folder, but for this job; none without Slurm.
+    """Numbers of this user's other jobs with this working directory; empty without Slurm.
 
     Raises:
         UserError: if Slurm does not answer.
@@ -71,14 +71,14 @@ def jobs_of(folder: Path) -> list[str]:
     if answer is not None and UNCONFIGURED in answer.stderr:
         return []
     if answer is None or answer.returncode:
-        said = answer.stderr.strip() if answer else None
-        raise UserError("Slurm does not answer", key="squeue", value=said, hint="try again when it does")
+        message = answer.stderr.strip() if answer else None
+        raise UserError("Slurm does not answer", key="squeue", value=message, hint="try again when it does")
     lines = [line.partition("|") for line in answer.stdout.splitlines()]
     return [job for job, _, where in lines if Path(where).resolve() == folder and job != os.environ.get("SLURM_JOB_ID")]
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs and wait until they have left the queue; a UserError if they do not leave it."""
+    """Cancel jobs and wait until they have left the queue; raise a UserError if they do not."""
     subprocess.run(["scancel", *jobs], check=True, timeout=CANCEL_SECONDS)
     deadline = time.monotonic() + CANCEL_SECONDS
     queue = ["squeue", "--noheader", "--user", getpass.getuser(), "--format=%i"]
@@ -89,31 +89,31 @@ def cancel(jobs: Sequence[str]) -> None:
             return
         if time.monotonic() > deadline:
             raise UserError(
-                "cancelled jobs do not end", key="job", value=", ".join(left), hint="try again when they have"
+                "cancelled jobs do not end", key="job", value=", ".join(left), hint="try again when they have ended"
             )
         time.sleep(0.5)
 
 
-def known(state: str) -> str:
-    """State in the plugin's words; of `CANCELLED by 0`, as `sacct` has it, the first word."""
+def plugin_state(state: str) -> str:
+    """Translate a state for the plugin; of `sacct`'s `CANCELLED by 0` keep the first word."""
     word = state.partition(" ")[0]
-    return FAILED if word in ENDS else word
+    return FAILED if word in END_STATES else word
 
 
-def know_all_ends(workflow: Any) -> None:
-    """Make the plugin, if it is the executor, take `ENDS` for ends; call it in `onstart`.
+def recognise_all_ends(workflow: Any) -> None:
+    """Make the plugin, if it is the executor, treat `END_STATES` as ends; call this in `onstart`.
 
-    It (2.8.0) would wait for such jobs for ever. It knows seven states of failure, and not `PREEMPTED`, since it
-    leaves the restart to Slurm. Our profile does not requeue jobs, so that Snakemake restarts them within its limit of
-    retries.
+    The plugin (2.8.0) would wait for such jobs forever. It recognises seven states of failure, without `PREEMPTED`,
+    since it leaves restarts to Slurm. This project's profile does not requeue jobs: Snakemake restarts them, within its
+    limit of retries.
     """
     module = sys.modules[type(workflow.scheduler._executor).__module__]
-    ask = getattr(module, "query_job_status", None)
-    if ask is None:
+    query = getattr(module, "query_job_status", None)
+    if query is None:
         return
 
     async def query_job_status(*arguments: Any) -> tuple[Any, Any]:
-        states, seconds = await ask(*arguments)
-        return states and {job: known(state) for job, state in states.items()}, seconds
+        states, seconds = await query(*arguments)
+        return states and {job: plugin_state(state) for job, state in states.items()}, seconds
 
     module.query_job_status = query_job_status  # type: ignore[attr-defined]

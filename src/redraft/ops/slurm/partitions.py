@@ -1,4 +1,4 @@
-"""What a Slurm's partitions have, and whether a job that asks for more could ever start there."""
+"""Slurm's partitions, and whether a job could ever start in one of them."""
 
 import math
 import re
@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from redraft.ops.slurm.jobs import output_of
 
 GIB_MB = 1024
-FACTS = ("cpus", "memory_mb", "gpus")
-SHOWN = 4
-"""Kinds of nodes that a message lists."""
-KEYS = {
+RESOURCES = ("cpus", "memory_mb", "gpus")
+SHOWN_NODE_KINDS = 4
+"""Largest number of node kinds in a message."""
+SETTING_KEYS = {
     "minutes": "runtime",
     "cpus": "cpus",
     "memory_mb": "memory_gb",
@@ -19,22 +19,22 @@ KEYS = {
     "gpu_model": "gpu_model",
     "nodes": "engine.nodes",
 }
-"""Field of an `Ask` to what sets it: a key of the site file, or `engine.` and a key of the preset."""
+"""Setting of each field of a `JobRequest`: a key of the site file, or `engine.` and a key of the preset."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a job asks for, on each of its nodes.
+class JobRequest:
+    """Requested resources of a job, per node.
 
     Attributes:
-        minutes: time limit.
+        minutes: time limit in minutes.
         cpus: processors.
         memory_mb: memory in MiB.
         gpus: number of GPUs.
-        gpu_model: type of the GPUs; any if empty.
+        gpu_model: type of the GPUs; any type if empty.
         nodes: number of nodes.
-        partitions: partitions that it may go to; the cluster's default if empty.
-        qos: quality of service, which may lift a partition's limits of time and nodes.
+        partitions: allowed partitions; the cluster's default if empty.
+        qos: quality of service, which may override a partition's limits of time and nodes.
     """
 
     minutes: float
@@ -47,29 +47,30 @@ class Ask:
     qos: str = ""
 
     def __str__(self) -> str:
-        node = _of_a_node(self.cpus, self.memory_mb, self.gpus, self.gpu_model)
+        node = _node_text(self.cpus, self.memory_mb, self.gpus, self.gpu_model)
         on = f" on each of {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{node}{on} for {in_words(self.minutes)}"
+        return f"{node}{on} for {duration_text(self.minutes)}"
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a partition that are alike: how many, and what a job may have of each; `gpus` is by type."""
+    """Equal nodes of a partition: their count and the resources that a job may use of each; `gpus` is by type."""
 
     count: int
     cpus: int
     memory_mb: float
     gpus: Mapping[str, int]
 
-    def has(self, fact: str, ask: Ask) -> bool:
-        """Whether a node has as much of one of `FACTS` as a job asks for."""
-        if fact == "gpus":
-            return (self.gpus.get(ask.gpu_model, 0) if ask.gpu_model else sum(self.gpus.values())) >= ask.gpus
-        return getattr(self, fact) >= getattr(ask, fact)
+    def has(self, resource: str, request: JobRequest) -> bool:
+        """Whether a node has enough of one of `RESOURCES`."""
+        if resource == "gpus":
+            count = self.gpus.get(request.gpu_model, 0) if request.gpu_model else sum(self.gpus.values())
+            return count >= request.gpus
+        return getattr(self, resource) >= getattr(request, resource)
 
     def __str__(self) -> str:
         types = ", ".join(filter(None, self.gpus))
-        node = _of_a_node(self.cpus, self.memory_mb, sum(self.gpus.values()), types)
+        node = _node_text(self.cpus, self.memory_mb, sum(self.gpus.values()), types)
         return f"{self.count} {'node' if self.count == 1 else 'nodes'} of {node}"
 
 
@@ -83,41 +84,43 @@ class Partition:
     max_nodes: float
     nodes: tuple[Nodes, ...]
 
-    def lacks(self, ask: Ask) -> list[str]:
-        """Fields of an `Ask` for which a job could never start here; none if it could, or if that is unknown."""
-        limited = not ask.qos
-        beyond = ["minutes"] if limited and ask.minutes > self.minutes else []
+    def shortfalls(self, request: JobRequest) -> list[str]:
+        """Fields of a request because of which the job could never start here; empty if it could, or if unknown."""
+        limited = not request.qos
+        exceeded = ["minutes"] if limited and request.minutes > self.minutes else []
         if not self.nodes:
-            return beyond
-        if ask.nodes > min(sum(some.count for some in self.nodes), self.max_nodes if limited else math.inf):
-            return [*beyond, "nodes"]
-        short = [fact for fact in FACTS if self._with([fact], ask) < ask.nodes]
-        if not short and self._with(FACTS, ask) < ask.nodes:  # each is somewhere, but no node has all
-            short = [fact for fact in FACTS if self._with([fact], ask) < sum(some.count for some in self.nodes)]
-        if "gpus" in short and ask.gpu_model and "gpus" not in self.lacks(replace(ask, gpu_model="")):
+            return exceeded
+        total = sum(kind.count for kind in self.nodes)
+        if request.nodes > min(total, self.max_nodes if limited else math.inf):
+            return [*exceeded, "nodes"]
+        short = [resource for resource in RESOURCES if self._count_with([resource], request) < request.nodes]
+        if not short and self._count_with(RESOURCES, request) < request.nodes:
+            # Enough nodes have each resource, but too few have all: name those that some nodes lack.
+            short = [resource for resource in RESOURCES if self._count_with([resource], request) < total]
+        if "gpus" in short and request.gpu_model and "gpus" not in self.shortfalls(replace(request, gpu_model="")):
             short[short.index("gpus")] = "gpu_model"
-        return beyond + short
+        return exceeded + short
 
-    def _with(self, facts: Sequence[str], ask: Ask) -> int:
-        return sum(some.count for some in self.nodes if all(some.has(fact, ask) for fact in facts))
+    def _count_with(self, resources: Sequence[str], request: JobRequest) -> int:
+        return sum(some.count for some in self.nodes if all(some.has(resource, request) for resource in resources))
 
     def __str__(self) -> str:
-        time = "without a time limit" if math.isinf(self.minutes) else f"{in_words(self.minutes)} at most"
-        nodes = "; ".join(map(str, self.nodes[:SHOWN])) or "its nodes are not told"
-        nodes += "; and others" if len(self.nodes) > SHOWN else ""
+        time = "without a time limit" if math.isinf(self.minutes) else f"{duration_text(self.minutes)} at most"
+        nodes = "; ".join(map(str, self.nodes[:SHOWN_NODE_KINDS])) or "its nodes are unknown"
+        nodes += "; and others" if len(self.nodes) > SHOWN_NODE_KINDS else ""
         most = "" if math.isinf(self.max_nodes) else f", at most {self.max_nodes:.0f} for a job"
         return f"partition {self.name}{' (the default)' if self.default else ''}: {time}; {nodes}{most}"
 
 
-def _of_a_node(cpus: int, memory_mb: float, gpus: int, model: str) -> str:
+def _node_text(cpus: int, memory_mb: float, gpus: int, model: str) -> str:
     parts = [f"{cpus} {'processor' if cpus == 1 else 'processors'}", f"{memory_mb / GIB_MB:.4g} GiB"]
     if gpus:
         parts.append(f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}" + (f" ({model})" if model else ""))
     return ", ".join(parts)
 
 
-def in_words(minutes: float) -> str:
-    """A number of minutes as text, in whole days or hours where it is so many: `4 days`, `1 hour`, `90 minutes`."""
+def duration_text(minutes: float) -> str:
+    """A duration as text, in days or hours if it is a whole number of them: `4 days`, `1 hour`, `90 minutes`."""
     units = ((1440, "day"), (60, "hour"), (1, "minute"))
     length, unit = next(((length, unit) for length, unit in units if minutes % length == 0), units[-1])
     count = round(minutes / length)
@@ -125,9 +128,9 @@ def in_words(minutes: float) -> str:
 
 
 def partitions() -> dict[str, Partition]:
-    """Partitions of the cluster by name; none if Slurm does not answer.
+    """Partitions of the cluster by name; empty if Slurm does not answer.
 
-    Then nothing is refused in advance: Slurm itself refuses, or says why a job waits.
+    Without them no job is rejected in advance: Slurm itself rejects it, or gives the reason why it waits.
     """
     limits = output_of("scontrol", "--all", "--oneliner", "show", "partition")
     nodes = output_of("sinfo", "--all", "--exact", "--noheader", "--format=%R|%D|%c|%m|%G")
@@ -142,31 +145,31 @@ def parse_partitions(limits: str, nodes: str) -> dict[str, Partition]:
         nodes: output of `sinfo --exact --noheader --format='%R|%D|%c|%m|%G'`: partition, number of nodes, processors,
             memory in MiB and generic resources of each.
     """
-    found = {}
+    parsed = {}
     rows = [line.split("|", 4) for line in nodes.splitlines() if line.count("|") >= 4]
     for line in limits.splitlines():
-        told = dict(re.findall(r"(\w+)=(\S*)", line))
-        name = told.get("PartitionName")
+        fields = dict(re.findall(r"(\w+)=(\S*)", line))
+        name = fields.get("PartitionName")
         if not name:
             continue
-        cpus, memory = _limit(told.get("MaxCPUsPerNode")), _limit(told.get("MaxMemPerNode"))
-        alike = [
+        cpus, memory = _limit(fields.get("MaxCPUsPerNode")), _limit(fields.get("MaxMemPerNode"))
+        nodes_of_partition = [
             Nodes(int(count), int(min(int(has_cpus), cpus)), min(float(has_memory), memory), parse_gpus(gres))
             for partition, count, has_cpus, has_memory, gres in rows
             if partition == name
         ]
-        found[name] = Partition(
+        parsed[name] = Partition(
             name,
-            told.get("Default") == "YES",
-            _minutes(told.get("MaxTime")),
-            _limit(told.get("MaxNodes")),
-            tuple(alike),
+            fields.get("Default") == "YES",
+            _minutes(fields.get("MaxTime")),
+            _limit(fields.get("MaxNodes")),
+            tuple(nodes_of_partition),
         )
-    return found
+    return parsed
 
 
 def parse_gpus(gres: str) -> dict[str, int]:
-    """Number of GPUs by type, of generic resources such as `gpu:h100:8(S:0-1),nvme:1` or `gpu:2`; '' is no type."""
+    """Number of GPUs by type in generic resources such as `gpu:h100:8(S:0-1),nvme:1` or `gpu:2`; '' if untyped."""
     gpus: dict[str, int] = {}
     for model, count in re.findall(r"(?:^|,)gpu(?::([A-Za-z_][\w.-]*|\d[\w.-]*[A-Za-z][\w.-]*))?:(\d+)", gres):
         gpus[model] = gpus.get(model, 0) + int(count)
@@ -178,9 +181,9 @@ def _limit(text: str | None) -> float:
 
 
 def _minutes(time: str | None) -> float:
-    """Minutes of Slurm's `[days-]hours:minutes:seconds`; without a limit they are infinite."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time or "")
-    if not found:
+    """Minutes of Slurm's `[days-]hours:minutes:seconds`; infinite without a limit."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time or "")
+    if not match:
         return math.inf
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return days * 1440 + hours * 60 + minutes + seconds / 60

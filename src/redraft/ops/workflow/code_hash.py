@@ -1,7 +1,7 @@
-"""Hash of the code that makes a rule's files, for the `params` of rules: where it changes, the files are made again.
+"""Hash of the code that a rule runs, for the `params` of rules: when it changes, the rule runs again.
 
-Runs and generations have none: they take minutes to days, their fingerprints say what they are, and their manifests and
-records which code made them.
+Rules that train or sample have no such hash: they take minutes to days, fingerprints identify their configuration, and
+manifests and records name the code that made them.
 """
 
 import ast
@@ -20,27 +20,27 @@ LEFT_OUT = (
     "redraft.ops",
     "redraft.provenance",
 )
-"""Modules that read declarations, find files and hold GPUs. What they read is in other params and in fingerprints, and
-nearly every function imports them: with them, any edit would make everything again."""
+"""Modules that read declarations, find files and lock GPUs. What they read is in other params and in fingerprints, and
+nearly every stage imports them: with them in the hash, any edit would run all rules again."""
 ROOT = Path(__file__).parents[3]
 
 
 @cache
 def code_of(stage: str) -> str:
-    """Hash of a function's module and of all modules of this package that it imports, also through others.
+    """Hash of a function's module and of all modules of this package that it imports, directly or indirectly.
 
     Comments, docstrings and formatting do not count.
 
     Args:
-        stage: the function, as `redraft stage` takes it: `module:function`.
+        stage: the function as `module:function`, as in `redraft stage`.
     """
     module = stage.partition(":")[0]
-    found, waiting = {}, {module}
-    while waiting:
-        name = waiting.pop()
-        found[name], imports = _read(name)
-        waiting |= {other for other in imports - found.keys() if not _within(other, LEFT_OUT)}
-    return fingerprint(found)
+    codes, pending = {}, {module}
+    while pending:
+        name = pending.pop()
+        codes[name], imports = _read(name)
+        pending |= {other for other in imports - codes.keys() if not _within(other, LEFT_OUT)}
+    return fingerprint(codes)
 
 
 @cache
@@ -52,7 +52,7 @@ def _read(module: str) -> tuple[str, frozenset[str]]:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """Names of imported modules, also in functions; docstrings, also of constants, are taken out in passing."""
+    """Names of imported modules, also in functions. As a side effect this removes docstrings, also of constants."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""The end of a dry run: jobs by rule, runs to train, the time that all takes, and the call that does it."""
+"""Summary at the end of a dry run: jobs by rule, runs to train, expected time, and the command of the real run."""
 
 import re
 import shlex
@@ -9,70 +9,70 @@ from typing import Any
 from redraft.cli.terminal import filled
 from redraft.config import Preset
 from redraft.ops.workflow import pace
-from redraft.ops.workflow.campaign import durations, plan
-from redraft.ops.workflow.time_left import Left, left
+from redraft.ops.workflow.job_times import durations, job_graph
+from redraft.ops.workflow.time_left import TimeLeft, estimate_time_left
 
 DRY = ("-n", "--dry-run", "--dryrun")
 """Options of Snakemake that make a call a dry run."""
-PACED = "by another machine's times at this one's pace"
-SLOW = 1.2
-"""Times as long as in float32 from which on a precision is said to be slow."""
+SCALED = "from another machine's times, scaled to this one"
+SLOW_RATIO = 1.2
+"""Ratio of a precision's time to float32's above which the summary warns about it."""
 Runs = Iterable[tuple[str, int]]
 """Cells, as `paper/cell`, and seeds."""
 
 
 def announce(workflow: Any, preset: Preset, arguments: Sequence[str], cost: Callable[[Runs], str]) -> None:
-    """Have Snakemake's logger plugin end a dry run with its summary; call it when rules are read.
+    """Register the summary with Snakemake's logger plugin; call this while rules are read.
 
     Args:
         workflow: Snakemake's workflow.
         preset: preset of the campaign.
-        arguments: command line of this call, the program first.
-        cost: says what training some runs costs, as a line; it is asked if no such run has ended, and nothing else is
-            known. Empty if it is unknown too.
+        arguments: command line of this call, including the program.
+        cost: returns the training cost of runs as a line, empty if unknown; called only if the time of training is
+            unknown.
     """
 
-    def summarise(time_text: Callable[[Left], str]) -> str:
-        jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))  # a dry run has "finished" them
-        expected, known, runs = plan(workflow, jobs), durations(workflow, preset), trained(jobs)
-        source = f", {PACED}" if known.guessed else ""
-        cores = _count(expected.capacity["cores"], "core")
-        times = [f"{time_text(left(expected, (), {}, known))}; {cores}{source}"]
+    def summarise(time_text: Callable[[TimeLeft], str]) -> str:
+        jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))  # a dry run marks them as finished
+        graph, known, runs = job_graph(workflow, jobs), durations(workflow, preset), runs_to_train(jobs)
+        source = f", {SCALED}" if known.guessed else ""
+        cores = _count(graph.capacity["cores"], "core")
+        times = [f"{time_text(estimate_time_left(graph, (), {}, known))}; {cores}{source}"]
         if runs and known.mean("train") is None and (line := cost(runs)):
             times.append(line)
-        if runs and (times_longer := pace.times_float32(preset.engine.dtype)) > SLOW:
+        if runs and (ratio := pace.times_float32(preset.engine.dtype)) > SLOW_RATIO:
             times.append(
-                f"{preset.engine.dtype} takes {times_longer:.1f} times as long as float32 on this processor; "
-                "engine.dtype of the preset is the choice (docs/real-model.md)"
+                f"{preset.engine.dtype} takes {ratio:.1f} times as long as float32 on this processor; "
+                "set engine.dtype of the preset to change it (docs/real-model.md)"
             )
-        return summary(Counter(job.rule for job in expected.jobs.values() if job.rule), runs, times, arguments)
+        return summary(Counter(job.rule for job in graph.jobs.values() if job.rule), runs, times, arguments)
 
     for handler in workflow.logger_manager.get_log_handlers():
         if hasattr(handler, "end_dry_run"):
             handler.end_dry_run(summarise)
 
 
-def trained(jobs: Iterable[Any]) -> list[tuple[str, int]]:
-    """Cells and seeds of the runs that jobs of Snakemake train."""
+def runs_to_train(jobs: Iterable[Any]) -> list[tuple[str, int]]:
+    """Cells and seeds of the runs that Snakemake's jobs train, sorted."""
     wildcards = [job.wildcards for job in jobs if job.rule.name == "train"]
     return sorted((f"{wildcard.paper}/{wildcard.cell}", int(wildcard.seed)) for wildcard in wildcards)
 
 
 def summary(jobs: Mapping[str, int], runs: Sequence[tuple[str, int]], times: Iterable[str], call: Sequence[str]) -> str:
-    """The summary as lines.
+    """Format the summary.
 
     Args:
-        jobs: numbers of jobs by rule.
-        runs: cells and seeds that would be trained.
-        times: what is known of the time, a line each.
+        jobs: number of jobs by rule.
+        runs: cells and seeds to train.
+        times: lines about the expected time.
         call: command line of the dry run.
     """
     rules = ", ".join(f"{count} {rule}" for rule, count in sorted(jobs.items(), key=lambda item: (-item[1], item[0])))
-    lines = [f"dry run: {_count(sum(jobs.values()), 'job')} would run: {rules}", _of_runs(runs), *times]
-    return "\n".join([*(filled(line, "  ") for line in lines), f"next: {real(call)}"])
+    lines = [f"dry run: {_count(sum(jobs.values()), 'job')} would run: {rules}", _runs_text(runs), *times]
+    return "\n".join([*(filled(line, "  ") for line in lines), f"next: {real_command(call)}"])
 
 
-def _of_runs(runs: Sequence[tuple[str, int]]) -> str:
+def _runs_text(runs: Sequence[tuple[str, int]]) -> str:
     cells = Counter(cell.partition("/")[0] for cell in {cell for cell, _ in runs})
     papers = ", ".join(f"{count} of {paper}" for paper, count in sorted(cells.items()))
     return (
@@ -84,13 +84,13 @@ def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def real(call: Sequence[str]) -> str:
-    """The command line without what makes it a dry run."""
+def real_command(call: Sequence[str]) -> str:
+    """The command line without the options of a dry run."""
     _, *arguments = call
     kept = [_without_n(argument) for argument in arguments if argument not in DRY]
     return shlex.join(["snakemake", *kept])
 
 
 def _without_n(argument: str) -> str:
-    """The argument without an n among several short options, such as `-np`."""
+    """Remove the n from combined short options such as `-np`."""
     return argument.replace("n", "", 1) if re.fullmatch(r"-[pFR]*n[pFR]+|-[pFR]+n", argument) else argument

@@ -1,6 +1,6 @@
-"""What a call of Snakemake wants: papers, cells, seeds, runs and parts of the report; and why cells are left out.
+"""Plan of a call of Snakemake: its papers, cells, seeds, runs and parts of the report, and the cells left out.
 
-Snakemake's targets, its `--config` and the environment of its jobs are arguments.
+The plan depends on Snakemake's targets, its `--config` and the environment that jobs inherit.
 """
 
 import os
@@ -22,8 +22,8 @@ from redraft.ops.workflow import freeze
 from redraft.published import check_published
 
 PAPERS = "REDRAFT_PAPERS"
-"""Environment variable by which the main process tells those of its jobs the papers; they have other targets."""
-RUNS = list[tuple[Cell, int]]
+"""Environment variable with the papers, from the main process to its jobs' processes, which have other targets."""
+Runs = list[tuple[Cell, int]]
 
 
 class Call(Config):
@@ -34,19 +34,22 @@ class Call(Config):
     preset: str
     """Name of the preset."""
     seeds: int | None = Field(default=None, ge=1)
-    """Number of seeds, counted from 0; the preset's seeds if empty."""
+    """Number of seeds, counted from 0; the preset's seeds if None."""
     papers: str = ""
-    """Names of papers with commas; if empty, the target and the preset choose."""
+    """Names of papers, separated by commas; if empty, the target and the preset decide."""
     cells: str = ""
     """User-defined file of cells (`redraft.config.own`)."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Call":
-        """Parse Snakemake's `config`; a UserError for an unknown key or a wrong value."""
+        """Parse Snakemake's `config`; raises a UserError for an unknown key or an invalid value."""
         return parse(cls, config, "--config")
 
-    def take_cells(self, code: Path) -> None:
-        """Name the file of cells to this process and those of its jobs; a frozen copy has it among the papers."""
+    def register_cells(self, code: Path) -> None:
+        """Register the user-defined file of cells for this process and its jobs.
+
+        In a frozen copy of the code this is the copied file.
+        """
         if self.cells:
             file = Path(self.cells)
             os.environ[own.VARIABLE] = str(code / own.place(file) if freeze.frozen(code) else file)
@@ -54,14 +57,14 @@ class Call(Config):
 
 
 class CampaignPlan:
-    """What a call wants of a preset.
+    """Plan of a call at a preset.
 
     Args:
         call: values of `--config`.
         experiments: experiment files.
-        targets: rules and files that the call names; Snakemake knows them once all rules are read.
+        targets: returns the rules and files that the call names; Snakemake knows them after reading all rules.
         environment: variables that jobs inherit.
-        main: false in a job's own process, which takes the papers from the environment and checks nothing again.
+        main: false in a job's process, which reads the papers from the environment and skips the checks.
 
     Raises:
         UserError: for an unknown preset or paper; from every method, for mistakes in experiment files.
@@ -82,29 +85,29 @@ class CampaignPlan:
             preset = preset.model_copy(update={"seeds": list(range(call.seeds)), "more_seeds": {}})
         self.preset: Preset = preset
         self.layout = Layout(preset.name)
-        self.named = self._named()
+        self.named = self._named_papers()
         if main:
             self._check_calibrations()
             for paper in self.named or preset.first or preset.default:
                 self._check_paper(paper)
 
-    def _named(self) -> list[str]:
-        """Papers that the call names; a file of cells names itself."""
-        file, mine = self.experiments.named, self.experiments.own_papers
-        asked = self.call.papers.split(",") if self.call.papers else [own.paper_of(file)] if file else []
-        others = [paper for paper in asked if paper and paper not in mine]
+    def _named_papers(self) -> list[str]:
+        """Papers that the call names; `cells=FILE` without `papers` names the paper of that file."""
+        file, user_defined = self.experiments.named, self.experiments.own_papers
+        requested = self.call.papers.split(",") if self.call.papers else [own.paper_of(file)] if file else []
+        others = [paper for paper in requested if paper and paper not in user_defined]
         try:
             known = self.preset.papers(others) if others else []
         except ValueError as error:
             raise UserError(str(error), file="--config", key="papers") from None
-        return known + [paper for paper in mine if paper in asked]
+        return known + [paper for paper in user_defined if paper in requested]
 
     def _check_calibrations(self) -> None:
-        """Reject a preset with a missing file of a roofline before any job starts."""
+        """Reject a preset with a missing calibration file before any job starts."""
         for role, file in getattr(self.preset.engine, "calibrations", {}).items():
             if not Path(file).exists():
                 raise UserError(
-                    "no such file; without the key the workflow measures the roofline",
+                    "no such file; without this key the workflow measures the roofline",
                     file=f"preset {self.preset.name}",
                     key=f"engine.calibrations.{role}",
                     value=file,
@@ -113,7 +116,7 @@ class CampaignPlan:
 
     @cache  # noqa: B019 - one instance lives as long as the process
     def _check_paper(self, paper: str) -> None:
-        """Read what rules need only later, so that a mistake in it ends the call at once."""
+        """Read declarations that rules need only later, so that a mistake in them ends the call at once."""
         experiments, preset = self.experiments, self.preset
         for cell in experiments.cells(paper, preset.default.get(paper)):
             if not experiments.misfit(cell.id, preset.name):
@@ -126,10 +129,14 @@ class CampaignPlan:
 
     @cached_property
     def papers(self) -> list[str]:
-        """The papers that the call names, or else those that its target wants."""
+        """Papers of the call: the named ones, else those of its target."""
         if self.main or PAPERS not in self.environment:
             every = any(target in self.targets() for target in ("reproduction", "extras"))
-            papers = self.named or self.preset.papers([] if every else self.preset.first) + self._finished_own()
+            papers = self.named
+            if not papers:  # user-defined papers are included once they have a finished run
+                runs = self.layout.folder / "runs"
+                finished = [p for p in self.experiments.own_papers if (runs / p).is_dir() and self._finished_runs(p)]
+                papers = self.preset.papers([] if every else self.preset.first) + finished
             if "laboratory" in self.targets():
                 papers = self._with_laboratory(papers)
             for paper in papers:
@@ -138,7 +145,7 @@ class CampaignPlan:
         return self.environment[PAPERS].split(",")
 
     def _with_laboratory(self, papers: list[str]) -> list[str]:
-        """The papers, and those that have a laboratory unless the call names papers."""
+        """Add the papers with a laboratory, unless the call names papers."""
         known = dict.fromkeys([*self.preset.papers([]), *papers])
         observed = [paper for paper in known if self.experiments.observed_cell(paper)]
         papers = papers if self.named else list(dict.fromkeys([*papers, *observed]))
@@ -152,12 +159,7 @@ class CampaignPlan:
             )
         return papers
 
-    def _finished_own(self) -> list[str]:
-        """User-defined papers with a finished run, which a call that names no paper includes."""
-        runs = self.layout.folder / "runs"
-        return [p for p in self.experiments.own_papers if (runs / p).is_dir() and self._finished_runs(p)]
-
-    def _finished_runs(self, paper: str) -> RUNS:
+    def _finished_runs(self, paper: str) -> Runs:
         return [
             (cell, seed)
             for cell in self.experiments.cells(paper)
@@ -168,13 +170,13 @@ class CampaignPlan:
     def _is_finished(self, cell: str, seed: int) -> bool:
         return (self.layout.run(cell, seed) / "scores.json").exists()
 
-    def _asked_cells(self, paper: str) -> list[Cell]:
-        """Cells of the grids that the target names, and those that they start from.
+    def _target_cells(self, paper: str) -> list[Cell]:
+        """Cells of the target's grids, and the base cells that they start from.
 
-        `snakemake reproduction` wants all that the paper reports, `snakemake extras` those beyond it and what they are
-        compared with, both together everything, and anything else the preset's default grids. Going from one to the
-        other changes the inputs of `collect`, so that it and what follows are made again. That takes seconds and loses
-        nothing: `collect` gathers every finished run, wanted or not.
+        `snakemake reproduction` includes all grids that the paper reports, `snakemake extras` the default grids and
+        those beyond the paper, and any other target the preset's default grids. Another target changes the inputs of
+        `collect`, so that `collect` and the following rules run again. This takes seconds and loses nothing, since
+        `collect` gathers every finished run.
         """
         experiments, default, grids = self.experiments, self.preset.default.get(paper), []
         if "reproduction" in self.targets():
@@ -187,10 +189,10 @@ class CampaignPlan:
 
     @cache  # noqa: B019
     def reason_to_leave_out(self, cell_id: str) -> str:
-        """Why a cell cannot be trained at this preset and here; empty if it can.
+        """Reason why a cell cannot be trained at this preset on this machine; empty if it can.
 
-        Problems that a user has to make are no condition for all other cells of a paper. A default cell whose file is
-        missing is no exception but a mistake, and Snakemake names the file.
+        A missing file of user-made problems leaves out its cell, so that the paper's other cells still run. For a cell
+        of the default grids the missing file is a mistake instead, and Snakemake names the file.
         """
         experiments, preset = self.experiments, self.preset
         if misfit := experiments.misfit(cell_id, preset.name):
@@ -200,20 +202,20 @@ class CampaignPlan:
         missing = [file for file in problem_files(run.data) if not Path(file).exists()]
         if run.unsupported or cell_id in default or not missing:
             return run.unsupported
-        return f"{missing[0]} is not there"
+        return f"{missing[0]} does not exist"
 
     def wanted_cells(self, paper: str) -> list[Cell]:
-        """Cells that a paper's tables wait for: those of the target, without those that cannot be trained here."""
-        return [cell for cell in self._asked_cells(paper) if not self.reason_to_leave_out(cell.id)]
+        """Cells that a paper's tables wait for: the target's cells that can be trained here."""
+        return [cell for cell in self._target_cells(paper) if not self.reason_to_leave_out(cell.id)]
 
     def left_out(self) -> dict[str, str]:
-        """Ids of the target's other cells, of all papers, with the reason."""
-        cells = (cell.id for paper in self.papers for cell in self._asked_cells(paper))
+        """The target's cells of all papers that cannot be trained here, with the reason."""
+        cells = (cell.id for paper in self.papers for cell in self._target_cells(paper))
         return {cell: reason for cell in cells if (reason := self.reason_to_leave_out(cell))}
 
     @cache  # noqa: B019
     def check_runs(self) -> None:
-        """Print which cells are left out; have verl check all wanted runs, at once since it takes seconds to import.
+        """Print the cells left out. With verl, let it check all runs in one process, since its import takes seconds.
 
         Raises:
             SystemExit: if verl rejects a run; its message is printed.
@@ -228,23 +230,23 @@ class CampaignPlan:
             if subprocess.run(command, check=False).returncode:
                 sys.exit(2)
 
-    def _takes_finished(self, paper: str) -> bool:
-        """Whether only finished runs of a paper are wanted: of a user-defined one that the call does not name."""
+    def _only_finished(self, paper: str) -> bool:
+        """Whether to include only finished runs of a paper: for a user-defined paper that the call does not name."""
         return paper in self.experiments.own_papers and paper not in self.named
 
-    def runs(self, paper: str) -> RUNS:
+    def runs(self, paper: str) -> Runs:
         """Cells and seeds of all runs that a paper's tables wait for.
 
-        Where only finished runs are wanted, those of the cells that they start from are as well, of the same seeds, if
-        they are finished or another paper wants them.
+        With finished runs only, this adds the runs of their base cells with the same seeds, if those are finished or
+        belong to another paper's runs.
         """
-        if not self._takes_finished(paper):
+        if not self._only_finished(paper):
             return [(c, seed) for c in self.wanted_cells(paper) for seed in self.experiments.seeds(c, self.preset)]
         done = self._finished_runs(paper)
         others = {
             (cell.id, seed)
             for other in self.papers
-            if not self._takes_finished(other)
+            if not self._only_finished(other)
             for cell, seed in self.runs(other)
         }
         bases = sorted({(cell.base, seed) for cell, seed in done if cell.base})
@@ -252,12 +254,12 @@ class CampaignPlan:
         return done + [(self.experiments.cell(base), seed) for base, seed in wanted]
 
     def run_folders(self, paper: str) -> list[Path]:
-        """Folders of all runs that a paper's tables wait for, which are checked first (`check_runs`)."""
+        """Folders of all runs that a paper's tables wait for, after `check_runs`."""
         self.check_runs()
         return [self.layout.run(cell.id, seed) for cell, seed in self.runs(paper)]
 
     def initial_folders(self, paper: str) -> list[Path]:
-        """Folders of the evaluations of all initial policies that these runs start from."""
+        """Folders of the evaluations of these runs' initial policies."""
         policies = (
             (self.experiments.protocol_of(self.preset.name, cell.id), self.preset.role(cell.model, seed), seed)
             for cell, seed in self.runs(paper)
@@ -265,7 +267,7 @@ class CampaignPlan:
         return [self.layout.initial(*policy) for policy in dict.fromkeys(policies)]
 
     def timing_files(self, paper: str) -> list[Path]:
-        """Seconds of repeated runs: of all seeds if the target wants them, else those that exist."""
+        """Files of timed repetitions: for all seeds with the target `timing`, else the existing files."""
         files = [self.layout.timing(paper, seed) for seed in self.preset.seeds]
         return [file for file in files if "timing" in self.targets() or file.exists()]
 
@@ -280,7 +282,7 @@ class CampaignPlan:
         return [self.layout.distributions, *observed] if observed else []
 
     def probed_files(self, paper: str) -> list[Path]:
-        """Verdicts of initial policies on training prompts, for the figures with them, if the preset samples them."""
+        """Grades of initial policies on training prompts, for figures that show them, if the preset samples them."""
         panels = [panel for figure in self.experiments.figures(paper).figures for panel in figure.panels]
         shown = {cell for panel in panels if panel.epochs == "initial" for cell in panel.cells}
         roles = sorted({cell.model for cell in self.wanted_cells(paper) if cell.name in shown})
@@ -292,28 +294,28 @@ class CampaignPlan:
         ]
 
     def case_run(self, paper: str) -> Path:
-        """Folder of the run that a paper's case studies are from; a UserError if the paper declares no case studies."""
+        """Folder of the run that provides a paper's case studies; raises a UserError if the paper declares none."""
         if not (cases := self.experiments.figures(paper).cases):
             raise UserError("this paper has no case studies", key="paper", value=paper)
         return self.layout.run(f"{paper}/{cases.cell}", self.preset.seeds[0])
 
-    def _twice_graded(self, paper: str) -> list[Path]:
-        """IFEval's verdicts by two graders, of all policies that are evaluated, if the preset wants them."""
+    def _grader_comparisons(self, paper: str) -> list[Path]:
+        """Comparisons of two graders of IFEval for all evaluated policies, if the preset requests them."""
         benchmarks = self.experiments.preset_of(self.preset.name, paper).benchmarks.values()
         if not self.preset.evaluation.lighteval or all(b.grading != "instructions" for b in benchmarks):
             return []
         return [folder / "ifeval.json" for folder in self.run_folders(paper) + self.initial_folders(paper)]
 
     def report_parts(self) -> Iterator[Path]:
-        """What the papers have of tables, figures and claims, and what the report says of grading.
+        """Inputs of the report: tables, figures, claims, case studies and grader comparisons of all papers.
 
-        The laboratory's files if the target wants them, else those that exist.
+        The laboratory's files are included with the target `laboratory`, or if they exist.
         """
         experiments, layout = self.experiments, self.layout
         yield from (file for file in self.laboratory_files() if "laboratory" in self.targets() or file.exists())
         for paper in self.papers:
             yield layout.collected(paper) / "runs.parquet"
-            yield from self._twice_graded(paper)
+            yield from self._grader_comparisons(paper)
             reported = experiments.reported(paper)
             if experiments.tables(paper).tables or (reported and reported.times):
                 yield layout.tables(paper)
@@ -327,5 +329,5 @@ class CampaignPlan:
 
 
 def problem_files(*data: Data) -> list[str]:
-    """Files that problems are read from: inputs, since a fingerprint holds their paths and not their content."""
+    """Files of user-defined problems; rules need them as inputs, since fingerprints contain only their paths."""
     return [part.path for part in data if part.kind == "file"]

@@ -1,4 +1,4 @@
-"""Clean-up after a killed scheduler; nothing that a living process holds is touched, and every step is reported."""
+"""Clean-up after a killed scheduler. Files of live processes are never touched, and every step is reported."""
 
 import os
 import re
@@ -16,25 +16,25 @@ import psutil  # type: ignore[import-untyped]
 
 from redraft.errors import UserError
 from redraft.ops.locking.entries import FOLDER, latest
-from redraft.ops.locking.lease import take
+from redraft.ops.locking.lease import acquire
 from redraft.ops.locking.owner import EXPIRED_SECONDS
 from redraft.ops.slurm import jobs as slurm
 
 TEMPORARY = re.compile(r"\..+\.(?P<pid>\d+)\.tmp")
-"""Names of unfinished files, as `redraft.files.atomic` makes them."""
+"""Names of unfinished files of `redraft.files.atomic`."""
 UNFINISHED = re.compile(r"\.(step|global_step)[-_]\d+")
-"""Names of unfinished folders, as `redraft.files.atomic_folder` makes them."""
-JOB_OF_ANOTHER = {("--mode", "remote"), ("--mode", "subprocess")}
-"""Options of a Snakemake that runs one job for another one, as in a Slurm job on this machine."""
+"""Names of unfinished folders of `redraft.files.atomic_folder`."""
+JOB_MODES = {("--mode", "remote"), ("--mode", "subprocess")}
+"""Options of a Snakemake process that runs one job for another Snakemake, as in a Slurm job on this machine."""
 
 
 @dataclass(frozen=True)
-class Alive:
+class RunningParts:
     """Running parts of a campaign.
 
     Attributes:
-        workflows: ids of Snakemake processes that schedule.
-        stages: ids of this project's other processes that have none of these workflows as an ancestor.
+        workflows: process ids of scheduling Snakemake processes.
+        stages: process ids of this project's other processes without such an ancestor.
         jobs: numbers of Slurm jobs.
     """
 
@@ -43,134 +43,136 @@ class Alive:
     jobs: tuple[str, ...] = ()
 
 
-def look(folder: Path) -> Alive:
-    """Find the running parts of the campaign in a folder, on this machine and in Slurm's queue."""
-    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    here = {
-        process: process.info["cmdline"] or []
-        for process in psutil.process_iter(["cmdline", "cwd", "status"])
-        if process.pid not in mine and process.info["status"] != psutil.STATUS_ZOMBIE
-        if process.info["cwd"] and Path(process.info["cwd"]) == folder
-    }
-    workflows = {
-        process.pid
-        for process, line in here.items()
-        if _runs(line, "snakemake") and not any(pair in JOB_OF_ANOTHER for pair in pairwise(line))
-    }
-    orphans = []
-    for process, arguments in here.items():
-        if process.pid not in workflows and _runs(arguments, "redraft"):
-            ancestors: set[int] = set()
-            with suppress(psutil.Error):
-                ancestors = {parent.pid for parent in process.parents()}
-            if not workflows & ancestors:
-                orphans.append(process.pid)
-    return Alive(tuple(sorted(workflows)), tuple(sorted(orphans)), tuple(slurm.jobs_of(folder)))
-
-
 def recover(results: Path, folder: Path | None = None, *, cancel: bool = False) -> list[str]:
     """Clean up after processes that were killed.
 
     Args:
         results: results of one preset or of all.
-        folder: folder in which Snakemake was started; the working directory if None.
+        folder: working directory of the killed Snakemake; the current one if None.
         cancel: cancel the Slurm jobs of this folder.
 
     Returns:
-        One line for each thing that was done or left.
+        One line for each thing that was done, or left alone with the reason.
 
     Raises:
         UserError: if a workflow of this folder runs, or cancelled jobs do not end.
     """
     folder = (folder or Path.cwd()).resolve()
-    alive = look(folder)
-    if alive.workflows:
+    running = find_running(folder)
+    if running.workflows:
         raise UserError(
             "a workflow of this folder is running",
             file=folder,
             key="process",
-            value=", ".join(map(str, alive.workflows)),
+            value=", ".join(map(str, running.workflows)),
             hint="wait until it has ended",
         )
-    said = []
-    if cancel and alive.jobs:
-        slurm.cancel(alive.jobs)
-        said.append(f"cancelled Slurm's jobs {', '.join(alive.jobs)}")
-        alive = look(folder)
-    said += [f"process {pid} runs without a workflow: {command_of(pid)}" for pid in alive.stages]
-    said += [f"Slurm's job {job} is in the queue; --cancel cancels it" for job in alive.jobs]
-    said += [line for run in run_folders(results) for line in clean_run(run)]
-    if alive.stages or alive.jobs:
-        return [*said, "files outside of runs and snakemake's lock are left while these are there"]
-    said += _remove(other_temporaries(results))
-    return said + _unlock(folder)
+    lines = []
+    if cancel and running.jobs:
+        slurm.cancel(running.jobs)
+        lines.append(f"cancelled Slurm jobs {', '.join(running.jobs)}")
+        running = find_running(folder)
+    lines += [f"process {pid} runs without a workflow: {command_of(pid)}" for pid in running.stages]
+    lines += [f"Slurm job {job} is in the queue; --cancel cancels it" for job in running.jobs]
+    # The lease of each run decides about its files, so runs are safe to clean while other processes live.
+    lines += [line for run in run_folders(results) for line in clean_run(run)]
+    if running.stages or running.jobs:
+        return [*lines, "files outside of runs and Snakemake's lock are kept while these processes or jobs exist"]
+    lines += _remove(other_temporaries(results))
+    return lines + _unlock(folder)
+
+
+def find_running(folder: Path) -> RunningParts:
+    """Find the running parts of the campaign in a folder, on this machine and in Slurm's queue."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    commands = {
+        process: process.info["cmdline"] or []
+        for process in psutil.process_iter(["cmdline", "cwd", "status"])
+        if process.pid not in own and process.info["status"] != psutil.STATUS_ZOMBIE
+        if process.info["cwd"] and Path(process.info["cwd"]) == folder
+    }
+    workflows = {
+        process.pid
+        for process, command in commands.items()
+        if _runs(command, "snakemake") and not any(pair in JOB_MODES for pair in pairwise(command))
+    }
+    orphans = []
+    for process, command in commands.items():
+        if process.pid not in workflows and _runs(command, "redraft"):
+            ancestors: set[int] = set()
+            with suppress(psutil.Error):
+                ancestors = {parent.pid for parent in process.parents()}
+            if not workflows & ancestors:
+                orphans.append(process.pid)
+    return RunningParts(tuple(sorted(workflows)), tuple(sorted(orphans)), tuple(slurm.jobs_of(folder)))
+
+
+def _runs(command: list[str], program: str) -> bool:
+    """True for a Python process that runs a program by its script, its module or a module of its package."""
+    modules = [value for option, value in pairwise(command) if option == "-m"]
+    by_script = any(Path(argument).name == program for argument in command[:2])
+    return by_script or any(module.split(".")[0] == program for module in modules)
 
 
 def command_of(pid: int) -> str:
-    """Command line of a process, or a word that it has ended."""
+    """Command line of a process, or a note that it has ended."""
     try:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.Error:
-        return "ended meanwhile"
-
-
-def _runs(arguments: list[str], program: str) -> bool:
-    """True for a Python that runs a program by its script, its module or a module of its package."""
-    module = [b for a, b in pairwise(arguments) if a == "-m"]
-    return any(Path(a).name == program for a in arguments[:2]) or any(m.split(".")[0] == program for m in module)
+        return "it has ended meanwhile"
 
 
 def run_folders(results: Path) -> list[Path]:
-    """Folders that some process has held, in order."""
+    """Folders with a lease, sorted."""
     return sorted(entry.parent for entry in results.rglob(FOLDER) if entry.is_dir())
 
 
 def clean_run(run: Path) -> list[str]:
-    """Release a dead owner's lease and remove its unfinished files, holding the folder meanwhile.
+    """Release a dead owner's lease and remove its unfinished files, under a lease of this process.
 
-    A folder whose owner lives, or may live, is left as it is.
+    A folder whose owner is or may be alive is left alone.
 
     Returns:
-        One line for each thing that was done or left.
+        One line for each thing that was done, or left alone with the reason.
     """
     last = latest(run)
     if last is None:
         return []
-    if not last.free and (verdict := last.judge(time.time())).state != "dead":
-        return [f"{run}: left to {last}: {verdict.why}"]
+    if not last.free and (liveness := last.judge(time.time())).state != "dead":
+        return [f"{run}: kept for {last}: {liveness.reason}"]
     unfinished = sorted(_unfinished(run))
     if last.free and not unfinished:
         return []
+
+    def reject_wait(_: float) -> None:
+        raise UserError("its owner may be alive")
+
     try:
-        held = take(run, wait=_refuse_to_wait)
+        owned = acquire(run, wait=reject_wait)
     except UserError as error:
-        return [f"{run}: left as it is: {error.message}"]
+        return [f"{run}: left alone: {error.message}"]
     try:
-        released = [] if last.free else [f"{run}: released; {last} is dead: {last.judge(time.time()).why}"]
+        released = [] if last.free else [f"{run}: released; {last} is dead: {last.judge(time.time()).reason}"]
         return released + _remove(unfinished)
     finally:
-        held.release("recovered")
-
-
-def _refuse_to_wait(_: float) -> None:
-    raise UserError("its owner may live")
+        owned.release("recovered")
 
 
 def _unfinished(run: Path) -> Iterator[Path]:
-    """Unfinished files and folders in a run's folder, except those of its leases."""
+    """Unfinished files and folders in a run's folder, except those of its lease."""
     for path in run.rglob(".*"):
         if path.parent.name == FOLDER and path.parent.parent == run:
-            continue  # of a process that waits for the folder
+            continue  # a file of a process that waits for the lease
         inside = any(UNFINISHED.fullmatch(parent.name) for parent in path.relative_to(run).parents)
         if not inside and (TEMPORARY.fullmatch(path.name) or UNFINISHED.fullmatch(path.name)):
             yield path
 
 
 def other_temporaries(results: Path) -> list[Path]:
-    """Unfinished files outside of runs that no living process writes.
+    """Unfinished files outside of runs that no live process writes.
 
-    A process id says nothing of processes on another machine, so a file must also be as old as a silence that counts
-    as death.
+    The process id in a name proves nothing about processes on other machines, so a file must also be older than
+    `EXPIRED_SECONDS`.
     """
     runs = run_folders(results)
     return [
@@ -185,7 +187,7 @@ def other_temporaries(results: Path) -> list[Path]:
 def _remove(paths: list[Path]) -> list[str]:
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return [f"removed {path}, which was not finished" for path in paths]
+    return [f"removed {path}, which was unfinished" for path in paths]
 
 
 def _unlock(folder: Path) -> list[str]:
@@ -193,7 +195,7 @@ def _unlock(folder: Path) -> list[str]:
     if not locks.is_dir() or not any(locks.iterdir()):
         return []
     command = [sys.executable, "-m", "snakemake", "--unlock"]
-    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise UserError("snakemake could not be unlocked", file=locks, value=answer.stderr.strip()[-500:])
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise UserError("Snakemake could not be unlocked", file=locks, value=result.stderr.strip()[-500:])
     return [f"unlocked {folder}"]

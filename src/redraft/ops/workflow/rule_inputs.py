@@ -1,15 +1,18 @@
-"""What a rule's wildcards name: runs, protocols, data, fingerprints, and what its job requests."""
+"""Inputs, params and resources of rules: runs, protocols, data, declarations, fingerprints and requests for Slurm."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from redraft.config import Benchmark, Run, fingerprint, sampling_fingerprint
+from redraft.config import Benchmark, Experiments, Panel, Run, fingerprint, own, sampling_fingerprint
 from redraft.config.preset import parted
 from redraft.config.requests import Stage, gpus_of
 from redraft.config.site import Site
+from redraft.layout import published_data
+from redraft.ops.workflow import freeze
 from redraft.ops.workflow.plan import CampaignPlan, problem_files
+from redraft.published import curve_file, sweep_file
 
 STAGES: Mapping[str, Stage] = {
     "train": "train",
@@ -22,22 +25,24 @@ STAGES: Mapping[str, Stage] = {
     "lighteval": "grade",
     "diversity": "grade",
 }
-"""Stage of the site file, of each rule whose jobs go to Slurm."""
+"""Stage of the site file for each rule whose jobs go to Slurm."""
+Kind = Literal["family", "measured", "figures", "cases", "reported"]
+"""Kinds of a paper's declarations: see `Declarations.names`."""
 
 
 class RuleInputs:
-    """Inputs, params and resources of rules at a preset; `wildcards` are Snakemake's, with a string for each name."""
+    """Inputs, params and resources of rules at a preset; `wildcards` are Snakemake's, all strings."""
 
     def __init__(self, plan: CampaignPlan, site: Site) -> None:
         self.plan, self.site = plan, site
         self.experiments, self.preset, self.layout = plan.experiments, plan.preset, plan.layout
 
     def run(self, wildcards: Any) -> Run:
-        """The run of `paper`, `cell` and `seed`."""
+        """Run of the wildcards `paper`, `cell` and `seed`."""
         return self.experiments.run(f"{wildcards.paper}/{wildcards.cell}", int(wildcards.seed), self.preset.name)
 
     def protocol(self, wildcards: Any) -> str:
-        """Name of the protocol by which a policy is evaluated: a run's by its paper's."""
+        """Name of a policy's evaluation protocol; a run has that of its paper."""
         if hasattr(wildcards, "protocol"):
             return wildcards.protocol
         if getattr(wildcards, "kind", "runs") == "initial":
@@ -48,29 +53,29 @@ class RuleInputs:
         return self.experiments.protocol_of(self.preset.name, f"{wildcards.group}/{cell}")
 
     def benchmarks(self, wildcards: Any) -> dict[str, Benchmark]:
-        """Benchmarks of that protocol."""
+        """Benchmarks of the policy's protocol."""
         return self.experiments.preset(self.preset.name, self.protocol(wildcards)).benchmarks
 
     def benchmark_files(self, wildcards: Any) -> list[str]:
-        """Files that their problems are read from."""
+        """Files of user-defined problems of these benchmarks."""
         return problem_files(*(benchmark.data for benchmark in self.benchmarks(wildcards).values()))
 
     def sampled(self, wildcards: Any) -> str:
-        """Fingerprint of the generations of `seed`'s block."""
+        """Fingerprint of the generations for the block of `seed`."""
         return self._sampled(self.protocol(wildcards), int(wildcards.seed) % self.preset.blocks)
 
     @cache  # noqa: B019 - one instance lives as long as the process
     def _sampled(self, protocol: str, block: int) -> str:
         return sampling_fingerprint(self.experiments.preset(self.preset.name, protocol).of_block(block))
 
-    def made(self, kind: str, name: str) -> str:
-        """Fingerprint of one of the preset's `models` or `data`, by the name of its role and block."""
+    def part_fingerprint(self, kind: str, name: str) -> str:
+        """Fingerprint of an entry of the preset's `models` or `data`, by its role and block (`role@block`)."""
         role, block = parted(name)
         part = getattr(self.preset.of_block(block), kind)[role]
         return fingerprint(part.model_dump(mode="json", exclude_defaults=True))
 
     def training_files(self, wildcards: Any) -> list[Path] | list[str]:
-        """Files that a run's training problems are read from; under verl, what was read from them."""
+        """Files of a run's training problems; under verl the record of the prepared problems."""
         run = self.run(wildcards)
         prepared = self.layout.data(run.data_role) / "data.json"
         return [prepared] if run.engine.kind == "verl" else problem_files(run.data)
@@ -90,12 +95,12 @@ class RuleInputs:
         )
 
     def gpus(self, rule: str) -> int:
-        """Number of GPUs of a rule's job; a roofline is one GPU's."""
+        """Number of GPUs of a rule's job; a roofline is measured on one GPU."""
         gpus = gpus_of(STAGES[rule], self.preset.engine)
         return min(gpus, 1) if rule == "calibrate" else gpus
 
     def resources(self, rule: str) -> dict[str, Any]:
-        """A rule's resources on Slurm, of which some follow from the job's models, and its GPUs on this machine."""
+        """A rule's resources on Slurm, some by the job's models, and its GPUs on this machine."""
 
         def resource(name: str) -> Callable[[Any], int | str]:
             return lambda wildcards: self._requested(STAGES[rule], *self._models(wildcards))[name]
@@ -110,9 +115,79 @@ class RuleInputs:
         return self.site.resources(stage, self.preset.of_models(*models))
 
     def _models(self, wildcards: Any) -> list[str]:
-        """The papers' models of a model's, a run's or a whole paper's job."""
+        """Roles of the models of a job, which belongs to one model, a run or a whole paper."""
         if hasattr(wildcards, "role"):
             return [parted(wildcards.role)[0]]
         if hasattr(wildcards, "cell"):
             return [parted(self.run(wildcards).model_role)[0]]
         return sorted({cell.model for cell in self.plan.wanted_cells(wildcards.paper)})
+
+
+class Declarations:
+    """Files that declare a paper's tables, figures, claims and reported values, or that these show."""
+
+    def __init__(self, experiments: Experiments) -> None:
+        self.experiments = experiments
+
+    def files(self, paper: str, *kinds: Kind) -> list[str]:
+        """Paths of the files of these kinds, as inputs of a rule."""
+        return [str(self.experiments.path(paper, name)) for name in self.names(paper, *kinds)]
+
+    def content(self, paper: str, *kinds: Kind) -> str:
+        """Hash of the files of these kinds."""
+        return freeze.content_of(*(f"experiments/{paper}/{name}" for name in self.names(paper, *kinds)))
+
+    def names(self, paper: str, *kinds: Kind) -> list[str]:
+        """Names of the files of these kinds in the paper's folder.
+
+        `family`: tables and claims, whose p-values are corrected together. `measured`: these and figures, for the
+        measured quantities. `figures`: figures, and tables if they name the model of a published sweep. `cases`: case
+        studies, which are declared with the figures. `reported`: transcribed values, if there are any.
+        """
+        names: list[str] = []
+        for kind in kinds:
+            if kind == "reported":
+                names += self._reported(paper)
+                continue
+            parts = ["tables", "claims"] if kind in ("family", "measured") else ["figures"]
+            if kind == "measured":
+                parts.append("figures")
+            if kind == "figures" and any(panel.roofline for panel in self._panels(paper)):
+                parts.append("tables")
+            declared = [self.experiments.declaration(paper, part) for part in parts]
+            if not any(declared) and self.experiments.cell_file(paper).bases:
+                declared.append(own.CELLS)  # a user-defined file of cells implies default tables and figures
+            names += dict.fromkeys(filter(None, declared))
+        return names
+
+    def _reported(self, paper: str) -> list[str]:
+        vocabulary = self.experiments.reported(paper)
+        if not vocabulary:
+            return []
+        numbers = {table.reported_number for table in self.experiments.tables(paper).tables}
+        if vocabulary.times:
+            numbers.add(vocabulary.times.table)
+        known = sorted(number for number in numbers if number is not None)
+        return ["reported.yaml", *(f"reported/table{number:02d}.csv" for number in known)]
+
+    def published_curves(self, paper: str) -> list[Path]:
+        """Existing files of the authors that tables replay."""
+        tables = [table for table in self.experiments.tables(paper).tables if table.kind == "published"]
+        files = (curve_file(table.folder, row.file) for table in tables for row in table.rows)
+        return [file for file in files if file]
+
+    def published_points(self, paper: str) -> list[Path]:
+        """Existing files of the authors that figures show."""
+        panels = self._panels(paper)
+        files = [published_data() / panel.published.file for panel in panels if panel.published]
+        curves = [
+            curve_file(panel.curves.folder, name)
+            for panel in panels
+            if panel.curves
+            for name in panel.curves.files.values()
+        ]
+        sweeps = {sweep_file(panel.roofline) for panel in panels if panel.roofline}
+        return [file for file in (*files, *curves, *sweeps) if file and file.exists()]
+
+    def _panels(self, paper: str) -> list[Panel]:
+        return [panel for figure in self.experiments.figures(paper).figures for panel in figure.panels]

@@ -1,4 +1,4 @@
-"""State of a campaign's runs, read from the files that they leave; nothing is written."""
+"""States of a campaign's runs, read from their files; nothing is written."""
 
 import time
 from collections import Counter
@@ -16,15 +16,15 @@ from redraft.ops.locking.entries import Entry, history
 from redraft.ops.locking.lease import EVALUATION
 
 Target = Mapping[str, list[str] | None]
-"""What is looked at: papers, each with the names of its grids, or None for all of them."""
+"""Papers of a status, each with the names of its grids or None for all grids."""
 
 State = Literal["done", "trained", "running", "failed", "outdated", "waiting"]
 STATES: tuple[State, ...] = ("done", "trained", "running", "failed", "outdated", "waiting")
-"""Order of counts. `trained` lacks its evaluation; `outdated` is of another configuration than today's."""
+"""States in the order of the counts. `trained`: not evaluated yet; `outdated`: of another configuration."""
 LAST_LINES = 5
-"""Lines shown of a failed run's log."""
+"""Number of lines shown of a failed run's log."""
 TAIL_BYTES = 20_000
-"""Bytes read at the end of a log."""
+"""Number of bytes read at the end of a log."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class RunStatus:
         seed: seed of the run.
         state: one of `STATES`.
         step: number of steps with a record.
-        steps: number of all steps.
-        owner: present or last owner of its folder.
+        steps: total number of steps.
+        owner: current or last owner of its folder.
         age: time since the owner's last heart-beat in seconds, if the run is running.
-        detail: end of a failed run and the last lines of its log.
+        detail: reason of a failed run and the last lines of its log.
     """
 
     cell: str
@@ -55,28 +55,34 @@ class RunStatus:
 def target(
     layout: Layout, experiments: Experiments, papers: Sequence[str] = (), grids: Sequence[str] = ()
 ) -> dict[str, list[str] | None]:
-    """The papers and grids that are looked at.
+    """Select papers and grids.
 
     Args:
         layout: layout of the preset.
         experiments: experiments that declare its cells.
-        papers: only these papers; if empty the preset's, without grids only those that a bare `snakemake` runs.
+        papers: only these papers; if empty, the papers of a bare `snakemake`, or with `grids` all papers of the preset.
         grids: only these grids; the preset's if empty.
 
     Raises:
         UserError: for an unknown paper or grid.
     """
     preset = experiments.preset(layout.preset)
-    asked = list(papers) or preset.papers([] if grids else preset.first)
-    return _grids(experiments, asked, grids) if grids else {paper: preset.default.get(paper) for paper in asked}
+    chosen = list(papers) or preset.papers([] if grids else preset.first)
+    if not grids:
+        return {paper: preset.default.get(paper) for paper in chosen}
+    known = {paper: {grid.name for grid in experiments.cell_file(paper).grids} for paper in chosen}
+    for grid in grids:
+        if not any(grid in names for names in known.values()):
+            raise UserError("no such grid", key="--grid", value=grid, allowed=sorted(set().union(*known.values())))
+    return {paper: [grid for grid in grids if grid in known[paper]] for paper in chosen}
 
 
-def look(layout: Layout, experiments: Experiments, asked: Target) -> list[RunStatus]:
-    """State of each run of a target, in the order of cells and seeds."""
+def run_statuses(layout: Layout, experiments: Experiments, grids_by_paper: Target) -> list[RunStatus]:
+    """Status of each run of the selected grids, in the order of cells and seeds."""
     preset = experiments.preset(layout.preset)
     runs = [
         experiments.run(cell.id, seed, preset.name)
-        for paper, grids in asked.items()
+        for paper, grids in grids_by_paper.items()
         for cell in experiments.cells(paper, grids)
         if not experiments.misfit(cell.id, preset.name)
         for seed in sorted({*experiments.seeds(cell, preset), *layout.seeds(cell.id)})
@@ -84,68 +90,59 @@ def look(layout: Layout, experiments: Experiments, asked: Target) -> list[RunSta
     return [run_status(layout, run) for run in runs if not run.unsupported]
 
 
-def elsewhere(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
-    """Numbers of finished runs of other cells, by paper."""
-    looked_at = {run.cell for run in runs}
+def other_finished_runs(layout: Layout, runs: Sequence[RunStatus]) -> Counter[str]:
+    """Number of finished runs of other cells, by paper."""
+    included = {run.cell for run in runs}
     folders = [file.parent for file in layout.folder.glob("runs/*/*/seed*/scores.json")]
     cells = [folder.parent for folder in folders if (folder / "manifest.json").exists()]
-    return Counter(cell.parent.name for cell in cells if f"{cell.parent.name}/{cell.name}" not in looked_at)
-
-
-def _grids(experiments: Experiments, papers: Sequence[str], grids: Sequence[str]) -> dict[str, list[str] | None]:
-    """Those of some grids that each paper has; a UserError for a grid that none of them has."""
-    known = {paper: {grid.name for grid in experiments.cell_file(paper).grids} for paper in papers}
-    for grid in grids:
-        if not any(grid in names for names in known.values()):
-            raise UserError("no such grid", key="--grid", value=grid, allowed=sorted(set().union(*known.values())))
-    return {paper: [grid for grid in grids if grid in known[paper]] for paper in papers}
+    return Counter(cell.parent.name for cell in cells if f"{cell.parent.name}/{cell.name}" not in included)
 
 
 def run_status(layout: Layout, run: Run) -> RunStatus:
-    """State of one run."""
+    """Status of one run."""
     cell = f"{run.paper}/{run.cell}"
     folder = layout.run(cell, run.seed)
-    held = _last_owner(folder)
-    state = _state(folder, run_fingerprint(run), held)
+    owner = _last_owner(folder)
+    state = _state(folder, run_fingerprint(run), owner)
     records, step = folder / "steps.jsonl", 0
     if state != "outdated" and records.exists():
-        step = records.read_bytes().count(b"\n")  # whole lines of a file that may be written at this moment
-    running = held is not None and state == "running"
+        step = records.read_bytes().count(b"\n")  # complete lines; the file may be written at this moment
+    running = owner is not None and state == "running"
     return RunStatus(
         cell,
         run.seed,
         state,
         step,
         run.steps,
-        owner=str(held) if held is not None and state in {"running", "failed"} else "",
-        age=max(time.time() - held.beat, 0.0) if held is not None and running else None,
-        detail=_why(folder, held) if state == "failed" else (),
+        owner=str(owner) if owner is not None and state in {"running", "failed"} else "",
+        age=max(time.time() - owner.beat, 0.0) if owner is not None and running else None,
+        detail=_why(folder, owner) if state == "failed" else (),
     )
 
 
 def _last_owner(folder: Path) -> Entry | None:
-    """Entry of the last owner that trained, or of one that evaluates now; clean-ups do not count."""
+    """Lease entry of a live evaluation, else of the last training process; `redraft recover` does not count."""
     owners = [entry for entry in history(folder) if entry.content is None or entry.content.run]
-    if owners and _lives(owners[-1]):
+    if owners and _may_be_alive(owners[-1]):
         return owners[-1]
     trained = [entry for entry in owners if entry.content is None or entry.content.run != EVALUATION]
     return trained[-1] if trained else None
 
 
-def _lives(held: Entry) -> bool:
-    return not held.free and held.judge(time.time()).state != "dead"
+def _may_be_alive(owner: Entry) -> bool:
+    return not owner.free and owner.judge(time.time()).state != "dead"
 
 
-def _state(folder: Path, fingerprint: str, held: Entry | None) -> State:
-    if held is not None and _lives(held):
+def _state(folder: Path, fingerprint: str, owner: Entry | None) -> State:
+    if owner is not None and _may_be_alive(owner):
         return "running"
     if (folder / "manifest.json").exists():
         if _fingerprint(folder / "manifest.json") != fingerprint:
             return "outdated"
         return "done" if (folder / "scores.json").exists() else "trained"
-    if held is None:
+    if owner is None:
         return "failed" if (folder / "log.txt").exists() else "waiting"
-    return "failed" if held.content is None or held.content.run == fingerprint else "outdated"
+    return "failed" if owner.content is None or owner.content.run == fingerprint else "outdated"
 
 
 def _fingerprint(manifest: Path) -> str | None:
@@ -155,13 +152,13 @@ def _fingerprint(manifest: Path) -> str | None:
         return None
 
 
-def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
-    """End of a run that left no manifest, and the last lines of its latest log."""
-    end = "it left no word of why it ended"
-    if held is not None and held.content is not None and held.content.released:
-        end = f"it ended at {held.content.released} by {held.content.end}"
-    elif held is not None:
-        end = f"it died: {held.judge(time.time()).why}"
+def _why(folder: Path, owner: Entry | None) -> tuple[str, ...]:
+    """Reason why a run has no manifest, and the last lines of its latest log."""
+    end = "the reason of its end is unknown"
+    if owner is not None and owner.content is not None and owner.content.released:
+        end = f"it ended at {owner.content.released} with {owner.content.end}"
+    elif owner is not None:
+        end = f"it died: {owner.judge(time.time()).reason}"
     logs = [log for log in (folder / "log.txt", folder / "verl.log") if log.exists()]
     if not logs:
         return (end,)
@@ -172,21 +169,22 @@ def _why(folder: Path, held: Entry | None) -> tuple[str, ...]:
     return (end, f"{log}:", *(f"  {line}" for line in lines[-LAST_LINES:]))
 
 
-def heading(layout: Layout, asked: Target) -> str:
-    """What is looked at, as a line."""
+def heading(layout: Layout, grids_by_paper: Target) -> str:
+    """A line with the preset, papers and grids."""
     papers = [
-        f"{paper}, grid {' and '.join(grids)}" if grids else f"{paper}, all grids" for paper, grids in asked.items()
+        f"{paper}, grid {' and '.join(grids)}" if grids else f"{paper}, all grids"
+        for paper, grids in grids_by_paper.items()
     ]
     return filled(f"preset {layout.preset}: {'; '.join(papers)}")
 
 
-def text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, every: bool = False) -> str:
-    """Counts of states, a table of runs, and the ends of failed runs.
+def status_text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, every: bool = False) -> str:
+    """Counts of states, a table of runs, and the reasons of failed runs.
 
     Args:
-        runs: runs as `look` lists them.
-        others: finished runs of other cells by paper, as `elsewhere` counts them.
-        every: show runs that are done or wait too, and not only their count.
+        runs: runs of `run_statuses`.
+        others: counts of `other_finished_runs`.
+        every: also show finished and waiting runs in the table.
     """
     counts = Counter(run.state for run in runs)
     first = f"{len(runs)} runs: " + ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
@@ -202,11 +200,11 @@ def text(runs: Sequence[RunStatus], others: Mapping[str, int] | None = None, *, 
 
 
 def others_text(others: Mapping[str, int]) -> str:
-    """How many finished runs there are besides, as a line."""
+    """A line with the number of finished runs of other cells."""
     count = sum(others.values())
     papers = ", ".join(f"{number} of {paper}" for paper, number in sorted(others.items()))
     runs = "finished run" if count == 1 else "finished runs"
-    return filled(f"besides {count} {runs} of other cells: {papers} (`redraft list` shows which)")
+    return filled(f"also {count} {runs} of other cells: {papers} (`redraft list` shows which)")
 
 
 def _row(run: RunStatus) -> list[str]:

@@ -1,6 +1,6 @@
-"""What Snakemake may give to its jobs on this machine: GPUs, beside a cluster the processors; and how often it looks.
+"""Limits of Snakemake's scheduler on this machine: GPUs, cores next to a cluster, and the rate of starting jobs.
 
-On a cluster the scheduler counts both for the jobs that are submitted.
+For submitted jobs the cluster's scheduler counts GPUs and cores.
 """
 
 from collections.abc import Mapping
@@ -9,16 +9,20 @@ from typing import Any
 from redraft.ops.locking.gpus import available, check_devices
 
 LOCAL = "local_cores"
-"""Name of the resource that counts processors of jobs beside Snakemake."""
+"""Name of the resource that counts the cores of local jobs."""
 
 
 def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
-    """Limit Snakemake's jobs to the GPUs of this machine; call it in `onstart`.
+    """Limit Snakemake's jobs to the GPUs of this machine; call this in `onstart`.
 
-    A limit that Snakemake knew while it reads the Snakefile would silently lower the requests of the rules.
+    A limit that is set while Snakemake reads the Snakefile would silently lower the requests of the rules.
+
+    Args:
+        workflow: Snakemake's workflow.
+        needs: number of GPUs by rule.
 
     Raises:
-        UserError: if a job that is to run needs more GPUs, by its rule, than there are.
+        UserError: if a planned job needs more GPUs than this machine has.
     """
     if not workflow.local_exec:
         return
@@ -26,8 +30,8 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
     if not jobs:
         return
     scheduler = workflow.scheduler
-    asked = scheduler.global_resources.get("gpus")  # by `--resources gpus=N`
-    supply = len(available()) if asked is None else min(len(available()), asked)
+    limit = scheduler.global_resources.get("gpus")  # from `--resources gpus=N`
+    supply = len(available()) if limit is None else min(len(available()), limit)
     named = {" ".join([job.rule.name, *map(str, job.wildcards_dict.values())]): job for job in jobs}
     check_devices({name: needs[job.rule.name] for name, job in named.items()}, supply)
     for counts in (scheduler.global_resources, scheduler.resources):
@@ -35,10 +39,10 @@ def count_devices(workflow: Any, needs: Mapping[str, int]) -> None:
 
 
 def limit_local_jobs(workflow: Any) -> None:
-    """On a cluster, limit the jobs that run beside Snakemake to the cores here; call it in `onstart`.
+    """With a cluster, limit local jobs to the cores of this machine; call this in `onstart`.
 
-    Snakemake limits cores only where all jobs are local: beside a cluster it starts all that are ready, and does not
-    use its option `--local-cores` (9.27).
+    Snakemake (9.27) limits cores only if all jobs are local. With a cluster it starts all local jobs that are ready and
+    ignores its option `--local-cores`.
     """
     if workflow.local_exec:
         return
@@ -51,10 +55,11 @@ def limit_local_jobs(workflow: Any) -> None:
 
 
 def lift_rate_limit(workflow: Any) -> None:
-    """Let Snakemake start jobs on this machine whenever one fits; call it in `onstart`.
+    """Let Snakemake start local jobs without a rate limit; call this in `onstart`.
 
-    For its limit of 100 jobs a second it looks for jobs again a second after each look. Each job that ends adds a look
-    a second while others are ready: after some hundred jobs they take a core (9.27). A cluster keeps the limit.
+    To enforce its limit of 100 jobs per second, Snakemake (9.27) schedules again one second after each scheduling. Each
+    job that ends adds such a repeated scheduling while others are ready; after some hundred jobs they use a whole core.
+    With a cluster the limit stays.
     """
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None

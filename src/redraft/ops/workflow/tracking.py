@@ -1,7 +1,7 @@
-"""Import of finished runs into MLflow. Runs write files only; one process at a time imports them into one database.
+"""Import of finished runs into MLflow. Runs only write files; one process at a time imports them into one database.
 
-Steps and epochs count from 1 there, as in figures; a policy's step is the number of steps that it has done, 0 for the
-initial one. Start and end of a run are those of its training.
+Steps and epochs count from 1 in MLflow, as in figures. A policy's step is the number of steps that it was trained for,
+0 for the initial one. Start and end of a run are those of its training.
 """
 
 import logging
@@ -20,9 +20,9 @@ from redraft.layout import Layout
 from redraft.ops.workflow.code_hash import code_of
 
 DIGEST = "digest"
-"""Tag of a completely imported run: the digest of its files."""
+"""Tag of a completely imported run, with the digest of its files."""
 VERSION = code_of("redraft.ops.workflow.tracking:track")
-"""Part of the digest: when other things are imported from the same files, all runs are imported again."""
+"""Part of the digest: when this code changes, all runs are imported again."""
 COUNTED = ("step", "epoch")
 """Keys of a record that count from 0."""
 
@@ -35,17 +35,17 @@ def track(preset: str, paper: str) -> None:
 def import_runs(layout: Layout, paper: str) -> None:
     """Bring the database up to date with the finished runs of a paper, and list them in `tracked.json`.
 
-    A run that was trained or graded anew since its import, or whose import was cut short, is replaced.
+    A run that was trained or graded again since its import, or whose import was interrupted, is replaced.
     """
-    record = layout.collected(paper) / "tracked.json"  # refuses a name that is no folder's, before anything is made
+    record = layout.collected(paper) / "tracked.json"  # rejects a name that is no plain folder name, before writing
     layout.tracking.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{layout.tracking}.lock"):  # MLflow does not lock SQLite: two processes would both make its tables
+    with FileLock(f"{layout.tracking}.lock"):  # MLflow does not lock SQLite: two processes would both create its tables
         write_json(record, _tracked(layout, paper))
 
 
 def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
-    """Names and digests of a paper's runs, all of them in the database now."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
+    """Import a paper's runs that changed; returns the names and digests of all its runs."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # mlflow reads it on import
     import mlflow
     from mlflow.tracking import MlflowClient
 
@@ -70,7 +70,7 @@ def _tracked(layout: Layout, paper: str) -> list[dict[str, str]]:
 
 
 def _digest(folder: Path) -> str:
-    """Hash of a run's manifest, which holds the hash of its records, of its scores, and of what is imported."""
+    """Hash of a run's manifest, which contains the hash of its records, of its scores, and of `VERSION`."""
     files = (folder / "manifest.json", folder / "scores.json")
     return fingerprint({"version": VERSION} | {file.name: sha256(file) for file in files if file.exists()})
 
@@ -111,24 +111,26 @@ def _import(client: Any, experiment: str, manifest: dict[str, Any], folder: Path
     for start in range(0, len(metrics), 1000):
         client.log_batch(run.info.run_id, metrics=metrics[start : start + 1000])
     client.set_terminated(run.info.run_id, end_time=times[-1])
-    client.set_tag(run.info.run_id, DIGEST, _digest(folder))  # last: a run without it was not imported whole
+    client.set_tag(run.info.run_id, DIGEST, _digest(folder))  # last: a run without it was not imported completely
 
 
 def _times(manifest: dict[str, Any], records: list[dict[str, Any]]) -> list[int]:
-    """Times at which training began and at which each step ended, milliseconds since 1970.
+    """Times of the start of training and of the end of each step, in milliseconds since 1970.
 
-    Records hold how long a step took, on a CPU in processor seconds, and not when it ended. So the time from the first
-    process's start to the end is shared out in proportion; pauses between processes are spread over all steps.
+    Records contain the duration of a step (processor time on a CPU) but not its end. So the time between the start of
+    the first process and the end is divided in proportion; pauses between processes are spread over all steps.
     """
     end = datetime.fromisoformat(manifest["finished"]).timestamp()
     processes = manifest["processes"]
     start = datetime.fromisoformat(processes[0]["started"]).timestamp() if processes else end - manifest["seconds"]
-    gone = [0.0, *accumulate(record["seconds"]["total"] for record in records)]
-    return [round(1000 * (start + (end - start) * (seconds / gone[-1] if gone[-1] else 1))) for seconds in gone]
+    elapsed = [0.0, *accumulate(record["seconds"]["total"] for record in records)]
+    return [
+        round(1000 * (start + (end - start) * (seconds / elapsed[-1] if elapsed[-1] else 1))) for seconds in elapsed
+    ]
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
+    """Flatten nested mappings to keys joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}

@@ -1,0 +1,132 @@
+"""Wall times of a campaign's jobs: expected before they run, recorded by Snakemake, and summed up after the call."""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from redraft.config import Preset
+from redraft.layout import Layout, code_root
+from redraft.ops.workflow import pace
+from redraft.ops.workflow.time_left import Durations, Job, JobGraph
+
+SECONDS = "workflows/seconds.yaml"
+"""Mean wall time of a job in seconds by preset and rule, measured on one machine, and that machine's pace."""
+
+
+def announce_jobs(workflow: Any, preset: Preset) -> None:
+    """Pass the planned jobs and their expected times to Snakemake's logger plugin; call this in `onstart`."""
+    for handler in workflow.logger_manager.get_log_handlers():
+        if hasattr(handler, "expect"):
+            handler.expect(job_graph(workflow), durations(workflow, preset))
+
+
+def durations(workflow: Any, preset: Preset) -> Durations:
+    """Wall times by rule, from the priors and from finished jobs of the same results."""
+    known = Durations(priors(preset))
+    for rule, seconds in recorded_seconds(workflow, workflow.dag.jobs):
+        known.add(rule, seconds)
+    return known
+
+
+def priors(preset: Preset, *, scaled: bool = True) -> dict[str, float]:
+    """Mean wall time of a job in seconds by rule, from `SECONDS`; empty for a preset that was not measured.
+
+    Scaling to this machine's pace needs numpy, and torch for bfloat16.
+    """
+    file = code_root() / SECONDS
+    measured = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {"presets": {}}
+    seconds = measured["presets"].get(preset.name)
+    if not seconds or not scaled:
+        return dict(seconds or {})
+    return pace.scaled(seconds, measured["work"], preset.engine.dtype)
+
+
+def job_graph(workflow: Any, jobs: Iterable[Any] | None = None) -> JobGraph:
+    """Jobs by Snakemake's numbers, and the resources that they share: cores and GPUs, or a cluster's jobs at a time.
+
+    Args:
+        workflow: Snakemake's workflow.
+        jobs: jobs of Snakemake; by default those that will run and have not ended.
+    """
+    resources = workflow.resource_settings
+    cores = resources.cores or resources.local_cores or os.cpu_count() or 1
+    gpus = workflow.scheduler.global_resources.get("gpus", sys.maxsize)
+    capacity = {"cores": cores, "gpus": gpus, "jobs": workflow.nodes or sys.maxsize}
+    planned = workflow.dag.needrun_jobs() if jobs is None else jobs
+    return JobGraph({workflow.dag.jobid(job): _job(workflow, job, capacity) for job in planned}, capacity)
+
+
+def _job(workflow: Any, job: Any, capacity: dict[str, int]) -> Job:
+    needs = frozenset(workflow.dag.jobid(other) for other in workflow.dag.dependencies[job])
+    if job.rule.norun:
+        return Job("", needs)
+    if not workflow.is_local(job.rule):
+        return Job(job.rule.name, needs, (("jobs", 1),))
+    uses = {"cores": job.threads, "gpus": job.resources.get("gpus", 0)}
+    return Job(job.rule.name, needs, tuple((name, min(amount, capacity[name])) for name, amount in uses.items()))
+
+
+def recorded_seconds(workflow: Any, jobs: Iterable[Any]) -> Iterator[tuple[str, float]]:
+    """Rule and wall time in seconds of the last execution of jobs, as far as Snakemake has a record of it."""
+    for job in jobs:
+        record = workflow.persistence.metadata(job.output[0]) if job.output else None
+        if record is None or record.rule != job.rule.name or not record.starttime or not record.endtime:
+            continue
+        if (seconds := record.endtime - record.starttime) > 0:  # touched files end before they start
+            yield record.rule, seconds
+
+
+def record_call(workflow: Any, layout: Layout, finished: bool) -> None:
+    """Print the times of this call of Snakemake and append them to the preset's `calls.jsonl`.
+
+    Call this in `onsuccess` and `onerror`.
+    """
+    wall, processor = wall_seconds(), processor_seconds()
+    seconds = defaultdict(list)
+    jobs = [job for job in workflow.dag.needrun_jobs(exclude_finished=False) if workflow.dag.finished(job)]
+    for rule, value in recorded_seconds(workflow, jobs):
+        seconds[rule].append(value)
+    record = {
+        "began": datetime.fromtimestamp(time.time() - wall, UTC).isoformat(timespec="seconds"),
+        "wall_seconds": round(wall, 1),
+        "processor_seconds": round(processor, 1),
+        "here": bool(workflow.local_exec),
+        "finished": finished,
+        "jobs": {rule: len(values) for rule, values in sorted(seconds.items())},
+        "mean_seconds": {rule: round(sum(values) / len(values), 1) for rule, values in sorted(seconds.items())},
+    }
+    layout.calls.parent.mkdir(parents=True, exist_ok=True)
+    with layout.calls.open("a", encoding="utf-8") as handle:
+        handle.write(json.dumps(record) + "\n")
+    print(call_text(record), file=sys.stderr, flush=True)
+
+
+def wall_seconds() -> float:
+    """Wall time since the start of this process, in seconds."""
+    import psutil  # not at the top: `redraft cost` imports this module and works without psutil
+
+    return time.time() - psutil.Process(os.getpid()).create_time()
+
+
+def processor_seconds() -> float:
+    """Processor time, user and system, of this process and of its ended children, in seconds.
+
+    Grandchildren count once their parent has waited for them. Jobs of a cluster run elsewhere and do not count.
+    """
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def call_text(record: dict[str, Any]) -> str:
+    """A call's record as one line."""
+    scope = "for all jobs and Snakemake" if record["here"] else "on this machine; Slurm accounts for its jobs"
+    minutes = f"{record['wall_seconds'] / 60:.1f} minutes"
+    return f"this call took {minutes} and {record['processor_seconds']:,.0f} processor seconds {scope}"
