@@ -1,78 +1,74 @@
-# All targets need git, make and Python 3.11 or 3.12, and a package index; nothing else.
+# All targets need only git, make, Python 3.11 or 3.12, and a package index. `make help` lists them.
 
 VENV := .venv
-# cpu, or gpu where there are GPUs; each checkout has one of them.
+# Environment of this checkout: cpu, or gpu on a machine with GPUs.
 ENV ?= cpu
 READY := $(VENV)/.ready
-# lighteval needs other versions than the rest; only the comparison of the two graders of IFEval uses it.
+# Separate environment for the comparison of IFEval's two graders: lighteval needs other versions than the rest.
 LIGHTEVAL := .venv-lighteval
 PRESET ?= tiny
-# Mutants of `make mutation`, and the seed of their sample.
+# Number of mutants of `make mutation`, and the seed of their sample.
 N ?= 50
 SEED ?= 0
-# A file stays with one worker, whose fixtures it shares; tests/conftest.py orders the files. On two cores a third and a
-# fourth worker compute while others wait for a disk or a process; tests that start servers use both cores themselves.
+# All tests of a file run in one worker, which shares their fixtures; tests/conftest.py orders the files. On two cores a
+# third and a fourth worker compute while others wait for a disk or a process; tests that start servers use both cores.
 PYTEST := pytest --dist loadfile --no-loadscope-reorder
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: help reproduce share test fast test-all check mutation bench bench-gpu mlflow docs lock clean lighteval
 
-reproduce: $(READY) ## train, evaluate and report the default campaign (PRESET=tiny)
+reproduce: $(READY) ## run the workflow at PRESET (default: tiny) and print the results
 	snakemake --config preset=$(PRESET)
 	@redraft results --preset $(PRESET)
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
 
-# One zip of the report and of all that it links to.
-share: $(READY) ## one zip of the report and of all that it links to
+share: $(READY) ## pack the report and all files that it links to into one zip
 	redraft share --preset $(PRESET)
 
-# Tests that start no server and ask no package index; the types are checked beside them, on one core.
-test: $(READY) ## lint, types, and all tests that start no server
+# Types are checked in parallel, on one core.
+test: $(READY) ## check style and types, and run all tests without servers or a package index
 	@$(MAKE) --no-print-directory --jobs 2 check fast
 
-fast: $(READY) ## the same tests without lint and types
+fast: $(READY) ## run the tests without servers or a package index
 	$(PYTEST) -n 4 -m "not servers" --fork-commands
 
-# These and those that start vLLM, Ray for verl, a Slurm or lighteval, or ask a package index. The first run before
-# lighteval's environment exists.
-test-all: test lighteval ## also tests that start vLLM, Ray, Slurm or lighteval
+# `test` comes first, since it must pass without lighteval's environment.
+test-all: test lighteval ## also run the tests that start vLLM, Ray, Slurm or lighteval, or use a package index
 	$(PYTEST) -n 2 -m servers
 
-check: $(READY) ## lint, formats, types
+check: $(READY) ## check style, formatting and types
 	ruff check
 	ruff format --check
 	mypy
 	snakefmt --check Snakefile workflows
 
-# How many deliberate faults in the core the tests find, of a fixed random sample: docs/tests.md.
-mutation: $(VENV)/.mutation ## how many deliberate faults the tests find (N=50 SEED=0)
+mutation: $(VENV)/.mutation ## count the deliberate faults that the tests detect, of N (docs/tests.md)
 	nice -n 15 python tests/mutation.py -n $(N) --seed $(SEED)
 
-bench: $(READY) ## benchmarks beside the committed figures
+bench: $(READY) ## run all benchmarks and compare them with the committed figures
 	python -m benchmarks
 
-# On a GPU (`make ENV=gpu bench-gpu`): the tests that need one, then tables of models of Qwen3's shapes with random weights.
-bench-gpu: $(READY) ## on a GPU (ENV=gpu): its tests, then tables of Qwen3's shapes
+# The benchmark uses models of Qwen3's shapes with random weights.
+bench-gpu: $(READY) ## run the tests and benchmarks that need a GPU (with ENV=gpu)
 	pytest -rs -k "gpu or cuda" tests/test_torch_engine.py tests/test_bursts.py tests/test_noise.py
 	python -m benchmarks gpu
 
-mlflow: $(READY) ## all runs in MLflow
+mlflow: $(READY) ## show the runs of PRESET in MLflow on this machine
 	mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///results/$(PRESET)/mlflow.db
 
-# The documentation as a site, with the JSON schemas, in build/docs.
-docs: $(VENV)/.docs ## the documentation as a site in build/docs
+docs: $(VENV)/.docs ## build the documentation site, with the JSON schemas, in build/docs
 	redraft schema build/extra/schemas
 	sphinx-build --fail-on-warning --quiet -b html docs build/docs
 	@echo "build/docs/index.html"
 
-lighteval: $(LIGHTEVAL)/.ready ## the environment of lighteval
+lighteval: $(LIGHTEVAL)/.ready ## install lighteval's environment
 
 lock: ## resolve envs/*/requirements.in again
 	sh envs/lock.sh
 
-clean: ## remove the environments and Snakemake's records
+clean: ## remove environments, Snakemake's records and mutants; keep results
 	rm -rf $(VENV) $(LIGHTEVAL) .snakemake mutants
 
 $(READY): $(wildcard envs/$(ENV)/*.lock) envs/punkt.txt envs/slurm.txt envs/install.sh pyproject.toml

@@ -1,10 +1,10 @@
-"""Everything from models to the report. `snakemake` runs the tiny preset, `snakemake --config preset=NAME` another."""
+"""Workflow from models to the report. `snakemake` runs the preset tiny, `snakemake --config preset=NAME` another one."""
 
 import os
 import sys
 from pathlib import Path
 
-# The packages beside this file: of the checkout, or in a job of a campaign of the frozen copy that it runs from.
+# Use the packages next to this file: those of the checkout or, in a campaign's job, those of its frozen copy.
 sys.path.insert(0, f"{workflow.basedir}/src")
 from redraft.ops.workflow import freeze
 from redraft.config import Experiments, benchmarks_fingerprint, run_fingerprint
@@ -17,7 +17,7 @@ if freeze.frozen(Path(workflow.basedir)):
 configfile: f"{workflow.basedir}/workflows/config.yaml"
 
 
-# The system that envs/cpu/requirements.lock installs on. Inert unless containers are asked for.
+# Image on which envs/cpu/requirements.lock installs. It has no effect without Snakemake's options for containers.
 container: "docker://python:3.11-slim"
 
 

@@ -1,4 +1,4 @@
-# From finished runs to the report. Light, so these stay on the machine that runs Snakemake.
+# From finished runs to the report. These rules are light, so they run on the machine of Snakemake.
 
 LOGS = LAYOUT.folder / "logs"
 COLLECTED = {
@@ -49,7 +49,7 @@ rule collect:
         "redraft stage redraft.analysis.stages:collect_runs {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
-# Tables, figures, claims and `redraft compare` read what is measured here, and measure nothing themselves.
+# Tables, figures, claims and `redraft compare` read these measurements and measure nothing themselves.
 rule measure:
     input:
         **COLLECTED,
@@ -70,7 +70,7 @@ rule measure:
         "redraft stage redraft.analysis.measuring:measure {params.preset:q} {wildcards.paper:q} > {log:q} 2>&1"
 
 
-# One job makes all tables of a paper, and one all figures: to start a process takes longer than a table.
+# One job makes all tables of a paper and one job all figures, since a process takes longer to start than a table.
 rule tables:
     input:
         **COLLECTED,

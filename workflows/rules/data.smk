@@ -1,4 +1,4 @@
-# Training problems, read once before training: one file of problems, and a record of their sources with hashes.
+# Training problems for verl: one file of problems, and a record of their sources with hashes.
 
 
 localrules:  # compute nodes may have no network

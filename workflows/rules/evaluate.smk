@@ -1,4 +1,4 @@
-# Evaluation of policies: generations are saved, then graded. The diversity of a run's rollouts is measured.
+# Evaluation of policies: sample generations, save and grade them. Also: diversity of a run's rollouts.
 
 
 localrules:  # compute nodes may have no network

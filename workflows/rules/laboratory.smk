@@ -1,4 +1,5 @@
-# The bias laboratory (docs/exact-reuse.md): distributions of rules, enumerated, and what they would keep of a run's rollouts.
+# Bias laboratory (docs/exact-reuse.md): enumerated distributions of rules, and the tokens that each rule would keep of
+# a run's rollouts.
 
 
 localrules:
@@ -11,7 +12,9 @@ rule distributions:
     log:
         LAYOUT.folder / "logs/laboratory/distributions.log",
     params:
-        code=lambda wildcards: code_of("redraft.lab.audit.laboratory:write_distributions"),
+        code=lambda wildcards: code_of(
+            "redraft.lab.audit.laboratory:write_distributions"
+        ),
     shell:
         "redraft stage redraft.lab.audit.laboratory:write_distributions {output:q} > {log:q} 2>&1"
 

@@ -1,4 +1,4 @@
-# Initial policies: initialised and warm-started, or fetched from the hub; and their rooflines on this machine.
+# Initial policies, initialised and warm-started or downloaded from the hub, and their rooflines on this machine.
 
 
 localrules:  # compute nodes may have no network
@@ -19,7 +19,7 @@ rule make_model:
         "redraft stage redraft.train.initial_policy:make_model {params.preset:q} {wildcards.role:q} {params.folder:q} 2>&1 | tee {log:q}"
 
 
-# A busy machine may give a sweep that no roofline describes, which is refused; another sweep may be better.
+# On a busy machine a sweep may fit no roofline and is rejected; the retries measure another one.
 rule calibrate:
     input:
         weights=LAYOUT.model("{role}") / "model.safetensors",

@@ -1,4 +1,4 @@
-# Seconds of the runs of a seed, trained again side by side with repeated rollouts: `snakemake timing`.
+# Timed repetitions (`snakemake timing`): the runs of a seed train again side by side, with repeated rollouts.
 
 
 rule time_runs:
@@ -13,7 +13,7 @@ rule time_runs:
         record=LAYOUT.timing("{paper}", "{seed}").with_suffix(".json"),
     log:
         LAYOUT.folder / "logs/{paper}/timing{seed}.log",
-    # All cores, so that nothing runs beside it on this machine.
+    # All cores, so that no other job disturbs the measurement.
     threads: max(PRESET.engine.threads, workflow.cores or 1)
     resources:
         **INPUTS.resources("time_runs"),

@@ -1,5 +1,5 @@
-# One training run. Checkpoints and policies are next to the manifest, which names them and is written last. A run that is
-# started again resumes from the checkpoints.
+# One training run. Checkpoints and policies are next to the manifest, which lists them and is written last. A repeated
+# run resumes from its last checkpoint.
 
 
 rule train:
@@ -10,7 +10,7 @@ rule train:
     output:
         manifest=f"{RUN}/manifest.json",
     log:
-        f"{RUN}/attempt.txt",  # removed before each attempt; log.txt keeps all attempts
+        f"{RUN}/attempt.txt",  # Snakemake removes it before each attempt; log.txt keeps all attempts
     benchmark:
         f"{RUN}/resources.tsv"
     threads: PRESET.engine.threads
