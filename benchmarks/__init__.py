@@ -1,1 +1,1 @@
-"""Benchmarks of time and memory; alternatives take turns and are compared by ratios. `make bench` runs all."""
+"""Benchmarks of time and memory; alternatives run in turn and are compared by ratios. `make bench` runs all."""

@@ -23,11 +23,11 @@ NAMES = (
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks, and compare their figures.")
 parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
-parser.add_argument("--write", action="store_true", help="put the figures in the place of the committed ones")
+parser.add_argument("--write", action="store_true", help="replace the committed figures by the new ones")
 arguments = parser.parse_args()
 if unknown := ", ".join(set(arguments.names) - set(NAMES)):
-    parser.error(f"no benchmark is called {unknown}; there are {', '.join(NAMES)}")
-sys.argv[1:] = []  # benchmarks read options of their own
+    parser.error(f"unknown benchmark {unknown}; allowed: {', '.join(NAMES)}")
+sys.argv[1:] = []  # benchmarks parse their own options
 for name in arguments.names or NAMES:
     import_module(f"benchmarks.{name}").main()
 multiples = side_by_side.multiples(side_by_side.MEASURED)

@@ -1,8 +1,8 @@
-"""Cost of exact reuse beside SPEC-RL's rule: scoring, judging, and the bytes that a token takes in memory.
+"""Cost of exact reuse compared with SPEC-RL's rule: scoring, judging, and the bytes that a token takes in memory.
 
 `python -m benchmarks exact_rules`. Scoring is a prefill pass of the in-process engine over drafts of a small model at
-two sizes of the vocabulary; what an exact rule asks beside the draft's own log-probabilities is asked in turn. Judging
-is the rule alone, on made-up distributions. Seconds are processor seconds of one thread; ratios are medians over
+two sizes of the vocabulary; the further requests of exact rules, besides the draft's log-probabilities, run in turn.
+Judging is the rule alone, on synthetic distributions. Seconds are processor seconds of one thread; ratios are medians over
 rounds.
 """
 

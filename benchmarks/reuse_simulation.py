@@ -1,4 +1,4 @@
-"""SPEC-RL's printed seconds (Table 4) beside what the simulator gives from published data alone; nothing is tuned.
+"""SPEC-RL's printed seconds (Table 4) next to the simulator's prediction from published data alone; nothing is tuned.
 
 `python -m benchmarks reuse_simulation`. A step of SPEC-RL scores the last epoch's responses in one pass, which counts
 as computing alone, and decodes what was rejected. What is known: tokens of a run (Table 1), 1024 prompts a step, 4096

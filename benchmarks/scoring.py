@@ -1,6 +1,6 @@
-"""Scoring of drafts by the in-process engine, beside its limit and beside logits of all positions.
+"""Scoring of drafts by the in-process engine, against its limit and against logits of all positions.
 
-`python -m benchmarks scoring`. The limit is what no verification can do without: the trunk over prompts and drafts, and
+`python -m benchmarks scoring`. The limit is the minimum work of any verification: the trunk over prompts and drafts, and
 the head's product over the drafts' positions. Seconds are processor seconds of one thread; memory is the peak above
 that of the model, of a process that does nothing else.
 """

@@ -1,4 +1,4 @@
-"""EfficientRollout's printed numbers beside what the roofline and the simulator give.
+"""EfficientRollout's printed numbers next to the predictions of the roofline and the simulator.
 
 `python -m benchmarks self_speculation`. Without the published sweep (REDRAFT_PUBLISHED) its fit is left out. Nothing is
 tuned to a printed reduction; docs/selfspec.md says what is assumed.

@@ -1,4 +1,4 @@
-"""Passes of an update, and its optimiser, beside what they cannot do without and beside the plain way.
+"""Passes of an update and its optimiser, against their minimum work and against a plain implementation.
 
 `python -m benchmarks updates`. The limit is the trunk forward and backward, and the head's products: logits of the
 response tokens, and the gradients of hidden states and weights. Seconds are processor seconds of one thread.

@@ -1,4 +1,4 @@
-"""Cost of scoring drafts in vLLM, against what cannot be saved: the forward pass, and the head's product for drafts.
+"""Cost of scoring drafts in vLLM, against its minimum: the forward pass, and the head's product for drafts.
 
 Each draft is one request. The alternatives differ in the request and in the worker that serves it:
 
