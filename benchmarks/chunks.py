@@ -1,8 +1,8 @@
 """Verification of drafts in chunks by the in-process engine, compared with that of whole drafts, for several cuts.
 
-`python -m benchmarks chunks`. The cut of a draft is sampled near a share of its length, or is its end if it is kept whole.
-A session requests chunks up to the one with the cut, as strategies do; nothing is decoded. The gain is tokens that are
-not computed, the loss is passes over fewer tokens. Seconds are processor seconds of one thread.
+`python -m benchmarks chunks`. The cut of a draft is sampled near a share of its length, or is its end if it is kept
+whole. A session requests chunks up to the one with the cut, as strategies do; nothing is decoded. The gain is tokens
+that are not computed, the loss is passes over fewer tokens. Seconds are processor seconds of one thread.
 """
 
 import time

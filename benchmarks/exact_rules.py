@@ -2,8 +2,8 @@
 
 `python -m benchmarks exact_rules`. Scoring is a prefill pass of the in-process engine over drafts of a small model at
 two sizes of the vocabulary; the further requests of exact rules, besides the draft's log-probabilities, run in turn.
-Judging is the rule alone, on synthetic distributions. Seconds are processor seconds of one thread; ratios are medians over
-rounds.
+Judging is the rule alone, on synthetic distributions. Seconds are processor seconds of one thread; ratios are medians
+over rounds.
 """
 
 import time

@@ -1,10 +1,10 @@
-"""The in-process engine on a GPU: scoring against its limit, decoding against `generate` and vLLM, rounding, and a step.
+"""The in-process engine on a GPU: scoring against its limit, decoding against `generate` and vLLM, and a step.
 
 `python -m benchmarks.gpu` takes models of Qwen3-1.7B's and 0.6B's shapes with random weights in bfloat16, or one of
-them (`--shape`). vLLM is measured where it is installed with its kernels for GPUs. The gap is the
-difference between a rollout's log-probabilities and the trainer's recomputed ones for the same tokens. The engine
-captures its CUDA graphs in the round that warms up; it is also timed without them, and with the decoding of a CPU.
-In a rollout step of SPEC-RL drafts are full-length responses of the same model, and no token ends a response.
+them (`--shape`). vLLM is measured where it is installed with its kernels for GPUs. The gap is the difference between a
+rollout's log-probabilities and the trainer's recomputed ones for the same tokens. The engine captures its CUDA graphs
+in the round that warms up; it is also timed without them, and with the decoding of a CPU. In a rollout step of SPEC-RL
+drafts are full-length responses of the same model, and no token ends a response.
 """
 
 import argparse

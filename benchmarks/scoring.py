@@ -1,7 +1,7 @@
 """Scoring of drafts by the in-process engine, against its limit and against logits of all positions.
 
-`python -m benchmarks scoring`. The limit is the minimum work of any verification: the trunk over prompts and drafts, and
-the head's product over the drafts' positions. Seconds are processor seconds of one thread; memory is the peak above
+`python -m benchmarks scoring`. The limit is the minimum work of any verification: the trunk over prompts and drafts,
+and the head's product over the drafts' positions. Seconds are processor seconds of one thread; memory is the peak above
 that of the model, of a process that does nothing else.
 """
 

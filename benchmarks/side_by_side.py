@@ -1,8 +1,8 @@
-"""Timing on a noisy machine: alternatives run in turn, and their medians are compared, also with those of another commit.
+"""Timing on a noisy machine: alternatives run in turn; medians are compared, also between commits.
 
 Machines differ, so `figures.json` keeps multiples: the seconds of each alternative in a round over those of its
-benchmark's first one in the same round, as median, minimum and maximum of the rounds. An alternative is slower if its minimum
-now is above its maximum then.
+benchmark's first one in the same round, as median, minimum and maximum of the rounds. An alternative is slower if its
+minimum now is above its maximum then.
 """
 
 import datetime

@@ -1,8 +1,8 @@
-"""Throughput of the preset smol's model in the in-process engine, by precision and by threads, and the cost of rounding.
+"""Throughput of the preset smol's model in the in-process engine, by precision and threads, and cost of rounding.
 
 `python -m benchmarks.smol [--tokens N]`. Two processes of one thread each take half of the responses each; one process
-of two threads takes all. Rounding is measured by verification: the policy scores responses that it has just
-decoded, so any acceptance other than 1 is due to the precision alone. Skipped if the model is not available.
+of two threads takes all. Rounding is measured by verification: the policy scores responses that it has just decoded, so
+any acceptance other than 1 is due to the precision alone. Skipped if the model is not available.
 """
 
 import argparse
