@@ -53,17 +53,17 @@ def make_engine(vocabulary: int, drafts: int, length: int) -> TorchEngine:
 
 
 def scoring(vocabulary: int, drafts: int, length: int) -> dict[str, list[float]]:
-    """Seconds of scoring all drafts, by what is asked beside their own log-probabilities."""
+    """Scoring time of all drafts in seconds, by the requests besides their log-probabilities."""
     engine, random = make_engine(vocabulary, drafts, length), np.random.default_rng(0)
     tokens = random.integers(0, vocabulary, (drafts, length)).astype(np.int32)
     top = min(TOP, vocabulary)
     at = random.integers(0, vocabulary, (drafts, length, top)).astype(np.int32)
 
-    def score(**asked: object) -> Callable[[], object]:
+    def score(**requested: object) -> Callable[[], object]:
         async def one(number: int) -> None:
             async with engine.session([1] * PROMPT) as session:
-                named = {"at": at[number]} if asked.get("at") else {}
-                await session.score(tokens[number], **(asked | named))
+                named = {"at": at[number]} if requested.get("at") else {}
+                await session.score(tokens[number], **(requested | named))
 
         return lambda: engine.run(*map(one, range(drafts)))
 

@@ -104,8 +104,8 @@ def chosen() -> Iterator[tuple[str, Shape]]:
     """The shape of `--shape`, or both of Qwen3's; says so where there is no GPU."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--shape", choices=SHAPES)
-    asked = parser.parse_args().shape
-    for title in [asked] if asked else ["1.7b", "0.6b"]:
+    shape = parser.parse_args().shape
+    for title in [shape] if shape else ["1.7b", "0.6b"]:
         if title == "tiny" or torch.cuda.is_available():
             yield title, SHAPES[title]
         else:

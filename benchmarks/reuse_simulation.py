@@ -62,7 +62,7 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
 """What roofline and simulator need of the models' config.json."""
 MODELS: dict[str, ModelConstants] = {name: model_constants(config) for name, config in CONFIGURATIONS.items()}
 CALIBRATED = {"qwen3-1.7b-base": "Qwen2.5-7B", "qwen3-8b-base": "Qwen2.5-7B", "llama-3.2-1b-instruct": "Llama3.1-8B"}
-"""Whose calibration is taken over: that of the nearest model of EfficientRollout's."""
+"""EfficientRollout's nearest model, whose calibration is used."""
 PEAKS = {"A100": (2.039e12, 312e12), "H100": (3.35e12, 989.4e12)}
 """Data sheets: bytes/s of memory, dense 16-bit operations/s."""
 
@@ -108,7 +108,7 @@ class Setting:
 
     Attributes:
         model: its name in the tables.
-        algorithm: likewise.
+        algorithm: the same.
         printed: seconds of a step: `vanilla`, `rollout`, `verification` (of SPEC-RL).
         tokens: mean decoded tokens of a response over the run, without and with reuse.
         steps: of the run.
@@ -146,32 +146,32 @@ def scoring_seconds(of_model: Calibration, lengths: np.ndarray) -> float:
 
 
 def decoding_seconds(of_model: Calibration, lengths: np.ndarray, before: float, slots: int) -> float:
-    """Seconds in which an engine decodes responses of these lengths behind so many tokens on average."""
+    """Decoding time in seconds of responses of these lengths, after a context of this mean length."""
     plain = Speculation("off", 1, Acceptance((0.0,)))
     return simulate_rollout(lengths[lengths >= 1], Engine(of_model, before, slots), plain).seconds
 
 
 def shortened(lengths: np.ndarray, share: float) -> np.ndarray:
-    """What is decoded if each response keeps the same share of its tokens."""
+    """Decoded lengths if every response keeps the same share of its tokens."""
     return np.round(lengths * share)
 
 
-def taken_whole(lengths: np.ndarray, share: float) -> np.ndarray:
-    """What is decoded if some responses of every length are reused whole and the others not at all."""
+def reused_whole(lengths: np.ndarray, share: float) -> np.ndarray:
+    """Decoded lengths if some responses of every length are reused completely and the others not at all."""
     order = np.argsort(lengths, kind="stable")  # the default orders ties otherwise on another processor
     ranks = np.argsort(order)
     return lengths * (np.floor((ranks + 1) * share) > np.floor(ranks * share))
 
 
 Reuse = Callable[[np.ndarray, float], np.ndarray]
-REUSE: dict[str, Reuse] = {"each shortened": shortened, "some taken whole": taken_whole}
-"""Two ways in which so many tokens can be reused; the paper's full reuse ratio of 0.6 to 0.85 is between them."""
+REUSE: dict[str, Reuse] = {"each shortened": shortened, "some taken whole": reused_whole}
+"""Two ways to reuse the same number of tokens; the paper's full reuse ratio of 0.6 to 0.85 is between them."""
 
 
 def simulated(setting: Setting, assumed: Assumed, reuse: Reuse) -> dict[str, float]:
     """Mean seconds of a step of `vanilla`, `rollout` and `verification`.
 
-    Steps of the first epoch decode everything; those behind it decode what is left of the run's tokens.
+    Steps of the first epoch decode everything; later steps decode the rest of the run's tokens.
     """
     of_model, (plain, with_reuse), steps = assumed.calibration(setting.model), setting.tokens, setting.steps[1]
     lengths = assumed.lengths(plain)
@@ -180,10 +180,10 @@ def simulated(setting: Setting, assumed: Assumed, reuse: Reuse) -> dict[str, flo
     rest = reuse(lengths, share)
     prefix = float(np.mean((lengths - rest)[rest >= 1]))
     vanilla = decoding_seconds(of_model, lengths, PROMPT, assumed.slots)
-    behind = decoding_seconds(of_model, rest, PROMPT + prefix, assumed.slots)
+    later = decoding_seconds(of_model, rest, PROMPT + prefix, assumed.slots)
     return {
         "vanilla": vanilla,
-        "rollout": (FIRST_EPOCH * vanilla + reused_steps * behind) / steps,
+        "rollout": (FIRST_EPOCH * vanilla + reused_steps * later) / steps,
         "verification": reused_steps / steps * scoring_seconds(of_model, PROMPT + lengths),
     }
 

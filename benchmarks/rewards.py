@@ -1,6 +1,6 @@
 """How often the rewards of `redraft.tasks.rewards` differ: on finished runs' generations, and on published solutions.
 
-Solutions are those of the test sets, taken as responses. Each is given whole, and without its last box.
+The published solutions of the test sets serve as responses, each complete and without its last box.
 """
 
 import json

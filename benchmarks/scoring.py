@@ -28,7 +28,7 @@ CASES = ((32_768, torch.float32), (151_936, torch.float32), (151_936, torch.bflo
 
 
 class Work:
-    """The same drafts for each alternative: how many, behind how many tokens of a prompt, and the tokens of each."""
+    """The same drafts for each alternative: their count, the length of their prompts, and their length in tokens."""
 
     def __init__(self, model: Any, drafts: int = DRAFTS, prompt: int = PROMPT, length: int = DRAFT) -> None:
         self.model, self.prompt, room = model, prompt, prompt + length

@@ -47,12 +47,12 @@ class Work:
         self.engine = TorchEngine(self.model, stops=(), max_length=2 * PROMPT + tokens, max_rows=ROWS)
 
     def prefill(self, rows: range) -> int:
-        """Score one token behind each prompt; returns the tokens of the pass."""
+        """Score one token after each prompt; returns the number of tokens of the pass."""
         self.engine.run(*(self._score(self.prompts[row], self.drafts[row, :1]) for row in rows))
         return len(rows) * (PROMPT + 1)
 
     def score(self, rows: range) -> int:
-        """Score drafts behind their prompts; returns the drafts' tokens."""
+        """Score drafts after their prompts; returns the number of draft tokens."""
         self.engine.run(*(self._score(self.prompts[row], self.drafts[row]) for row in rows))
         return len(rows) * self.tokens
 

@@ -48,7 +48,7 @@ LARGER = TinyModel(hidden_size=384, layers=4, heads=6, head_dim=64, intermediate
 
 @dataclass(frozen=True)
 class Case:
-    """Drafts to score; each has a prompt of its own unless it is shared, which then does not end with a block."""
+    """Drafts to score; each has its own prompt, or all share one, which then does not end at a block boundary."""
 
     shape: TinyModel
     vocabulary: int
@@ -79,7 +79,7 @@ def use_stock(worker: Any, stock: bool) -> None:
 
 
 def multiply(worker: Any, rows: int) -> None:
-    """Logits of so many hidden states, in chunks as large as the worker's."""
+    """Logits of `rows` hidden states, in chunks of the worker's size."""
     runner = worker.model_runner
     hidden = torch.randn(rows, runner.model_config.get_hidden_size(), dtype=runner.dtype, device=runner.device)
     size = max(1, LOGITS_AT_ONCE[hidden.device.type] // runner.model_config.get_vocab_size())
@@ -123,8 +123,8 @@ class Work:
         """An alternative that serves by the worker."""
 
         def run() -> None:
-            asked = {"extra_args": {"scored_from": self.case.prompt - 1}, "skip_reading_prefix_cache": False}
-            self._decide(name, [read(a) for a in self.serve(prompt_logprobs=top, flat_logprobs=True, **asked)])
+            options = {"extra_args": {"scored_from": self.case.prompt - 1}, "skip_reading_prefix_cache": False}
+            self._decide(name, [read(a) for a in self.serve(prompt_logprobs=top, flat_logprobs=True, **options)])
 
         return run
 

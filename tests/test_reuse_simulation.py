@@ -19,7 +19,7 @@ from benchmarks.reuse_simulation import (
     simulated,
     speedups,
     table_4,
-    taken_whole,
+    reused_whole,
     variants,
 )
 from redraft.selfspec.constants import VALUE_BYTES
@@ -70,16 +70,16 @@ def test_equal_lengths_are_taken_in_one_order_on_every_processor():
     expected = np.zeros(len(lengths))
     for rank, i in enumerate(order):
         expected[i] = lengths[i] * (rank % 2)
-    np.testing.assert_array_equal(taken_whole(lengths, 0.5), expected)
+    np.testing.assert_array_equal(reused_whole(lengths, 0.5), expected)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.37])
 def test_both_ways_of_reuse_leave_the_same_tokens(share):
     lengths = Assumed().lengths(900)
-    for rest in (shortened(lengths, share), taken_whole(lengths, share)):
+    for rest in (shortened(lengths, share), reused_whole(lengths, share)):
         assert rest.sum() == pytest.approx(share * lengths.sum(), rel=0.01)
     np.testing.assert_allclose(shortened(lengths, share), share * lengths, atol=0.5)
-    whole = taken_whole(lengths, share)
+    whole = reused_whole(lengths, share)
     assert np.all((whole == 0) | (whole == lengths))
     assert np.mean(whole > 0) == pytest.approx(share, abs=0.001)
 

@@ -62,7 +62,7 @@ def replay(frame: pd.DataFrame, scratch: Path) -> tuple[pd.DataFrame, dict[str, 
         frame: generations, indexed from 0.
         scratch: an empty folder.
     """
-    import tasks  # looks for the sentence splitter in $REDRAFT_DATA, before that changes below
+    import tasks  # it searches the sentence splitter in $REDRAFT_DATA, which changes below
 
     write_documents(frame, scratch / tasks.ifeval.hf_repo)
     os.environ["REDRAFT_DATA"] = str(scratch)
