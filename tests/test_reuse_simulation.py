@@ -13,13 +13,13 @@ from benchmarks.reuse_simulation import (
     ROLLOUTS,
     VARIANTS,
     Assumed,
+    reused_whole,
     scoring_seconds,
     settings,
     shortened,
     simulated,
     speedups,
     table_4,
-    reused_whole,
     variants,
 )
 from redraft.selfspec.constants import VALUE_BYTES
