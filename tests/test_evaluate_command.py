@@ -16,7 +16,7 @@ from redraft.cli.app import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
-from redraft.evaluate.asked import Asked, find_policy, plan, usual_backend
+from redraft.evaluate.evaluation_plan import EvaluationRequest, find_policy, plan, usual_backend
 from redraft.ops.locking.devices import LOCK_VARIABLE
 from redraft.ops.locking.gpus import VISIBLE
 from redraft.tasks.tokenizer import make_tokenizer
@@ -73,7 +73,9 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setattr(command, "grade", lambda *_: None)
     monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in NAMES}})
     for kind in ("auto", "cpu"):
-        asked = Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
+        asked = EvaluationRequest(
+            "model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind
+        )
         command.evaluate(plan(asked, Experiments(folder), tmp_path))
     assert seen == ["one", ""]
     assert usual_backend() == "vllm"
@@ -215,7 +217,7 @@ def trained(folder, tmp_path):
 
 
 def planned(root, model, protocol="", names=(), **more):
-    asked = Asked(str(model), protocol, list(names), Evaluation(), InProcessEngine(), **more)
+    asked = EvaluationRequest(str(model), protocol, list(names), Evaluation(), InProcessEngine(), **more)
     return plan(asked, Experiments(root), Path("results/evaluations"))
 
 

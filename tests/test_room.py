@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.train import models
 from redraft.train.local import trainer as local
 from redraft.train.local.learner import Learner
-from redraft.train.pretrained import memory as room
+from redraft.train.pretrained import memory_check
 from redraft.train.pretrained.precision import computing_in
 from tests.test_trainer import LIMIT, make_run, train
 
@@ -30,7 +30,7 @@ def bytes_of(tensors):
 def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, dtype):
     """A critic has a head of one number in place of the vocabulary, so that its part is told a little too large."""
     run = make_run(algorithm=algorithm, dtype=dtype)
-    told = room.training(run, tiny_model, LONGEST)
+    told = memory_check.training(run, tiny_model, LONGEST)
     policy, _ = models.load(tiny_model)
     learner = Learner(run, policy, tiny_model, CPU, pad=0)
     parts = [part for name, part in learner.parts.items() if "optimizer" not in name]
@@ -66,13 +66,13 @@ def test_the_cache_is_told_as_it_is_made(tiny_model):
     run = make_run(max_rows=5, dtype="bfloat16")
     length = LONGEST + run.trainer.max_response_tokens
     cache = SlotCache(models.load_config(tiny_model), 5, length, CPU, torch.bfloat16)
-    assert room.training(run, tiny_model, LONGEST)["key-value cache"] == bytes_of(cache._buffers)
+    assert memory_check.training(run, tiny_model, LONGEST)["key-value cache"] == bytes_of(cache._buffers)
 
 
 def test_a_cache_has_no_more_rows_in_use_than_a_step_has_responses(tiny_model):
     run, rows = make_run(max_rows=999), make_run(max_rows=1)
     responses = run.trainer.prompts_per_step * run.trainer.group_size
-    many, one = (room.training(each, tiny_model, LONGEST)["key-value cache"] for each in (run, rows))
+    many, one = (memory_check.training(each, tiny_model, LONGEST)["key-value cache"] for each in (run, rows))
     assert many == responses * one
 
 
@@ -104,7 +104,7 @@ def test_activations_are_no_less_than_what_a_backward_pass_keeps(name, dtype):
         model.base_model(torch.zeros(rows, length, dtype=torch.long))
     found = sum(storage.nbytes() for storage in kept.values())
     rounded = 0 if dtype == torch.float32 else 2 * sum(parameter.numel() for parameter in model.parameters())
-    told = room.KEPT_BYTES[dtype.itemsize] * room._kept(config) * rows * length
+    told = memory_check.KEPT_BYTES[dtype.itemsize] * memory_check._kept(config) * rows * length
     assert 0.6 * told <= found - rounded <= told
 
 
@@ -112,12 +112,12 @@ def test_an_update_or_a_checkpoint_is_told_whichever_is_larger(tiny_model):
     """AdamW's moments stand in memory three times while they are written; a small micro-batch takes less."""
     name, found = "an update, or a checkpoint as it is written", {}
     for rows in (1, 1000):
-        told = room.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
+        told = memory_check.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
         found[rows] = told[name]
         assert told[name] >= 2 * told["AdamW's moments"]
     assert found[1] == 2 * told["AdamW's moments"]
     config, length = models.load_config(tiny_model), LONGEST + LIMIT
-    assert found[1000] == 4 * room._kept(config) * 1000 * length
+    assert found[1000] == 4 * memory_check._kept(config) * 1000 * length
 
 
 def test_too_little_is_refused_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):
@@ -131,9 +131,9 @@ def test_too_little_is_refused_before_the_model_is_loaded(tiny_model, tmp_path, 
 
 
 def test_all_parts_count_and_enough_is_enough(tmp_path):
-    room.refuse({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30, tmp_path)
+    memory_check.check_memory({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30, tmp_path)
     with pytest.raises(UserError, match="too little") as refused:
-        room.refuse({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30 - 1, tmp_path)
+        memory_check.check_memory({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30 - 1, tmp_path)
     assert refused.value.allowed == "at least 3.0 GiB (a 1.0 GiB, b 2.0 GiB)"
 
 
@@ -142,6 +142,6 @@ def test_a_container_may_take_less_than_its_machine_has(tmp_path, monkeypatch, t
     file = tmp_path / "memory.max"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(room, "CGROUP", file)
-    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
-    assert room.available(CPU) == min(10**6, least)
+    monkeypatch.setattr(memory_check, "CGROUP", file)
+    monkeypatch.setattr(memory_check.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
+    assert memory_check.available(CPU) == min(10**6, least)

@@ -23,7 +23,7 @@ from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
 from redraft.methods.weighted import WeightedReuse
 from redraft.train.verl import config as verl
-from redraft.train.verl import schema
+from redraft.train.verl import config_rules
 from redraft.train.verl.settings import environment, rows_per_pass, settings
 
 ROOT = Path(__file__).parents[1]
@@ -275,7 +275,7 @@ def leaves(config):
 def test_no_key_that_says_what_is_learned_is_a_site_s():
     """A site may set nothing that the tables set, and each of its keys is one of verl's."""
     run = paper("ppo-vanilla")
-    fixed = schema.dotted(settings(run, PATHS[0], PATHS[2]))
+    fixed = config_rules.dotted(settings(run, PATHS[0], PATHS[2]))
     assert [key for key in fixed if any(under(key, site) for site in SITE_KEYS)] == []
     known = [
         *leaves(composed(run)),

@@ -28,7 +28,7 @@ from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train.verl.data import write_problems
+from redraft.train.verl.problem_files import write_problems
 from redraft.train.verl.shard import Shard
 
 GROUP = 4
@@ -126,7 +126,7 @@ class Remote:
 @pytest.fixture
 def worker(monkeypatch):
     """A worker over two shards, whose engine and grader are scripted."""
-    from redraft.train.verl import worker as module
+    from redraft.train.verl import rollout_worker as module
 
     class Engine:
         def __init__(self, *_, chunk, temperature):
@@ -208,7 +208,7 @@ def test_what_is_only_measured_is_not_remembered(worker):
 
 
 def test_no_distribution_is_scored_for_what_is_only_measured(worker, monkeypatch):
-    from redraft.train.verl import worker as module
+    from redraft.train.verl import rollout_worker as module
 
     async def noted(task, tools):
         tops.append(tools.memory.retention.top)
@@ -231,12 +231,14 @@ def test_a_worker_of_a_method_that_retains_nothing_asks_no_shard(worker):
 def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers, monkeypatch):
     from redraft.config.base import GENERATION_STAGES
     from redraft.train.verl import manager as module
-    from redraft.train.verl.worker import Part
+    from redraft.train.verl.rollout_worker import WorkerRollouts
 
     class Worker:
         def roll_out(self, tasks, step):
             groups = [a_group(task.prompt, task.visit, step=step) for task in tasks]
-            return Part(pack_groups(groups), dict.fromkeys(GENERATION_STAGES, 2.0 * len(tasks)), len(tasks), 0.5)
+            return WorkerRollouts(
+                pack_groups(groups), dict.fromkeys(GENERATION_STAGES, 2.0 * len(tasks)), len(tasks), 0.5
+            )
 
         def fresh(self, tasks, step):
             return pack_groups([a_group(task.prompt, task.visit, step=step) for task in tasks])
@@ -266,7 +268,7 @@ def steps(monkeypatch):
     monkeypatch.setattr(module, "log_prob_gaps", lambda batch: (1e-7, 1e-6, 0.02))
     one = object.__new__(module.VerlSteps)
     one.run = Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny")
-    one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandedOver(), True, False
+    one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandoverBuffer(), True, False
     one.cleared, one.called = cleared, called
     batch = KVBatchMeta(keys=["a", "b"], tags=[{}, {}], partition_id="train")
     one.rows = SimpleNamespace(

@@ -16,11 +16,11 @@ from redraft.config.trainer import VerlEngine
 from redraft.errors import UserError
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.train.losses import advantages, divides_by_std, estimator
-from redraft.train.verl import rows
-from redraft.train.verl.rows import (
+from redraft.train.verl import transfer_rows
+from redraft.train.verl.transfer_rows import (
     PARTITION,
-    HandedOver,
-    Rows,
+    HandoverBuffer,
+    RowWriter,
     log_prob_gaps,
     low_variance_kl,
     mini_batches,
@@ -68,7 +68,7 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch):
     queue = Queue()
-    monkeypatch.setattr(rows, "tq", queue)
+    monkeypatch.setattr(transfer_rows, "tq", queue)
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.tq", queue)
     return queue
 
@@ -124,7 +124,7 @@ STOPPED = [
 
 def put(groups, algorithm=None, global_step=7):
     run = make_run(algorithm)
-    return Rows(run, PROMPTS, PAD).put(mini_batches(groups, run.trainer), global_step)
+    return RowWriter(run, PROMPTS, PAD).put(mini_batches(groups, run.trainer), global_step)
 
 
 def samples_of(groups):
@@ -267,7 +267,7 @@ def test_verl_gets_the_density_of_a_token_with_weights_and_its_gap_leaves_out_th
 
 
 def test_without_stored_log_probs_the_queue_is_not_asked(monkeypatch):
-    monkeypatch.setattr(rows, "tq", None)
+    monkeypatch.setattr(transfer_rows, "tq", None)
     assert stored_keys(RAGGED) == []
     put_stored_log_probs([])
 
@@ -301,7 +301,7 @@ def test_without_a_token_sampled_now_there_is_no_gap(queue):
 
 
 def test_what_is_only_measured_has_no_masked_rows_whatever_its_size_and_loss(queue):
-    batch = Rows(make_run(GRPO(loss_agg_mode="seq-mean-token-mean")), PROMPTS, PAD).put_unmasked(
+    batch = RowWriter(make_run(GRPO(loss_agg_mode="seq-mean-token-mean")), PROMPTS, PAD).put_unmasked(
         [a_group(2, (3, 1)), a_group(0, (4, 1), (2, 0))], 7
     )
     assert batch.keys == ["000000000_0_0", "000000001_0_0", "000000001_1_0"]
@@ -394,7 +394,7 @@ def test_one_reused_correct_response_in_a_group_of_eight_has_ar3po_s_advantages(
 
 
 def test_a_batch_is_handed_over_once():
-    handed, batch = HandedOver(), KVBatchMeta(keys=["a"], tags=[{}], partition_id=PARTITION)
+    handed, batch = HandoverBuffer(), KVBatchMeta(keys=["a"], tags=[{}], partition_id=PARTITION)
     handed.batch = batch
     assert handed.sample(global_steps=1, partition_id=PARTITION, batch_size=4) == (batch, {})
     with pytest.raises(AssertionError, match="nobody handed over"):

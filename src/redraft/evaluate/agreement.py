@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from redraft.errors import UserError
-from redraft.evaluate.parts import KEY
+from redraft.evaluate.generation_parts import KEY
 from redraft.files import read_parquet
 from redraft.tasks.answers import Outcome
 
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Agreement:
+class EvaluationAgreement:
     """How two evaluations of a benchmark agree. Shares are of responses, 0 to 1.
 
     Attributes:
@@ -72,7 +72,7 @@ class Agreement:
         ]
 
 
-def agreements(first: Path, second: Path) -> list[Agreement]:
+def agreements(first: Path, second: Path) -> list[EvaluationAgreement]:
     """How two folders of generations and grades agree on the responses that both have, by benchmark.
 
     Raises:
@@ -121,14 +121,14 @@ def _read(folder: Path) -> pd.DataFrame:
     return whole.assign(right=whole["outcome"] == Outcome.CORRECT)
 
 
-def _agreement(name: str, both: pd.DataFrame) -> Agreement:
+def _agreement(name: str, both: pd.DataFrame) -> EvaluationAgreement:
     first, second = (both[column].astype(float) for column in ("right", "right of second"))
     changes = (second - first).groupby([both["step"], both["problem"]]).mean().to_numpy()
     pairs = list(zip(both["tokens"], both["tokens of second"], strict=True))
     before = sum(common_tokens(a, b) for a, b in pairs)
     different = sum(not np.array_equal(a, b) for a, b in pairs)
     low, high = paired_interval(changes)
-    return Agreement(
+    return EvaluationAgreement(
         name,
         len(both),
         float(first.mean()),

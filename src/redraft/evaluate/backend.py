@@ -15,7 +15,7 @@ from redraft.config.data import Sampling
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """One sample to be drawn.
 
     Attributes:
@@ -54,7 +54,12 @@ class Backend(Protocol):
     tokenizer: Any
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        seed: int,
+        deliver: Callable[..., None],
     ) -> None:
         """Sample every request of the benchmark `name`.
 

@@ -16,18 +16,18 @@ from redraft.config.data import Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
-from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import stream, uniforms
 from redraft.rollout.types import Finish
 from redraft.train import models
-from redraft.train.pretrained.memory import available, cache_row, gib
+from redraft.train.pretrained.memory_check import available, cache_row, gib
 from redraft.train.pretrained.precision import dtype_of
 
 _NOTHING = np.zeros(0, dtype=np.int32)
 
 
-def refuse_too_little(model: Any, rows: int, length: int) -> None:
+def check_cache_memory(model: Any, rows: int, length: int) -> None:
     """Refuse a cache that does not fit into memory; Linux would give it, and end a process once it is filled.
 
     Args:
@@ -68,13 +68,18 @@ class TorchBackend(_Loaded):
     """A policy in the in-process engine; draws depend only on seed, benchmark, problem and sample."""
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        seed: int,
+        deliver: Callable[..., None],
     ) -> None:
         """Sample every request; uniforms come from the random streams `evaluate/<name>`."""
         limit = sampling.max_new_tokens
         rows = min(self.settings.max_rows, len(requests))
         length = max(len(request.prompt) for request in requests) + limit
-        refuse_too_little(self.model, rows, length)
+        check_cache_memory(self.model, rows, length)
         engine = TorchEngine(
             self.model,
             stops=self.stops,
@@ -85,7 +90,7 @@ class TorchBackend(_Loaded):
             top_p=sampling.top_p,
         )
 
-        async def one(request: Request, turn: asyncio.Semaphore) -> None:
+        async def one(request: GenerationRequest, turn: asyncio.Semaphore) -> None:
             async with turn, engine.session(request.prompt) as session:
                 u = uniforms(seed, f"evaluate/{name}", request.problem, request.sample, count=limit)
                 continuation = await session.decode(_NOTHING, limit, Inversion(u))
@@ -107,7 +112,12 @@ class TransformersBackend(_Loaded):
         self.model.eval().generation_config = GenerationConfig()  # drops the model's own penalties and top-k
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        seed: int,
+        deliver: Callable[..., None],
     ) -> None:
         """Sample in batches of prompts of similar length; each batch is seeded by its first request."""
         ordered = sorted(requests, key=lambda request: len(request.prompt))
@@ -125,7 +135,7 @@ class TransformersBackend(_Loaded):
                 found.append(Response(request.problem, request.sample, row[:length].astype(np.int32), finish))
             deliver(*found)
 
-    def _generate(self, batch: list[Request], sampling: Sampling) -> np.ndarray:
+    def _generate(self, batch: list[GenerationRequest], sampling: Sampling) -> np.ndarray:
         """The tokens that `generate` appends, int64, (rows, tokens), padded after the stop token."""
         width = max(len(request.prompt) for request in batch)
         pad = min(self.stops, default=0)

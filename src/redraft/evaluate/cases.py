@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
-from redraft.evaluate.rollouts import rollout_files
+from redraft.evaluate.saved_rollouts import rollout_files
 from redraft.files import read_json, read_parquet, write_json
 from redraft.tasks.problems import load_problems
 

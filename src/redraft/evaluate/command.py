@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config.data import Benchmark, HubProblems, known_sizes
-from redraft.evaluate.asked import Planned, on_gpu
+from redraft.evaluate.evaluation_plan import EvaluationPlan, on_gpu
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import grade_again
@@ -20,7 +20,7 @@ COMPARISON = "ifeval.json"
 """File that compares the two graders of IFEval."""
 
 
-def evaluate(planned: Planned) -> dict[str, dict[str, Any]]:
+def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
     """Sample, grade and record an evaluation; finished generations of the same evaluation are not sampled again.
 
     `evaluation.json` records the arguments, the code, the versions and the data.
@@ -31,36 +31,38 @@ def evaluate(planned: Planned) -> dict[str, dict[str, Any]]:
     Raises:
         UserError: for what sampling or grading refuses.
     """
-    asked, benchmarks, folder = planned.asked, planned.benchmarks, planned.folder
-    with lease(folder, EVALUATION) as held, devices(int(on_gpu(asked.engine)), str(folder)) as taken:
+    request, benchmarks, folder = planned.request, planned.benchmarks, planned.folder
+    with lease(folder, EVALUATION) as held, devices(int(on_gpu(request.engine)), str(folder)) as taken:
         held.uses(taken)
         _sampled(planned, held.check)
-    grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
+    grade(folder / GENERATIONS, _limited(benchmarks, request.limit), folder / "scores.json", request.engine.threads)
     (folder / COMPARISON).unlink(missing_ok=True)  # it would compare earlier verdicts
-    if asked.evaluation.lighteval:
+    if request.evaluation.lighteval:
         grade_again(folder / GENERATIONS, folder / "grades.parquet", folder / COMPARISON)
     scores = read_json(folder / "scores.json")["0"]
     return {name: scores[name] for name in benchmarks}
 
 
-def _sampled(planned: Planned, check: Callable[[], None]) -> None:
+def _sampled(planned: EvaluationPlan, check: Callable[[], None]) -> None:
     """Make the generations unless a record says that they are there; the record is written last."""
-    asked, benchmarks, policy, folder = planned.asked, planned.benchmarks, planned.policy, planned.folder
+    request, benchmarks, policy, folder = planned.request, planned.benchmarks, planned.policy, planned.folder
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
-    problems = {name: load_problems(benchmark.data)[: asked.limit] for name, benchmark in benchmarks.items()}
-    made_from = identity({0: policy}, benchmarks, problems, asked.seed, asked.evaluation, asked.engine.dtype)
+    problems = {name: load_problems(benchmark.data)[: request.limit] for name, benchmark in benchmarks.items()}
+    made_from = identity({0: policy}, benchmarks, problems, request.seed, request.evaluation, request.engine.dtype)
     if generations.exists() and record.exists() and read_json(record).get("fingerprint") == made_from:
         return
     generations.unlink(missing_ok=True)
-    generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit, check)
+    generate(
+        {0: policy}, benchmarks, request.seed, request.engine, request.evaluation, generations, request.limit, check
+    )
     about = {
-        "model": asked.model,
+        "model": request.model,
         "policy": str(policy),
         "protocol": planned.protocol,
-        "seed": asked.seed,
-        "limit": asked.limit,
-        "evaluation": asked.evaluation.model_dump(),
-        "dtype": asked.engine.dtype,
+        "seed": request.seed,
+        "limit": request.limit,
+        "evaluation": request.evaluation.model_dump(),
+        "dtype": request.engine.dtype,
         "benchmarks": {n: b.model_dump(mode="json") | {"metric": b.metric} for n, b in benchmarks.items()},
     }
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}

@@ -28,7 +28,7 @@ from sacrebleu.metrics import BLEU
 from scipy import sparse
 
 from redraft.errors import UserError
-from redraft.evaluate.rollouts import Ragged, StepRollouts, read_step, rollout_files
+from redraft.evaluate.saved_rollouts import Ragged, StepRollouts, read_step, rollout_files
 from redraft.files import atomic, read_json, write_json
 from redraft.provenance import check_hashes, hashes
 from redraft.rollout.streams import stream
@@ -201,7 +201,7 @@ class PreviousEpoch:
         return [self._earlier.get(key) for key in keys]
 
 
-class Trajectories:
+class TrajectoryCounts:
     """Counts of different responses and of rollouts per prompt so far; responses are kept as 64-bit hashes."""
 
     def __init__(self) -> None:
@@ -223,12 +223,12 @@ class Trajectories:
         return float(np.mean(list(counts.values()))), float(np.mean(shares))
 
 
-class Measurement:
+class DiversityMeter:
     """Measures the steps of a run, which must come in order; Self-BLEU's samples are drawn from the run's seed."""
 
     def __init__(self, seed: int) -> None:
         self.previous = PreviousEpoch()
-        self.trajectories = Trajectories()
+        self.trajectories = TrajectoryCounts()
         self.parts: dict[str, Callable[[StepRollouts], dict[str, float]]] = {
             "Distinct-1": lambda rollouts: {"distinct_1": distinct_1(rollouts.responses)},
             "Distinct-2": lambda rollouts: {"distinct_2": distinct_2(rollouts.responses)},
@@ -292,7 +292,7 @@ def measure(run_folder: Path, seed: int, file: Path) -> None:
     Raises:
         UserError: if the run has no rollouts, one file is damaged, or the file of a step before the last is missing.
     """
-    measurement = Measurement(seed)
+    measurement = DiversityMeter(seed)
     files = rollout_files(run_folder)
     if missing := set(range(max(files))) - files.keys():
         raise UserError(

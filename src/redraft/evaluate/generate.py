@@ -14,9 +14,9 @@ from redraft.config import Evaluation, Experiments, fingerprint, sampling_finger
 from redraft.config.data import Benchmark, Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
-from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.parts import KEY, Parts
+from redraft.evaluate.generation_parts import KEY, GenerationParts
 from redraft.files import read_json, write_json
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
@@ -90,7 +90,7 @@ def generate(
         seed: seed of the sampling streams.
         settings: device, threads and batch sizes.
         evaluation: backend and harness.
-        file: the file to write, one line per sample, with the columns of `redraft.evaluate.parts.SCHEMA`.
+        file: the file to write, one line per sample, with the columns of `redraft.evaluate.generation_parts.SCHEMA`.
         limit: number of problems per benchmark, the first ones; all of them if None.
         check: raises if another process has taken the folder; called before every write into it.
 
@@ -103,7 +103,7 @@ def generate(
         if lacking := missing(benchmark.data, len(known)):
             print(f"{name}: {lacking}", file=sys.stderr)
         problems[name] = known[:limit]
-    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
+    parts = GenerationParts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [
@@ -131,7 +131,7 @@ def generate(
         longest = max(max(map(len, prompts[name])) + benchmarks[name].max_new_tokens for name in wanted)
         with closing(open_backend(evaluation.backend, policy, settings, longest)) as backend:
             for name, keys in wanted.items():
-                requests = [Request(i, s, prompts[name][i]) for i, s in keys]
+                requests = [GenerationRequest(i, s, prompts[name][i]) for i, s in keys]
                 _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
         del backend  # otherwise its weights stay in memory beside the next policy's
     parts.finish(list(benchmarks))
@@ -191,10 +191,10 @@ def _sample(
     name: str,
     benchmark: Benchmark,
     problems: list[Problem],
-    requests: list[Request],
+    requests: list[GenerationRequest],
     backend: Backend,
     seed: int,
-    parts: Parts,
+    parts: GenerationParts,
 ) -> None:
     """Sample the missing responses of one benchmark and save them, also those made before an exception."""
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 from redraft.config import Benchmark, Experiments
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
+from redraft.evaluate.generation_parts import KEY, read_without_tokens
 from redraft.evaluate.metrics import score
-from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.files import atomic, read_json, write_json
 from redraft.provenance import hashes
-from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract, grade_choice
+from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract, grade_choice
 from redraft.tasks.workers import Instructed, check_instructions, compare_answers, run
 
 GRADES = pa.schema(
@@ -154,7 +154,7 @@ def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
     return _verdicts(
         part,
         [
-            Verdict(outcomes[content, answer], content) if isinstance(content, str) else content
+            GradedAnswer(outcomes[content, answer], content) if isinstance(content, str) else content
             for content, answer in asked
         ],
     )
@@ -164,7 +164,7 @@ def _lost(item: object, error: Exception) -> Outcome:
     return Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
 
 
-def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
+def _verdicts(part: pd.DataFrame, verdicts: list[GradedAnswer]) -> pd.DataFrame:
     columns = {"outcome": [str(v.outcome) for v in verdicts], "extracted": [v.extracted for v in verdicts]}
     return pd.DataFrame(columns | dict.fromkeys(VERDICTS), index=part.index)
 

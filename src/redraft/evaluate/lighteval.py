@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from redraft.errors import UserError
-from redraft.evaluate.asked import LIGHTEVAL
-from redraft.evaluate.parts import KEY
+from redraft.evaluate.evaluation_plan import LIGHTEVAL
+from redraft.evaluate.generation_parts import KEY
 from redraft.files import read_json, read_parquet, write_json
 from redraft.layout import code_root
 

@@ -10,7 +10,7 @@ import numpy as np
 from redraft.config.data import Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.engines.vllm.local import LocalVLLM
-from redraft.evaluate.backend import Request, Response
+from redraft.evaluate.backend import GenerationRequest, Response
 from redraft.rollout.streams import stream
 from redraft.train import models
 
@@ -29,7 +29,12 @@ class VLLMBackend:
         self._engine: LocalVLLM | None = None
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        seed: int,
+        deliver: Callable[..., None],
     ) -> None:
         """Sample every request; each has its own seed, from the random stream `evaluate/<name>/vllm`."""
         length = max(len(request.prompt) for request in requests) + sampling.max_new_tokens
@@ -39,7 +44,7 @@ class VLLMBackend:
             self._engine = LocalVLLM(self.policy, self.length, self.settings.max_rows, **self._site())
         engine = self._engine
 
-        async def one(request: Request, turn: asyncio.Semaphore) -> None:
+        async def one(request: GenerationRequest, turn: asyncio.Semaphore) -> None:
             draw = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
             params = {
                 "temperature": sampling.temperature,

@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GradedAnswer:
     """An outcome, and the text that was compared with the answer; empty if no text was."""
 
     outcome: Outcome
@@ -55,11 +55,11 @@ def boxed(text: str) -> str | None:
     return None
 
 
-def extract(text: str) -> Verdict | str:
+def extract(text: str) -> GradedAnswer | str:
     """The content of a response's last box, stripped of blanks, or the verdict if there is no content."""
     if not text.strip():
-        return Verdict(Outcome.EMPTY)
-    return (boxed(text) or "").strip() or Verdict(Outcome.NO_ANSWER)
+        return GradedAnswer(Outcome.EMPTY)
+    return (boxed(text) or "").strip() or GradedAnswer(Outcome.NO_ANSWER)
 
 
 def letter(content: str) -> str | None:
@@ -74,15 +74,15 @@ def letter(content: str) -> str | None:
     return match and (match[1] or match[2])
 
 
-def grade_choice(text: str, answer: str) -> Verdict:
+def grade_choice(text: str, answer: str) -> GradedAnswer:
     """Compare the letter in the last box of a response with the answer, A to D.
 
     A box that names no letter is wrong. An answer that is no letter gives the outcome "error".
     """
     content = extract(text)
-    if isinstance(content, Verdict):
+    if isinstance(content, GradedAnswer):
         return content
     if len(answer) != 1 or answer not in LETTERS:
-        return Verdict(Outcome.ERROR, content)
+        return GradedAnswer(Outcome.ERROR, content)
     found = letter(content)
-    return Verdict(Outcome.CORRECT if found == answer else Outcome.WRONG, found or content)
+    return GradedAnswer(Outcome.CORRECT if found == answer else Outcome.WRONG, found or content)

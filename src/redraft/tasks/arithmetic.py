@@ -11,7 +11,7 @@ import numpy as np
 
 from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
-from redraft.tasks.drawing import distinct
+from redraft.tasks.problem_splits import distinct
 
 MODULUS = 100
 TAGS = "abcdefghijklmnop"
@@ -49,13 +49,13 @@ class Sum:
         return ";".join(steps) + f";{box(value if boxed is None else boxed)}"
 
 
-def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
+def sample_problems(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
     """Draw `size` different problems of one split (`distinct`). Numbers of terms include the first value."""
     rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
-    return distinct(lambda: draw_one(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
+    return distinct(lambda: sample_problem(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
 
 
-def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
+def sample_problem(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
     """Draw one problem, of either split."""
     count = int(rng.integers(min_terms, max_terms + 1)) - 1
     terms = rng.integers(1, 10, count) * rng.choice((-1, 1) if signs == "both" else (-1,), count)

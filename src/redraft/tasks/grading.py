@@ -19,7 +19,7 @@ from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-u
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 
-from redraft.tasks.answers import SECONDS, Outcome, Verdict, box, extract
+from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, box, extract
 
 T = TypeVar("T")
 
@@ -42,14 +42,14 @@ if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
     PSParser.AtomContext.FUNC_GAMMA = lambda self: None
 
 
-def grade(text: str, answer: str) -> Verdict:
+def grade(text: str, answer: str) -> GradedAnswer:
     """Compare the last box of a response with the answer.
 
     Raises:
         RuntimeError: outside the main thread, since time limits are alarms. No other exception escapes.
     """
     content = extract(text)
-    return content if isinstance(content, Verdict) else Verdict(compare(content, answer), content)
+    return content if isinstance(content, GradedAnswer) else GradedAnswer(compare(content, answer), content)
 
 
 def is_correct(text: str, answer: str) -> bool:

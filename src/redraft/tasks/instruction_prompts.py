@@ -14,9 +14,9 @@ from itertools import product
 import numpy as np
 
 from redraft.rollout.streams import stream
-from redraft.tasks.drawing import distinct
 from redraft.tasks.instruction_kinds import FORMS, KINDS, QUESTIONS, TOPICS, number, one_of
 from redraft.tasks.instructions import conflicts
+from redraft.tasks.problem_splits import distinct
 
 YES_OR_NO, COPY = "detectable_format:constrained_response", "combination:repeat_prompt"
 
@@ -46,7 +46,7 @@ class InstructionPrompt:
     answer: str
 
 
-def draw(size: int, names: Sequence[str], most: int, split: str, seed: int) -> list[InstructionPrompt]:
+def sample_problems(size: int, names: Sequence[str], most: int, split: str, seed: int) -> list[InstructionPrompt]:
     """Draw `size` different prompts, whose topics are those of one split (`distinct`).
 
     Args:
@@ -57,10 +57,10 @@ def draw(size: int, names: Sequence[str], most: int, split: str, seed: int) -> l
     """
     rng = stream(seed, f"instructions/{'+'.join(names)}/{split}", most)
     apart = conflicts()
-    return distinct(lambda: draw_one(rng, names, most, apart), lambda prompt: prompt.topic, split, size)
+    return distinct(lambda: sample_problem(rng, names, most, apart), lambda prompt: prompt.topic, split, size)
 
 
-def draw_one(
+def sample_problem(
     rng: np.random.Generator, names: Sequence[str], most: int, apart: Mapping[str, Set[str]]
 ) -> InstructionPrompt:
     """Draw one prompt, of either split; `apart` has the kinds that exclude each kind."""

@@ -47,16 +47,20 @@ def load_problems(data: Data) -> list[Problem]:
     """
     match data:
         case ArithmeticProblems():
-            drawn = arithmetic.draw(data.size, data.min_terms, data.max_terms, data.signs, data.split, data.seed)
+            drawn = arithmetic.sample_problems(
+                data.size, data.min_terms, data.max_terms, data.signs, data.split, data.seed
+            )
             return [Problem(problem.prompt, str(problem.answer)) for problem in drawn]
         case WordProblems():
-            stories = word_problems.draw(data.size, data.questions, data.largest, data.split, data.seed)
+            stories = word_problems.sample_problems(data.size, data.questions, data.largest, data.split, data.seed)
             prompts = word_problems.prompts(stories, data.examples, data.options, data.largest, data.seed)
             return [Problem(text, story.answer) for text, story in zip(prompts, stories, strict=True)]
         case InstructionPrompts():
             from redraft.tasks import instruction_prompts  # IFEval's checkers take seconds to load
 
-            asked = instruction_prompts.draw(data.size, data.instructions, data.max_instructions, data.split, data.seed)
+            asked = instruction_prompts.sample_problems(
+                data.size, data.instructions, data.max_instructions, data.split, data.seed
+            )
             return [Problem(each.prompt, each.answer) for each in asked]
         case ProblemFile():
             return _from_file(data)

@@ -13,7 +13,7 @@ import numpy as np
 
 from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
-from redraft.tasks.drawing import distinct
+from redraft.tasks.problem_splits import distinct
 
 NAMES = (
     "Ben",
@@ -65,7 +65,7 @@ Solve = Callable[[tuple[int, ...], tuple[str, ...]], str]
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionKind:
     """A kind of question: its story, with {x}, {y}, {z} for numbers and {a}, {b}, {c} for people, and its solution."""
 
     story: str
@@ -85,28 +85,28 @@ def _most(numbers: tuple[int, ...], people: tuple[str, ...]) -> str:
     return people[numbers.index(max(numbers))]
 
 
-QUESTIONS: Final[dict[str, Question]] = {
-    "sum": Question(
+QUESTIONS: Final[dict[str, QuestionKind]] = {
+    "sum": QuestionKind(
         "{a} has {x} {things}. {b} gives {a} {y} more {things}. How many {things} does {a} have now?", _reckoned(1, 1)
     ),
-    "total": Question(
+    "total": QuestionKind(
         "{a} has {x} {things}, {b} has {y} {things} and {c} has {z} {things}. How many {things} do they have together?",
         _reckoned(1, 1, 1),
     ),
-    "difference": Question(
+    "difference": QuestionKind(
         "{a} has {x} {things}. {a} gives {y} {things} to {b}. How many {things} does {a} have left?", _reckoned(1, -1)
     ),
-    "sum_and_difference": Question(
+    "sum_and_difference": QuestionKind(
         "{a} has {x} {things}. {a} finds {y} more {things} and then gives {z} {things} to {b}. How many {things} does "
         "{a} have now?",
         _reckoned(1, 1, -1),
     ),
-    "how_many_more": Question(
+    "how_many_more": QuestionKind(
         "{a} has {x} {things} and {b} has {y} {things}. How many more {things} does one of them have than the other?",
         lambda numbers, people: str(max(numbers) - min(numbers)),
     ),
-    "who_has_more": Question("{a} has {x} {things} and {b} has {y} {things}. Who has more {things}?", _most),
-    "who_has_most": Question(
+    "who_has_more": QuestionKind("{a} has {x} {things} and {b} has {y} {things}. Who has more {things}?", _most),
+    "who_has_most": QuestionKind(
         "{a} has {x} {things}, {b} has {y} {things} and {c} has {z} {things}. Who has the most {things}?", _most
     ),
 }
@@ -153,7 +153,7 @@ class WordProblem:
         return f"{self.question} {' '.join(map(str, sorted(self.numbers)))}"
 
 
-def draw(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
+def sample_problems(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
     """Draw `size` different problems of one split (`distinct`).
 
     Args:
@@ -162,10 +162,10 @@ def draw(size: int, questions: Sequence[str], largest: int, split: str, seed: in
         split: `train` or `held-out`.
     """
     rng = stream(seed, f"word_problems/{'+'.join(questions)}/{split}", largest)
-    return distinct(lambda: draw_one(rng, questions, largest), lambda problem: problem.content, split, size)
+    return distinct(lambda: sample_problem(rng, questions, largest), lambda problem: problem.content, split, size)
 
 
-def draw_one(rng: np.random.Generator, questions: Sequence[str], largest: int) -> WordProblem:
+def sample_problem(rng: np.random.Generator, questions: Sequence[str], largest: int) -> WordProblem:
     """Draw one problem, of either split: its numbers are 2 or more and differ, and its answer is a name or positive."""
     name = questions[int(rng.integers(len(questions)))]
     question = QUESTIONS[name]
@@ -201,6 +201,6 @@ def _asked(problem: WordProblem, rng: np.random.Generator, options: bool) -> str
 
 
 def _examples(rng: np.random.Generator, problem: WordProblem, count: int, largest: int) -> list[WordProblem]:
-    others = (each for each in iter(lambda: draw_one(rng, [problem.question], largest), None))
+    others = (each for each in iter(lambda: sample_problem(rng, [problem.question], largest), None))
     other = (each for each in others if each.content != problem.content)
     return distinct(lambda: next(other), lambda each: each.content, "train", count)

@@ -25,8 +25,8 @@ from redraft.config.data import Benchmark
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.lm_eval import scoring, stock
-from redraft.evaluate.lm_eval.model import RedraftModel
+from redraft.evaluate.lm_eval import stock, task_functions
+from redraft.evaluate.lm_eval.redraft_model import RedraftModel
 from redraft.evaluate.lm_eval.tasks import task_config
 from redraft.tasks.problems import load_problems
 from redraft.tasks.prompts import encode
@@ -35,8 +35,12 @@ from redraft.train import models
 
 @dataclass(frozen=True)
 class Evaluated:
-    """lm-eval's results: a line per sample with the columns of `redraft.evaluate.parts.SCHEMA` without the step, and
-    aggregated metrics by benchmark and name."""
+    """lm-eval's results.
+
+    Attributes:
+        generations: one line per sample, with the columns of `redraft.evaluate.generation_parts.SCHEMA` but the step.
+        metrics: aggregated metrics by benchmark and name.
+    """
 
     generations: pd.DataFrame
     metrics: dict[str, dict[str, float]]
@@ -83,7 +87,7 @@ def sample(
             config = task_config(name, benchmark)
             config["generation_kwargs"] |= stock.GENERATION.get(kind, {})
             if not graded:
-                config |= {"process_results": scoring.ungraded, "metric_list": scoring.UNGRADED}
+                config |= {"process_results": task_functions.ungraded, "metric_list": task_functions.UNGRADED}
             task = ConfigurableTask(config=config)
             # The model `redraft` applies the chat template itself.
             templated = not isinstance(model, RedraftModel) and benchmark.chat != "never"

@@ -8,7 +8,7 @@ import yaml
 
 from redraft.config import Experiments
 from redraft.config.data import Benchmark, Sampling
-from redraft.evaluate.lm_eval import scoring
+from redraft.evaluate.lm_eval import task_functions
 from redraft.files import write_atomically
 
 VERSION = 1.0
@@ -20,12 +20,16 @@ _METRICS: dict[str, dict[str, Any]] = {
     "choice": {"accuracy": _MEAN},
     "instructions": {
         "prompt_level_strict_acc": _MEAN,
-        "inst_level_strict_acc": scoring.share,
+        "inst_level_strict_acc": task_functions.share,
         "prompt_level_loose_acc": _MEAN,
-        "inst_level_loose_acc": scoring.share,
+        "inst_level_loose_acc": task_functions.share,
     },
 }
-_SCORES = {"math": scoring.score_math, "choice": scoring.score_choice, "instructions": scoring.score_instructions}
+_SCORES = {
+    "math": task_functions.score_math,
+    "choice": task_functions.score_choice,
+    "instructions": task_functions.score_instructions,
+}
 
 
 def task_name(benchmark: str, protocol: str | None = None) -> str:
@@ -39,9 +43,9 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
     every = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
     return {
         "task": task_name(name, protocol),
-        "custom_dataset": scoring.documents,
+        "custom_dataset": task_functions.documents,
         "dataset_kwargs": {"benchmark": name, "data": data, "chat": benchmark.chat},
-        "test_split": scoring.SPLIT,
+        "test_split": task_functions.SPLIT,
         "output_type": "generate_until",
         "doc_to_text": "prompt",
         "doc_to_target": "answer",

@@ -26,7 +26,7 @@ from redraft.engines.torch.head import refuse_unsupported
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.train.models import NO_CODE
-from redraft.train.pretrained.memory import available, refuse
+from redraft.train.pretrained.memory_check import available, check_memory
 from redraft.train.pretrained.packages import file_of_package, install
 
 READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTERS)
@@ -102,7 +102,7 @@ def read(file: Path) -> tuple[Any, Any]:
         parameters = sum(int(tensor.n_elements) for tensor in whole.tensors)
         fields = {name: field.contents() for name, field in whole.fields.items()}
     check_fields(fields, file)
-    refuse({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
+    check_memory({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
     try:
         read = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
     except KeyError as unknown:  # in transformers' table, of a Mistral's, which calls itself a Llama

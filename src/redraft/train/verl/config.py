@@ -17,7 +17,7 @@ from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.errors import UserError
-from redraft.train.verl import schema
+from redraft.train.verl import config_rules
 from redraft.train.verl.settings import engine_of, environment, on_cpu, on_gpus, settings
 
 INERT = (".experiment_name", ".total_training_steps", ".total_epochs", ".lr", "seed")
@@ -39,17 +39,21 @@ def compose(
     """The complete configuration of a run, with what this project's own parts need under `redraft`.
 
     Args:
-        problems: the training data as `redraft.train.verl.data` writes them.
+        problems: the training data as `redraft.train.verl.problem_files` writes them.
         inputs: hashes of what the run starts from, by name.
 
     Raises:
         UserError: for what verl cannot do, a key that it does not have, or a value that it refuses.
     """
     _refuse(run, gpu)
-    config, site, file = copy.deepcopy(schema.defaults()), engine_of(run).verl, f"experiments/presets/{run.preset}.yaml"
+    config, site, file = (
+        copy.deepcopy(config_rules.defaults()),
+        engine_of(run).verl,
+        f"experiments/presets/{run.preset}.yaml",
+    )
     for key, value in {**_words(run, model, problems, gpu), **site}.items():
-        schema.put(config, key, value, file if key in site else None)
-    schema.check(config, site, file)
+        config_rules.put(config, key, value, file if key in site else None)
+    config_rules.check(config, site, file)
     with open_dict(config):
         config.redraft = {
             "run": run.model_dump(mode="json"),
@@ -63,7 +67,7 @@ def compose(
 
 def _words(run: Run, model: str | Path, problems: Path, gpu: bool) -> dict[str, Any]:
     """Values of verl's keys; arguments as of `compose`."""
-    return schema.dotted(merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run)))
+    return config_rules.dotted(merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run)))
 
 
 def uses_gpu(engine: EngineSettings) -> bool:

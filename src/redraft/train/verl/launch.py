@@ -34,7 +34,7 @@ from redraft.train.checkpoint import State
 from redraft.train.loop import Progress as Report
 from redraft.train.loop import TrainingLoop, inputs_of
 from redraft.train.verl.config import compose, environment
-from redraft.train.verl.data import read_problems
+from redraft.train.verl.problem_files import read_problems
 from redraft.train.verl.ray_cluster import ray_cluster, token
 
 LOOK_SECONDS = 0.5
@@ -78,7 +78,7 @@ class VerlTrainer:
         problems = read_problems(problem_file)
         self._check(problems)
         self.inputs = inputs_of(model_folder, problems)
-        self.loop = TrainingLoop(run, path, self.inputs, len(problems), refuse_code)
+        self.loop = TrainingLoop(run, path, self.inputs, len(problems), reject_code_in_pickles)
         self.lease: Lease | None = None
 
     @property
@@ -215,7 +215,7 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def refuse_code(checkpoint: Path) -> None:
+def reject_code_in_pickles(checkpoint: Path) -> None:
     """Raise a UserError for the first pickle of a checkpoint that names anything but data or cannot be read."""
     import torch.distributed.tensor  # noqa: F401  its types count as safe once they are known
     from torch.serialization import get_unsafe_globals_in_checkpoint

@@ -9,7 +9,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from redraft.config.base import GENERATION_STAGES
 from redraft.rollout.storage import unpack_groups
 from redraft.rollout.types import Group, Task
-from redraft.train.verl.worker import RolloutWorker
+from redraft.train.verl.rollout_worker import RolloutWorker
 
 
 class RolloutManager(AgentLoopManagerTQ):

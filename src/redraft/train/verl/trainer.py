@@ -28,17 +28,17 @@ from redraft.train import models
 from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
 from redraft.train.loop import TrainingLoop
 from redraft.train.losses import WEIGHTS, estimator
-from redraft.train.verl.data import read_problems
-from redraft.train.verl.rows import (
-    HandedOver,
-    Rows,
+from redraft.train.verl.problem_files import read_problems
+from redraft.train.verl.shard import Shard, name_of
+from redraft.train.verl.transfer_rows import (
+    HandoverBuffer,
+    RowWriter,
     log_prob_gaps,
     low_variance_kl,
     mini_batches,
     put_stored_log_probs,
     stored_keys,
 )
-from redraft.train.verl.shard import Shard, name_of
 
 TIMERS = {
     "old_log_prob": "old_log_probs",
@@ -76,7 +76,7 @@ class VerlSteps(PPOTrainerSync):
         self.loop.state.commits = list(ours["commits"])
         tokenizer = models.load_tokenizer(config.actor_rollout_ref.model.path)
         prompts = encode(tokenizer, [problem.prompt for problem in problems])
-        self.rows = Rows(self.run, prompts, tokenizer.eos_token_id)
+        self.rows = RowWriter(self.run, prompts, tokenizer.eos_token_id)
         retention = self.run.reuse.retention
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(retention) for i in range(ours["shards"])]
         self.awake = True
@@ -192,9 +192,9 @@ class VerlSteps(PPOTrainerSync):
 
     # What verl's own code calls
 
-    def _build_replay_buffer(self) -> HandedOver:
+    def _build_replay_buffer(self) -> HandoverBuffer:
         """No buffer of verl's: the schedule decides what is trained on."""
-        return HandedOver()
+        return HandoverBuffer()
 
     def on_sample_end(self) -> None:
         """A step of verl's begins: its engines sleep, and forget weights and cache."""

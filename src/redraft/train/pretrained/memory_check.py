@@ -36,7 +36,7 @@ Bytes = Mapping[str, float]
 """Bytes by what takes them."""
 
 
-def refuse(needed: Bytes, there: float, file: Path) -> None:
+def check_memory(needed: Bytes, there: float, file: Path) -> None:
     """Raise a UserError for what needs more memory than there is, with both in GiB."""
     if (total := sum(needed.values())) > there:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())

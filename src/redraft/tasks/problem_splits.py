@@ -8,7 +8,7 @@ from redraft.errors import UserError
 
 Problem = TypeVar("Problem", bound=Hashable)
 
-ENOUGH = 20_000
+MAX_MISSED_SAMPLES = 20_000
 """Draws in a row without a new problem after which there are taken to be no more."""
 
 
@@ -21,7 +21,7 @@ def distinct(draw: Callable[[], Problem], content: Callable[[Problem], str], spl
         split: `train` or `held-out`.
 
     Raises:
-        UserError: if there are fewer, as far as `ENOUGH` draws in a row can tell.
+        UserError: if there are fewer, as far as `MAX_MISSED_SAMPLES` draws in a row can tell.
     """
     drawn: dict[Problem, None] = {}
     missed = 0
@@ -29,7 +29,7 @@ def distinct(draw: Callable[[], Problem], content: Callable[[Problem], str], spl
         problem = draw()
         if split_of(content(problem)) == split and problem not in drawn:
             drawn[problem], missed = None, 0
-        elif (missed := missed + 1) == ENOUGH:
+        elif (missed := missed + 1) == MAX_MISSED_SAMPLES:
             raise UserError(
                 "the split has fewer different problems of this kind",
                 key="data.size",

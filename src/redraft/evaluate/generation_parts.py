@@ -38,7 +38,7 @@ SAVE_SECONDS = 60.0
 """Time between two parts."""
 
 
-class Parts:
+class GenerationParts:
     """Finished samples, from this run or from earlier ones that were interrupted.
 
     Args:

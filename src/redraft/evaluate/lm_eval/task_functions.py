@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from redraft.config.data import Data
-from redraft.tasks.answers import Outcome, Verdict, grade_choice
+from redraft.tasks.answers import GradedAnswer, Outcome, grade_choice
 from redraft.tasks.grading import grade
 from redraft.tasks.problems import load_problems
 
@@ -49,7 +49,7 @@ def score_choice(document: Document, results: Sequence[Sequence[str]]) -> dict[s
 
 
 def _accuracy(
-    grader: Callable[[str, str], Verdict], document: Document, results: Sequence[Sequence[str]]
+    grader: Callable[[str, str], GradedAnswer], document: Document, results: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     (samples,) = results
     right = [grader(text, document["answer"]).outcome is Outcome.CORRECT for text in samples]

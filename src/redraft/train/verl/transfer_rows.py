@@ -28,7 +28,7 @@ Row = tuple[str, dict[str, Any], dict[str, Any]]
 """verl's key, fields and tag."""
 
 
-class HandedOver:
+class HandoverBuffer:
     """Takes the place of verl's replay buffer, which would look for finished groups, filter and refill by itself.
 
     Attributes:
@@ -45,7 +45,7 @@ class HandedOver:
         return batch, {}
 
 
-class Rows:
+class RowWriter:
     """Puts groups into verl's TransferQueue.
 
     Args:

@@ -19,7 +19,7 @@ from redraft.config.data import Sampling
 from redraft.config.read import parse
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
-from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
 from redraft.tasks.prompts import encode
 
@@ -86,7 +86,7 @@ class RedraftModel(LM):
             def deliver(*responses: Response, task: str = task) -> None:
                 self.responses |= {(task, response.problem, response.sample): response for response in responses}
 
-            asked = [Request(*places[i][1:], prompt) for i, prompt in zip(members, prompts, strict=True)]
+            asked = [GenerationRequest(*places[i][1:], prompt) for i, prompt in zip(members, prompts, strict=True)]
             name = document.get("benchmark", task)
             self.backend.sample(name, asked, sampling(settings), self.seed, deliver)
         return [self.tokenizer.decode(self.responses[place].tokens, skip_special_tokens=True) for place in places]

@@ -27,12 +27,12 @@ from redraft.rollout.storage import pack_groups
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.verl.data import read_problems
+from redraft.train.verl.problem_files import read_problems
 from redraft.train.verl.shard import name_of
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkerRollouts:
     """Groups of some of a step's tasks, as processes exchange them.
 
     Attributes:
@@ -79,12 +79,14 @@ class RolloutWorker:
         self.shards = [ray.get_actor(name_of(i)) for i in range(config.redraft.shards)]
         self.grader: Any = ray.remote(Grader).options(max_restarts=-1, max_task_retries=2).remote()
 
-    async def roll_out(self, tasks: Sequence[Task], step: int) -> Part:
+    async def roll_out(self, tasks: Sequence[Task], step: int) -> WorkerRollouts:
         """Groups of tasks under the current policy; what the method retains of them is remembered."""
         made = await asyncio.gather(*(self._group(task, step) for task in tasks))
         seconds = {stage: sum(costs[stage] for _, costs, _, _ in made) for stage in GENERATION_STAGES}
         groups = pack_groups([group for group, _, _, _ in made])
-        return Part(groups, seconds, sum(cached for _, _, cached, _ in made), sum(graded for *_, graded in made))
+        return WorkerRollouts(
+            groups, seconds, sum(cached for _, _, cached, _ in made), sum(graded for *_, graded in made)
+        )
 
     async def _group(self, task: Task, step: int) -> tuple[Group, dict[str, float], int, float]:
         """Group of a task, seconds waited by stage, tokens found in the cache, and seconds of grading."""
@@ -104,8 +106,8 @@ class RolloutWorker:
         }
         return group, seconds, context.meter.cached_tokens, waited.grading_seconds
 
-    def _context(self, memory: Memory, streams: Streams) -> tuple[Any, "Waited"]:
-        waited = Waited()
+    def _context(self, memory: Memory, streams: Streams) -> tuple[Any, "GradingWait"]:
+        waited = GradingWait()
 
         async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
             texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
@@ -133,7 +135,7 @@ class RolloutWorker:
 
 
 @dataclass
-class Waited:
+class GradingWait:
     """Wall seconds that a group waited for its rewards, and processor seconds of grading them."""
 
     seconds: float = 0.0
