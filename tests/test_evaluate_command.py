@@ -108,7 +108,7 @@ def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_ref
 
 def test_it_says_first_what_it_does_fits_80_columns_and_prints_the_same_as_json(folder, evaluated):
     printed, said = evaluate(folder, *QUICK)
-    assert "by the protocol tiny (as asked): arithmetic (4)," in " ".join(said.split())
+    assert "by the protocol tiny (as requested): arithmetic (4)," in " ".join(said.split())
     assert "48 responses in all" in " ".join(said.split())
     assert max(map(len, printed.splitlines()[:-1])) <= 80
     assert "more columns: --wide" in printed
@@ -253,7 +253,7 @@ def test_a_model_of_no_run_has_the_default_protocol_and_a_run_of_a_preset_that_i
 def test_what_will_be_done_is_said_in_one_sentence(folder):
     found = planned(folder, folder / "model", "tiny", ["arithmetic"], samples=3, limit=5, folder=Path("here"))
     assert found.text() == (
-        f"sampling {folder / 'model'} with torch by the protocol tiny (as asked): arithmetic (3) samples a problem, "
+        f"sampling {folder / 'model'} with torch by the protocol tiny (as requested): arithmetic (3) samples a problem, "
         "15 responses in all; results go to here"
     )
 

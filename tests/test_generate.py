@@ -189,7 +189,7 @@ def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp
     (another := tmp_path / "generations.parquet.parts/another").mkdir()
     assert len(GenerationParts(file, "another").done) == 0
     assert len(GenerationParts(file, parts[0].parent.name).done) == len(parts) - 1
-    assert "made again" in capsys.readouterr().err
+    assert "sampled again" in capsys.readouterr().err
     assert texts(sampled(policy, file)) == texts(by_backend("torch")[0])
     assert another.exists()
     sampled(policy, file, seed=1)

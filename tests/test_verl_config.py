@@ -324,7 +324,7 @@ WRONG_SITE_KEYS = [
     ({"actor_rollout_ref.rollout.dtype": 16}, ["another type", "dtype", "16", "str"]),
     ({"actor_rollout_ref.actor.fsdp_config.fsdp_size": "eight"}, ["another type", "eight", "int"]),
     ({"actor_rollout_ref.model.use_liger": "sometimes"}, ["another type", "sometimes", "bool"]),
-    ({"actor_rollout_ref.actor.fsdp_config.strategy": "zero"}, ["verl refuses", "zero", "fsdp_config.strategy: zero"]),
+    ({"actor_rollout_ref.actor.fsdp_config.strategy": "zero"}, ["verl rejects", "zero", "fsdp_config.strategy: zero"]),
 ]
 
 

@@ -1,4 +1,4 @@
-"""`redraft evaluate`: sample any model on chosen benchmarks, grade the responses and tabulate the scores."""
+"""`redraft evaluate`: sample a model on benchmarks, grade the responses and tabulate the scores."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ COMPARISON = "ifeval.json"
 
 
 def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
-    """Sample, grade and record an evaluation; finished generations of the same evaluation are not sampled again.
+    """Sample, grade and record an evaluation; finished generations of the same evaluation are reused.
 
     `evaluation.json` records the arguments, the code, the versions and the data.
 
@@ -29,22 +29,22 @@ def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
         The scores by benchmark.
 
     Raises:
-        UserError: for what sampling or grading refuses.
+        UserError: if sampling or grading rejects the policy, the problems or the generations.
     """
     request, benchmarks, folder = planned.request, planned.benchmarks, planned.folder
-    with lease(folder, EVALUATION) as held, devices(int(on_gpu(request.engine)), str(folder)) as taken:
-        held.uses(taken)
-        _sampled(planned, held.check)
+    with lease(folder, EVALUATION) as folder_lease, devices(int(on_gpu(request.engine)), str(folder)) as gpus:
+        folder_lease.uses(gpus)
+        _sample_once(planned, folder_lease.check)
     grade(folder / GENERATIONS, _limited(benchmarks, request.limit), folder / "scores.json", request.engine.threads)
-    (folder / COMPARISON).unlink(missing_ok=True)  # it would compare earlier verdicts
+    (folder / COMPARISON).unlink(missing_ok=True)  # a comparison of earlier verdicts
     if request.evaluation.lighteval:
         grade_again(folder / GENERATIONS, folder / "grades.parquet", folder / COMPARISON)
     scores = read_json(folder / "scores.json")["0"]
     return {name: scores[name] for name in benchmarks}
 
 
-def _sampled(planned: EvaluationPlan, check: Callable[[], None]) -> None:
-    """Make the generations unless a record says that they are there; the record is written last."""
+def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
+    """Sample unless `evaluation.json` says that these generations are complete; it is written last."""
     request, benchmarks, policy, folder = planned.request, planned.benchmarks, planned.policy, planned.folder
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
     problems = {name: load_problems(benchmark.data)[: request.limit] for name, benchmark in benchmarks.items()}
@@ -70,7 +70,7 @@ def _sampled(planned: EvaluationPlan, check: Callable[[], None]) -> None:
 
 
 def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, Benchmark]:
-    """The benchmarks cut to `limit` problems, as the grader is to expect them."""
+    """The benchmarks with `limit` problems each, which is the number that the grader then expects."""
     if limit is None:
         return benchmarks
     limited = {}
@@ -99,7 +99,7 @@ COLUMNS = (
     "errors",
 )
 FIRST = 6
-"""Columns that fit 80 characters."""
+"""Number of leading columns that fit into 80 characters."""
 FAILURES = {"truncated": "truncated", "no answer": "without_answer", "time-outs": "timeouts", "errors": "errors"}
 """Columns that count responses without a verdict on their answer, and their keys in the scores."""
 
@@ -127,7 +127,7 @@ def table(scores: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 
 def failures(scores: dict[str, dict[str, Any]]) -> str:
-    """What `FAILURES` count over all benchmarks, as a line."""
+    """The counts of `FAILURES` over all benchmarks, in one line."""
     responses = sum(score["total"] for score in scores.values())
     counts = {column: sum(score.get(key, 0) for score in scores.values()) for column, key in FAILURES.items()}
     return f"of {responses:,} responses: " + ", ".join(f"{count:,} {column}" for column, count in counts.items())

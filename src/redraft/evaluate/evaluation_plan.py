@@ -1,4 +1,4 @@
-"""The question that `redraft evaluate` is request, checked before anything heavy is imported or a model is loaded."""
+"""The request of one `redraft evaluate`, checked before heavy imports and before a model is loaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from redraft.files import read_json
 from redraft.ops.locking.gpus import available
 
 LIGHTEVAL = Path(".venv-lighteval/bin/python")
-"""Python of lighteval's own environment."""
+"""Python of lighteval's separate environment."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class EvaluationRequest:
 
     Attributes:
         model: folder of a policy, of a run or of a verl checkpoint, or a hub id.
-        protocol: name in experiments/benchmarks.yaml; if empty, the one by which the workflow evaluates the run
-            that the model is of, or else the default of that file.
+        protocol: name in experiments/benchmarks.yaml. If empty: the protocol of the run that trained the model, or
+            the file's default if the model is not from a run.
         names: benchmarks of that protocol, in order; all of them if empty.
         evaluation: backend and harness that sample, and whether lighteval grades too.
         engine: device, precision, threads and batch sizes.
@@ -45,13 +45,13 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """A question that was found in order.
+    """A checked and completed request.
 
     Attributes:
         request: the arguments.
         protocol: name of the protocol, or of the preset that lists the benchmarks itself.
-        origin: what chose the protocol, for people.
-        benchmarks: the chosen ones by name, with the number of samples that was asked for.
+        origin: why this protocol was chosen, for messages.
+        benchmarks: the chosen benchmarks by name, with the requested number of samples.
         policy: folder of the policy in transformers' format, or a hub id.
         folder: folder of the results.
     """
@@ -64,7 +64,7 @@ class EvaluationPlan:
     folder: Path
 
     def text(self) -> str:
-        """What will be done, as a sentence."""
+        """Description of the evaluation in one sentence, for the terminal."""
         limit, sizes = self.request.limit, {n: max(known_sizes(b.data)) for n, b in self.benchmarks.items()}
         count = sum(min(limit or sizes[name], sizes[name]) * b.samples for name, b in self.benchmarks.items())
         benchmarks = ", ".join(f"{name} ({benchmark.samples})" for name, benchmark in self.benchmarks.items())
@@ -75,12 +75,12 @@ class EvaluationPlan:
 
 
 def plan(request: EvaluationRequest, experiments: Experiments, root: Path) -> EvaluationPlan:
-    """Check a question and complete it.
+    """Check a request and complete it.
 
     Args:
         request: the arguments.
         experiments: the catalogue of benchmarks, and the presets.
-        root: parent of folders that are named after the arguments.
+        root: parent of result folders that are named after the arguments.
 
     Raises:
         UserError: for an unknown model, protocol or benchmark, or if lighteval could not grade.
@@ -97,7 +97,7 @@ def plan(request: EvaluationRequest, experiments: Experiments, root: Path) -> Ev
     if request.evaluation.lighteval:
         if all(benchmark.grading != "instructions" for benchmark in benchmarks.values()):
             raise UserError(
-                "lighteval grades instructions only, and none of the benchmarks has any",
+                "lighteval grades instructions only, and none of the benchmarks has instructions",
                 value=True,
                 key="lighteval",
                 allowed="true only with a benchmark of instructions, such as ifeval",
@@ -109,13 +109,13 @@ def plan(request: EvaluationRequest, experiments: Experiments, root: Path) -> Ev
 
 
 def _protocol(request: EvaluationRequest, experiments: Experiments) -> tuple[str, str, dict[str, Benchmark]]:
-    """Name of the protocol, what chose it, and its benchmarks.
+    """Name of the protocol, the reason for it, and its benchmarks.
 
     Raises:
-        UserError: for an unknown protocol, or a run's preset that is not there any more.
+        UserError: for an unknown protocol, or if the preset of the run no longer exists.
     """
     if request.protocol:
-        return request.protocol, "as asked", experiments.protocol(request.protocol)
+        return request.protocol, "as requested", experiments.protocol(request.protocol)
     if not (run := _run_of(Path(request.model))):
         default = experiments.benchmark_file().default
         return default, "the default", experiments.protocol(default)
@@ -125,7 +125,7 @@ def _protocol(request: EvaluationRequest, experiments: Experiments) -> tuple[str
 
 
 def _run_of(model: Path) -> dict[str, Any] | None:
-    """Configuration in the manifest of the run that a folder is, or that holds the policy in this folder."""
+    """Configuration of a run, from its manifest; `model` is the run's folder or one of its policies."""
     for folder in (model, *model.parents[:2]) if model.exists() else ():
         if (folder / "manifest.json").exists():
             manifest = read_json(folder / "manifest.json")
@@ -138,8 +138,7 @@ def _run_of(model: Path) -> dict[str, Any] | None:
 def find_policy(model: str) -> Path | str:
     """The folder of a policy in transformers' format, or a hub id.
 
-    A run's folder stands for the run's last policy. A verl checkpoint stands for the copy in transformers' format that
-    it holds.
+    A run's folder resolves to the run's last policy. A verl checkpoint resolves to its copy in transformers' format.
 
     Raises:
         UserError: if the folder does not exist or holds no policy.

@@ -45,13 +45,13 @@ class VLLMBackend:
         engine = self._engine
 
         async def one(request: GenerationRequest, turn: asyncio.Semaphore) -> None:
-            draw = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
+            rng = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
             params = {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "max_tokens": sampling.max_new_tokens,
                 "stop_token_ids": self.stops,
-                "seed": int(draw.integers(2**31)),
+                "seed": int(rng.integers(2**31)),
                 "detokenize": False,
             }
             async with turn:
@@ -68,7 +68,7 @@ class VLLMBackend:
         engine.run(everything())
 
     def _site(self) -> dict[str, Any]:
-        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` apply, but for the precision."""
+        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` except for the precision."""
         dtype = self.settings.dtype
         if self.device == "cpu":
             return {} if dtype == "auto" else {"dtype": dtype}

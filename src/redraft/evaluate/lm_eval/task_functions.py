@@ -39,7 +39,7 @@ def documents(benchmark: str, data: dict[str, Any], chat: str, **_: Any) -> Any:
 
 
 def score_math(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Share of a problem's samples that math-verify finds right."""
+    """Share of a problem's samples that math-verify accepts."""
     return _accuracy(grade, document, results)
 
 
@@ -68,7 +68,7 @@ def score_instructions(document: Document, results: Sequence[Sequence[str]]) -> 
     for text in samples:
         try:
             grades.append(grade_instructions(document["prompt"], text, document["answer"]))
-        except CheckerError:  # then no instruction counts as followed
+        except CheckerError:  # counts as no instruction followed
             none = [False] * len(instructions_of(document["answer"])["instruction_id_list"])
             grades.append(Instructions(strict=none, loose=none))
     scores: dict[str, Any] = {}
@@ -83,7 +83,7 @@ UNGRADED = [{"metric": "samples", "aggregation": "mean", "higher_is_better": Tru
 
 
 def ungraded(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The number of samples, in place of a grade: saved generations are graded later."""
+    """The number of samples instead of a grade: saved generations are graded later."""
     (samples,) = results
     return {"samples": float(len(samples))}
 

@@ -1,4 +1,4 @@
-"""Benchmarks as tasks of lm-eval: the one definition behind the task files and the Python harness."""
+"""Benchmarks as tasks of lm-eval: one definition for the task files and the Python harness."""
 
 from pathlib import Path
 from types import FunctionType
@@ -40,7 +40,7 @@ def task_name(benchmark: str, protocol: str | None = None) -> str:
 def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) -> dict[str, Any]:
     """The fields of a task (`lm_eval.config.task.TaskConfig`); functions are Python functions, not names."""
     data = {"kind": benchmark.data.kind} | benchmark.data.model_dump(exclude_defaults=True)
-    every = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
+    all_samples = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
     return {
         "task": task_name(name, protocol),
         "custom_dataset": task_functions.documents,
@@ -52,7 +52,7 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
         "num_fewshot": 0,
         "generation_kwargs": _generation(benchmark),
         "repeats": benchmark.samples,
-        "filter_list": [{"name": "all", "filter": [every]}],
+        "filter_list": [{"name": "all", "filter": [all_samples]}],
         "process_results": _SCORES[benchmark.grading],
         "metric_list": [
             {"metric": metric, "aggregation": how, "higher_is_better": True}
