@@ -3,7 +3,7 @@
 transformers reads them with the package gguf, which is in no lock, since only the conversion needs it. Unless it can be
 imported already, it is installed into a scratch folder that is deleted after the conversion.
 
-Two errors of transformers 5.10 in GGUF tokenizers are corrected: it confuses the tokens for the end and the beginning
+Two errors of transformers 5.10 in GGUF tokenizers are corrected: it uses the beginning-of-sequence token as the end
 of a sequence, and it always splits text as GPT-2 does before byte pairs are merged.
 """
 
