@@ -254,6 +254,7 @@ def test_what_will_be_done_is_said_in_one_sentence(folder):
     found = planned(folder, folder / "model", "tiny", ["arithmetic"], samples=3, limit=5, folder=Path("here"))
     assert found.text() == (
         f"sampling {folder / 'model'} with torch by the protocol tiny (as requested): arithmetic (3) samples a problem, "
+        f""
         "15 responses in all; results go to here"
     )
 

@@ -53,16 +53,12 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
                 "evaluation": preset.evaluation.model_dump(),
                 "seed": seed,
                 "sha256": hashes(file),
-                "made_from": hashes(*map(_file_of, policies)),
+                # Identified by a run's manifest, or by the weights in a folder.
+                "made_from": hashes(*(path / "model.safetensors" if path.is_dir() else path for path in policies)),
                 "git": git_state(),
                 **environment(),
             },
         )
-
-
-def _file_of(policy: Path) -> Path:
-    """The file whose hash identifies a policy: a run's manifest, or the weights in a folder."""
-    return policy / "model.safetensors" if policy.is_dir() else policy
 
 
 def _policies_of(path: Path) -> dict[int, Path]:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from redraft.config import Experiments
-from redraft.config.data import Benchmark, Sampling
+from redraft.config.data import Benchmark
 from redraft.evaluate.lm_eval import task_functions
 from redraft.files import write_atomically
 
@@ -41,6 +41,12 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
     """The fields of a task (`lm_eval.config.task.TaskConfig`); functions are Python functions, not names."""
     data = {"kind": benchmark.data.kind} | benchmark.data.model_dump(exclude_defaults=True)
     all_samples = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
+    # Also sets everything that a model's own generation settings could change.
+    generation: dict[str, Any] = {"until": [], "max_gen_toks": benchmark.max_new_tokens, "repetition_penalty": 1.0}
+    if benchmark.temperature:
+        generation |= {"do_sample": True, "temperature": benchmark.temperature, "top_p": benchmark.top_p, "top_k": 0}
+    else:
+        generation |= {"do_sample": False, "temperature": 0.0}
     return {
         "task": task_name(name, protocol),
         "custom_dataset": task_functions.documents,
@@ -50,7 +56,7 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
         "doc_to_text": "prompt",
         "doc_to_target": "answer",
         "num_fewshot": 0,
-        "generation_kwargs": _generation(benchmark),
+        "generation_kwargs": generation,
         "repeats": benchmark.samples,
         "filter_list": [{"name": "all", "filter": [all_samples]}],
         "process_results": _SCORES[benchmark.grading],
@@ -60,14 +66,6 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
         ],
         "metadata": {"version": VERSION},
     }
-
-
-def _generation(sampling: Sampling) -> dict[str, Any]:
-    """Sampling as `generation_kwargs`; also sets what a model's own generation settings could change."""
-    common: dict[str, Any] = {"until": [], "max_gen_toks": sampling.max_new_tokens, "repetition_penalty": 1.0}
-    if not sampling.temperature:
-        return common | {"do_sample": False, "temperature": 0.0}
-    return common | {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
 
 
 def write_tasks(folder: Path, check: bool, root: Path | str = ".") -> list[Path]:
