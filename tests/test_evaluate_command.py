@@ -253,9 +253,8 @@ def test_a_model_of_no_run_has_the_default_protocol_and_a_run_of_a_preset_that_i
 def test_what_will_be_done_is_said_in_one_sentence(folder):
     found = planned(folder, folder / "model", "tiny", ["arithmetic"], samples=3, limit=5, folder=Path("here"))
     assert found.text() == (
-        f"sampling {folder / 'model'} with torch by the protocol tiny (as requested): arithmetic (3) samples a problem, "
-        f""
-        "15 responses in all; results go to here"
+        f"sampling {folder / 'model'} with torch by the protocol tiny (as requested): arithmetic (3) samples a "
+        "problem, 15 responses in all; results go to here"
     )
 
 
