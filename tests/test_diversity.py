@@ -305,7 +305,7 @@ def test_the_sample_of_self_bleu_follows_seed_and_step(tmp_path):
         (lambda f: f.assign(sampled_at=[[1, 1, 1, 2], [1]]), "a later sampling step than its rollout"),
     ],
 )
-def test_rollouts_that_cannot_be_are_refused(folder, change, message):
+def test_rollouts_that_cannot_be_are_rejected(folder, change, message):
     file = folder / "rollouts" / "step-0001.parquet"
     changed = change(pd.read_parquet(file))
     with atomic(file) as temporary:

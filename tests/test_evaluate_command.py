@@ -94,7 +94,7 @@ def test_it_prints_counts_and_says_where_everything_is(evaluated):
     assert set(record["data"]) == set(NAMES)
 
 
-def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_refused(folder, evaluated):
+def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_rejected(folder, evaluated):
     _, where = evaluated
     printed, _ = evaluate(folder, *QUICK, "--dtype", "bfloat16")
     other = where.with_name(where.name.replace("seed0-", "seed0-bfloat16-"))

@@ -204,7 +204,7 @@ def test_a_limit_takes_the_first_problems(by_backend, policy, tmp_path):
     assert texts(first) == texts(whole[whole["problem"] < 2])
 
 
-def test_a_missing_template_is_refused_where_the_protocol_needs_one(policy, tmp_path):
+def test_a_missing_template_is_rejected_where_the_protocol_needs_one(policy, tmp_path):
     needs = {"sums": SUMS["sums"].model_copy(update={"chat": "required"})}
     with pytest.raises(UserError, match="no chat template") as error:
         sampled(policy, tmp_path / "x.parquet", needs)
@@ -222,7 +222,7 @@ def test_a_missing_policy_is_a_user_error(tmp_path, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_response_that_is_longer_than_the_model_is_refused(policy, tmp_path, backend):
+def test_a_response_that_is_longer_than_the_model_is_rejected(policy, tmp_path, backend):
     long = {"sums": SUMS["sums"].model_copy(update={"max_new_tokens": 600})}
     with pytest.raises(UserError) as error:
         sampled(policy, tmp_path / "x.parquet", long, backend=backend)

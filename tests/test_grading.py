@@ -203,7 +203,7 @@ def test_an_answer_that_took_too_long_to_read_once_is_read_again(monkeypatch):
     assert compare("43.0", "86/2") is Outcome.CORRECT
 
 
-def test_a_thread_is_refused_instead_of_grading_everything_wrong():
+def test_a_thread_is_rejected_instead_of_grading_everything_wrong():
     raised = []
 
     def work():

@@ -145,7 +145,7 @@ def test_the_tasks_of_spec_rl_hold_the_paper_s_problems_word_for_word(monkeypatc
             assert task.doc_to_target(document) == document["answer"]
 
 
-def test_a_wrong_size_is_refused_when_the_task_is_made():
+def test_a_wrong_size_is_rejected_when_the_task_is_made():
     config = task_config("coins", COINS.model_copy(update={"data": COINS.data.model_copy(update={"size": 9})}))
     with pytest.raises(UserError, match="wrong number of problems"):
         config["custom_dataset"](**config["metadata"], **config["dataset_kwargs"])
@@ -271,13 +271,13 @@ def test_sampling_survives_lm_eval_s_words(temperature, top_p, length, samples):
 @pytest.mark.parametrize(
     ("setting", "value"), [("until", ["\n\n"]), ("top_k", 20), ("repetition_penalty", 1.05), ("num_beams", 4)]
 )
-def test_generation_settings_that_backends_lack_are_refused(setting, value):
+def test_generation_settings_that_backends_lack_are_rejected(setting, value):
     with pytest.raises(UserError) as error:
         sampling({"do_sample": True, "temperature": 1.0, "max_gen_toks": 5, "until": []} | {setting: value})
     assert error.value.key == setting
 
 
-def test_what_the_model_does_not_offer_is_refused_with_the_reason():
+def test_what_the_model_does_not_offer_is_rejected_with_the_reason():
     model = RedraftModel(Scripted())
     with pytest.raises(NotImplementedError, match="scores no given answers"):
         model.loglikelihood([])
@@ -368,7 +368,7 @@ def test_a_limit_takes_the_first_problems(policy):
     assert key(part) == key(whole[whole["problem"] < 2])
 
 
-def test_a_prompt_that_lm_eval_would_cut_is_refused(policy):
+def test_a_prompt_that_lm_eval_would_cut_is_rejected(policy):
     long = {"sums": SUMS.model_copy(update={"max_new_tokens": 500})}
     with pytest.raises(UserError, match="longer than the model allows") as error:
         sample(policy, long, 0, "transformers", ENGINE)

@@ -41,7 +41,7 @@ def test_temperature_top_p_and_limits_are_those_of_the_benchmark_and_the_machine
     assert all(len(answer.tokens) <= 5 for answer in answers)
 
 
-def test_a_cache_that_does_not_fit_is_refused_before_it_is_made_and_the_rows_that_do_are_named(
+def test_a_cache_that_does_not_fit_is_rejected_before_it_is_made_and_the_rows_that_do_are_named(
     tiny_model, engines, monkeypatch
 ):
     """Of 4 rows of 7 tokens, 16 slots each, that memory has room for 3."""

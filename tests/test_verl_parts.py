@@ -1,4 +1,4 @@
-"""What stands around verl's steps, without its processes: shards of the memory, workers, their manager, the steps."""
+"""The parts around verl's steps, without its processes: shards of the memory, workers, their manager, the steps."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def put(shard, group):
 
 
 def found(shard, prompt, visits_ago=1):
-    """Tokens of a prompt's drafts, as whoever asks the shard gets them."""
+    """Tokens of a prompt's drafts, as a shard returns them."""
     memory = Memory.unpacked(shard.find(prompt), shard.memory.retention)
     return [r.tokens.tolist() for r in memory.drafts(prompt, visits_ago).values()]
 
@@ -441,7 +441,7 @@ def test_a_prompt_is_put_in_the_chat_template_if_the_tokenizer_has_one():
 
 
 class StartedError(Exception):
-    """Raised in place of a process's start."""
+    """Raised instead of a process's start."""
 
 
 @pytest.fixture
@@ -483,7 +483,7 @@ def test_a_run_at_the_papers_scale_is_ready_up_to_the_start_of_its_process(paper
     assert run.engine.gpus == 8, "what the workflow asks a cluster for"
 
 
-def test_tied_embeddings_are_refused_on_a_processor_where_vllm_would_keep_old_ones(paper_scale, tmp_path, monkeypatch):
+def test_tied_embeddings_are_rejected_on_a_processor_where_vllm_would_keep_old_ones(paper_scale, tmp_path, monkeypatch):
     from redraft.train.verl.launch import VerlTrainer
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -495,7 +495,7 @@ def test_tied_embeddings_are_refused_on_a_processor_where_vllm_would_keep_old_on
         VerlTrainer(run, paper_scale, tmp_path / "run", None, tmp_path / "problems.parquet")
 
 
-def test_a_model_with_too_few_positions_is_refused_with_what_would_fit(paper_scale, tmp_path):
+def test_a_model_with_too_few_positions_is_rejected_with_what_would_fit(paper_scale, tmp_path):
     from redraft.train.verl.launch import VerlTrainer
 
     (paper_scale / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 4096}))

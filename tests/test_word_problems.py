@@ -67,7 +67,7 @@ def test_problems_worked_out_by_hand(question, numbers, text, answer):
 @pytest.mark.parametrize("question", EVERY)
 @given(seed=st.integers(0, 10**6), largest=st.integers(6, 60))
 def test_a_problem_tells_all_that_its_answer_needs(question, seed, largest):
-    """What is told decides the answer: the largest number's owner, or a sum of the numbers with some signs."""
+    """The story decides the answer: the largest number's owner, or a sum of the numbers with some signs."""
     problem = sample_problem(np.random.default_rng(seed), [question], largest)
     assert tuple(map(int, re.findall(r"\d+", problem.text))) == problem.numbers
     assert len(set(problem.numbers)) == len(problem.numbers)
@@ -75,8 +75,8 @@ def test_a_problem_tells_all_that_its_answer_needs(question, seed, largest):
     assert "{" not in problem.text
     assert set(problem.people) == {name for name in NAMES if re.search(rf"\b{name}\b", problem.text)}
     if problem.answer.isalpha():
-        told = dict(re.findall(r"(\w+) has (\d+)", problem.text))
-        assert int(told[problem.answer]) == max(map(int, told.values()))
+        numbers_of = dict(re.findall(r"(\w+) has (\d+)", problem.text))
+        assert int(numbers_of[problem.answer]) == max(map(int, numbers_of.values()))
     else:
         assert problem.answer in {str(abs(sum(terms))) for terms in product(*((n, -n) for n in problem.numbers))}
         assert int(problem.answer) > 0
@@ -115,8 +115,8 @@ def test_the_grader_tells_all_names_apart_and_reads_them_as_text_too():
 def test_no_question_is_asked_about_the_same_numbers_in_both_splits():
     train, held_out = (sample_problems(400, EVERY, 10, split, 0) for split in ("train", "held-out"))
     assert len({problem.text for problem in train}) == len({problem.text for problem in held_out}) == 400
-    asked = [{(problem.question, frozenset(problem.numbers)) for problem in split} for split in (train, held_out)]
-    assert not asked[0] & asked[1]
+    problems = [{(problem.question, frozenset(problem.numbers)) for problem in split} for split in (train, held_out)]
+    assert not problems[0] & problems[1]
     assert [{problem.question for problem in split} for split in (train, held_out)] == [set(EVERY), set(EVERY)]
 
 
@@ -126,7 +126,7 @@ def test_a_draw_follows_from_its_seed():
 
 
 def test_problems_and_splits_stay_what_they_are():
-    """Another draw would be another experiment under the same fingerprint."""
+    """Other samples would be another experiment under the same fingerprint."""
     assert [(p.text, p.answer) for p in sample_problems(2, EVERY, 10, "held-out", 0)] == GOLDEN
     assert [split_of(content) for content in ("sum 3 4", "sum 3 5", "sum 4 9")] == SPLITS
 
@@ -221,6 +221,6 @@ def test_a_problem_set_is_graded_by_the_grader_of_its_problems(data, grading):
         {"split": "test"},
     ],
 )
-def test_what_no_problem_can_have_is_refused(wrong):
+def test_what_no_problem_can_have_is_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WordProblems.model_validate(wrong)

@@ -1,4 +1,4 @@
-"""Memory that a run is told to take, against what tensors take, and the refusal of too little."""
+"""The memory estimate of a run against the size of its tensors, and the error for too little memory."""
 
 import math
 from types import SimpleNamespace
@@ -28,9 +28,9 @@ def bytes_of(tensors):
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
 @pytest.mark.parametrize("algorithm", [GRPO(), GRPO(kl_loss_coef=0), PPO()], ids=["GRPO", "no reference", "PPO"])
 def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, dtype):
-    """A critic has a head of one number in place of the vocabulary, so that its part is told a little too large."""
+    """A critic's head has one output instead of the vocabulary, so its estimate is a little too large."""
     run = make_run(algorithm=algorithm, dtype=dtype)
-    told = memory_check.training(run, tiny_model, LONGEST)
+    estimate = memory_check.training(run, tiny_model, LONGEST)
     policy, _ = models.load(tiny_model)
     learner = Learner(run, policy, tiny_model, CPU, pad=0)
     parts = [part for name, part in learner.parts.items() if "optimizer" not in name]
@@ -59,7 +59,7 @@ def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, 
         "rollout copy": 0 if dtype == "auto" else bytes_of(policy.parameters()) / 2,
     }
     for name, size in expected.items():
-        assert size <= told.get(name, 0) <= 1.15 * size + 4096, name  # the header of the file, and a critic's head
+        assert size <= estimate.get(name, 0) <= 1.15 * size + 4096, name  # the header of the file, and a critic's head
 
 
 def test_the_cache_is_told_as_it_is_made(tiny_model):
@@ -97,44 +97,44 @@ def test_activations_are_no_less_than_what_a_backward_pass_keeps(name, dtype):
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage  # held, so that no other takes its place
+            kept[storage.data_ptr()] = storage  # kept alive, so that its address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), computing_in(dtype, CPU):
         model.base_model(torch.zeros(rows, length, dtype=torch.long))
     found = sum(storage.nbytes() for storage in kept.values())
     rounded = 0 if dtype == torch.float32 else 2 * sum(parameter.numel() for parameter in model.parameters())
-    told = memory_check.KEPT_BYTES[dtype.itemsize] * memory_check._kept(config) * rows * length
-    assert 0.6 * told <= found - rounded <= told
+    estimate = memory_check.KEPT_BYTES[dtype.itemsize] * memory_check._kept(config) * rows * length
+    assert 0.6 * estimate <= found - rounded <= estimate
 
 
 def test_an_update_or_a_checkpoint_is_told_whichever_is_larger(tiny_model):
-    """AdamW's moments stand in memory three times while they are written; a small micro-batch takes less."""
+    """AdamW's moments are in memory three times while they are written; a small micro-batch takes less."""
     name, found = "an update, or a checkpoint as it is written", {}
     for rows in (1, 1000):
-        told = memory_check.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
-        found[rows] = told[name]
-        assert told[name] >= 2 * told["AdamW's moments"]
-    assert found[1] == 2 * told["AdamW's moments"]
+        estimate = memory_check.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
+        found[rows] = estimate[name]
+        assert estimate[name] >= 2 * estimate["AdamW's moments"]
+    assert found[1] == 2 * estimate["AdamW's moments"]
     config, length = models.load_config(tiny_model), LONGEST + LIMIT
     assert found[1000] == 4 * memory_check._kept(config) * 1000 * length
 
 
-def test_too_little_is_refused_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):
+def test_too_little_is_rejected_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "available", lambda device: 1000.0)
     monkeypatch.setattr(local.models, "load", None)
-    with pytest.raises(UserError, match="too little memory for this model") as refused:
+    with pytest.raises(UserError, match="too little memory for this model") as error:
         train(make_run(), tiny_model, tmp_path)
-    assert (refused.value.key, refused.value.value) == ("memory", "0.0 GiB")
-    assert refused.value.allowed.startswith("at least ")
-    assert "AdamW's moments" in refused.value.allowed
+    assert (error.value.key, error.value.value) == ("memory", "0.0 GiB")
+    assert error.value.allowed.startswith("at least ")
+    assert "AdamW's moments" in error.value.allowed
 
 
 def test_all_parts_count_and_enough_is_enough(tmp_path):
     memory_check.check_memory({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30, tmp_path)
-    with pytest.raises(UserError, match="too little") as refused:
+    with pytest.raises(UserError, match="too little") as error:
         memory_check.check_memory({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30 - 1, tmp_path)
-    assert refused.value.allowed == "at least 3.0 GiB (a 1.0 GiB, b 2.0 GiB)"
+    assert error.value.allowed == "at least 3.0 GiB (a 1.0 GiB, b 2.0 GiB)"
 
 
 @pytest.mark.parametrize(("text", "least"), [("max\n", math.inf), ("12345\n", 12345), (None, math.inf)])
