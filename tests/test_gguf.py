@@ -61,7 +61,7 @@ def test_a_file_that_is_not_there_or_another_is_rejected_before_anything_is_load
         gguf.load(GgufModel(path=str(file), sha256=HASH), LOCK)
     assert (refused.value.key, refused.value.value) == ("model.path", str(file))
     file.write_bytes(b"GGUF")
-    with pytest.raises(UserError, match="another than the configuration means") as refused:
+    with pytest.raises(UserError, match="differs from the configured one") as refused:
         gguf.load(GgufModel(path=str(file), sha256=HASH), LOCK)
     assert (refused.value.key, refused.value.value, refused.value.allowed) == ("model.sha256", HASH, sha256(file))
 
