@@ -74,21 +74,21 @@ def test_the_command_prints_a_row_a_benchmark(two, capsys):
     assert json.loads("{" + document)["rows"][0]["second"] == 0.75
 
 
-def test_folders_without_evaluations_and_other_problems_are_refused(two, tmp_path):
-    def refused(second):
+def test_folders_without_evaluations_and_other_problems_are_rejected(two, tmp_path):
+    def error_of(second):
         with pytest.raises(UserError) as error:
             agreements(two[0], second)
         return str(error.value)
 
-    assert "no folder of a finished evaluation" in refused(tmp_path / "none")
-    assert "no response of the same problem" in refused(an_evaluation(tmp_path / "c", SECOND, benchmark="words"))
-    text = refused(an_evaluation(tmp_path / "d", SECOND, prompt="1 + 2"))
+    assert "no folder of a finished evaluation" in error_of(tmp_path / "none")
+    assert "no response of the same problem" in error_of(an_evaluation(tmp_path / "c", SECOND, benchmark="words"))
+    text = error_of(an_evaluation(tmp_path / "d", SECOND, prompt="1 + 2"))
     assert "another prompt" in text
     assert "sums, problem 0" in text
     assert "'1 + 2'" in text
     broken = an_evaluation(tmp_path / "e", SECOND)
     pd.read_parquet(broken / "grades.parquet")[:3].to_parquet(broken / "grades.parquet")
-    assert "not those of the generations" in refused(broken)
+    assert "do not belong to the generations" in error_of(broken)
 
 
 TOKENS = st.lists(st.integers(0, 2), max_size=5)
@@ -111,6 +111,6 @@ def test_the_interval_turns_with_the_sides_and_is_never_a_point(changes):
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(0)
     truth, tries = 0.12 - 0.05, 2000
-    drawn = rng.choice([1.0, -1.0, 0.0], size=(tries, 60), p=[0.12, 0.05, 0.83])
-    held = sum(low <= truth <= high for low, high in map(paired_interval, drawn))
-    assert 0.93 < held / tries < 0.98
+    changes = rng.choice([1.0, -1.0, 0.0], size=(tries, 60), p=[0.12, 0.05, 0.83])
+    covered = sum(low <= truth <= high for low, high in map(paired_interval, changes))
+    assert 0.93 < covered / tries < 0.98

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from redraft.errors import UserError
-from redraft.tasks.arithmetic import MODULUS, Sum, draw, draw_one
-from redraft.tasks.drawing import split_of
+from redraft.tasks.arithmetic import MODULUS, Sum, sample_problem, sample_problems
+from redraft.tasks.problem_splits import split_of
 
 PROBLEM = Sum(75, (6, -2, 8, 9, 9))
 
@@ -25,7 +25,7 @@ def test_a_slip_is_carried_on_to_the_end():
 
 
 def test_no_problem_stands_in_both_splits_and_none_stands_twice():
-    train, held_out = (draw(60, 2, 3, "both", split, 0) for split in ("train", "held-out"))
+    train, held_out = (sample_problems(60, 2, 3, "both", split, 0) for split in ("train", "held-out"))
     assert len({*train, *held_out}) == 120
     assert {split_of(problem.prompt) for problem in train} == {"train"}
     assert {split_of(problem.prompt) for problem in held_out} == {"held-out"}
@@ -34,7 +34,7 @@ def test_no_problem_stands_in_both_splits_and_none_stands_twice():
 @pytest.mark.parametrize(("signs", "signed"), [("both", {-1, 1}), ("minus", {-1})])
 def test_numbers_of_terms_count_the_first_value_and_all_are_drawn(signs, signed):
     rng = np.random.default_rng(0)
-    drawn = [draw_one(rng, 3, 5, signs) for _ in range(300)]
+    drawn = [sample_problem(rng, 3, 5, signs) for _ in range(300)]
     assert {1 + len(problem.terms) for problem in drawn} == {3, 4, 5}
     assert {abs(term) for problem in drawn for term in problem.terms} == set(range(1, 10))
     assert {np.sign(term) for problem in drawn for term in problem.terms} == signed
@@ -42,12 +42,12 @@ def test_numbers_of_terms_count_the_first_value_and_all_are_drawn(signs, signed)
 
 
 def test_a_draw_follows_from_its_seed():
-    first, again, other = (draw(20, 2, 4, "both", "train", seed) for seed in (0, 0, 1))
+    first, again, other = (sample_problems(20, 2, 4, "both", "train", seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other
 
 
 def test_more_problems_than_there_are_is_one_clear_error():
     with pytest.raises(UserError, match="fewer different problems") as error:
-        draw(1800, 2, 2, "both", "train", 0)
+        sample_problems(1800, 2, 2, "both", "train", 0)
     assert error.value.key == "data.size"

@@ -55,7 +55,7 @@ def test_where_a_character_other_than_a_letter_is_counted_the_unchanged_checkers
     assert compare(ours, theirs)["lm_eval"].tolist() == [1.0] * 4
 
 
-def test_other_benchmarks_are_left_out_and_other_samples_refused():
+def test_other_benchmarks_are_left_out_and_other_samples_rejected():
     ours = graded([[True, True]])
     assert len(compare(pd.concat([ours, ours.assign(benchmark="aime24", strict=None)]), ours)) == 4
     with pytest.raises(UserError, match="1 samples were graded by only one of the two graders"):

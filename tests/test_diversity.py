@@ -13,7 +13,7 @@ from sacrebleu.metrics import BLEU
 from redraft.errors import UserError
 from redraft.evaluate.diversity import (
     SELF_BLEU_SAMPLE,
-    Trajectories,
+    TrajectoryCounts,
     distinct_1,
     distinct_2,
     distinct_within,
@@ -22,7 +22,7 @@ from redraft.evaluate.diversity import (
     self_bleu,
     self_bleu_within,
 )
-from redraft.evaluate.rollouts import Ragged
+from redraft.evaluate.saved_rollouts import Ragged
 from redraft.files import atomic
 from redraft.rollout.streams import stream
 from redraft.rollout.types import Finish, Rollout
@@ -181,7 +181,7 @@ def test_within_prompts_by_hand():
 
 
 def test_trajectories_by_hand():
-    trajectories = Trajectories()
+    trajectories = TrajectoryCounts()
     # Prompt 0 has two different responses in two rollouts, prompt 1 one in two.
     assert trajectories.add([0, 0, 1, 1], Ragged.of([[1, 2], [1], [3], [3]])) == pytest.approx((1.5, 0.75))
     # Only prompt 1: [3] again, and [3, 3], so two in four.
@@ -305,7 +305,7 @@ def test_the_sample_of_self_bleu_follows_seed_and_step(tmp_path):
         (lambda f: f.assign(sampled_at=[[1, 1, 1, 2], [1]]), "a later sampling step than its rollout"),
     ],
 )
-def test_rollouts_that_cannot_be_are_refused(folder, change, message):
+def test_rollouts_that_cannot_be_are_rejected(folder, change, message):
     file = folder / "rollouts" / "step-0001.parquet"
     changed = change(pd.read_parquet(file))
     with atomic(file) as temporary:

@@ -16,7 +16,7 @@ from redraft.cli.app import main
 from redraft.config import Evaluation, Experiments, InProcessEngine, TinyModel
 from redraft.errors import UserError
 from redraft.evaluate import command
-from redraft.evaluate.asked import Asked, find_policy, plan, usual_backend
+from redraft.evaluate.evaluation_plan import EvaluationRequest, find_policy, plan, usual_backend
 from redraft.ops.locking.devices import LOCK_VARIABLE
 from redraft.ops.locking.gpus import VISIBLE
 from redraft.tasks.tokenizer import make_tokenizer
@@ -69,11 +69,13 @@ def test_on_a_machine_with_gpus_it_takes_one_and_sees_no_other(folder, tmp_path,
     monkeypatch.setenv(VISIBLE, "one,two")
     monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "locks"))
     monkeypatch.setattr("torch.version.cuda", "12.8")
-    monkeypatch.setattr(command, "_sampled", lambda *_: seen.append(os.environ[VISIBLE]))
+    monkeypatch.setattr(command, "_sample_once", lambda *_: seen.append(os.environ[VISIBLE]))
     monkeypatch.setattr(command, "grade", lambda *_: None)
     monkeypatch.setattr(command, "read_json", lambda _: {"0": {key: {} for key in NAMES}})
     for kind in ("auto", "cpu"):
-        asked = Asked("model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind)
+        asked = EvaluationRequest(
+            "model", "tiny", [], Evaluation(), InProcessEngine(device=kind), folder=tmp_path / kind
+        )
         command.evaluate(plan(asked, Experiments(folder), tmp_path))
     assert seen == ["one", ""]
     assert usual_backend() == "vllm"
@@ -92,7 +94,7 @@ def test_it_prints_counts_and_says_where_everything_is(evaluated):
     assert set(record["data"]) == set(NAMES)
 
 
-def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_refused(folder, evaluated):
+def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_rejected(folder, evaluated):
     _, where = evaluated
     printed, _ = evaluate(folder, *QUICK, "--dtype", "bfloat16")
     other = where.with_name(where.name.replace("seed0-", "seed0-bfloat16-"))
@@ -106,7 +108,7 @@ def test_another_precision_is_sampled_into_another_folder_and_an_unknown_one_ref
 
 def test_it_says_first_what_it_does_fits_80_columns_and_prints_the_same_as_json(folder, evaluated):
     printed, said = evaluate(folder, *QUICK)
-    assert "by the protocol tiny (as asked): arithmetic (4)," in " ".join(said.split())
+    assert "by the protocol tiny (as requested): arithmetic (4)," in " ".join(said.split())
     assert "48 responses in all" in " ".join(said.split())
     assert max(map(len, printed.splitlines()[:-1])) <= 80
     assert "--wide: more columns" in printed
@@ -215,7 +217,7 @@ def trained(folder, tmp_path):
 
 
 def planned(root, model, protocol="", names=(), **more):
-    asked = Asked(str(model), protocol, list(names), Evaluation(), InProcessEngine(), **more)
+    asked = EvaluationRequest(str(model), protocol, list(names), Evaluation(), InProcessEngine(), **more)
     return plan(asked, Experiments(root), Path("results/evaluations"))
 
 
@@ -251,8 +253,8 @@ def test_a_model_of_no_run_has_the_default_protocol_and_a_run_of_a_preset_that_i
 def test_what_will_be_done_is_said_in_one_sentence(folder):
     found = planned(folder, folder / "model", "tiny", ["arithmetic"], samples=3, limit=5, folder=Path("here"))
     assert found.text() == (
-        f"sampling {folder / 'model'} with torch by the protocol tiny (as asked): arithmetic (3) samples a problem, "
-        "15 responses in all; results go to here"
+        f"sampling {folder / 'model'} with torch by the protocol tiny (as requested): arithmetic (3) samples a "
+        "problem, 15 responses in all; results go to here"
     )
 
 

@@ -24,7 +24,7 @@ from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import acquire, lease, participants
 from redraft.train.checkpoint import Checkpoints, State, damage, measure
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.verl.launch import refuse_code
+from redraft.train.verl.launch import reject_code_in_pickles
 from tests.test_lease import age, never, rewrite
 from tests.test_trainer import FILES, make_run, results, train
 
@@ -136,7 +136,7 @@ OWN = ["actor/model_world_size_1_rank_0.pt", "actor/huggingface/model.safetensor
 
 @pytest.fixture
 def verl(tmp_path):
-    return Checkpoints(tmp_path / "checkpoints", "run", {"policy": "p"}, refuse_code)
+    return Checkpoints(tmp_path / "checkpoints", "run", {"policy": "p"}, reject_code_in_pickles)
 
 
 def path_of(checkpoints, step):
@@ -241,10 +241,10 @@ def test_random_states_and_counters_are_no_code_and_what_stands_beside_them_is_n
     rng = {"cpu": torch.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}
     extra = {"rng": rng, "lr_scheduler": {"last_epoch": 3, "base_lrs": [1e-6]}}
     torch.save(extra, tmp_path / "extra.pt")
-    refuse_code(tmp_path)
+    reject_code_in_pickles(tmp_path)
     torch.save(extra | {"code": Code(tmp_path / "executed")}, tmp_path / "extra.pt")
     with pytest.raises(UserError, match="would execute code") as error:
-        refuse_code(tmp_path)
+        reject_code_in_pickles(tmp_path)
     assert error.value.value == "posix.mkdir"
 
 
@@ -309,7 +309,7 @@ def filled_up(checkpoints, disk, ballast):
 
 
 def test_a_disk_that_is_full_when_verl_has_written_leaves_the_checkpoint_before(disk):
-    checkpoints, ballast = Checkpoints(disk / "checkpoints", "run", {}, refuse_code), []
+    checkpoints, ballast = Checkpoints(disk / "checkpoints", "run", {}, reject_code_in_pickles), []
     state = a_checkpoint(checkpoints, 2)
     with pytest.raises(UserError, match="no space left"):
         filled_up(checkpoints, disk, ballast)

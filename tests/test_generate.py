@@ -11,10 +11,10 @@ from redraft.config import ArithmeticProblems, Evaluation, Experiments, InProces
 from redraft.config.data import Benchmark
 from redraft.errors import UserError
 from redraft.evaluate import generate as module
-from redraft.evaluate.asked import Asked, plan
 from redraft.evaluate.command import evaluate
+from redraft.evaluate.evaluation_plan import EvaluationRequest, plan
 from redraft.evaluate.generate import generate, generate_policies
-from redraft.evaluate.parts import SCHEMA, WHOLE, Parts
+from redraft.evaluate.generation_parts import SCHEMA, WHOLE, GenerationParts
 from redraft.ops.locking.lease import EVALUATION, LeaseLost, lease
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
@@ -49,7 +49,7 @@ def test_no_two_processes_sample_into_one_folder(policy, tmp_path):
     with lease(tmp_path, EVALUATION):
         with pytest.raises(UserError, match="another process works in this folder"):
             generate_policies("smoke", "smoke", 0, tmp_path / "generations.parquet", [policy])
-        asked = Asked(str(policy), "tiny", [], Evaluation(backend="torch"), ENGINE, folder=tmp_path)
+        asked = EvaluationRequest(str(policy), "tiny", [], Evaluation(backend="torch"), ENGINE, folder=tmp_path)
         with pytest.raises(UserError, match="another process works in this folder"):
             evaluate(plan(asked, Experiments(), tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["lease"]
@@ -129,8 +129,8 @@ class KilledError(Exception):
 
 def stop_after(monkeypatch, count):
     """Save each sample in a part of its own, and stop after some samples as if the process ended."""
-    monkeypatch.setattr("redraft.evaluate.parts.SAVE_SECONDS", 0.0)
-    add = Parts.add
+    monkeypatch.setattr("redraft.evaluate.generation_parts.SAVE_SECONDS", 0.0)
+    add = GenerationParts.add
 
     began = []
 
@@ -141,7 +141,7 @@ def stop_after(monkeypatch, count):
             if len(self.done) - began[0] == count:
                 raise KilledError
 
-    monkeypatch.setattr(Parts, "add", adding)
+    monkeypatch.setattr(GenerationParts, "add", adding)
 
 
 @pytest.mark.parametrize("backend", ["torch", "transformers"])
@@ -187,9 +187,9 @@ def test_a_damaged_part_is_made_again_and_costs_no_other(by_backend, policy, tmp
         parts[2].write_bytes(parts[2].read_bytes()[:100])
     assert 13 <= len(parts) < 23  # 7 or some more, less the damaged one, and as many again
     (another := tmp_path / "generations.parquet.parts/another").mkdir()
-    assert len(Parts(file, "another").done) == 0
-    assert len(Parts(file, parts[0].parent.name).done) == len(parts) - 1
-    assert "made again" in capsys.readouterr().err
+    assert len(GenerationParts(file, "another").done) == 0
+    assert len(GenerationParts(file, parts[0].parent.name).done) == len(parts) - 1
+    assert "sampled again" in capsys.readouterr().err
     assert texts(sampled(policy, file)) == texts(by_backend("torch")[0])
     assert another.exists()
     sampled(policy, file, seed=1)
@@ -204,7 +204,7 @@ def test_a_limit_takes_the_first_problems(by_backend, policy, tmp_path):
     assert texts(first) == texts(whole[whole["problem"] < 2])
 
 
-def test_a_missing_template_is_refused_where_the_protocol_needs_one(policy, tmp_path):
+def test_a_missing_template_is_rejected_where_the_protocol_needs_one(policy, tmp_path):
     needs = {"sums": SUMS["sums"].model_copy(update={"chat": "required"})}
     with pytest.raises(UserError, match="no chat template") as error:
         sampled(policy, tmp_path / "x.parquet", needs)
@@ -222,7 +222,7 @@ def test_a_missing_policy_is_a_user_error(tmp_path, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_response_that_is_longer_than_the_model_is_refused(policy, tmp_path, backend):
+def test_a_response_that_is_longer_than_the_model_is_rejected(policy, tmp_path, backend):
     long = {"sums": SUMS["sums"].model_copy(update={"max_new_tokens": 600})}
     with pytest.raises(UserError) as error:
         sampled(policy, tmp_path / "x.parquet", long, backend=backend)
@@ -231,8 +231,8 @@ def test_a_response_that_is_longer_than_the_model_is_refused(policy, tmp_path, b
 
 def test_seconds_are_shared_by_samples_that_came_together(tmp_path, monkeypatch):
     clock = iter([0.0, 100.0, 130.0, 130.0, 130.0, 190.0, 190.0])
-    monkeypatch.setattr("redraft.evaluate.parts.time.perf_counter", lambda: next(clock))
-    parts = Parts(tmp_path / "g.parquet", "x")  # 0
+    monkeypatch.setattr("redraft.evaluate.generation_parts.time.perf_counter", lambda: next(clock))
+    parts = GenerationParts(tmp_path / "g.parquet", "x")  # 0
     row = {
         "step": 0,
         "benchmark": "b",

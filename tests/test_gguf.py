@@ -55,13 +55,13 @@ def test_the_hash_is_part_of_a_runs_identity():
     assert run.identity["model"]["sha256"] == run.model.sha256
 
 
-def test_a_file_that_is_not_there_or_another_is_refused_before_anything_is_loaded(tmp_path):
+def test_a_file_that_is_not_there_or_another_is_rejected_before_anything_is_loaded(tmp_path):
     file = tmp_path / "model.gguf"
     with pytest.raises(UserError, match="no such file") as refused:
         gguf.load(GgufModel(path=str(file), sha256=HASH), LOCK)
     assert (refused.value.key, refused.value.value) == ("model.path", str(file))
     file.write_bytes(b"GGUF")
-    with pytest.raises(UserError, match="another than the configuration means") as refused:
+    with pytest.raises(UserError, match="differs from the configured one") as refused:
         gguf.load(GgufModel(path=str(file), sha256=HASH), LOCK)
     assert (refused.value.key, refused.value.value, refused.value.allowed) == ("model.sha256", HASH, sha256(file))
 
@@ -139,7 +139,7 @@ def test_text_is_split_as_the_file_says(reader, tmp_path, split, found):
     ],
     ids=["template", "split", "architecture", "tokenizer", "weights"],
 )
-def test_a_file_that_would_be_read_wrongly_is_refused(reader, tmp_path, change, key, value):
+def test_a_file_that_would_be_read_wrongly_is_rejected(reader, tmp_path, change, key, value):
     file = tmp_path / "small.gguf"
     gguf_files.write(file, gguf_files.random_llama(), **change)
     with pytest.raises(UserError) as refused:
@@ -148,7 +148,7 @@ def test_a_file_that_would_be_read_wrongly_is_refused(reader, tmp_path, change, 
 
 
 @pytest.mark.servers
-def test_a_model_that_the_engine_would_run_wrongly_is_refused(file, monkeypatch):
+def test_a_model_that_the_engine_would_run_wrongly_is_rejected(file, monkeypatch):
     real = transformers.AutoModelForCausalLM.from_pretrained
 
     def capped(*arguments, **named):
@@ -272,7 +272,7 @@ def test_a_file_becomes_a_model_a_run_and_scores(checkout):
 
 
 @pytest.mark.servers
-def test_another_file_in_its_place_is_refused_by_one_message_that_has_its_hash(checkout, file):
+def test_another_file_in_its_place_is_rejected_by_one_message_that_has_its_hash(checkout, file):
     file.write_bytes(file.read_bytes() + b" ")
     command = ["redraft", "stage", "redraft.train.initial_policy:make_model", "smol", "qwen3-1.7b-base", "model"]
     result = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300, check=False)

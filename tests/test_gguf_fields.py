@@ -81,7 +81,7 @@ def test_a_readable_file_is_taken():
         ("tokenizer.ggml.pre", None),
     ],
 )
-def test_a_file_that_would_be_read_wrongly_is_refused(key, value):
+def test_a_file_that_would_be_read_wrongly_is_rejected(key, value):
     fields = {name: content for name, content in (FIELDS | {key: value}).items() if content is not None}
     with pytest.raises(UserError) as refused:
         check_fields(fields, FILE)

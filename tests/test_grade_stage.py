@@ -236,7 +236,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("change", "message", "key"), REFUSED.values(), ids=REFUSED)
-def test_generations_that_are_not_what_was_asked_for_are_refused(tmp_path, change, message, key):
+def test_generations_that_are_not_what_was_asked_for_are_rejected(tmp_path, change, message, key):
     with pytest.raises(UserError, match=message) as error:
         graded(tmp_path, change(complete()), {"sums": benchmark(2, 2)})
     assert key in error.value.key
@@ -245,14 +245,14 @@ def test_generations_that_are_not_what_was_asked_for_are_refused(tmp_path, chang
     assert not (tmp_path / "grades.parquet").exists()
 
 
-def test_a_benchmark_without_generations_is_refused(tmp_path):
+def test_a_benchmark_without_generations_is_rejected(tmp_path):
     with pytest.raises(UserError, match="wrong number") as error:
         graded(tmp_path, complete(), {"sums": benchmark(2, 2), "others": benchmark(2, 2)})
     assert (error.value.key, error.value.value) == ("step 0, others", 0)
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"not Parquet"])
-def test_a_damaged_file_is_refused(tmp_path, damage):
+def test_a_damaged_file_is_rejected(tmp_path, damage):
     file = written(tmp_path, complete())
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(UserError, match="damaged"):
@@ -262,7 +262,7 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
         grade(file, {"sums": benchmark(2, 2)}, tmp_path / "scores.json")
 
 
-def test_a_file_without_lines_is_refused(tmp_path):
+def test_a_file_without_lines_is_rejected(tmp_path):
     pd.DataFrame(complete())[:0].to_parquet(tmp_path / "none.parquet")
     with pytest.raises(UserError, match="no generations"):
         grade(tmp_path / "none.parquet", {"sums": benchmark(2, 2)}, tmp_path / "scores.json")

@@ -13,10 +13,10 @@ from math_verify.errors import TimeoutException
 from redraft.config.data import ArithmeticProblems, ProblemFile
 from redraft.errors import UserError
 from redraft.tasks import grading
-from redraft.tasks.answers import Outcome, Verdict, box, boxed, grade_choice, letter
-from redraft.tasks.arithmetic import MODULUS, Sum, draw
-from redraft.tasks.drawing import split_of
+from redraft.tasks.answers import GradedAnswer, Outcome, box, boxed, grade_choice, letter
+from redraft.tasks.arithmetic import MODULUS, Sum, sample_problems
 from redraft.tasks.grading import compare, grade, is_correct
+from redraft.tasks.problem_splits import split_of
 from redraft.tasks.problems import Problem, load_problems
 from redraft.tasks.tokenizer import BOX, EOS, PAD, make_tokenizer
 
@@ -83,14 +83,18 @@ def test_what_cannot_be_parsed_is_wrong_and_raises_nothing(content):
 @pytest.mark.parametrize(
     ("text", "answer", "verdict"),
     [
-        (r"so \boxed{ 42 }", "42", Verdict(Outcome.CORRECT, "42")),
-        (r"so \boxed{41}", "42", Verdict(Outcome.WRONG, "41")),
-        ("so 42", "42", Verdict(Outcome.NO_ANSWER)),
-        (r"so \boxed{42", "42", Verdict(Outcome.NO_ANSWER)),
-        (r"so \boxed{ }", "42", Verdict(Outcome.NO_ANSWER)),
-        (" \n", "42", Verdict(Outcome.EMPTY)),
-        (r"so \boxed{42}", "", Verdict(Outcome.ERROR, "42")),  # an answer that cannot be read is not a wrong response
-        (r"so \boxed{42}", " ", Verdict(Outcome.ERROR, "42")),
+        (r"so \boxed{ 42 }", "42", GradedAnswer(Outcome.CORRECT, "42")),
+        (r"so \boxed{41}", "42", GradedAnswer(Outcome.WRONG, "41")),
+        ("so 42", "42", GradedAnswer(Outcome.NO_ANSWER)),
+        (r"so \boxed{42", "42", GradedAnswer(Outcome.NO_ANSWER)),
+        (r"so \boxed{ }", "42", GradedAnswer(Outcome.NO_ANSWER)),
+        (" \n", "42", GradedAnswer(Outcome.EMPTY)),
+        (
+            r"so \boxed{42}",
+            "",
+            GradedAnswer(Outcome.ERROR, "42"),
+        ),  # an answer that cannot be read is not a wrong response
+        (r"so \boxed{42}", " ", GradedAnswer(Outcome.ERROR, "42")),
     ],
 )
 def test_outcomes(text, answer, verdict):
@@ -102,7 +106,7 @@ def test_an_error_of_the_grader_is_told_apart_and_does_not_escape(monkeypatch):
         raise RecursionError
 
     monkeypatch.setattr("redraft.tasks.grading.verify", fails)
-    assert grade(r"\boxed{43}", "4343") == Verdict(Outcome.ERROR, "43")
+    assert grade(r"\boxed{43}", "4343") == GradedAnswer(Outcome.ERROR, "43")
     assert is_correct(r"\boxed{43}", "4343") is False
 
 
@@ -199,7 +203,7 @@ def test_an_answer_that_took_too_long_to_read_once_is_read_again(monkeypatch):
     assert compare("43.0", "86/2") is Outcome.CORRECT
 
 
-def test_a_thread_is_refused_instead_of_grading_everything_wrong():
+def test_a_thread_is_rejected_instead_of_grading_everything_wrong():
     raised = []
 
     def work():
@@ -248,8 +252,8 @@ def test_no_exception_escapes_the_grader(content, answer):
 def test_a_letter_is_read(content):
     assert letter(content) == "C"
     text = f"\\boxed{{A}} no, \\boxed{{{content}}}"
-    assert grade_choice(text, "C") == Verdict(Outcome.CORRECT, "C")
-    assert grade_choice(text, "B") == Verdict(Outcome.WRONG, "C")
+    assert grade_choice(text, "C") == GradedAnswer(Outcome.CORRECT, "C")
+    assert grade_choice(text, "B") == GradedAnswer(Outcome.WRONG, "C")
 
 
 @pytest.mark.parametrize(
@@ -279,18 +283,18 @@ def test_a_letter_is_read(content):
 )
 def test_nothing_else_is_a_letter(content):
     assert letter(content) is None
-    assert grade_choice(f"\\boxed{{{content}}}", "C") == Verdict(Outcome.WRONG, content)
+    assert grade_choice(f"\\boxed{{{content}}}", "C") == GradedAnswer(Outcome.WRONG, content)
 
 
 @pytest.mark.parametrize(
     ("text", "answer", "verdict"),
     [
-        ("C", "C", Verdict(Outcome.NO_ANSWER)),
-        ("", "C", Verdict(Outcome.EMPTY)),
-        (r"\boxed{}", "C", Verdict(Outcome.NO_ANSWER)),
-        (r"\boxed{C}", "2", Verdict(Outcome.ERROR, "C")),
-        (r"\boxed{C}", "", Verdict(Outcome.ERROR, "C")),
-        (r"\boxed{C}", "ABC", Verdict(Outcome.ERROR, "C")),
+        ("C", "C", GradedAnswer(Outcome.NO_ANSWER)),
+        ("", "C", GradedAnswer(Outcome.EMPTY)),
+        (r"\boxed{}", "C", GradedAnswer(Outcome.NO_ANSWER)),
+        (r"\boxed{C}", "2", GradedAnswer(Outcome.ERROR, "C")),
+        (r"\boxed{C}", "", GradedAnswer(Outcome.ERROR, "C")),
+        (r"\boxed{C}", "ABC", GradedAnswer(Outcome.ERROR, "C")),
     ],
 )
 def test_outcomes_of_choices(text, answer, verdict):
@@ -321,19 +325,19 @@ def test_a_slip_spoils_the_answer_and_a_guess_is_what_is_boxed(problem, error):
 
 
 def test_splits_are_disjoint_and_drawn_without_repetition():
-    train, held_out = (draw(300, 2, 3, "both", split, seed=0) for split in ("train", "held-out"))
+    train, held_out = (sample_problems(300, 2, 3, "both", split, seed=0) for split in ("train", "held-out"))
     assert len({*train, *held_out}) == 600
     assert {split_of(problem.prompt) for problem in train} == {"train"}
     assert {split_of(problem.prompt) for problem in held_out} == {"held-out"}
 
 
 def test_a_draw_depends_on_its_seed_alone():
-    assert draw(20, 4, 7, "both", "train", 0) == draw(20, 4, 7, "both", "train", 0)
-    assert draw(20, 4, 7, "both", "train", 0) != draw(20, 4, 7, "both", "train", 1)
+    assert sample_problems(20, 4, 7, "both", "train", 0) == sample_problems(20, 4, 7, "both", "train", 0)
+    assert sample_problems(20, 4, 7, "both", "train", 0) != sample_problems(20, 4, 7, "both", "train", 1)
 
 
 def test_problems_are_as_configured():
-    problems = draw(100, 3, 5, "minus", "train", 0)
+    problems = sample_problems(100, 3, 5, "minus", "train", 0)
     assert {1 + len(problem.terms) for problem in problems} == {3, 4, 5}
     assert {term for problem in problems for term in problem.terms} == set(range(-9, 0))
     loaded = load_problems(ArithmeticProblems(size=100, min_terms=3, max_terms=5, signs="minus"))

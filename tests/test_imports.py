@@ -146,7 +146,7 @@ ALLOWED = {
     "redraft.analysis": set(),
 }
 SAMPLERS = {
-    "redraft.evaluate.asked",
+    "redraft.evaluate.evaluation_plan",
     "redraft.evaluate.backends",
     "redraft.evaluate.lm_eval.stock",
 }

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 from redraft.config.generated import InstructionName, InstructionPrompts
 from redraft.errors import UserError
 from redraft.tasks import instruction_kinds as kinds
-from redraft.tasks.drawing import split_of
 from redraft.tasks.instruction_kinds import COMMON, ENDINGS, FORMS, KINDS, QUESTIONS, TOPICS, WORDS
-from redraft.tasks.instruction_prompts import COPY, OWN_CONFLICTS, YES_OR_NO, choose, draw, draw_one, fits
+from redraft.tasks.instruction_prompts import (
+    COPY,
+    OWN_CONFLICTS,
+    YES_OR_NO,
+    choose,
+    fits,
+    sample_problem,
+    sample_problems,
+)
 from redraft.tasks.instructions import conflicts, follows, grade_instructions
+from redraft.tasks.problem_splits import split_of
 from redraft.tasks.problems import load_problems
 from redraft.tasks.rewards import rewards_of
 from tests.ifeval_responses import LANGUAGES, following
@@ -76,7 +84,7 @@ def disobeying(prompt):
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=12, deadline=None)
 def test_a_response_that_follows_an_instruction_is_rewarded_and_one_that_does_not_is_not(name, apart, seed):
-    prompt = draw_one(np.random.default_rng(seed), [name], 1, apart)
+    prompt = sample_problem(np.random.default_rng(seed), [name], 1, apart)
     texts = [obeying(prompt), disobeying(prompt)]
     assert rewards_of(texts, prompt.answer, "instructions")[0] == [1.0, 0.0], (prompt, texts)
 
@@ -84,7 +92,7 @@ def test_a_response_that_follows_an_instruction_is_rewarded_and_one_that_does_no
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=40, deadline=None)
 def test_the_reward_is_the_strict_verdict_of_the_evaluation_s_grader_on_all_instructions(apart, seed):
-    prompt = draw_one(np.random.default_rng(seed), EVERY, 3, apart)
+    prompt = sample_problem(np.random.default_rng(seed), EVERY, 3, apart)
     for text in (
         following(json.loads(prompt.answer), seed % 50),
         obeying(prompt),
@@ -113,7 +121,7 @@ def test_a_response_on_which_a_checker_fails_earns_nothing():
 def test_the_prompt_says_every_argument_that_the_checker_gets(name, apart):
     rng = np.random.default_rng(0)
     for _ in range(30):
-        prompt = draw_one(rng, [name], 1, apart)
+        prompt = sample_problem(rng, [name], 1, apart)
         ((found, arguments),) = asked(prompt)
         assert found == name
         words = re.sub(
@@ -152,7 +160,7 @@ def test_our_own_conflicts_are_none_of_ifeval_s_and_each_can_exclude_each_other(
 
 def test_what_is_copied_stands_before_and_can_be_copied_without_commas(apart):
     rng = np.random.default_rng(2)
-    prompts = [draw_one(rng, EVERY, 3, apart) for _ in range(2000)]
+    prompts = [sample_problem(rng, EVERY, 3, apart) for _ in range(2000)]
     copied = [(p, a["prompt_to_repeat"]) for p in prompts for name, a in asked(p) if name == COPY]
     assert len(copied) > 50
     assert any(len(asked(prompt)) == 3 for prompt, _ in copied)
@@ -167,14 +175,15 @@ def test_what_is_copied_stands_before_and_can_be_copied_without_commas(apart):
 def test_only_yes_or_no_questions_ask_for_yes_no_or_maybe(apart):
     rng = np.random.default_rng(3)
     for _ in range(500):
-        prompt = draw_one(rng, EVERY, 3, apart)
+        prompt = sample_problem(rng, EVERY, 3, apart)
         question = any(prompt.prompt.startswith(form.format(prompt.topic)) for form in QUESTIONS)
         assert question == ([name for name, _ in asked(prompt)] == [YES_OR_NO])
 
 
 def test_a_draw_follows_from_its_seed_and_splits_share_no_topic():
     train, again, other, held_out = (
-        draw(300, EVERY, 3, split, seed) for split, seed in (("train", 0), ("train", 0), ("train", 1), ("held-out", 0))
+        sample_problems(300, EVERY, 3, split, seed)
+        for split, seed in (("train", 0), ("train", 0), ("train", 1), ("held-out", 0))
     )
     assert train == again != other
     assert len({p.prompt for p in train}) == 300
@@ -186,15 +195,17 @@ def test_a_draw_follows_from_its_seed_and_splits_share_no_topic():
 
 def test_more_prompts_than_there_are_is_one_clear_error():
     with pytest.raises(UserError, match="fewer different problems") as error:
-        draw(5000, [YES_OR_NO], 1, "train", 0)
+        sample_problems(5000, [YES_OR_NO], 1, "train", 0)
     assert (error.value.key, error.value.value) == ("data.size", 5000)
     topics = [topic for topic in TOPICS if split_of(topic) == "train"]
-    assert len(draw(len(topics) * len(QUESTIONS), [YES_OR_NO], 1, "train", 0)) == len(topics) * len(QUESTIONS)
+    assert len(sample_problems(len(topics) * len(QUESTIONS), [YES_OR_NO], 1, "train", 0)) == len(topics) * len(
+        QUESTIONS
+    )
 
 
 def test_configured_prompts_are_drawn_with_their_checkers_arguments():
     data = InstructionPrompts(size=20, instructions=["punctuation:no_comma"], split="held-out", seed=3)
-    drawn = draw(20, ["punctuation:no_comma"], 1, "held-out", 3)
+    drawn = sample_problems(20, ["punctuation:no_comma"], 1, "held-out", 3)
     assert [(p.prompt, p.answer) for p in load_problems(data)] == [(p.prompt, p.answer) for p in drawn]
 
 
@@ -212,7 +223,7 @@ def test_no_prompt_shares_eight_words_in_a_row_or_a_topic_with_ifeval(apart):
         pytest.skip(f"{IFEVAL.name} is not there: third-party data are not part of the repository")
     theirs = [json.loads(line)["prompt"] for line in IFEVAL.read_text().splitlines()]
     eights = set().union(*(grams(text, 8) for text in theirs))
-    ours = [p.prompt for split in ("train", "held-out") for p in draw(1500, EVERY, 3, split, 0)]
+    ours = [p.prompt for split in ("train", "held-out") for p in sample_problems(1500, EVERY, 3, split, 0)]
     assert not {text.strip().lower() for text in ours} & {text.strip().lower() for text in theirs}
     assert not [gram for text in ours for gram in grams(text, 8) if gram in eights]
     requests = [form.format(topic) for form in (*FORMS, *QUESTIONS) for topic in TOPICS]

@@ -143,7 +143,7 @@ def test_a_checker_that_fails_says_on_which_prompt_and_why():
         (answer(("punctuation:no_dots", {})), "unknown instructions"),
     ],
 )
-def test_an_answer_that_is_no_list_of_instructions_is_refused(text, message):
+def test_an_answer_that_is_no_list_of_instructions_is_rejected(text, message):
     with pytest.raises(UserError, match=message):
         grade_instructions("p", "response", text)
 

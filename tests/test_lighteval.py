@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from redraft.evaluate.generation_parts import KEY
 from redraft.evaluate.lighteval import compare, disagreements, write_comparison
-from redraft.evaluate.parts import KEY
 from redraft.tasks.instructions import CheckerError, grade_instructions
 from redraft.tasks.sentences import sentence_splitter
 from tests.ifeval_responses import samples

@@ -21,11 +21,11 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from redraft.config import ArithmeticProblems, Experiments, InProcessEngine, ProblemFile, TinyModel
 from redraft.config.data import Benchmark, Sampling
 from redraft.errors import UserError
-from redraft.evaluate.backend import Request, Response
+from redraft.evaluate.backend import GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.lm_eval import harness, scoring
+from redraft.evaluate.lm_eval import harness, task_functions
 from redraft.evaluate.lm_eval.harness import evaluate
-from redraft.evaluate.lm_eval.model import RedraftModel, number, sampling
+from redraft.evaluate.lm_eval.redraft_model import RedraftModel, number, sampling
 from redraft.evaluate.lm_eval.tasks import task_config, to_yaml, write_tasks
 from redraft.tasks.grading import is_correct
 from redraft.tasks.problems import DATA_ROOT, load_problems
@@ -145,14 +145,14 @@ def test_the_tasks_of_spec_rl_hold_the_paper_s_problems_word_for_word(monkeypatc
             assert task.doc_to_target(document) == document["answer"]
 
 
-def test_a_wrong_size_is_refused_when_the_task_is_made():
+def test_a_wrong_size_is_rejected_when_the_task_is_made():
     config = task_config("coins", COINS.model_copy(update={"data": COINS.data.model_copy(update={"size": 9})}))
     with pytest.raises(UserError, match="wrong number of problems"):
         config["custom_dataset"](**config["metadata"], **config["dataset_kwargs"])
 
 
 def test_a_function_without_an_importable_name_is_never_written():
-    assert to_yaml({"f": scoring.share}) == "f: !function 'redraft.evaluate.lm_eval.scoring.share'\n"
+    assert to_yaml({"f": task_functions.share}) == "f: !function 'redraft.evaluate.lm_eval.task_functions.share'\n"
 
 
 @pytest.mark.servers  # its own program reads all of its task files first
@@ -271,13 +271,13 @@ def test_sampling_survives_lm_eval_s_words(temperature, top_p, length, samples):
 @pytest.mark.parametrize(
     ("setting", "value"), [("until", ["\n\n"]), ("top_k", 20), ("repetition_penalty", 1.05), ("num_beams", 4)]
 )
-def test_generation_settings_that_backends_lack_are_refused(setting, value):
+def test_generation_settings_that_backends_lack_are_rejected(setting, value):
     with pytest.raises(UserError) as error:
         sampling({"do_sample": True, "temperature": 1.0, "max_gen_toks": 5, "until": []} | {setting: value})
     assert error.value.key == setting
 
 
-def test_what_the_model_does_not_offer_is_refused_with_the_reason():
+def test_what_the_model_does_not_offer_is_rejected_with_the_reason():
     model = RedraftModel(Scripted())
     with pytest.raises(NotImplementedError, match="scores no given answers"):
         model.loglikelihood([])
@@ -313,7 +313,9 @@ def natively(policy, benchmarks, seed):
     for name, benchmark in benchmarks.items():
         problems = load_problems(benchmark.data)
         prompts = encode(backend.tokenizer, [p.prompt for p in problems], benchmark.chat)
-        requests = [Request(i, s, prompt) for i, prompt in enumerate(prompts) for s in range(benchmark.samples)]
+        requests = [
+            GenerationRequest(i, s, prompt) for i, prompt in enumerate(prompts) for s in range(benchmark.samples)
+        ]
         responses = []
         backend.sample(name, requests, benchmark, seed, responses.append)
         for r in sorted(responses, key=lambda r: (r.problem, r.sample)):
@@ -366,7 +368,7 @@ def test_a_limit_takes_the_first_problems(policy):
     assert key(part) == key(whole[whole["problem"] < 2])
 
 
-def test_a_prompt_that_lm_eval_would_cut_is_refused(policy):
+def test_a_prompt_that_lm_eval_would_cut_is_rejected(policy):
     long = {"sums": SUMS.model_copy(update={"max_new_tokens": 500})}
     with pytest.raises(UserError, match="longer than the model allows") as error:
         sample(policy, long, 0, "transformers", ENGINE)
@@ -388,16 +390,18 @@ NO_COMMA = (
 
 def test_choices_are_right_by_their_letter():
     document = {"answer": "C"}
-    assert scoring.score_choice(document, [["\\boxed{C}", "\\boxed{(C)}", "\\boxed{B}", "C"]]) == {"accuracy": 0.5}
-    assert scoring.score_math({"answer": "1/2"}, [["\\boxed{0.5}", "\\boxed{2}"]]) == {"accuracy": 0.5}
+    assert task_functions.score_choice(document, [["\\boxed{C}", "\\boxed{(C)}", "\\boxed{B}", "C"]]) == {
+        "accuracy": 0.5
+    }
+    assert task_functions.score_math({"answer": "1/2"}, [["\\boxed{0.5}", "\\boxed{2}"]]) == {"accuracy": 0.5}
 
 
 def test_instructions_are_counted_by_prompt_and_one_by_one():
     document = {"prompt": "Write.", "answer": NO_COMMA}
-    scores = scoring.score_instructions(document, [["this is how it is done", "this, is how it is done"]])
+    scores = task_functions.score_instructions(document, [["this is how it is done", "this, is how it is done"]])
     assert scores["prompt_level_strict_acc"] == scores["prompt_level_loose_acc"] == 0.5
     assert scores["inst_level_strict_acc"] == [True, True, False, True]
-    assert scoring.share([[True, True, False, True], [False]]) == pytest.approx(3 / 5)
+    assert task_functions.share([[True, True, False, True], [False]]) == pytest.approx(3 / 5)
     metrics = {
         m["metric"] for m in task_config("i", SUMS.model_copy(update={"grading": "instructions"}))["metric_list"]
     }
@@ -411,5 +415,5 @@ def test_a_response_that_a_checker_fails_on_follows_nothing(monkeypatch):
         raise instructions.CheckerError("deep")
 
     monkeypatch.setattr(instructions, "grade_instructions", fail)
-    scores = scoring.score_instructions({"prompt": "Write.", "answer": NO_COMMA}, [["a"]])
+    scores = task_functions.score_instructions({"prompt": "Write.", "answer": NO_COMMA}, [["a"]])
     assert scores["inst_level_loose_acc"] == scores["inst_level_strict_acc"] == [False, False]

@@ -39,7 +39,7 @@ def test_pass_at_k_grows_with_k_from_accuracy_to_whether_any_sample_is_right(cas
 
 
 @pytest.mark.parametrize("k", [0, -1, 5])
-def test_pass_at_k_of_more_than_there_are_is_refused(k):
+def test_pass_at_k_of_more_than_there_are_is_rejected(k):
     with pytest.raises(ValueError, match="number of samples"):
         pass_at(np.array([1, 2]), 4, k)
 

@@ -58,7 +58,7 @@ def test_the_paper_preset_reads_the_release_s_columns_and_its_subsets_are_the_fi
     assert len(load_problems(data["simplerl-8k"])) == 8192
 
 
-def test_a_file_of_another_size_is_refused(root):
+def test_a_file_of_another_size_is_rejected(root):
     write_training_file(root, "train.parquet", 5)
     data = HubProblems(
         id="bensonbsliu/Spec-RL",
@@ -116,7 +116,7 @@ def test_several_files_are_read_in_the_order_of_the_configuration(root):
         (["p"], {}, "not an object"),
     ],
 )
-def test_data_that_do_not_fit_the_configuration_are_refused(root, row, changes, message):
+def test_data_that_do_not_fit_the_configuration_are_rejected(root, row, changes, message):
     write_lines(root, [row])
     (root / "a/b/README.md").write_text("about")
     data = HubProblems(id="a/b", files=["*.jsonl"], size=1).model_copy(update=changes)
@@ -189,7 +189,7 @@ def test_a_local_file_is_read_where_there_is_no_folder(root):
     assert error.value.allowed == "2, 1"
 
 
-def test_a_file_with_another_hash_than_the_declared_one_is_refused(root):
+def test_a_file_with_another_hash_than_the_declared_one_is_rejected(root):
     write_lines(root, [{"problem": "p", "answer": "a"}])
     digest = sha256(root / "a/b/test.jsonl")
     data = HubProblems(id="a/b", files=["test.jsonl"], size=1, sha256={"test.jsonl": digest})

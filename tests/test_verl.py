@@ -108,7 +108,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_killed(c
         assert weights[0] == weights[1]
 
 
-def test_a_prompt_that_is_too_long_is_refused_before_anything_is_started(campaign, tmp_path):
+def test_a_prompt_that_is_too_long_is_rejected_before_anything_is_started(campaign, tmp_path):
     folder = copy_to(tmp_path)
     preset = folder / "experiments/presets/verl-tiny.yaml"
     preset.write_text(preset.read_text().replace("max_prompt_tokens: 32", "max_prompt_tokens: 8"))

@@ -23,7 +23,7 @@ from redraft.engines.vllm.engine import WORKER
 from redraft.errors import UserError
 from redraft.methods.weighted import WeightedReuse
 from redraft.train.verl import config as verl
-from redraft.train.verl import schema
+from redraft.train.verl import config_rules
 from redraft.train.verl.settings import environment, rows_per_pass, settings
 
 ROOT = Path(__file__).parents[1]
@@ -275,7 +275,7 @@ def leaves(config):
 def test_no_key_that_says_what_is_learned_is_a_site_s():
     """A site may set nothing that the tables set, and each of its keys is one of verl's."""
     run = paper("ppo-vanilla")
-    fixed = schema.dotted(settings(run, PATHS[0], PATHS[2]))
+    fixed = config_rules.dotted(settings(run, PATHS[0], PATHS[2]))
     assert [key for key in fixed if any(under(key, site) for site in SITE_KEYS)] == []
     known = [
         *leaves(composed(run)),
@@ -312,7 +312,7 @@ NOT_A_SITE_S = {
 
 
 @pytest.mark.parametrize("key", NOT_A_SITE_S)
-def test_what_the_cell_fixes_is_refused_when_the_preset_is_read(folder, key):
+def test_what_the_cell_fixes_is_rejected_when_the_preset_is_read(folder, key):
     with pytest.raises(UserError) as error:
         with_site_keys(folder, {"ray_kwargs.ray_init.num_cpus": 4, key: 1})
     assert all(word in str(error.value) for word in ["paper.yaml", "engine.verl", key, *NOT_A_SITE_S[key]]), error.value
@@ -324,12 +324,12 @@ WRONG_SITE_KEYS = [
     ({"actor_rollout_ref.rollout.dtype": 16}, ["another type", "dtype", "16", "str"]),
     ({"actor_rollout_ref.actor.fsdp_config.fsdp_size": "eight"}, ["another type", "eight", "int"]),
     ({"actor_rollout_ref.model.use_liger": "sometimes"}, ["another type", "sometimes", "bool"]),
-    ({"actor_rollout_ref.actor.fsdp_config.strategy": "zero"}, ["verl refuses", "zero", "fsdp_config.strategy: zero"]),
+    ({"actor_rollout_ref.actor.fsdp_config.strategy": "zero"}, ["verl rejects", "zero", "fsdp_config.strategy: zero"]),
 ]
 
 
 @pytest.mark.parametrize(("keys", "words"), WRONG_SITE_KEYS, ids=str)
-def test_what_verl_does_not_know_or_take_is_refused_with_its_file_and_key(folder, keys, words):
+def test_what_verl_does_not_know_or_take_is_rejected_with_its_file_and_key(folder, keys, words):
     with pytest.raises(UserError) as error:
         composed(with_site_keys(folder, keys))
     assert all(word in str(error.value) for word in ["paper.yaml", *words]), str(error.value)
@@ -381,7 +381,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("cell", "engine", "trainer", "words"), REFUSED)
-def test_what_verl_cannot_do_here_is_refused(cell, engine, trainer, words):
+def test_what_verl_cannot_do_here_is_rejected(cell, engine, trainer, words):
     run = paper(cell, **engine)
     run = run.model_copy(update={"trainer": Trainer(**{**run.trainer.model_dump(), **trainer})})
     with pytest.raises(UserError) as error:
@@ -389,7 +389,7 @@ def test_what_verl_cannot_do_here_is_refused(cell, engine, trainer, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_decoding_that_verl_cannot_do_is_refused():
+def test_decoding_that_verl_cannot_do_is_rejected():
     with pytest.raises(UserError, match=r"speculation(.|\n)*key: +decoding\n(.|\n)*self_speculation"):
         composed(EXPERIMENTS.run("efficient_rollout/self-sd", 0, "paper"))
 

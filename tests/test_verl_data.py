@@ -10,7 +10,7 @@ from redraft.config import Experiments
 from redraft.config.data import ArithmeticProblems
 from redraft.errors import UserError
 from redraft.tasks.problems import Problem, load_problems
-from redraft.train.verl.data import prepare_data, read_problems, write_problems
+from redraft.train.verl.problem_files import prepare_data, read_problems, write_problems
 
 
 def test_written_problems_are_read_back(tmp_path):

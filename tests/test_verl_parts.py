@@ -1,4 +1,4 @@
-"""What stands around verl's steps, without its processes: shards of the memory, workers, their manager, the steps."""
+"""The parts around verl's steps, without its processes: shards of the memory, workers, their manager, the steps."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, Use
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.tasks.tokenizer import make_tokenizer
-from redraft.train.verl.data import write_problems
+from redraft.train.verl.problem_files import write_problems
 from redraft.train.verl.shard import Shard
 
 GROUP = 4
@@ -52,7 +52,7 @@ def put(shard, group):
 
 
 def found(shard, prompt, visits_ago=1):
-    """Tokens of a prompt's drafts, as whoever asks the shard gets them."""
+    """Tokens of a prompt's drafts, as a shard returns them."""
     memory = Memory.unpacked(shard.find(prompt), shard.memory.retention)
     return [r.tokens.tolist() for r in memory.drafts(prompt, visits_ago).values()]
 
@@ -126,7 +126,7 @@ class Remote:
 @pytest.fixture
 def worker(monkeypatch):
     """A worker over two shards, whose engine and grader are scripted."""
-    from redraft.train.verl import worker as module
+    from redraft.train.verl import rollout_worker as module
 
     class Engine:
         def __init__(self, *_, chunk, temperature):
@@ -208,7 +208,7 @@ def test_what_is_only_measured_is_not_remembered(worker):
 
 
 def test_no_distribution_is_scored_for_what_is_only_measured(worker, monkeypatch):
-    from redraft.train.verl import worker as module
+    from redraft.train.verl import rollout_worker as module
 
     async def noted(task, tools):
         tops.append(tools.memory.retention.top)
@@ -231,12 +231,14 @@ def test_a_worker_of_a_method_that_retains_nothing_asks_no_shard(worker):
 def test_groups_come_back_in_the_order_of_their_tasks_whoever_made_them(workers, monkeypatch):
     from redraft.config.base import GENERATION_STAGES
     from redraft.train.verl import manager as module
-    from redraft.train.verl.worker import Part
+    from redraft.train.verl.rollout_worker import WorkerRollouts
 
     class Worker:
         def roll_out(self, tasks, step):
             groups = [a_group(task.prompt, task.visit, step=step) for task in tasks]
-            return Part(pack_groups(groups), dict.fromkeys(GENERATION_STAGES, 2.0 * len(tasks)), len(tasks), 0.5)
+            return WorkerRollouts(
+                pack_groups(groups), dict.fromkeys(GENERATION_STAGES, 2.0 * len(tasks)), len(tasks), 0.5
+            )
 
         def fresh(self, tasks, step):
             return pack_groups([a_group(task.prompt, task.visit, step=step) for task in tasks])
@@ -266,7 +268,7 @@ def steps(monkeypatch):
     monkeypatch.setattr(module, "log_prob_gaps", lambda batch: (1e-7, 1e-6, 0.02))
     one = object.__new__(module.VerlSteps)
     one.run = Experiments().run("spec_rl/grpo-spec-l0.5", 0, "verl-tiny")
-    one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandedOver(), True, False
+    one.global_steps, one.replay_buffer, one.awake, one.use_critic = 6, module.HandoverBuffer(), True, False
     one.cleared, one.called = cleared, called
     batch = KVBatchMeta(keys=["a", "b"], tags=[{}, {}], partition_id="train")
     one.rows = SimpleNamespace(
@@ -439,7 +441,7 @@ def test_a_prompt_is_put_in_the_chat_template_if_the_tokenizer_has_one():
 
 
 class StartedError(Exception):
-    """Raised in place of a process's start."""
+    """Raised instead of a process's start."""
 
 
 @pytest.fixture
@@ -481,7 +483,7 @@ def test_a_run_at_the_papers_scale_is_ready_up_to_the_start_of_its_process(paper
     assert run.engine.gpus == 8, "what the workflow asks a cluster for"
 
 
-def test_tied_embeddings_are_refused_on_a_processor_where_vllm_would_keep_old_ones(paper_scale, tmp_path, monkeypatch):
+def test_tied_embeddings_are_rejected_on_a_processor_where_vllm_would_keep_old_ones(paper_scale, tmp_path, monkeypatch):
     from redraft.train.verl.launch import VerlTrainer
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -493,7 +495,7 @@ def test_tied_embeddings_are_refused_on_a_processor_where_vllm_would_keep_old_on
         VerlTrainer(run, paper_scale, tmp_path / "run", None, tmp_path / "problems.parquet")
 
 
-def test_a_model_with_too_few_positions_is_refused_with_what_would_fit(paper_scale, tmp_path):
+def test_a_model_with_too_few_positions_is_rejected_with_what_would_fit(paper_scale, tmp_path):
     from redraft.train.verl.launch import VerlTrainer
 
     (paper_scale / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 4096}))

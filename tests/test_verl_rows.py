@@ -16,11 +16,11 @@ from redraft.config.trainer import VerlEngine
 from redraft.errors import UserError
 from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, Use
 from redraft.train.losses import advantages, divides_by_std, estimator
-from redraft.train.verl import rows
-from redraft.train.verl.rows import (
+from redraft.train.verl import transfer_rows
+from redraft.train.verl.transfer_rows import (
     PARTITION,
-    HandedOver,
-    Rows,
+    HandoverBuffer,
+    RowWriter,
     log_prob_gaps,
     low_variance_kl,
     mini_batches,
@@ -68,7 +68,7 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch):
     queue = Queue()
-    monkeypatch.setattr(rows, "tq", queue)
+    monkeypatch.setattr(transfer_rows, "tq", queue)
     monkeypatch.setattr("verl.trainer.ppo.v1.trainer_base.tq", queue)
     return queue
 
@@ -124,11 +124,11 @@ STOPPED = [
 
 def put(groups, algorithm=None, global_step=7):
     run = make_run(algorithm)
-    return Rows(run, PROMPTS, PAD).put(mini_batches(groups, run.trainer), global_step)
+    return RowWriter(run, PROMPTS, PAD).put(mini_batches(groups, run.trainer), global_step)
 
 
 def samples_of(groups):
-    return [(number, place, s) for number, g in enumerate(groups) for place, s in enumerate(g.samples)]
+    return [(number, index, s) for number, g in enumerate(groups) for index, s in enumerate(g.samples)]
 
 
 def test_rows_stand_in_the_order_of_groups_and_samples_and_each_group_is_filled_to_the_run_s_size(queue):
@@ -137,8 +137,8 @@ def test_rows_stand_in_the_order_of_groups_and_samples_and_each_group_is_filled_
     expected = []
     for number, group in enumerate(RAGGED):
         filled = range(len(group.samples), SIZE)
-        expected += [f"{number:09d}_{place}_0" for place in range(len(group.samples))]
-        expected += [f"pad{number:09d}_{place}_0" for place in filled]
+        expected += [f"{number:09d}_{index}_0" for index in range(len(group.samples))]
+        expected += [f"pad{number:09d}_{index}_0" for index in filled]
     assert batch.keys == expected == list(queue.rows)
     assert [tag.get("is_padding", False) for tag in batch.tags] == [key.startswith("pad") for key in batch.keys]
     assert batch.tags == [queue.tags[key] for key in batch.keys]
@@ -147,8 +147,8 @@ def test_rows_stand_in_the_order_of_groups_and_samples_and_each_group_is_filled_
 
 def test_a_row_holds_prompt_response_log_probs_and_reward(queue):
     put(RAGGED)
-    for number, place, sample in samples_of(RAGGED):
-        row, rollout = queue.rows[f"{number:09d}_{place}_0"], sample.rollout
+    for number, index, sample in samples_of(RAGGED):
+        row, rollout = queue.rows[f"{number:09d}_{index}_0"], sample.rollout
         prompt = PROMPTS[RAGGED[number].prompt]
         assert row["prompts"].tolist() == prompt
         assert row["responses"].tolist() == rollout.tokens.tolist()
@@ -157,13 +157,13 @@ def test_a_row_holds_prompt_response_log_probs_and_reward(queue):
         assert row["rollout_log_probs"].tolist() == rollout.log_probs.tolist()
         assert row["response_mask"].tolist() == row["loss_mask"].tolist() == [1] * rollout.length
         assert row["rm_scores"].tolist() == [0.0] * (rollout.length - 1) + [sample.reward]
-        assert (row["uid"], row["session_id"], row["global_steps"]) == (f"{number:09d}", place, 7)
+        assert (row["uid"], row["session_id"], row["global_steps"]) == (f"{number:09d}", index, 7)
 
 
 def test_tags_say_what_verl_balances_and_ages_rows_by(queue):
     put(RAGGED)
-    for number, place, sample in samples_of(RAGGED):
-        tag, prompt = queue.tags[f"{number:09d}_{place}_0"], PROMPTS[RAGGED[number].prompt]
+    for number, index, sample in samples_of(RAGGED):
+        tag, prompt = queue.tags[f"{number:09d}_{index}_0"], PROMPTS[RAGGED[number].prompt]
         length = sample.rollout.length
         assert tag == {
             "status": "success",
@@ -195,8 +195,8 @@ def test_a_masked_row_belongs_to_no_group_and_has_nothing_to_train_on(queue):
 
 def test_a_stopped_sample_has_no_loss_and_keeps_its_reward_at_the_last_token(queue):
     put(STOPPED)
-    for number, place, sample in samples_of(STOPPED):
-        row, length = queue.rows[f"{number:09d}_{place}_0"], sample.rollout.length
+    for number, index, sample in samples_of(STOPPED):
+        row, length = queue.rows[f"{number:09d}_{index}_0"], sample.rollout.length
         trained = int(sample.use is Use.TRAINED)
         assert row["response_mask"].tolist() == row["loss_mask"].tolist() == [trained] * length
         assert row["rm_scores"].tolist() == [0.0] * (length - 1) + [sample.reward]
@@ -205,12 +205,12 @@ def test_a_stopped_sample_has_no_loss_and_keeps_its_reward_at_the_last_token(que
 
 def test_rewards_are_shaped_as_in_the_local_trainer(queue):
     put([a_group(0, (8, 1), (7, 1), (6, 0), (4, 1))], DAPO(overlong=Overlong(buffer=4)))
-    last = [queue.rows[f"000000000_{place}_0"]["rm_scores"][-1].item() for place in range(SIZE)]
+    last = [queue.rows[f"000000000_{index}_0"]["rm_scores"][-1].item() for index in range(SIZE)]
     assert last == [0.0, 0.25, -0.5, 1.0]
 
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-sum", "seq-mean-token-mean"])
-def test_a_loss_over_sequences_is_refused_where_masked_rows_would_count(mode, queue):
+def test_a_loss_over_sequences_is_rejected_where_masked_rows_would_count(mode, queue):
     whole = [a_group(prompt, *[(2, 1)] * SIZE) for prompt in (0, 1)]
     assert len(put(whole, GRPO(loss_agg_mode=mode)).keys) == 2 * SIZE
     stopped = [a_group(0, *[(2, 1)] * 3, (2, 0, {"use": Use.STOPPED}))]
@@ -239,22 +239,22 @@ def test_stored_log_probs_take_the_place_of_recomputed_ones_where_samples_ask(qu
     fill_in(queue, batch, "old_log_probs", -9.0)
     assert stored_keys(groups) == ["000000000_1_0", "000000001_0_0"]
     put_stored_log_probs(stored_keys(groups))
-    for number, place, sample in samples_of(groups):
-        row = queue.rows[f"{number:09d}_{place}_0"]
-        asked = sample.old_log_probs is OldLogProbs.STORED
+    for number, index, sample in samples_of(groups):
+        row = queue.rows[f"{number:09d}_{index}_0"]
+        is_stored = sample.old_log_probs is OldLogProbs.STORED
         assert row["old_log_probs"].tolist() == (
-            sample.rollout.log_probs.tolist() if asked else [-9.0] * row["responses"].numel()
+            sample.rollout.log_probs.tolist() if is_stored else [-9.0] * row["responses"].numel()
         )
         assert row["rollout_log_probs"].tolist() == sample.rollout.log_probs.tolist()
 
 
-def test_verl_gets_the_density_of_a_token_with_weights_and_its_gap_leaves_out_the_one_behind_a_rejection(queue):
+def test_verl_gets_the_density_of_a_token_with_weights_and_its_gap_leaves_out_the_one_after_a_rejection(queue):
     weights = np.array([0.5, -0.25, 0.75, 0.0, 0.0], np.float32)
     groups = [a_group(2, (5, 1, {"prefix": 2}), (3, 0))]
     weighted, plain = groups[0].samples
     weighted = replace(weighted, rollout=replace(weighted.rollout, log_weights=weights))
     batch = put([replace(groups[0], samples=(weighted, plain))])
-    rows_of = [queue.rows[f"000000000_{place}_0"] for place in range(2)]
+    rows_of = [queue.rows[f"000000000_{index}_0"] for index in range(2)]
     expected = weighted.rollout.log_probs - weights
     np.testing.assert_allclose(rows_of[0]["rollout_log_probs"].numpy(), expected, rtol=1e-6)
     assert rows_of[1]["rollout_log_probs"].tolist() == plain.rollout.log_probs.tolist()
@@ -267,7 +267,7 @@ def test_verl_gets_the_density_of_a_token_with_weights_and_its_gap_leaves_out_th
 
 
 def test_without_stored_log_probs_the_queue_is_not_asked(monkeypatch):
-    monkeypatch.setattr(rows, "tq", None)
+    monkeypatch.setattr(transfer_rows, "tq", None)
     assert stored_keys(RAGGED) == []
     put_stored_log_probs([])
 
@@ -301,7 +301,7 @@ def test_without_a_token_sampled_now_there_is_no_gap(queue):
 
 
 def test_what_is_only_measured_has_no_masked_rows_whatever_its_size_and_loss(queue):
-    batch = Rows(make_run(GRPO(loss_agg_mode="seq-mean-token-mean")), PROMPTS, PAD).put_unmasked(
+    batch = RowWriter(make_run(GRPO(loss_agg_mode="seq-mean-token-mean")), PROMPTS, PAD).put_unmasked(
         [a_group(2, (3, 1)), a_group(0, (4, 1), (2, 0))], 7
     )
     assert batch.keys == ["000000000_0_0", "000000001_0_0", "000000001_1_0"]
@@ -309,7 +309,7 @@ def test_what_is_only_measured_has_no_masked_rows_whatever_its_size_and_loss(que
 
 
 def test_the_estimate_of_the_divergence_is_unbiased_and_has_no_bound(queue):
-    """Over all tokens of a distribution, each as often as it is drawn, the estimates' mean is the divergence."""
+    """Over all tokens of a distribution, each as often as it is sampled, the estimates' mean is the divergence."""
     policy, reference = np.array([0.5, 0.25, 0.25]), np.array([0.125, 0.125, 0.75])
     draws = [0, 0, 1, 2]
     batch = put([a_group(0, (4, 1))])
@@ -394,7 +394,7 @@ def test_one_reused_correct_response_in_a_group_of_eight_has_ar3po_s_advantages(
 
 
 def test_a_batch_is_handed_over_once():
-    handed, batch = HandedOver(), KVBatchMeta(keys=["a"], tags=[{}], partition_id=PARTITION)
+    handed, batch = HandoverBuffer(), KVBatchMeta(keys=["a"], tags=[{}], partition_id=PARTITION)
     handed.batch = batch
     assert handed.sample(global_steps=1, partition_id=PARTITION, batch_size=4) == (batch, {})
     with pytest.raises(AssertionError, match="nobody handed over"):

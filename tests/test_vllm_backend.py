@@ -7,7 +7,7 @@ import pytest
 
 from redraft.config import InProcessEngine
 from redraft.config.data import Sampling
-from redraft.evaluate.backend import Request
+from redraft.evaluate.backend import GenerationRequest
 from redraft.evaluate.vllm_backend import VLLMBackend
 
 
@@ -37,7 +37,7 @@ def test_a_benchmark_s_sampling_reaches_vllm_and_each_sample_has_a_seed(backend)
     backend, engine = backend
     answers = []
     sampling = Sampling(temperature=0.7, top_p=0.6, max_new_tokens=5)
-    backend.sample("b", [Request(1, s, [4, 5]) for s in range(4)], sampling, 0, answers.append)
+    backend.sample("b", [GenerationRequest(1, s, [4, 5]) for s in range(4)], sampling, 0, answers.append)
     assert list(engine.asked) == [f"b-1-{sample}" for sample in range(4)]
     assert all(prompt == [4, 5] for prompt, _ in engine.asked.values())
     seeds = [asked.pop("seed") for _, asked in engine.asked.values()]

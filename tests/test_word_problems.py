@@ -13,10 +13,10 @@ from redraft.config.data import ProblemSet
 from redraft.config.generated import Question, WordProblems
 from redraft.errors import UserError
 from redraft.tasks.answers import Outcome
-from redraft.tasks.drawing import ENOUGH, distinct, split_of
 from redraft.tasks.grading import compare, grade
+from redraft.tasks.problem_splits import MAX_MISSED_SAMPLES, distinct, split_of
 from redraft.tasks.problems import load_problems
-from redraft.tasks.word_problems import NAMES, QUESTIONS, THINGS, WordProblem, draw, draw_one, prompts
+from redraft.tasks.word_problems import NAMES, QUESTIONS, THINGS, WordProblem, prompts, sample_problem, sample_problems
 
 EVERY = list(QUESTIONS)
 GOLDEN = [
@@ -67,16 +67,16 @@ def test_problems_worked_out_by_hand(question, numbers, text, answer):
 @pytest.mark.parametrize("question", EVERY)
 @given(seed=st.integers(0, 10**6), largest=st.integers(6, 60))
 def test_a_problem_tells_all_that_its_answer_needs(question, seed, largest):
-    """What is told decides the answer: the largest number's owner, or a sum of the numbers with some signs."""
-    problem = draw_one(np.random.default_rng(seed), [question], largest)
+    """The story decides the answer: the largest number's owner, or a sum of the numbers with some signs."""
+    problem = sample_problem(np.random.default_rng(seed), [question], largest)
     assert tuple(map(int, re.findall(r"\d+", problem.text))) == problem.numbers
     assert len(set(problem.numbers)) == len(problem.numbers)
     assert all(2 <= number <= largest for number in problem.numbers)
     assert "{" not in problem.text
     assert set(problem.people) == {name for name in NAMES if re.search(rf"\b{name}\b", problem.text)}
     if problem.answer.isalpha():
-        told = dict(re.findall(r"(\w+) has (\d+)", problem.text))
-        assert int(told[problem.answer]) == max(map(int, told.values()))
+        numbers_of = dict(re.findall(r"(\w+) has (\d+)", problem.text))
+        assert int(numbers_of[problem.answer]) == max(map(int, numbers_of.values()))
     else:
         assert problem.answer in {str(abs(sum(terms))) for terms in product(*((n, -n) for n in problem.numbers))}
         assert int(problem.answer) > 0
@@ -86,7 +86,7 @@ def test_a_problem_tells_all_that_its_answer_needs(question, seed, largest):
 @given(seed=st.integers(0, 10**6))
 def test_the_right_answer_is_graded_as_right_and_the_wrong_one_as_wrong(question, seed):
     rng = np.random.default_rng(seed)
-    problem = draw_one(rng, [question], 20)
+    problem = sample_problem(rng, [question], 20)
     assert grade(f"So \\boxed{{{problem.answer}}}", problem.answer).outcome is Outcome.CORRECT
     assert grade(f"So \\boxed{{{problem.wrong(rng)}}}", problem.answer).outcome is Outcome.WRONG
     assert grade(f"So {problem.answer}", problem.answer).outcome is Outcome.NO_ANSWER
@@ -113,34 +113,34 @@ def test_the_grader_tells_all_names_apart_and_reads_them_as_text_too():
 
 
 def test_no_question_is_asked_about_the_same_numbers_in_both_splits():
-    train, held_out = (draw(400, EVERY, 10, split, 0) for split in ("train", "held-out"))
+    train, held_out = (sample_problems(400, EVERY, 10, split, 0) for split in ("train", "held-out"))
     assert len({problem.text for problem in train}) == len({problem.text for problem in held_out}) == 400
-    asked = [{(problem.question, frozenset(problem.numbers)) for problem in split} for split in (train, held_out)]
-    assert not asked[0] & asked[1]
+    problems = [{(problem.question, frozenset(problem.numbers)) for problem in split} for split in (train, held_out)]
+    assert not problems[0] & problems[1]
     assert [{problem.question for problem in split} for split in (train, held_out)] == [set(EVERY), set(EVERY)]
 
 
 def test_a_draw_follows_from_its_seed():
-    first, again, other = (draw(30, EVERY, 10, "train", seed) for seed in (0, 0, 1))
+    first, again, other = (sample_problems(30, EVERY, 10, "train", seed) for seed in (0, 0, 1))
     assert first == again != other
 
 
 def test_problems_and_splits_stay_what_they_are():
-    """Another draw would be another experiment under the same fingerprint."""
-    assert [(p.text, p.answer) for p in draw(2, EVERY, 10, "held-out", 0)] == GOLDEN
+    """Other samples would be another experiment under the same fingerprint."""
+    assert [(p.text, p.answer) for p in sample_problems(2, EVERY, 10, "held-out", 0)] == GOLDEN
     assert [split_of(content) for content in ("sum 3 4", "sum 3 5", "sum 4 9")] == SPLITS
 
 
 def test_only_misses_in_a_row_end_a_draw():
     numbers = iter(range(10**6))
-    assert len(distinct(lambda: next(numbers), str, "train", ENOUGH + 2000)) == ENOUGH + 2000
+    assert len(distinct(lambda: next(numbers), str, "train", MAX_MISSED_SAMPLES + 2000)) == MAX_MISSED_SAMPLES + 2000
 
 
 def test_more_problems_than_there_are_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("redraft.tasks.word_problems.NAMES", NAMES[:2])
     monkeypatch.setattr("redraft.tasks.word_problems.THINGS", THINGS[:2])
     with pytest.raises(UserError, match="fewer different problems") as error:
-        draw(1000, ["who_has_more"], 6, "train", 0)
+        sample_problems(1000, ["who_has_more"], 6, "train", 0)
     assert (error.value.key, error.value.value) == ("data.size", 1000)
 
 
@@ -153,7 +153,7 @@ def plain(text):
 @pytest.mark.parametrize("options", [True, False])
 def test_examples_ask_the_same_about_other_numbers_of_the_training_split(split, options):
     data = WordProblems(size=60, split=split, examples=3, options=options, largest=8)
-    stories = draw(60, data.questions, 8, split, 0)
+    stories = sample_problems(60, data.questions, 8, split, 0)
     for story, problem in zip(stories, load_problems(data), strict=True):
         *solved, last = problem.prompt.split("\n\n")
         assert last.startswith(f"Question: {story.text}")
@@ -172,7 +172,7 @@ def test_examples_ask_the_same_about_other_numbers_of_the_training_split(split, 
 
 
 def test_the_examples_answers_are_right():
-    (story,) = draw(1, ["difference"], 10, "train", 0)
+    (story,) = sample_problems(1, ["difference"], 10, "train", 0)
     (text,) = prompts([story], 5, True, 10, 0)
     solved = re.findall(r"has (\d+) \w+\. \w+ gives (\d+) [^?]*\? (.*)\?\nAnswer: (.*)", text)
     assert len(solved) == 5
@@ -182,7 +182,7 @@ def test_the_examples_answers_are_right():
 
 
 def test_both_options_come_first_as_often():
-    stories = draw(300, ["sum"], 20, "train", 0)
+    stories = sample_problems(300, ["sum"], 20, "train", 0)
     texts = prompts(stories, 0, True, 20, 0)
     first = sum(
         text.split("?")[1].strip().startswith(f"\\boxed{{{s.answer}}}") for text, s in zip(texts, stories, strict=True)
@@ -191,7 +191,7 @@ def test_both_options_come_first_as_often():
 
 
 def test_without_examples_the_prompt_asks_for_a_box():
-    (story,) = draw(1, ["sum"], 10, "train", 0)
+    (story,) = sample_problems(1, ["sum"], 10, "train", 0)
     assert prompts([story], 0, False, 10, 0) == [
         f"Put your final answer within \\boxed{{}}.\n\nQuestion: {story.text}\nAnswer:"
     ]
@@ -221,6 +221,6 @@ def test_a_problem_set_is_graded_by_the_grader_of_its_problems(data, grading):
         {"split": "test"},
     ],
 )
-def test_what_no_problem_can_have_is_refused(wrong):
+def test_what_no_problem_can_have_is_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WordProblems.model_validate(wrong)

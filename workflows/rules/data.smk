@@ -18,4 +18,4 @@ rule prepare_data:
         folder=subpath(output.problems, parent=True),
         data=lambda wildcards: INPUTS.part_fingerprint("data", wildcards.role),
     shell:
-        "redraft stage redraft.train.verl.data:prepare_data {params.preset:q} {wildcards.role:q} {params.folder:q} > {log:q} 2>&1"
+        "redraft stage redraft.train.verl.problem_files:prepare_data {params.preset:q} {wildcards.role:q} {params.folder:q} > {log:q} 2>&1"

@@ -39,13 +39,13 @@ def evaluate(
     """Sample a model on benchmarks, grade it and print its scores. Repeat an interrupted call to resume it."""
     from redraft.config import Evaluation, Experiments, InProcessEngine
     from redraft.config.read import parse
-    from redraft.evaluate.asked import Asked, plan, usual_backend
+    from redraft.evaluate.evaluation_plan import EvaluationRequest, plan, usual_backend
 
     options = {"backend": backend or usual_backend(), "harness": harness, "lighteval": lighteval}
     evaluation = parse(Evaluation, options, "redraft evaluate")
     names = [name.strip() for name in benchmarks.split(",") if name.strip()]
     engine = parse(InProcessEngine, {"max_rows": rows, "threads": threads, "dtype": dtype}, "redraft evaluate")
-    asked = Asked(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
+    asked = EvaluationRequest(model, protocol, names, evaluation, engine, seed, samples, limit, folder)
     planned = plan(asked, Experiments(), RESULTS)
     typer.echo(filled(planned.text()), err=True)
     with gc_paused():  # sampling and grading import large libraries
@@ -53,7 +53,7 @@ def evaluate(
     scores = command.evaluate(planned)
     notes = [command.failures(scores), *command.notes(scores, planned.folder)]
     if as_json:
-        about = {"model": planned.asked.model, "protocol": planned.protocol, "folder": planned.folder}
+        about = {"model": planned.request.model, "protocol": planned.protocol, "folder": planned.folder}
         documented = [{"benchmark": name, **score} for name, score in scores.items()]
         typer.echo(document("evaluate", about, documented, notes))
         return

@@ -1,1 +1,1 @@
-"""Evaluation: policies are sampled, generations are saved and graded once, rollouts are measured for diversity."""
+"""Evaluation: sample policies, save and grade the generations, measure the diversity of rollouts."""

@@ -1,8 +1,8 @@
-"""Two evaluations of the same problems, response by response: other backends, precisions or policies.
+"""Comparison of two evaluations of the same problems, response by response: backends, precisions or policies.
 
-Differences of scores are paired: problems that both find easy or hard add nothing to their interval. Where both take
-the most probable token, responses of the same policy differ only by rounding, from the first token on whose two most
-probable ones are about as probable as each other.
+Differences of scores are paired, so problems that are easy or hard for both add nothing to the interval. Under greedy
+decoding, two evaluations of one policy differ only by rounding: responses part where the two most probable tokens have
+nearly equal probabilities.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from redraft.errors import UserError
-from redraft.evaluate.parts import KEY
+from redraft.evaluate.generation_parts import KEY
 from redraft.files import read_parquet
 from redraft.tasks.answers import Outcome
 
@@ -31,19 +31,21 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Agreement:
+class EvaluationAgreement:
     """How two evaluations of a benchmark agree. Shares are of responses, 0 to 1.
 
     Attributes:
         benchmark: name.
-        responses: of each.
-        first: share of right responses of the first one.
-        second: of the second one.
+        responses: number of responses in each evaluation.
+        first: share of correct responses of the first evaluation.
+        second: share of correct responses of the second evaluation.
         low: lower bound of the 95 % interval of `second - first` on problems like these.
         high: upper bound.
-        same_verdict: share of responses that both get right or both get wrong.
+        same_verdict: share of responses with the same verdict, correct or not.
         same_tokens: share of responses that are equal token by token.
-        tokens_a_difference: tokens that both computed on equal texts so far, over first differences; None without any.
+        tokens_a_difference: tokens up to and including the first difference, per first difference; None if all
+            responses
+            are equal.
     """
 
     benchmark: str
@@ -72,11 +74,11 @@ class Agreement:
         ]
 
 
-def agreements(first: Path, second: Path) -> list[Agreement]:
-    """How two folders of generations and grades agree on the responses that both have, by benchmark.
+def agreements(first: Path, second: Path) -> list[EvaluationAgreement]:
+    """Compare two folders of generations and grades, by benchmark, on the responses that both contain.
 
     Raises:
-        UserError: if a file is missing or damaged, or if both have no benchmark in common, or other prompts or answers.
+        UserError: if a file is missing or damaged, if no response is common to both, or if prompts or answers differ.
     """
     ours, theirs = _read(first), _read(second)
     both = ours.merge(theirs, on=KEY, how="inner", suffixes=("", " of second"))
@@ -103,7 +105,7 @@ def agreements(first: Path, second: Path) -> list[Agreement]:
 
 
 def _read(folder: Path) -> pd.DataFrame:
-    """Responses with their verdicts."""
+    """Join generations with their grades."""
     for name in FILES:
         if not (folder / name).exists():
             raise UserError(
@@ -117,18 +119,18 @@ def _read(folder: Path) -> pd.DataFrame:
     grades = read_parquet(folder / FILES[1], (*KEY, "outcome"), only=True)
     whole = generations.merge(grades, on=KEY, how="inner")
     if not len(whole) == len(generations) == len(grades):
-        raise UserError("these grades are not those of the generations beside them", file=folder / FILES[1])
+        raise UserError("these grades do not belong to the generations in this folder", file=folder / FILES[1])
     return whole.assign(right=whole["outcome"] == Outcome.CORRECT)
 
 
-def _agreement(name: str, both: pd.DataFrame) -> Agreement:
+def _agreement(name: str, both: pd.DataFrame) -> EvaluationAgreement:
     first, second = (both[column].astype(float) for column in ("right", "right of second"))
     changes = (second - first).groupby([both["step"], both["problem"]]).mean().to_numpy()
     pairs = list(zip(both["tokens"], both["tokens of second"], strict=True))
     before = sum(common_tokens(a, b) for a, b in pairs)
     different = sum(not np.array_equal(a, b) for a, b in pairs)
     low, high = paired_interval(changes)
-    return Agreement(
+    return EvaluationAgreement(
         name,
         len(both),
         float(first.mean()),
@@ -142,7 +144,7 @@ def _agreement(name: str, both: pd.DataFrame) -> Agreement:
 
 
 def common_tokens(first: np.ndarray, second: np.ndarray) -> int:
-    """Number of tokens before the first one that differs, or before the end of the shorter response."""
+    """Length of the common prefix of two responses, in tokens."""
     shorter = min(len(first), len(second))
     unequal = np.flatnonzero(np.asarray(first[:shorter]) != np.asarray(second[:shorter]))
     return int(unequal[0]) if len(unequal) else shorter
@@ -151,11 +153,11 @@ def common_tokens(first: np.ndarray, second: np.ndarray) -> int:
 def paired_interval(changes: np.ndarray) -> tuple[float, float]:
     """95 % interval of a mean change of paired shares.
 
-    Two pairs are added, as Agresti and Min add half a pair to each cell of the table of two verdicts (2005, "Simple
-    improved confidence intervals for comparing matched proportions"), so that no change at all still has an interval.
+    Two pseudo-pairs are added, half a pair to each cell of the 2 x 2 table (Agresti and Min, 2005, "Simple improved
+    confidence intervals for comparing matched proportions"), so the interval has a width even without any change.
 
     Args:
-        changes: of each problem, -1 to 1.
+        changes: mean change of each problem, -1 to 1, (problems,).
     """
     size = len(changes) + 2
     mean = float(np.sum(changes)) / size

@@ -1,7 +1,7 @@
 """The interface of evaluation backends, which sample a policy's responses to a benchmark's prompts.
 
 All backends take the same requests. They deliver each response when it is finished, so that it can be saved early. The
-random draws of a request depend on the seed, the benchmark, the problem and the sample; under transformers they also
+random numbers of a request depend on the seed, the benchmark, the problem and the sample; with transformers they also
 depend on the batch.
 """
 
@@ -15,8 +15,8 @@ from redraft.config.data import Sampling
 
 
 @dataclass(frozen=True)
-class Request:
-    """One sample to be drawn.
+class GenerationRequest:
+    """Request for one sample of a response.
 
     Attributes:
         problem: index in the benchmark, from 0.
@@ -54,16 +54,21 @@ class Backend(Protocol):
     tokenizer: Any
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        seed: int,
+        deliver: Callable[..., None],
     ) -> None:
         """Sample every request of the benchmark `name`.
 
         Args:
             name: the benchmark's name, which is part of the names of random streams.
-            requests: the samples to draw.
+            requests: one request per sample.
             sampling: temperature, top-p and length limit.
             seed: seed of the random streams.
-            deliver: takes one or more responses. Each response is delivered exactly once, in any order.
+            deliver: callback for one or more responses. Each response is delivered exactly once, in any order.
         """
 
     def close(self) -> None:

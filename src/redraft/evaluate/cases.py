@@ -1,4 +1,4 @@
-"""Case studies (SPEC-RL, Figures 12-15): rollouts of a finished run beside the drafts that they were made from.
+"""Case studies (SPEC-RL, Figures 12-15): rollouts of a finished run next to the drafts that they reused.
 
 The kinds of cases are those of Appendix C.2: prefixes are verified and reused, a rejection starts a continuation,
 needless generation is avoided, an erroneous step is corrected. A rule chooses the cases; none is chosen by hand. The
@@ -17,14 +17,14 @@ from pydantic import TypeAdapter
 
 from redraft.config.data import Data
 from redraft.errors import UserError
-from redraft.evaluate.rollouts import rollout_files
+from redraft.evaluate.saved_rollouts import rollout_files
 from redraft.files import read_json, read_parquet, write_json
 from redraft.tasks.problems import load_problems
 
 COLUMNS = ("visit", "prompt", "sample", "tokens", "sampled_at", "prefix_length", "draft_length", "reward")
 KEY = ["prompt", "sample"]
 RIGHT = 0.5
-"""Rewards above this belong to right answers. The exact values can differ from 0 and 1, since rewards may be shaped."""
+"""Rewards above this mean a correct answer. Shaped rewards can differ from 0 and 1."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,19 @@ KINDS = (
         "rejected",
         "a draft rejected early",
         lambda f: _share(f) < 1,
-        # A draft of which nothing was kept shows least, so it comes last.
+        # A draft of which nothing was kept is the least instructive, so it comes last.
         lambda f: _share(f).where(_share(f) > 0, 2.0),
     ),
 )
-"""The kinds in the order of Figures 12 to 15. In a "corrected" case the error stands after the cut, since the new
-ending is right; its exact place is unknown."""
+"""The kinds in the order of Figures 12 to 15. In a "corrected" case the error comes after the cut, since the new ending
+is correct; its exact position is unknown."""
 
 
 def cases(run_folder: Path, file: Path) -> None:
     """Choose one case of each kind from a finished run and write them as JSON.
 
-    The case comes from the latest visit in which its kind occurs. A kind that does not occur is listed with the reason.
+    The case comes from the latest epoch pass in which its kind occurs. A kind that does not occur is listed with the
+    reason.
 
     Raises:
         UserError: if rollouts, the manifest or the tokenizer are missing or damaged, or if a prefix differs from its
@@ -104,14 +105,14 @@ def cases(run_folder: Path, file: Path) -> None:
     absent = f"none of the {len(drafted):,} rollouts with a draft is of this kind"
     if drafted.empty:
         absent = "no rollout of this run had a draft"
-    found = []
+    chosen = []
     for kind in KINDS:
         case: dict[str, Any] = {"absent": absent}
         if line := next(rollouts.of_kind(kind, drafted), None):
             problem = problems[line["prompt"]]
             case = rollouts.describe(line) | {"problem": problem.prompt, "answer": problem.answer}
-        found.append({"kind": kind.name, "title": kind.title} | case)
-    write_json(file, {"run": manifest["run"], "cases": found})
+        chosen.append({"kind": kind.name, "title": kind.title} | case)
+    write_json(file, {"run": manifest["run"], "cases": chosen})
 
 
 class _Rollouts:
@@ -132,7 +133,8 @@ class _Rollouts:
         self.read = cache(lambda step: read_parquet(self.files[step], COLUMNS).set_index(KEY))
 
     def drafted(self) -> pd.DataFrame:
-        """One line per rollout with a draft of the last visit; `old_step` and `old_reward` are the draft's."""
+        """One line per rollout with a draft from the previous epoch pass; `old_step` and `old_reward` are the
+        draft's."""
         lines = [
             read_parquet(file, COLUMNS).drop(columns=["tokens", "sampled_at"]).assign(step=step)
             for step, file in self.files.items()
@@ -147,7 +149,7 @@ class _Rollouts:
         return np.asarray(self.read(step).loc[(line["prompt"], line["sample"]), column])
 
     def of_kind(self, kind: Kind, drafted: pd.DataFrame) -> Iterator[dict[str, Any]]:
-        """Lines of `drafted` of one kind; the latest visit comes first, then the best rank."""
+        """Lines of `drafted` of one kind: latest epoch pass first, then the best rank."""
         chosen = drafted[kind.holds(drafted)] if len(drafted) else drafted
         chosen = chosen.assign(rank=kind.rank(chosen) if len(chosen) else 0.0, latest=-chosen["visit"])
         for line in chosen.sort_values(["latest", "rank", "step", *KEY]).to_dict("records"):
@@ -155,7 +157,7 @@ class _Rollouts:
             prefix = line["prefix_length"]
             if len(old) != line["draft_length"] or not np.array_equal(old[:prefix], new[:prefix]):
                 raise UserError(
-                    "the prefix of a rollout is not that of its draft, the rollout of the visit before",
+                    "the prefix of a rollout differs from that of its draft, the rollout of the previous epoch pass",
                     file=self.files[line["step"]],
                     key="prompt, sample",
                     value=f"{line['prompt']}, {line['sample']}",

@@ -1,11 +1,11 @@
-"""`redraft evaluate`: sample any model on chosen benchmarks, grade the responses and tabulate the scores."""
+"""`redraft evaluate`: sample a model on benchmarks, grade the responses and tabulate the scores."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from redraft.config.data import Benchmark, HubProblems, known_sizes
-from redraft.evaluate.asked import Planned, on_gpu
+from redraft.evaluate.evaluation_plan import EvaluationPlan, on_gpu
 from redraft.evaluate.generate import generate, identity
 from redraft.evaluate.grade import grade
 from redraft.evaluate.lighteval import grade_again
@@ -20,8 +20,8 @@ COMPARISON = "ifeval.json"
 """File that compares the two graders of IFEval."""
 
 
-def evaluate(planned: Planned) -> dict[str, dict[str, Any]]:
-    """Sample, grade and record an evaluation; finished generations of the same evaluation are not sampled again.
+def evaluate(planned: EvaluationPlan) -> dict[str, dict[str, Any]]:
+    """Sample, grade and record an evaluation; finished generations of the same evaluation are reused.
 
     `evaluation.json` records the arguments, the code, the versions and the data.
 
@@ -29,38 +29,40 @@ def evaluate(planned: Planned) -> dict[str, dict[str, Any]]:
         The scores by benchmark.
 
     Raises:
-        UserError: for what sampling or grading refuses.
+        UserError: if sampling or grading rejects the policy, the problems or the generations.
     """
-    asked, benchmarks, folder = planned.asked, planned.benchmarks, planned.folder
-    with lease(folder, EVALUATION) as held, devices(int(on_gpu(asked.engine)), str(folder)) as taken:
-        held.record_devices(taken)
-        _sampled(planned, held.check)
-    grade(folder / GENERATIONS, _limited(benchmarks, asked.limit), folder / "scores.json", asked.engine.threads)
-    (folder / COMPARISON).unlink(missing_ok=True)  # it would compare earlier verdicts
-    if asked.evaluation.lighteval:
+    request, benchmarks, folder = planned.request, planned.benchmarks, planned.folder
+    with lease(folder, EVALUATION) as folder_lease, devices(int(on_gpu(request.engine)), str(folder)) as gpus:
+        folder_lease.record_devices(gpus)
+        _sample_once(planned, folder_lease.check)
+    grade(folder / GENERATIONS, _limited(benchmarks, request.limit), folder / "scores.json", request.engine.threads)
+    (folder / COMPARISON).unlink(missing_ok=True)  # a comparison of earlier verdicts
+    if request.evaluation.lighteval:
         grade_again(folder / GENERATIONS, folder / "grades.parquet", folder / COMPARISON)
     scores = read_json(folder / "scores.json")["0"]
     return {name: scores[name] for name in benchmarks}
 
 
-def _sampled(planned: Planned, check: Callable[[], None]) -> None:
-    """Make the generations unless a record says that they are there; the record is written last."""
-    asked, benchmarks, policy, folder = planned.asked, planned.benchmarks, planned.policy, planned.folder
+def _sample_once(planned: EvaluationPlan, check: Callable[[], None]) -> None:
+    """Sample unless `evaluation.json` says that these generations are complete; it is written last."""
+    request, benchmarks, policy, folder = planned.request, planned.benchmarks, planned.policy, planned.folder
     generations, record = folder / GENERATIONS, folder / "evaluation.json"
-    problems = {name: load_problems(benchmark.data)[: asked.limit] for name, benchmark in benchmarks.items()}
-    made_from = identity({0: policy}, benchmarks, problems, asked.seed, asked.evaluation, asked.engine.dtype)
+    problems = {name: load_problems(benchmark.data)[: request.limit] for name, benchmark in benchmarks.items()}
+    made_from = identity({0: policy}, benchmarks, problems, request.seed, request.evaluation, request.engine.dtype)
     if generations.exists() and record.exists() and read_json(record).get("fingerprint") == made_from:
         return
     generations.unlink(missing_ok=True)
-    generate({0: policy}, benchmarks, asked.seed, asked.engine, asked.evaluation, generations, asked.limit, check)
+    generate(
+        {0: policy}, benchmarks, request.seed, request.engine, request.evaluation, generations, request.limit, check
+    )
     about = {
-        "model": asked.model,
+        "model": request.model,
         "policy": str(policy),
         "protocol": planned.protocol,
-        "seed": asked.seed,
-        "limit": asked.limit,
-        "evaluation": asked.evaluation.model_dump(),
-        "dtype": asked.engine.dtype,
+        "seed": request.seed,
+        "limit": request.limit,
+        "evaluation": request.evaluation.model_dump(),
+        "dtype": request.engine.dtype,
         "benchmarks": {n: b.model_dump(mode="json") | {"metric": b.metric} for n, b in benchmarks.items()},
     }
     data = {n: {"origin": origin(b.data), "sha256": checksums(b.data)} for n, b in benchmarks.items()}
@@ -68,7 +70,7 @@ def _sampled(planned: Planned, check: Callable[[], None]) -> None:
 
 
 def _limited(benchmarks: dict[str, Benchmark], limit: int | None) -> dict[str, Benchmark]:
-    """The benchmarks cut to `limit` problems, as the grader is to expect them."""
+    """The benchmarks with `limit` problems each, which is the number that the grader then expects."""
     if limit is None:
         return benchmarks
     limited = {}
@@ -97,7 +99,7 @@ COLUMNS = (
     "errors",
 )
 FIRST = 6
-"""Columns that fit 80 characters."""
+"""Number of leading columns that fit into 80 characters."""
 FAILURES = {"truncated": "truncated", "no answer": "without_answer", "time-outs": "timeouts", "errors": "errors"}
 """Columns that count responses without a verdict on their answer, and their keys in the scores."""
 
@@ -125,7 +127,7 @@ def table(scores: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 
 def failures(scores: dict[str, dict[str, Any]]) -> str:
-    """What `FAILURES` count over all benchmarks, as a line."""
+    """The counts of `FAILURES` over all benchmarks, in one line."""
     responses = sum(score["total"] for score in scores.values())
     counts = {column: sum(score.get(key, 0) for score in scores.values()) for column, key in FAILURES.items()}
     return f"of {responses:,} responses: " + ", ".join(f"{count:,} {column}" for column, count in counts.items())

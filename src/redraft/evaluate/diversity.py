@@ -6,9 +6,9 @@ is the same for n = 1). Self-BLEU is the mean BLEU of each response against the 
 "Texygen"). SPEC-RL shows Distinct-1 and Self-BLEU in Figure 6 and the overlap of consecutive epochs in Figure 2. All
 measures count the model's tokens, not words of text; Self-BLEU takes each token id as a word.
 
-A sample from all prompts holds hardly two responses to the same one, so its Self-BLEU cannot tell whether a prompt's
-responses have become alike. Self-BLEU and the share of different responses within prompts can, and are not in the
-paper.
+A random sample of a step rarely contains two responses to the same prompt, so its Self-BLEU does not show whether the
+responses to a prompt have become alike. Self-BLEU and the share of different responses within prompts do; the paper
+does not report them.
 
 ROUGE-1 (Lin, 2004, "ROUGE: a package for automatic evaluation of summaries") compares a response with that of the same
 prompt and sample an epoch earlier. The number of different responses of a prompt over the whole training shows reuse
@@ -28,7 +28,7 @@ from sacrebleu.metrics import BLEU
 from scipy import sparse
 
 from redraft.errors import UserError
-from redraft.evaluate.rollouts import Ragged, StepRollouts, read_step, rollout_files
+from redraft.evaluate.saved_rollouts import Ragged, StepRollouts, read_step, rollout_files
 from redraft.files import atomic, read_json, write_json
 from redraft.provenance import check_hashes, hashes
 from redraft.rollout.streams import stream
@@ -70,7 +70,7 @@ def self_bleu(responses: Ragged, generator: np.random.Generator, sample: int = S
 
     Args:
         responses: the responses of a step.
-        generator: draws the sample, without replacement.
+        generator: chooses the sample, without replacement.
         sample: largest size of the sample. Values for different sizes cannot be compared, since more references match
             more.
 
@@ -88,13 +88,13 @@ def self_bleu_within(
 ) -> float:
     """Mean sentence BLEU of each response against the other responses to its prompt, over a random sample of prompts.
 
-    1 says that all responses to a prompt are the same. The score is that of `self_bleu`. Its values compare only
-    between groups of one size.
+    1 means that all responses to a prompt are the same. The score is that of `self_bleu`. Values are comparable only
+    between groups of equal size.
 
     Args:
         prompts: prompt of each response.
         responses: the responses of a step.
-        generator: draws the prompts, without replacement, among those with at least two responses.
+        generator: chooses the prompts, without replacement, among those with at least two responses.
         sample: largest number of prompts.
 
     Returns:
@@ -144,14 +144,14 @@ class Rouge(NamedTuple):
 def rouge_1(responses: Ragged, earlier: Ragged) -> Rouge:
     """ROUGE-1 of responses against earlier ones, row by row.
 
-    A token counts as shared as often as it stands in both responses. Lin's ROUGE-1 is the recall, the shared tokens
+    A token counts as shared as often as it occurs in both responses. Lin's ROUGE-1 is the recall, the shared tokens
     over the tokens of the reference, which is the earlier response. The precision is over the tokens of the response,
     and F is the harmonic mean of both. The values equal those of the package rouge-score with one exception: for two
     empty responses this function returns 1, since they are the same, and rouge-score returns 0.
 
     Args:
         responses: the rows to score; token ids are at least 0.
-        earlier: the references, as many rows.
+        earlier: the references, the same number of rows.
     """
     width = 1 + max(int(r.values.max(initial=0)) for r in (responses, earlier))
     shared = _counts(responses, width).minimum(_counts(earlier, width)).sum(axis=1).astype(float)
@@ -201,7 +201,7 @@ class PreviousEpoch:
         return [self._earlier.get(key) for key in keys]
 
 
-class Trajectories:
+class TrajectoryCounts:
     """Counts of different responses and of rollouts per prompt so far; responses are kept as 64-bit hashes."""
 
     def __init__(self) -> None:
@@ -223,12 +223,12 @@ class Trajectories:
         return float(np.mean(list(counts.values()))), float(np.mean(shares))
 
 
-class Measurement:
-    """Measures the steps of a run, which must come in order; Self-BLEU's samples are drawn from the run's seed."""
+class DiversityMeter:
+    """Measures the steps of a run, which must come in order; the run's seed decides the samples of Self-BLEU."""
 
     def __init__(self, seed: int) -> None:
         self.previous = PreviousEpoch()
-        self.trajectories = Trajectories()
+        self.trajectories = TrajectoryCounts()
         self.parts: dict[str, Callable[[StepRollouts], dict[str, float]]] = {
             "Distinct-1": lambda rollouts: {"distinct_1": distinct_1(rollouts.responses)},
             "Distinct-2": lambda rollouts: {"distinct_2": distinct_2(rollouts.responses)},
@@ -261,8 +261,8 @@ class Measurement:
 
     def _rouge_1(self, rollouts: StepRollouts) -> dict[str, float]:
         keys = list(zip(rollouts.prompts, rollouts.samples, strict=True))
-        found = self.previous.exchange(rollouts.epoch, keys, rollouts.responses)
-        pairs = [(r, e) for r, e in zip(rollouts.responses.rows(), found, strict=True) if e is not None]
+        earlier = self.previous.exchange(rollouts.epoch, keys, rollouts.responses)
+        pairs = [(r, e) for r, e in zip(rollouts.responses.rows(), earlier, strict=True) if e is not None]
         names = ("rouge_1", "rouge_1_precision", "rouge_1_recall")
         if not pairs:
             return dict.fromkeys(names, np.nan)
@@ -278,7 +278,7 @@ def _token_ages(rollouts: StepRollouts) -> dict[str, float]:
 
 
 def measure_run(run_folder: Path, seed: int, file: Path) -> None:
-    """Measure a finished run, whose rollouts must be those that its manifest names; hashes go next to the file."""
+    """Measure a finished run after checking its rollouts against the manifest; hashes are written next to the file."""
     manifest = run_folder / "manifest.json"
     rollouts = {name: digest for name, digest in read_json(manifest)["sha256"].items() if name.startswith("rollouts/")}
     check_hashes(run_folder, rollouts, manifest)
@@ -292,7 +292,7 @@ def measure(run_folder: Path, seed: int, file: Path) -> None:
     Raises:
         UserError: if the run has no rollouts, one file is damaged, or the file of a step before the last is missing.
     """
-    measurement = Measurement(seed)
+    measurement = DiversityMeter(seed)
     files = rollout_files(run_folder)
     if missing := set(range(max(files))) - files.keys():
         raise UserError(

@@ -1,7 +1,7 @@
 """Sampling of policies on benchmarks.
 
-Generations are saved with all that grading needs. They are graded elsewhere (`redraft.evaluate.grade`), so that they
-can be graded again without a model.
+Generations are saved with everything that grading needs. `redraft.evaluate.grade` grades them separately, so they can
+be graded again without a model.
 """
 
 import sys
@@ -14,9 +14,9 @@ from redraft.config import Evaluation, Experiments, fingerprint, sampling_finger
 from redraft.config.data import Benchmark, Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
-from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.parts import KEY, Parts
+from redraft.evaluate.generation_parts import KEY, GenerationParts
 from redraft.files import read_json, write_json
 from redraft.ops.locking.devices import devices
 from redraft.ops.locking.lease import EVALUATION, lease
@@ -34,15 +34,18 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
         protocol: name of the protocol (`Preset.protocol_of`).
         seed: seed of the sampling streams.
         file: file of the generations.
-        policies: folders of policies, or manifests of runs, which stand for all policies that they name. A folder
+        policies: folders of policies, or manifests of runs for all policies that they name. A folder
             `step-NNNN` holds the policy after that step, any other name an initial policy.
     """
     preset = Experiments().preset(preset_name, protocol).of_seed(seed)
     log = file.parent / "generate.log"
     steps = {step: policy for path in policies for step, policy in _policies_of(path).items()}
-    with lease(file.parent, EVALUATION, log) as held, devices(min(preset.engine.gpus, 1), str(file.parent)) as taken:
-        held.record_devices(taken)
-        generate(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=held.check)
+    with (
+        lease(file.parent, EVALUATION, log) as folder_lease,
+        devices(min(preset.engine.gpus, 1), str(file.parent)) as gpus,
+    ):
+        folder_lease.record_devices(gpus)
+        generate(steps, preset.benchmarks, seed, preset.engine, preset.evaluation, file, check=folder_lease.check)
         write_json(
             file.with_suffix(".json"),
             {
@@ -50,20 +53,16 @@ def generate_policies(preset_name: str, protocol: str, seed: int, file: Path, po
                 "evaluation": preset.evaluation.model_dump(),
                 "seed": seed,
                 "sha256": hashes(file),
-                "made_from": hashes(*map(_file_of, policies)),
+                # Identified by a run's manifest, or by the weights in a folder.
+                "made_from": hashes(*(path / "model.safetensors" if path.is_dir() else path for path in policies)),
                 "git": git_state(),
                 **environment(),
             },
         )
 
 
-def _file_of(policy: Path) -> Path:
-    """The file that says which policy it is: a run's manifest, or the weights in a folder."""
-    return policy / "model.safetensors" if policy.is_dir() else policy
-
-
 def _policies_of(path: Path) -> dict[int, Path]:
-    """The policies that a manifest names, or the one in a folder, by the steps that they have done."""
+    """The policies that a manifest names, or the one in a folder, by their training step."""
     if path.name == "manifest.json":
         return {step: path.parent / folder for step, folder in policies_of(read_json(path)).items()}
     prefix, _, step = path.name.rpartition("-")
@@ -82,7 +81,7 @@ def generate(
 ) -> None:
     """Sample policies on every benchmark and write one Parquet file; samples that an interrupted call saved are kept.
 
-    All policies draw from the same random streams, so that random draws add less to their differences.
+    All policies use the same random streams, so that sampling noise adds less to their differences.
 
     Args:
         policies: training step to the policy, a folder in transformers' format or a hub id.
@@ -90,7 +89,7 @@ def generate(
         seed: seed of the sampling streams.
         settings: device, threads and batch sizes.
         evaluation: backend and harness.
-        file: the file to write, one line per sample, with the columns of `redraft.evaluate.parts.SCHEMA`.
+        file: the file to write, one line per sample, with the columns of `redraft.evaluate.generation_parts.SCHEMA`.
         limit: number of problems per benchmark, the first ones; all of them if None.
         check: raises if another process has taken the folder; called before every write into it.
 
@@ -103,7 +102,7 @@ def generate(
         if lacking := missing(benchmark.data, len(known)):
             print(f"{name}: {lacking}", file=sys.stderr)
         problems[name] = known[:limit]
-    parts = Parts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
+    parts = GenerationParts(file, identity(policies, benchmarks, problems, seed, evaluation, settings.dtype), check)
     for step, policy in sorted(policies.items()):
         wanted = {
             name: [
@@ -122,8 +121,8 @@ def generate(
             # lm-eval returns whole benchmarks; each is saved when it is complete.
             from redraft.evaluate.lm_eval import harness
 
-            asked = {name: benchmarks[name] for name in wanted}
-            for _, frame, _ in harness.sample(policy, asked, seed, evaluation.backend, settings, limit):
+            incomplete = {name: benchmarks[name] for name in wanted}
+            for _, frame, _ in harness.sample(policy, incomplete, seed, evaluation.backend, settings, limit):
                 rows = frame.assign(step=step).to_dict("records")
                 parts.add(*(row for row in rows if tuple(row[key] for key in KEY) not in parts.done))
                 parts.save()
@@ -131,9 +130,9 @@ def generate(
         longest = max(max(map(len, prompts[name])) + benchmarks[name].max_new_tokens for name in wanted)
         with closing(open_backend(evaluation.backend, policy, settings, longest)) as backend:
             for name, keys in wanted.items():
-                requests = [Request(i, s, prompts[name][i]) for i, s in keys]
+                requests = [GenerationRequest(i, s, prompts[name][i]) for i, s in keys]
                 _sample(step, name, benchmarks[name], problems[name], requests, backend, seed, parts)
-        del backend  # otherwise its weights stay in memory beside the next policy's
+        del backend  # frees the weights before the next policy is loaded
     parts.finish(list(benchmarks))
 
 
@@ -145,10 +144,10 @@ def identity(
     evaluation: Evaluation,
     dtype: str,
 ) -> str:
-    """Fingerprint of all that decides generations: policies, problems, sampling settings, seed, backend, harness and
-    precision."""
+    """Fingerprint of everything that determines generations: policies, problems, sampling settings, seed, backend,
+    harness and precision."""
     how = set(Sampling.model_fields)
-    asked = {
+    prompted = {
         name: [benchmark.model_dump(mode="json", include=how), [[p.prompt, p.answer] for p in problems[name]]]
         for name, benchmark in benchmarks.items()
     }
@@ -161,7 +160,7 @@ def identity(
         stats = [(file.name, file.stat()) for file in sorted(policy.iterdir()) if file.is_file()]
         files.append([step, [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]])
     precision = [] if dtype == "auto" else [dtype]
-    return fingerprint([files, asked, seed, evaluation.backend, evaluation.harness, *precision])
+    return fingerprint([files, prompted, seed, evaluation.backend, evaluation.harness, *precision])
 
 
 def _prompts(name: str, benchmark: Benchmark, problems: list[Problem], policy: Path | str) -> list[list[int]]:
@@ -191,12 +190,12 @@ def _sample(
     name: str,
     benchmark: Benchmark,
     problems: list[Problem],
-    requests: list[Request],
+    requests: list[GenerationRequest],
     backend: Backend,
     seed: int,
-    parts: Parts,
+    parts: GenerationParts,
 ) -> None:
-    """Sample the missing responses of one benchmark and save them, also those made before an exception."""
+    """Sample the missing responses of one benchmark and save them, also those finished before an exception."""
 
     def row(response: Response) -> dict[str, Any]:
         problem, text = problems[response.problem], backend.tokenizer.decode(response.tokens, skip_special_tokens=True)
@@ -214,6 +213,6 @@ def _sample(
 
     parts.begin()
     try:
-        backend.sample(name, requests, benchmark, seed, lambda *found: parts.add(*map(row, found)))
+        backend.sample(name, requests, benchmark, seed, lambda *responses: parts.add(*map(row, responses)))
     finally:
         parts.save()

@@ -1,8 +1,8 @@
 """Grading of saved generations: one verdict per sample, and the scores of each policy and benchmark.
 
-The grader that rewards training also compares mathematical answers here. Comparisons and checks of instructions run in
-worker processes, so that a response on which the grader hangs or crashes costs one sample only. Pairs of equal response
-and equal answer are graded once.
+Mathematical answers are compared by the same grader that rewards training. Comparisons and checks of instructions run
+in worker processes, so that a response on which the grader hangs or crashes costs one sample only. Pairs of equal
+response and equal answer are graded once.
 """
 
 import json
@@ -15,12 +15,12 @@ import pyarrow as pa
 from redraft.config import Benchmark, Experiments
 from redraft.config.data import known_sizes
 from redraft.errors import UserError
+from redraft.evaluate.generation_parts import KEY, read_without_tokens
 from redraft.evaluate.metrics import score
-from redraft.evaluate.parts import KEY, read_without_tokens
 from redraft.files import atomic, read_json, write_json
 from redraft.provenance import hashes
-from redraft.tasks.answers import SECONDS, Outcome, Verdict, extract, grade_choice
-from redraft.tasks.workers import Instructed, check_instructions, compare_answers, run
+from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, extract, grade_choice
+from redraft.tasks.workers import InstructionVerdicts, check_instructions, compare_answers, run
 
 GRADES = pa.schema(
     {
@@ -38,8 +38,8 @@ GRADES = pa.schema(
         "official_loose": pa.list_(pa.bool_()),
     }
 )
-"""Columns of `grades.parquet`. `strict` and `loose` are null except for instructions, and what the unchanged checkers
-say is null except for prompts that count a character other than a letter."""
+"""Columns of `grades.parquet`. `strict` and `loose` are null except for instructions, the verdicts of the
+unchanged checkers (`official_…`) are null except for prompts that count a character other than a letter."""
 VERDICTS = ["strict", "loose", "official_strict", "official_loose"]
 
 COMPARISON_LIMIT = 3 * SECONDS + 5.0
@@ -57,19 +57,19 @@ def grade_policies(preset_name: str, protocol: str, generations: Path, file: Pat
 def grade(generations: Path, benchmarks: dict[str, Benchmark], scores: Path, processes: int = 1) -> None:
     """Grade a file of generations.
 
-    Writes `grades.parquet` beside `scores`, one line per sample. Then writes `scores`, which maps step and benchmark to
-    the numbers of `redraft.evaluate.metrics`. Last comes `grades.json`, with the hashes of both and of the generations.
+    Writes `grades.parquet` next to `scores`, one line per sample; then `scores`, which maps step and benchmark to the
+    numbers of `redraft.evaluate.metrics`; last `grades.json`, with the hashes of both and of the generations.
 
     Raises:
-        UserError: if the generations are not those that the benchmarks ask for.
+        UserError: if the generations do not match the benchmarks.
     """
     frame = read_generations(generations, benchmarks)
     notes = {}
-    if instructed := [name for name, benchmark in benchmarks.items() if benchmark.grading == "instructions"]:
+    if with_instructions := [name for name, benchmark in benchmarks.items() if benchmark.grading == "instructions"]:
         from redraft.tasks.sentences import NOTE, sentence_splitter
 
         # Workers that start later inherit the splitter.
-        notes = dict.fromkeys(instructed, "" if sentence_splitter() == "punkt_tab" else NOTE)
+        notes = dict.fromkeys(with_instructions, "" if sentence_splitter() == "punkt_tab" else NOTE)
     kinds = frame["benchmark"].map(lambda name: benchmarks[name].grading)
     parts = [GRADERS[str(kind)](part, processes) for kind, part in frame.groupby(kinds)]
     graded = frame.join(pd.concat(parts)).assign(truncated=frame["finish"] == "length")
@@ -129,7 +129,7 @@ def read_generations(file: Path, benchmarks: dict[str, Benchmark]) -> pd.DataFra
 
 
 def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str) -> None:
-    """Check the number of samples and the largest indices; as no sample occurs twice, none is missing then."""
+    """Check the number of samples and the largest indices; no sample occurs twice, so then none is missing."""
     problems = part["problem"].nunique()
     sizes = known_sizes(benchmark.data)
     allowed = " or ".join(f"{size} problems x {benchmark.samples} samples" for size in sorted(sizes, reverse=True))
@@ -147,15 +147,15 @@ def _check_count(part: pd.DataFrame, benchmark: Benchmark, file: Path, key: str)
 
 
 def _grade_math(part: pd.DataFrame, processes: int) -> pd.DataFrame:
-    found = [extract(text) for text in part["text"]]
-    asked = list(zip(found, part["answer"], strict=True))
-    pairs = list(dict.fromkeys((content, answer) for content, answer in asked if isinstance(content, str)))
+    contents = [extract(text) for text in part["text"]]
+    compared = list(zip(contents, part["answer"], strict=True))
+    pairs = list(dict.fromkeys((content, answer) for content, answer in compared if isinstance(content, str)))
     outcomes = dict(zip(pairs, run(compare_answers, pairs, processes, COMPARISON_LIMIT, _lost), strict=True))
     return _verdicts(
         part,
         [
-            Verdict(outcomes[content, answer], content) if isinstance(content, str) else content
-            for content, answer in asked
+            GradedAnswer(outcomes[content, answer], content) if isinstance(content, str) else content
+            for content, answer in compared
         ],
     )
 
@@ -164,21 +164,21 @@ def _lost(item: object, error: Exception) -> Outcome:
     return Outcome.TIMEOUT if isinstance(error, TimeoutError) else Outcome.ERROR
 
 
-def _verdicts(part: pd.DataFrame, verdicts: list[Verdict]) -> pd.DataFrame:
+def _verdicts(part: pd.DataFrame, verdicts: list[GradedAnswer]) -> pd.DataFrame:
     columns = {"outcome": [str(v.outcome) for v in verdicts], "extracted": [v.extracted for v in verdicts]}
     return pd.DataFrame(columns | dict.fromkeys(VERDICTS), index=part.index)
 
 
 def _grade_instructions(part: pd.DataFrame, processes: int) -> pd.DataFrame:
-    asked = list(part[["prompt", "text", "answer"]].itertuples(index=False, name=None))
-    items = list(dict.fromkeys(asked))
+    responses = list(part[["prompt", "text", "answer"]].itertuples(index=False, name=None))
+    items = list(dict.fromkeys(responses))
     verdicts = run(check_instructions, items, processes, INSTRUCTIONS_LIMIT, _lost_instructions)
     graded = dict(zip(items, verdicts, strict=True))
-    lines = [(str(outcome), "", *of_item) for outcome, *of_item in (graded[item] for item in asked)]
+    lines = [(str(outcome), "", *of_item) for outcome, *of_item in (graded[item] for item in responses)]
     return pd.DataFrame(lines, columns=["outcome", "extracted", *VERDICTS], index=part.index)
 
 
-def _lost_instructions(item: tuple[str, str, str], error: Exception) -> Instructed:
+def _lost_instructions(item: tuple[str, str, str], error: Exception) -> InstructionVerdicts:
     """Count no instruction as followed, so that the denominators stay the same.
 
     Raises:

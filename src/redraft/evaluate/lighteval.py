@@ -1,8 +1,8 @@
-"""Second grading of IFEval by lighteval, in its own environment, and the comparison with lm-eval's checkers.
+"""Second grading of IFEval by lighteval, in a separate environment, and its comparison with lm-eval's checkers.
 
 Our verdicts come from grades.parquet, lighteval's from the file that workflows/lighteval/grade.py writes. On the two
-prompts that count a character other than a letter, both are those of the unchanged checkers. A sample
-enters no metric if a checker of either grader failed on it; the number of these samples is reported.
+prompts that count a character other than a letter, the verdicts of the unchanged checkers are compared. If a checker of
+either grader failed on a sample, it enters no metric; the number of these samples is reported.
 """
 
 import subprocess
@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from redraft.errors import UserError
-from redraft.evaluate.asked import LIGHTEVAL
-from redraft.evaluate.parts import KEY
+from redraft.evaluate.evaluation_plan import LIGHTEVAL
+from redraft.evaluate.generation_parts import KEY
 from redraft.files import read_json, read_parquet, write_json
 from redraft.layout import code_root
 
@@ -24,19 +24,19 @@ LEVELS = ("strict", "loose")
 def grade_again(generations: Path, grades: Path, comparison: Path) -> None:
     """Grade generations by lighteval and compare its verdicts with ours.
 
-    Writes `lighteval.parquet` and `lighteval.json` beside `comparison`.
+    Writes `lighteval.parquet` and `lighteval.json` next to `comparison`.
 
     Raises:
         UserError: if lighteval fails, or the verdicts cannot be compared.
     """
     from redraft.tasks.sentences import sentence_splitter
 
-    splitter = sentence_splitter()  # chosen before the other process starts, which inherits the choice
+    splitter = sentence_splitter()  # chosen first, since the other process inherits the choice
     theirs = comparison.with_name("lighteval.parquet")
     result = subprocess.run([LIGHTEVAL, SCRIPT, generations, theirs], capture_output=True, text=True, check=False)
     if result.returncode:
-        said = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
-        raise UserError(f"lighteval could not grade these generations ({said[-1]})", file=generations)
+        messages = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+        raise UserError(f"lighteval could not grade these generations ({messages[-1]})", file=generations)
     write_comparison(grades, theirs, splitter, comparison)
 
 
@@ -52,7 +52,7 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
         1. `samples` counts the samples that enter, `failed` those on which a checker failed.
 
     Raises:
-        UserError: if the two files do not hold the same samples.
+        UserError: if the two files have different samples.
     """
     rows = []
     for (step, benchmark), part in _joined(ours, theirs).groupby(["step", "benchmark"], sort=True):
@@ -68,7 +68,7 @@ def compare(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def disagreements(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """Every verdict in which the graders differ, one line each.
+    """The verdicts on which the graders differ, one line each.
 
     Columns: the sample's key, `level` (strict or loose), `instruction`, and the verdicts `lm_eval` and `lighteval`.
     """
@@ -89,7 +89,7 @@ def write_comparison(ours: Path, theirs: Path, splitter: str, out: Path) -> None
 
     Args:
         ours: grades.parquet.
-        theirs: lighteval.parquet; its summary lies beside it, with the suffix .json.
+        theirs: lighteval.parquet; its summary is next to it, with the suffix .json.
         splitter: the sentence splitter of our grader, from `redraft.tasks.sentences.sentence_splitter()`.
         out: the JSON file to write.
 

@@ -21,7 +21,7 @@ FAILED = {"empty": Outcome.EMPTY, "timeouts": Outcome.TIMEOUT, "errors": Outcome
 
 
 def score(graded: pd.DataFrame, benchmark: Benchmark, note: str = "") -> dict[str, Any]:
-    """Scores of one policy on one benchmark. A key without a meaning for the benchmark is left out.
+    """Scores of one policy on one benchmark; keys that do not apply to the benchmark are left out.
 
     Args:
         graded: one line per sample, in the order of problem and sample, with the columns outcome, extracted, length,
@@ -75,17 +75,17 @@ def pass_at(correct: np.ndarray, samples: int, k: int) -> float:
     Args:
         correct: number of right samples of each problem, int, (problems,).
         samples: number of samples of each problem, n.
-        k: number of samples drawn, 1 to n.
+        k: number of samples that are chosen, 1 to n.
 
     Raises:
         ValueError: if k is outside 1 to n.
     """
     if not 1 <= k <= samples:
         raise ValueError(f"k ({k}) must be between 1 and the number of samples ({samples})")
-    drawn = np.arange(k)
-    # Each factor is the share of wrong samples among those not yet drawn; with fewer than k wrong samples, one is 0.
-    wrong = np.maximum(samples - np.asarray(correct)[:, None] - drawn, 0)
-    return float(1 - (wrong / (samples - drawn)).prod(axis=1).mean())
+    chosen_K = np.arange(k)
+    # Each factor is the share of wrong samples among those not chosen yet; with fewer than k wrong samples, one is 0.
+    wrong_PK = np.maximum(samples - np.asarray(correct)[:, None] - chosen_K, 0)
+    return float(1 - (wrong_PK / (samples - chosen_K)).prod(axis=1).mean())
 
 
 def ks(samples: int) -> list[int]:
@@ -123,9 +123,9 @@ def interval(correct: np.ndarray, samples: int) -> tuple[float, float]:
     interval: Dean and Pagano, 2015, "Evaluating confidence interval methods for binomial proportions in clustered
     surveys").
 
-    The effective number is at least the number of problems (further samples of a problem tell nothing new) and at most
-    the number of samples (all are independent). With one sample per problem both are equal. If all samples are right or
-    all are wrong, the variance is unknown, and the number of problems is taken.
+    The effective number is at least the number of problems (further samples of a problem add no information) and at
+    most the number of samples (all are independent). With one sample per problem both are equal. If all samples are
+    right or all are wrong, the variance is unknown, and the number of problems is used.
 
     Args:
         correct: number of right samples of each problem, int, (problems,).

@@ -10,7 +10,7 @@ import numpy as np
 from redraft.config.data import Sampling
 from redraft.config.trainer import EngineSettings
 from redraft.engines.vllm.local import LocalVLLM
-from redraft.evaluate.backend import Request, Response
+from redraft.evaluate.backend import GenerationRequest, Response
 from redraft.rollout.streams import stream
 from redraft.train import models
 
@@ -29,7 +29,12 @@ class VLLMBackend:
         self._engine: LocalVLLM | None = None
 
     def sample(
-        self, name: str, requests: Sequence[Request], sampling: Sampling, seed: int, deliver: Callable[..., None]
+        self,
+        name: str,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        seed: int,
+        deliver: Callable[..., None],
     ) -> None:
         """Sample every request; each has its own seed, from the random stream `evaluate/<name>/vllm`."""
         length = max(len(request.prompt) for request in requests) + sampling.max_new_tokens
@@ -39,14 +44,14 @@ class VLLMBackend:
             self._engine = LocalVLLM(self.policy, self.length, self.settings.max_rows, **self._site())
         engine = self._engine
 
-        async def one(request: Request, turn: asyncio.Semaphore) -> None:
-            draw = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
+        async def one(request: GenerationRequest, turn: asyncio.Semaphore) -> None:
+            rng = stream(seed, f"evaluate/{name}/vllm", request.problem, request.sample)
             params = {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "max_tokens": sampling.max_new_tokens,
                 "stop_token_ids": self.stops,
-                "seed": int(draw.integers(2**31)),
+                "seed": int(rng.integers(2**31)),
                 "detokenize": False,
             }
             async with turn:
@@ -63,7 +68,7 @@ class VLLMBackend:
         engine.run(everything())
 
     def _site(self) -> dict[str, Any]:
-        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` apply, but for the precision."""
+        """Arguments of vLLM's engine on GPUs; on a CPU the defaults of `LocalVLLM` except for the precision."""
         dtype = self.settings.dtype
         if self.device == "cpu":
             return {} if dtype == "auto" else {"dtype": dtype}

@@ -1,6 +1,6 @@
-"""The text that a response gives as its answer, the outcome of grading it, and grading of multiple choice.
+"""Extraction of the final answer from a response, outcomes of grading, and grading of multiple choice.
 
-The comparison of mathematics is in `redraft.tasks.grading`, which imports sympy, and so takes a second to load.
+The comparison of mathematical answers is in `redraft.tasks.grading`, whose import of sympy takes a second.
 """
 
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 SECONDS = 5
-"""Time limit in seconds of each of the grader's three steps: parsing the answer, parsing the box, comparing the two."""
+"""Time limit in seconds for each of the grader's three steps: parse the answer, parse the box, compare the two."""
 
 LETTERS = "ABCD"
 _WRAPPED = re.compile(r"\\(?:text|textbf|textrm|textsf|textit|mathbf|mathrm|mathsf|mathit|boldsymbol)\{(.*)\}", re.S)
@@ -30,15 +30,15 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """An outcome, and the text that was compared with the answer; empty if no text was."""
+class GradedAnswer:
+    """The outcome of grading, and the text that was compared with the answer (empty if none was)."""
 
     outcome: Outcome
     extracted: str = ""
 
 
 def box(content: object) -> str:
-    """A final answer in its box."""
+    """A final answer as `\\boxed{...}`."""
     return f"\\boxed{{{content}}}"
 
 
@@ -55,18 +55,18 @@ def boxed(text: str) -> str | None:
     return None
 
 
-def extract(text: str) -> Verdict | str:
-    """The content of a response's last box, stripped of blanks, or the verdict if there is no content."""
+def extract(text: str) -> GradedAnswer | str:
+    """The content of a response's last box, stripped, or the graded answer if there is no content."""
     if not text.strip():
-        return Verdict(Outcome.EMPTY)
-    return (boxed(text) or "").strip() or Verdict(Outcome.NO_ANSWER)
+        return GradedAnswer(Outcome.EMPTY)
+    return (boxed(text) or "").strip() or GradedAnswer(Outcome.NO_ANSWER)
 
 
 def letter(content: str) -> str | None:
-    """The letter that a box names, or None.
+    """The letter of an option in the content of a box, or None.
 
-    A box names a letter as C, (C), C., C: or `C) some text`, also in bold or as LaTeX text. The first letter of a word,
-    several letters joined by words or commas, small letters and written-out options name none.
+    Accepted are C, (C), C., C: and `C) some text`, also in bold or as LaTeX text. Not accepted are the first letter of
+    a word, several letters joined by words or commas, small letters and written-out options.
     """
     while match := _WRAPPED.fullmatch(content.strip()):
         content = match[1]
@@ -74,15 +74,15 @@ def letter(content: str) -> str | None:
     return match and (match[1] or match[2])
 
 
-def grade_choice(text: str, answer: str) -> Verdict:
+def grade_choice(text: str, answer: str) -> GradedAnswer:
     """Compare the letter in the last box of a response with the answer, A to D.
 
-    A box that names no letter is wrong. An answer that is no letter gives the outcome "error".
+    A box without a letter is wrong. An answer that is not one letter gives the outcome "error".
     """
     content = extract(text)
-    if isinstance(content, Verdict):
+    if isinstance(content, GradedAnswer):
         return content
     if len(answer) != 1 or answer not in LETTERS:
-        return Verdict(Outcome.ERROR, content)
-    found = letter(content)
-    return Verdict(Outcome.CORRECT if found == answer else Outcome.WRONG, found or content)
+        return GradedAnswer(Outcome.ERROR, content)
+    choice = letter(content)
+    return GradedAnswer(Outcome.CORRECT if choice == answer else Outcome.WRONG, choice or content)

@@ -1,8 +1,8 @@
 """The tiny task: sums modulo 100, worked out term by term.
 
-A problem reads `75a+6b-2c+8=`. Letters tag the terms, so that each step of the working names the term that it adds. The
-solution is `75;a+6=81;b-2=79;c+8=87;\\boxed{87}`. A model of a quarter-million parameters learns the task in minutes,
-and its responses are long enough for the reuse of prefixes to pay.
+A problem reads `75a+6b-2c+8=`. Letters tag the terms, so that each step of the solution names the term that it adds.
+The solution is `75;a+6=81;b-2=79;c+8=87;\\boxed{87}`. A model of 250,000 parameters learns the task in minutes, and its
+responses are long enough for prefix reuse to save time.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 
 from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
-from redraft.tasks.drawing import distinct
+from redraft.tasks.problem_splits import distinct
 
 MODULUS = 100
 TAGS = "abcdefghijklmnop"
@@ -39,8 +39,8 @@ class Sum:
         """The solution with its working; it is right unless an argument changes it.
 
         Args:
-            slips: index of a step to the error that is added to its value; later steps use the wrong value.
-            boxed: the value in the box, in place of the last value.
+            slips: index of a step to error added to its value; later steps continue with the wrong value.
+            boxed: value in the box instead of the last value.
         """
         value, steps = self.first, [str(self.first)]
         for i, term in enumerate(self.terms):
@@ -49,14 +49,14 @@ class Sum:
         return ";".join(steps) + f";{box(value if boxed is None else boxed)}"
 
 
-def draw(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
-    """Draw `size` different problems of one split (`distinct`). Numbers of terms include the first value."""
+def sample_problems(size: int, min_terms: int, max_terms: int, signs: str, split: str, seed: int) -> list[Sum]:
+    """Sample `size` different problems of one split (`distinct`). Numbers of terms include the first value."""
     rng = stream(seed, f"arithmetic/{signs}/{split}", min_terms, max_terms)
-    return distinct(lambda: draw_one(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
+    return distinct(lambda: sample_problem(rng, min_terms, max_terms, signs), lambda each: each.prompt, split, size)
 
 
-def draw_one(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
-    """Draw one problem, of either split."""
+def sample_problem(rng: np.random.Generator, min_terms: int, max_terms: int, signs: str = "both") -> Sum:
+    """Sample one problem, of either split."""
     count = int(rng.integers(min_terms, max_terms + 1)) - 1
     terms = rng.integers(1, 10, count) * rng.choice((-1, 1) if signs == "both" else (-1,), count)
     return Sum(int(rng.integers(MODULUS)), tuple(map(int, terms)))

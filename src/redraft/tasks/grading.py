@@ -1,11 +1,11 @@
-"""The grader of mathematical answers, for the training reward and for evaluation alike.
+"""The grader of mathematical answers, for the training reward and for evaluation.
 
-math-verify compares the content of a response's last box with the answer. `docs/grading.md` lists what it takes for
-equal and its known limits.
+math-verify compares the content of a response's last box with the answer. `docs/grading.md` lists which notations it
+accepts as equal, and its known limits.
 
-math-verify limits its time by one alarm, whose handler raises an exception. Python ignores exceptions in finalisers and
-in callbacks of the garbage collector, and it handles signals that arrive during a collection at that point. The one
-alarm is then lost, and the call runs without a limit. Here the alarm repeats until the exception gets through.
+math-verify limits its time by one alarm whose handler raises an exception. If the alarm arrives during a garbage
+collection, Python runs the handler there and ignores its exception, as it does in finalisers. The alarm is lost and
+the call has no limit. Here the alarm repeats until the exception gets through.
 """
 
 import re
@@ -19,7 +19,7 @@ from latex2sympy2_extended.antlr_parser import PSParser  # type: ignore[import-u
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, grader, parse, parser, verify
 from math_verify.errors import TimeoutException
 
-from redraft.tasks.answers import SECONDS, Outcome, Verdict, box, extract
+from redraft.tasks.answers import SECONDS, GradedAnswer, Outcome, box, extract
 
 T = TypeVar("T")
 
@@ -30,26 +30,25 @@ AGAIN = 0.5
 """Seconds between an alarm and its repetition."""
 _SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d{1,3})")
 EXPONENTS = range(-12, 300)
-"""Exponents with which a text such as 4.5e33 is read as a number.
+"""Exponents for which a text such as 4.5e33 is read as a number.
 
-math-verify compares 15 decimal places, so numbers with smaller exponents would all be equal.
+math-verify compares 15 decimal places, so all numbers with smaller exponents would be equal.
 """
 
 if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
-    # latex2sympy2-extended 1.11 calls this method on every atom. Its grammar for ANTLR 4.9, which hydra pins, lacks it,
-    # and the AttributeError leaves percentages unparsed, so that 50\% is not 0.5. The grammars for 4.11 and 4.13 have
-    # it.
+    # latex2sympy2-extended 1.11 calls this method on every atom. Its grammar for ANTLR 4.9, which hydra pins, lacks it
+    # (those for 4.11 and 4.13 have it). The AttributeError leaves percentages unparsed, so 50\% would not equal 0.5.
     PSParser.AtomContext.FUNC_GAMMA = lambda self: None
 
 
-def grade(text: str, answer: str) -> Verdict:
+def grade(text: str, answer: str) -> GradedAnswer:
     """Compare the last box of a response with the answer.
 
     Raises:
         RuntimeError: outside the main thread, since time limits are alarms. No other exception escapes.
     """
     content = extract(text)
-    return content if isinstance(content, Verdict) else Verdict(compare(content, answer), content)
+    return content if isinstance(content, GradedAnswer) else GradedAnswer(compare(content, answer), content)
 
 
 def is_correct(text: str, answer: str) -> bool:
@@ -61,8 +60,8 @@ def is_correct(text: str, answer: str) -> bool:
 def compare(content: str, answer: str) -> Outcome:
     """Compare the content of a box with the answer, as texts and then by math-verify.
 
-    Equal texts are right before anything is parsed. math-verify takes at most three times `SECONDS`. Outcomes are
-    cached, also time-outs.
+    Equal texts are correct without parsing. math-verify takes at most three times `SECONDS`. Outcomes are cached,
+    including time-outs.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("math-verify's time limits work only in the main thread of a process")
@@ -72,9 +71,9 @@ def compare(content: str, answer: str) -> Outcome:
         gold = _gold(answer)
         if not gold:
             return Outcome.ERROR
-        # The text comes last in the list. Reversed, texts are compared before values, which may take long to compute.
-        found = _read(content)[::-1]
-        return Outcome.CORRECT if limited(SECONDS, equal, gold, found) else Outcome.WRONG
+        # The text is last in the list. Reversed, texts are compared before values, which may be slow to compute.
+        candidate = _read(content)[::-1]
+        return Outcome.CORRECT if limited(SECONDS, equal, gold, candidate) else Outcome.WRONG
     except TimeoutException:  # a BaseException, since sympy's own handlers would swallow an Exception
         return Outcome.TIMEOUT
     except Exception:  # sympy raises exceptions of nearly any type
@@ -98,8 +97,8 @@ def _gold(answer: str) -> list[Any]:
 def _read(content: str) -> list[Any]:
     """The sympy expression, if there is one, and the text, as math-verify parses LaTeX in a box.
 
-    The list is cached: whoever changes it has to copy it. LaTeX takes 4.5e33 for 4.5 times Euler's number times 33.
-    58 of Minerva Math's 272 answers are written so.
+    The list is cached, so callers must not modify it. LaTeX would read 4.5e33 as 4.5 times Euler's number times 33;
+    58 of Minerva Math's 272 answers are written this way.
     """
     scientific = _SCIENTIFIC.fullmatch(content.strip())
     if scientific and int(scientific[2]) in EXPONENTS:
@@ -108,22 +107,22 @@ def _read(content: str) -> list[Any]:
 
 
 def read_latex(text: str) -> list[Any]:
-    """What math-verify reads in a text as LaTeX, boxes before formulas: sympy expressions and their texts.
+    """Parse a text as LaTeX by math-verify, boxes before formulas: sympy expressions and their texts.
 
-    It has no time limit, and raises exceptions of nearly any type.
+    No time limit; raises exceptions of nearly any type.
     """
     latex = [LatexExtractionConfig(boxed_match_priority=0)]
     return parse(text, extraction_config=latex, parsing_timeout=None, raise_on_error=True)
 
 
 def read_number(text: str) -> list[Any]:
-    """The last plain number or fraction in a text, preferably behind words such as "the answer is"; as `read_latex`."""
+    """The last plain number or fraction in a text, preferably after words such as "the answer is"; as `read_latex`."""
     return parse(text, extraction_config=[ExprExtractionConfig()], parsing_timeout=None, raise_on_error=True)
 
 
-def equal(gold: list[Any], found: list[Any]) -> bool:
-    """True if math-verify takes any of two readings for the same. It has no time limit, and raises as `read_latex`."""
-    return verify(gold, found, timeout_seconds=None, raise_on_error=True)
+def equal(gold: list[Any], candidate: list[Any]) -> bool:
+    """True if math-verify finds any parsed forms of both equal. No time limit; raises as `read_latex`."""
+    return verify(gold, candidate, timeout_seconds=None, raise_on_error=True)
 
 
 def limited(seconds: float, function: Callable[..., T], *args: Any) -> T:

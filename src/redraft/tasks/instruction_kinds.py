@@ -1,8 +1,7 @@
-"""IFEval's kinds of instructions as this project asks for them: own words, and arguments drawn at random.
+"""IFEval's kinds of instructions, in this project's wording and with random arguments.
 
-Each kind has the name that IFEval's checkers know it by. A kind draws the text that stands in the prompt and the
-arguments that its checker gets. Texts, topics and words are not IFEval's, so that training on them shows none of its
-prompts.
+Each kind has the name of its IFEval checker. A kind samples its text in the prompt and the arguments of its checker.
+Texts, topics and words are not IFEval's, so training on them reveals none of its prompts.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,10 +160,10 @@ WORDS = (
     "stone",
     "smile",
 )
-"""Words that a response shall hold."""
+"""Words that a response has to contain."""
 
 COMMON = ("and", "of", "it", "is", "in", "with", "for", "this", "that", "are", "was", "they")
-"""Words that a response shall avoid."""
+"""Words that a response has to avoid."""
 
 ENDINGS = (
     "That is all for today.",
@@ -176,39 +175,39 @@ ENDINGS = (
     "I hope this helps.",
     "Tomorrow is another day.",
 )
-"""Last words that a response shall have, without commas."""
+"""Last words that a response has to have, without commas."""
 
 
-Draw = Callable[[np.random.Generator, str], tuple[str, dict[str, Any]]]
-"""From random numbers and the request before the instruction, the instruction's text and arguments."""
+SampleInstruction = Callable[[np.random.Generator, str], tuple[str, dict[str, Any]]]
+"""Maps a random generator and the request before the instruction to the instruction's text and arguments."""
 
 
-KINDS: dict[str, Draw] = {}
-"""Every kind of instruction that IFEval has, by the name of its checker."""
+KINDS: dict[str, SampleInstruction] = {}
+"""All of IFEval's kinds of instructions, by the name of the checker."""
 
 
-def kind(name: str) -> Callable[[Draw], Draw]:
-    """Enter a function in `KINDS`."""
-    return lambda draw: KINDS.setdefault(name, draw)
+def kind(name: str) -> Callable[[SampleInstruction], SampleInstruction]:
+    """Register a function in `KINDS`."""
+    return lambda sample: KINDS.setdefault(name, sample)
 
 
 def one_of(rng: np.random.Generator, options: Sequence[Any]) -> Any:
-    """One of the options, each with the same chance."""
+    """One of the options, uniformly."""
     return options[int(rng.integers(len(options)))]
 
 
 def number(rng: np.random.Generator, low: int, high: int, step: int = 1) -> int:
-    """A multiple of `step` above `low`, at most `high`, or `low` itself."""
+    """One of `low`, `low + step`, ... up to `high`, uniformly."""
     return int(low + step * rng.integers((high - low) // step + 1))
 
 
 def some_of(rng: np.random.Generator, words: tuple[str, ...], count: int) -> list[str]:
-    """So many different words."""
+    """`count` different words."""
     return [str(word) for word in rng.choice(words, count, replace=False)]
 
 
 def fixed(name: str, *texts: str) -> None:
-    """Enter a kind without arguments, in one of several wordings."""
+    """Register a kind without arguments, in one of several wordings."""
     KINDS[name] = lambda rng, request: (one_of(rng, texts), {})
 
 

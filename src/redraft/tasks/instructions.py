@@ -1,9 +1,9 @@
 """Verdicts on the instructions of a prompt (IFEval, arXiv 2311.07911), by lm-eval's checkers.
 
-Two of the checkers draw random numbers: the language detector always does, and the letter counter does if the character
-to count is no letter (`#` and `!`, one prompt each). Both are seeded, so that a verdict depends on the response alone.
-The letter counter would then count the letter that it drew. Here it counts the character that the prompt asks for; the
-verdicts of the unchanged checkers stand beside, for comparisons with other harnesses.
+Two checkers use random numbers: the language detector always, and the letter counter if the character to count is not a
+letter (`#` and `!`, one prompt each). Both are seeded, so a verdict depends on the response alone. The unchanged letter
+counter replaces such a character by a random letter. Here it counts the requested character; the verdicts of the
+unchanged checkers are kept as well, for comparison with other harnesses.
 """
 
 import json
@@ -19,10 +19,10 @@ from redraft.errors import UserError
 from redraft.tasks.sentences import sentence_splitter
 
 SEED = 0
-"""Seed of both random draws; workflows/lighteval/tasks.py uses the same."""
+"""Seed of both checkers; workflows/lighteval/tasks.py uses the same."""
 KEYS = ("key", "instruction_id_list", "kwargs")
 LETTERS = "keywords:letter_frequency"
-"""Name of the instruction to use a letter so many times."""
+"""Name of the instruction about the frequency of a letter."""
 
 
 class CheckerError(Exception):
@@ -36,7 +36,7 @@ class Instructions:
     Attributes:
         strict: verdicts on the response as it is.
         loose: verdicts on the best of the response and seven variants: without asterisks, first line, last line.
-        official: verdicts of the unchanged checkers, for a prompt whose character to count is no letter; else None.
+        official: verdicts of the unchanged checkers, for prompts that count a character other than a letter; else None.
     """
 
     strict: list[bool]
@@ -60,7 +60,7 @@ def grade_instructions(prompt: str, text: str, answer: str) -> Instructions:
     verdicts = _checked(utils, example, text, None)
     if not _counts_another_character(record):
         return verdicts
-    with _letters_counted_as_asked(utils):
+    with _count_any_character(utils):
         return _checked(utils, example, text, verdicts)
 
 
@@ -70,19 +70,19 @@ def _checked(utils: Any, example: Any, text: str, official: Instructions | None)
 
 
 def _counts_another_character(record: dict[str, Any]) -> bool:
-    """True for a prompt with a character to count that the letter counter replaces by a letter."""
+    """True if the unchanged letter counter would replace the character to count by a random letter."""
     named = zip(record["instruction_id_list"], record["kwargs"], strict=True)
     return any(name == LETTERS and not "a" <= (kwargs.get("letter") or "a").lower() <= "z" for name, kwargs in named)
 
 
 @contextmanager
-def _letters_counted_as_asked(utils: Any) -> Iterator[None]:
+def _count_any_character(utils: Any) -> Iterator[None]:
     """Have the letter counter count any one character within the block."""
     checkers = utils.instructions_registry.INSTRUCTION_DICT
     unchanged = checkers[LETTERS]
 
     class AnyCharacter(unchanged):  # type: ignore[misc, valid-type]
-        """The letter counter, which takes any one character."""
+        """The letter counter for any one character."""
 
         def build_description(self, *, letter: str | None = None, **relation: Any) -> Any:
             """Describe the instruction, as the unchanged checker does, and set the character."""
@@ -102,7 +102,7 @@ def instructions_of(answer: str) -> dict[str, Any]:
     """The instructions of a prompt, parsed from the problem's answer.
 
     Raises:
-        UserError: if the answer is no object with IFEval's columns, or names an instruction without a checker.
+        UserError: if the answer is not an object with IFEval's columns, or names an instruction without a checker.
     """
     try:
         record = {key: json.loads(answer)[key] for key in KEYS}
@@ -120,7 +120,7 @@ def instructions_of(answer: str) -> dict[str, Any]:
 
 
 def conflicts() -> dict[str, set[str]]:
-    """Kinds of instructions that exclude each kind, and each itself, as IFEval's authors list them."""
+    """For each kind of instruction the kinds that exclude it, including itself, from IFEval's own list."""
     registry = _checkers().instructions_registry
     listed: dict[str, set[str]] = registry.conflict_make(
         {name: set(others) for name, others in registry.INSTRUCTION_CONFLICTS.items()}
@@ -129,19 +129,19 @@ def conflicts() -> dict[str, set[str]]:
 
 
 def follows(text: str, answer: str) -> bool:
-    """The reward's rule: True if a response follows all instructions as it is, IFEval's strict verdict on a prompt.
+    """The reward rule `instructions`: True if a response follows all instructions (IFEval's strict prompt verdict).
 
-    A part of the instructions earns nothing, so that training is rewarded for what evaluation counts. Nor does a
-    response on which a checker fails. No checker reads the prompt.
+    Following some of them earns nothing, so training optimises what evaluation counts. A response on which a checker
+    fails earns nothing either. No checker reads the prompt, so it is left empty.
 
     Raises:
-        UserError: if the answer is no object with IFEval's columns.
+        UserError: if the answer is not an object with IFEval's columns.
     """
     record = instructions_of(answer)
     utils = _checkers()
     example = utils.InputExample(prompt="", **record)
     try:
-        with _letters_counted_as_asked(utils) if _counts_another_character(record) else nullcontext():
+        with _count_any_character(utils) if _counts_another_character(record) else nullcontext():
             return all(_verdicts(utils.test_instruction_following_strict, example, text))
     except CheckerError:
         return False
@@ -160,7 +160,7 @@ def _verdicts(check: Callable[[Any, str], Any], example: Any, text: str) -> list
 
 @cache
 def _checkers() -> Any:
-    """lm-eval's module of checkers; without a sentence splitter its import would fetch one, so that is found first."""
+    """lm-eval's module of checkers. The sentence splitter is prepared first, since the import would download one."""
     sentence_splitter()
     from langdetect import DetectorFactory
     from lm_eval.tasks.ifeval import utils

@@ -1,8 +1,8 @@
 """Problems with their answers, read from configured data.
 
 If the variable REDRAFT_DATA names a folder, hub data sets are read from it: from `<id>/`, laid out like the hub's
-repository, or from the one file that the configuration names. Otherwise they are fetched. The place that a data set is
-read from is no part of a run's identity; its content is hashed with the run.
+repository, or from the single file that the configuration names. Otherwise they are downloaded. The source of a data
+set is not part of a run's identity; its content is hashed with the run.
 """
 
 import json
@@ -32,7 +32,7 @@ _EXTRACT: dict[str, Callable[[str], str | None]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt, and the answer that responses to it are graded against."""
+    """A prompt and its reference answer."""
 
     prompt: str
     answer: str
@@ -43,21 +43,25 @@ def load_problems(data: Data) -> list[Problem]:
 
     Raises:
         UserError: if a file is missing or damaged, the number of problems is wrong, a problem has no answer, or fewer
-            problems can be drawn.
+            problems exist.
     """
     match data:
         case ArithmeticProblems():
-            drawn = arithmetic.draw(data.size, data.min_terms, data.max_terms, data.signs, data.split, data.seed)
-            return [Problem(problem.prompt, str(problem.answer)) for problem in drawn]
+            sums = arithmetic.sample_problems(
+                data.size, data.min_terms, data.max_terms, data.signs, data.split, data.seed
+            )
+            return [Problem(problem.prompt, str(problem.answer)) for problem in sums]
         case WordProblems():
-            stories = word_problems.draw(data.size, data.questions, data.largest, data.split, data.seed)
+            stories = word_problems.sample_problems(data.size, data.questions, data.largest, data.split, data.seed)
             prompts = word_problems.prompts(stories, data.examples, data.options, data.largest, data.seed)
             return [Problem(text, story.answer) for text, story in zip(prompts, stories, strict=True)]
         case InstructionPrompts():
             from redraft.tasks import instruction_prompts  # IFEval's checkers take seconds to load
 
-            asked = instruction_prompts.draw(data.size, data.instructions, data.max_instructions, data.split, data.seed)
-            return [Problem(each.prompt, each.answer) for each in asked]
+            instructed = instruction_prompts.sample_problems(
+                data.size, data.instructions, data.max_instructions, data.split, data.seed
+            )
+            return [Problem(each.prompt, each.answer) for each in instructed]
         case ProblemFile():
             return _from_file(data)
         case HubProblems():
@@ -136,9 +140,9 @@ def _from_hub(data: HubProblems) -> list[Problem]:
     folder, files = _files(data)
     for file in files:
         wanted = data.sha256.get(file.relative_to(folder).as_posix())
-        if wanted and (found := sha256(file)) != wanted:
+        if wanted and (digest := sha256(file)) != wanted:
             raise UserError(
-                "the hash of this file is not the declared one", file=file, key="sha256", value=found, allowed=wanted
+                "the hash of this file is not the declared one", file=file, key="sha256", value=digest, allowed=wanted
             )
     problems = [_problem(row, data, file) for file in files for row in _rows(file)]
     if len(problems) not in (data.rows, *data.incomplete):
@@ -209,7 +213,7 @@ def _problem(row: dict[str, Any], data: HubProblems, file: Path) -> Problem:
     prompt = prompt.replace("{problem}", text)
     if isinstance(data.answer, list):
         columns = {column: _column(row, column, file) for column in data.answer}
-        return Problem(prompt, json.dumps(columns, default=lambda value: value.tolist()))  # NumPy's, from Parquet
+        return Problem(prompt, json.dumps(columns, default=lambda value: value.tolist()))  # NumPy arrays, from Parquet
     text = _text(_column(row, data.answer, file), data.answer, file)
     if data.choices is not None and text.isdecimal():
         text = string.ascii_uppercase[int(text)]

@@ -6,7 +6,7 @@ from typing import Any
 from redraft.errors import UserError
 
 DATE = "26 Jul 2024"
-"""Date in prompts of Llama 3.2: its template writes today's date if none is given. This is its own fallback."""
+"""Date in prompts of Llama 3.2, whose template otherwise writes today's date. This date is the template's fallback."""
 
 
 def encode(tokenizer: Any, texts: Sequence[str], chat: str = "auto") -> list[list[int]]:

@@ -1,7 +1,7 @@
 """Rules that turn a training response into a reward: 1 if its answer is right or its instructions are followed, else 0.
 
-SPEC-RL's paper and its release describe different rules, and this project's default is a third one; docs/grading.md
-compares them. Evaluation grades by the last box whatever rewards training.
+SPEC-RL's paper and its release describe different rules, and this project's default is a third; docs/grading.md
+compares them. Evaluation always grades by the last box, independently of the training reward.
 """
 
 import re
@@ -19,23 +19,23 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
 
 def release(text: str, answer: str) -> bool:
-    """True if what math-verify reads as LaTeX in the whole response equals the answer: SPEC-RL's release.
+    """SPEC-RL's release: True if LaTeX that math-verify parses anywhere in the response equals the answer.
 
-    Boxes go before formulas, and several boxes are read as one list.
+    Boxes take precedence over formulas, and several boxes are read as one list.
     """
-    return _reads(read_latex, text, answer)
+    return _parsed_equal(read_latex, text, answer)
 
 
 def boxed_or_numeric(text: str, answer: str) -> bool:
-    """True if the last box holds the answer; without a closed box, if the last number that math-verify reads does.
+    """True if the last box contains the answer; without a closed box, if math-verify's last number equals it.
 
     SPEC-RL, Appendix A.1: "the final boxed or numeric answer matches the ground truth".
     """
-    return _reads(read_number, text, answer) if boxed(text) is None else is_correct(text, answer)
+    return _parsed_equal(read_number, text, answer) if boxed(text) is None else is_correct(text, answer)
 
 
-def _reads(read: Callable[[str], list[Any]], text: str, answer: str) -> bool:
-    """True if a reading of the text equals the answer; what fails or exceeds a time limit earns nothing."""
+def _parsed_equal(read: Callable[[str], list[Any]], text: str, answer: str) -> bool:
+    """True if the parsed text equals the answer; False if parsing fails or exceeds a time limit."""
     try:
         gold = limited(SECONDS, read_latex, box(answer))
         return limited(SECONDS, equal, gold, limited(SECONDS, read, text))
@@ -48,20 +48,20 @@ REWARDS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "boxed_or_numeric": boxed_or_numeric,
     "release": release,
 }
-"""Rules by their names in `trainer.reward`. Their time limits need the main thread of a process."""
+"""Rules by their names in `trainer.reward`. Time limits are alarms, so they need the main thread of a process."""
 
 
 def rule_of(name: str) -> Callable[[str, str], bool]:
-    """The rule of a name: one of `REWARDS`, or `instructions`, of which each must be followed (`Run.reward`)."""
+    """The rule of a name in `REWARDS`, or `instructions`: all of them must be followed (`Run.reward`)."""
     if name == "instructions":
-        from redraft.tasks.instructions import follows  # with NLTK, which no other rule needs
+        from redraft.tasks.instructions import follows  # imports NLTK, which no other rule needs
 
         return follows
     return REWARDS[name]
 
 
 def rewards_of(texts: Sequence[str], answer: str, rule: str) -> tuple[list[float], float]:
-    """1.0 for each text that is right by a rule (`rule_of`), else 0.0; and the processor seconds that this took."""
+    """Reward of each text by a rule (`rule_of`), 1.0 or 0.0, and the CPU time of grading in seconds."""
     right = rule_of(rule)
     began = time.process_time()
     rewards = [float(right(text, answer)) for text in texts]
@@ -75,15 +75,15 @@ def anywhere(text: str, answer: str) -> bool:
 
 
 def last_number(text: str, answer: str) -> bool:
-    """The last number in the text against the answer's number, as lm-eval's `flexible-extract` of GSM8K."""
-    found, wanted = _NUMBER.findall(text), answer.strip().strip("$")
-    if not found or not _NUMBER.fullmatch(wanted):
+    """True if the last number in the text is the answer, like lm-eval's `flexible-extract` of GSM8K."""
+    numbers, wanted = _NUMBER.findall(text), answer.strip().strip("$")
+    if not numbers or not _NUMBER.fullmatch(wanted):
         return False
-    return float(found[-1].replace(",", "")) == float(wanted.replace(",", ""))
+    return float(numbers[-1].replace(",", "")) == float(wanted.replace(",", ""))
 
 
 RULES = {f"`{name}`": rule for name, rule in REWARDS.items()} | {
     "math-verify's default": anywhere,
     "last number": last_number,
 }
-"""Rules by which papers grade and reward responses, for comparison on the same texts."""
+"""Rules of papers for grades and rewards, for comparison on the same texts."""

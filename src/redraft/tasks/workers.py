@@ -1,7 +1,8 @@
-"""Worker processes for code that may hang or crash, such as graders, and what they do with responses.
+"""Worker processes for code that may hang or crash, such as graders, and their functions for grading responses.
 
-Each item is lost alone and not tried again. The time limit holds for each item, the memory limit for each worker. The
-module is light: a worker is forked from a process that has loaded the grader, and would load anything else again.
+A hang or crash loses one item, which is not retried. The time limit applies to an item, the memory limit to a worker.
+The module imports little: a worker is forked from a process that has loaded the grader, and would have to import
+everything else again.
 """
 
 import multiprocessing
@@ -19,9 +20,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MEMORY = 4 << 30
-"""Bytes that a worker may map beyond those mapped at its start; more raises MemoryError in the worker."""
+"""Bytes that a worker may map in addition to those at its start; more raises MemoryError in the worker."""
 
-Instructed = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool] | None]
+InstructionVerdicts = tuple[Outcome, list[bool], list[bool], list[bool] | None, list[bool] | None]
 """An outcome, and the verdicts on each instruction: strict, loose, and both of the unchanged checkers."""
 
 
@@ -38,8 +39,8 @@ def run(
         function: picklable; runs in the main thread of a worker, so that alarms work.
         items: picklable; no process starts if there are none.
         seconds: time limit for each item; a worker that exceeds it is killed and replaced.
-        lost: gives the result of an item that raised an exception, exceeded the limit (`TimeoutError`) or ended its
-            worker (`pebble.ProcessExpired`).
+        lost: returns the result of an item that raised an exception, exceeded the limit (`TimeoutError`) or killed
+            its worker (`pebble.ProcessExpired`).
     """
     if not items:
         return []
@@ -54,14 +55,14 @@ def run(
 
 
 def pool(processes: int) -> ProcessPool:
-    """Make a pool of workers with bounded memory that have loaded the grader; they start with the first item."""
+    """Create a pool of workers with bounded memory and a loaded grader; they start with the first item."""
     return ProcessPool(processes, initializer=_limit_memory, context=context())
 
 
 def context() -> Any:
     """Fork workers from a server that has loaded the grader, since forking this process with its threads is unsafe.
 
-    It has also loaded what the main module of jobs imports, and this module: each worker would take 0.08 s for them.
+    The server also preloads this module and the imports of a job's main module, which would take each worker 0.08 s.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["redraft.cli.app", "redraft.tasks.rewards", __name__])
@@ -78,24 +79,23 @@ def _limit_memory() -> None:
 
 def compare_answers(pair: tuple[str, str]) -> Outcome:
     """Compare the content of a box with the answer."""
-    from redraft.tasks.grading import compare  # in a worker alone
+    from redraft.tasks.grading import compare  # only workers load the grader
 
     return compare(*pair)
 
 
 def reward(texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
-    """`redraft.tasks.rewards.rewards_of` in a worker, which alone loads the grader."""
+    """`redraft.tasks.rewards.rewards_of` in a worker, so that only workers load the grader."""
     from redraft.tasks.rewards import rewards_of
 
     return rewards_of(texts, answer, rule)
 
 
-def check_instructions(item: tuple[str, str, str]) -> Instructed:
+def check_instructions(item: tuple[str, str, str]) -> InstructionVerdicts:
     """Check the instructions of a response.
 
     Args:
-        item: prompt, response and the problem's answer, which names the instructions.
-
+        item: prompt, response and the problem's answer, which lists the instructions.
     """
     from redraft.tasks.instructions import grade_instructions
 
@@ -103,5 +103,5 @@ def check_instructions(item: tuple[str, str, str]) -> Instructed:
     verdicts = grade_instructions(prompt, text, answer)
     right = Outcome.CORRECT if all(verdicts.strict) else Outcome.WRONG
     official = verdicts.official
-    beside = (official.strict, official.loose) if official else (None, None)
-    return right if text.strip() else Outcome.EMPTY, verdicts.strict, verdicts.loose, *beside
+    unchanged = (official.strict, official.loose) if official else (None, None)
+    return right if text.strip() else Outcome.EMPTY, verdicts.strict, verdicts.loose, *unchanged

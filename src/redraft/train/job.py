@@ -75,7 +75,7 @@ def _prepared(run: Run) -> Path:
     folder = Layout(run.preset).data(run.data_role)
     record = folder / "data.json"
     if not record.exists() or read_json(record)["data"] != run.data.model_dump(mode="json"):
-        from redraft.train.verl.data import prepare_data
+        from redraft.train.verl.problem_files import prepare_data
 
         prepare_data(run.preset, run.data_role, folder)
     return folder

@@ -18,8 +18,8 @@ from redraft.config.data import ArithmeticProblems
 from redraft.config.model import WarmStart
 from redraft.rollout.streams import stream
 from redraft.tasks.answers import box
-from redraft.tasks.arithmetic import MODULUS, Sum, draw_one
-from redraft.tasks.drawing import split_of
+from redraft.tasks.arithmetic import MODULUS, Sum, sample_problem
+from redraft.tasks.problem_splits import split_of
 
 ROWS = 16
 """Solutions of a micro-batch; they are of about equal length, so that little of it is padding."""
@@ -86,7 +86,7 @@ def _batch(
     """Token ids and targets, int64 (batch, tokens)."""
     problems: list[Sum] = []
     while len(problems) < settings.batch_size:
-        problem = draw_one(rng, data.min_terms, data.max_terms)
+        problem = sample_problem(rng, data.min_terms, data.max_terms)
         if split_of(problem.prompt) == "train":
             problems.append(problem)
     prompts = tokenizer([p.prompt for p in problems])["input_ids"]

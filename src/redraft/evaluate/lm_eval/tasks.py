@@ -1,4 +1,4 @@
-"""Benchmarks as tasks of lm-eval: the one definition behind the task files and the Python harness."""
+"""Benchmarks as tasks of lm-eval: one definition for the task files and the Python harness."""
 
 from pathlib import Path
 from types import FunctionType
@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from redraft.config import Experiments
-from redraft.config.data import Benchmark, Sampling
-from redraft.evaluate.lm_eval import scoring
+from redraft.config.data import Benchmark
+from redraft.evaluate.lm_eval import task_functions
 from redraft.files import write_atomically
 
 VERSION = 1.0
@@ -20,12 +20,16 @@ _METRICS: dict[str, dict[str, Any]] = {
     "choice": {"accuracy": _MEAN},
     "instructions": {
         "prompt_level_strict_acc": _MEAN,
-        "inst_level_strict_acc": scoring.share,
+        "inst_level_strict_acc": task_functions.share,
         "prompt_level_loose_acc": _MEAN,
-        "inst_level_loose_acc": scoring.share,
+        "inst_level_loose_acc": task_functions.share,
     },
 }
-_SCORES = {"math": scoring.score_math, "choice": scoring.score_choice, "instructions": scoring.score_instructions}
+_SCORES = {
+    "math": task_functions.score_math,
+    "choice": task_functions.score_choice,
+    "instructions": task_functions.score_instructions,
+}
 
 
 def task_name(benchmark: str, protocol: str | None = None) -> str:
@@ -36,19 +40,25 @@ def task_name(benchmark: str, protocol: str | None = None) -> str:
 def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) -> dict[str, Any]:
     """The fields of a task (`lm_eval.config.task.TaskConfig`); functions are Python functions, not names."""
     data = {"kind": benchmark.data.kind} | benchmark.data.model_dump(exclude_defaults=True)
-    every = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
+    all_samples = {"function": "take_first_k", "k": benchmark.samples}  # lm-eval's default filter keeps one sample
+    # Also sets everything that a model's own generation settings could change.
+    generation: dict[str, Any] = {"until": [], "max_gen_toks": benchmark.max_new_tokens, "repetition_penalty": 1.0}
+    if benchmark.temperature:
+        generation |= {"do_sample": True, "temperature": benchmark.temperature, "top_p": benchmark.top_p, "top_k": 0}
+    else:
+        generation |= {"do_sample": False, "temperature": 0.0}
     return {
         "task": task_name(name, protocol),
-        "custom_dataset": scoring.documents,
+        "custom_dataset": task_functions.documents,
         "dataset_kwargs": {"benchmark": name, "data": data, "chat": benchmark.chat},
-        "test_split": scoring.SPLIT,
+        "test_split": task_functions.SPLIT,
         "output_type": "generate_until",
         "doc_to_text": "prompt",
         "doc_to_target": "answer",
         "num_fewshot": 0,
-        "generation_kwargs": _generation(benchmark),
+        "generation_kwargs": generation,
         "repeats": benchmark.samples,
-        "filter_list": [{"name": "all", "filter": [every]}],
+        "filter_list": [{"name": "all", "filter": [all_samples]}],
         "process_results": _SCORES[benchmark.grading],
         "metric_list": [
             {"metric": metric, "aggregation": how, "higher_is_better": True}
@@ -56,14 +66,6 @@ def task_config(name: str, benchmark: Benchmark, protocol: str | None = None) ->
         ],
         "metadata": {"version": VERSION},
     }
-
-
-def _generation(sampling: Sampling) -> dict[str, Any]:
-    """Sampling as `generation_kwargs`; also sets what a model's own generation settings could change."""
-    common: dict[str, Any] = {"until": [], "max_gen_toks": sampling.max_new_tokens, "repetition_penalty": 1.0}
-    if not sampling.temperature:
-        return common | {"do_sample": False, "temperature": 0.0}
-    return common | {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
 
 
 def write_tasks(folder: Path, check: bool, root: Path | str = ".") -> list[Path]:

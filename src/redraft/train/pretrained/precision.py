@@ -1,8 +1,8 @@
-"""Training in bfloat16 without losing small updates: float32 weights are trained, bfloat16 ones roll out.
+"""Training in bfloat16 without losing small updates: float32 weights are trained, a bfloat16 copy rolls out.
 
-AdamW and its moments stay in float32, since a step of a usual learning rate is less than bfloat16 can add to a weight.
-Forward and backward passes compute in bfloat16 by PyTorch's autocast. Rollouts and their scores come from a copy of
-the weights, rounded after every update: the same as vLLM gets of a policy that verl trains.
+AdamW and its moments stay in float32, since an update at a usual learning rate is smaller than bfloat16 can add to a
+weight. Forward and backward passes compute in bfloat16 by PyTorch's autocast. Rollouts and their scores come from a
+copy of the weights, rounded after every update, as vLLM receives them from verl.
 """
 
 import copy
@@ -14,16 +14,16 @@ import torch
 from redraft.config.trainer import EngineSettings
 
 DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
-"""PyTorch's types by `EngineSettings.dtype`, in process."""
+"""PyTorch's types by `EngineSettings.dtype`, for the in-process engine."""
 
 
 def dtype_of(engine: EngineSettings) -> torch.dtype:
-    """Type that the in-process engine computes in."""
+    """Compute type of the in-process engine."""
     return DTYPES[engine.dtype]
 
 
 def computing_in(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
-    """Let a model with float32 weights compute in that type within the block."""
+    """Autocast a model with float32 weights to `dtype` within the block; no-op for float32."""
     return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
 
@@ -51,7 +51,7 @@ class RoundedPolicy:
         self._policy, self.model = policy, rounded(policy, dtype)
 
     def refresh(self) -> None:
-        """Take over the policy's present weights."""
+        """Copy the policy's current weights, rounded."""
         if self.model is self._policy:
             return
         with torch.no_grad():

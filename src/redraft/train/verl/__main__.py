@@ -1,7 +1,7 @@
-"""`python -m redraft.train.verl FILE`: train what a complete configuration of verl says, in this process and Ray's.
+"""`python -m redraft.train.verl FILE`: train by a complete configuration of verl, in this process and Ray's.
 
-Its standard input is a pipe from the launcher. When the launcher is gone, however it went, the pipe ends, and so does
-the whole group of processes.
+Its standard input is a pipe from the launcher. When the launcher ends for any reason, the pipe closes, and the whole
+process group is killed.
 """
 
 import os
@@ -23,7 +23,7 @@ def main(file: str) -> None:
         """verl's runner, in a process that knows this project's trainer."""
 
         def run(self, config: Any) -> None:
-            import redraft.train.verl.trainer  # noqa: F401  registers it
+            import redraft.train.verl.trainer  # noqa: F401  registers the trainer
 
             TaskRunnerV1.__ray_metadata__.modified_class().run(config)
 
@@ -33,8 +33,8 @@ def main(file: str) -> None:
 def _end_with_the_launcher() -> None:
     """Kill the group when standard input ends.
 
-    A signal at the launcher's death does not do: Ray replaces its handler, the handler's exception can be lost in Ray's
-    code or leave Ray's shutdown waiting for ever, and vLLM's engines look after no parent.
+    A signal at the launcher's death is not enough: Ray replaces its handler, the handler's exception can be lost in
+    Ray's code or block Ray's shutdown for ever, and vLLM's engines do not watch their parent.
     """
     os.read(sys.stdin.fileno(), 1)  # not buffered: a thread in a buffer's lock makes Python abort at its normal end
     os.killpg(0, signal.SIGKILL)

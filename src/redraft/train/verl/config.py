@@ -1,7 +1,7 @@
 """A run as one complete configuration of verl, composed by Hydra from verl's own files and checked by verl's own rules.
 
-`redraft.train.verl.settings` says what a run is in verl's words and where it executes, the preset's `engine.verl` what
-its site needs besides.
+`redraft.train.verl.settings` translates a run and its hardware to verl's keys; the preset's `engine.verl` adds site
+settings.
 """
 
 import copy
@@ -17,11 +17,11 @@ from redraft.config.read import merge
 from redraft.config.trainer import EngineSettings, VerlEngine
 from redraft.engines.vllm.engine import TEMPERATURES
 from redraft.errors import UserError
-from redraft.train.verl import schema
+from redraft.train.verl import config_rules
 from redraft.train.verl.settings import engine_of, environment, on_cpu, on_gpus, settings
 
 INERT = (".experiment_name", ".total_training_steps", ".total_epochs", ".lr", "seed")
-"""Ends of keys whose values decide nothing that verl could refuse: of two runs that differ in them one is checked."""
+"""Suffixes of keys that verl does not check; of runs that differ only in these keys, one is checked."""
 
 __all__ = ["check", "check_cells", "compose", "environment", "show", "uses_gpu"]
 
@@ -36,20 +36,24 @@ def compose(
     inputs: Mapping[str, str] | None = None,
     commits: Sequence[str | None] = (),
 ) -> DictConfig:
-    """The complete configuration of a run, with what this project's own parts need under `redraft`.
+    """The complete configuration of a run, with this project's own settings under `redraft`.
 
     Args:
-        problems: the training data as `redraft.train.verl.data` writes them.
-        inputs: hashes of what the run starts from, by name.
+        problems: the training data as `redraft.train.verl.problem_files` writes them.
+        inputs: hashes of the run's inputs, by name.
 
     Raises:
-        UserError: for what verl cannot do, a key that it does not have, or a value that it refuses.
+        UserError: for a setting that verl does not support, an unknown key, or a value that verl rejects.
     """
-    _refuse(run, gpu)
-    config, site, file = copy.deepcopy(schema.defaults()), engine_of(run).verl, f"experiments/presets/{run.preset}.yaml"
-    for key, value in {**_words(run, model, problems, gpu), **site}.items():
-        schema.put(config, key, value, file if key in site else None)
-    schema.check(config, site, file)
+    _check_supported(run, gpu)
+    config, site, file = (
+        copy.deepcopy(config_rules.defaults()),
+        engine_of(run).verl,
+        f"experiments/presets/{run.preset}.yaml",
+    )
+    for key, value in {**_values(run, model, problems, gpu), **site}.items():
+        config_rules.put(config, key, value, file if key in site else None)
+    config_rules.check(config, site, file)
     with open_dict(config):
         config.redraft = {
             "run": run.model_dump(mode="json"),
@@ -61,9 +65,9 @@ def compose(
     return config
 
 
-def _words(run: Run, model: str | Path, problems: Path, gpu: bool) -> dict[str, Any]:
+def _values(run: Run, model: str | Path, problems: Path, gpu: bool) -> dict[str, Any]:
     """Values of verl's keys; arguments as of `compose`."""
-    return schema.dotted(merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run)))
+    return config_rules.dotted(merge(settings(run, model, problems), on_gpus(run) if gpu else on_cpu(run)))
 
 
 def uses_gpu(engine: EngineSettings) -> bool:
@@ -74,7 +78,7 @@ def uses_gpu(engine: EngineSettings) -> bool:
 
 
 def show(run: Run, model: Path, folder: Path) -> str:
-    """The configuration as YAML with every value resolved; arguments as of `compose`, which says what it raises."""
+    """The configuration as YAML with all values resolved; arguments and errors as of `compose`."""
     engine = run.engine
     if not isinstance(engine, VerlEngine):
         engine = VerlEngine(**engine.model_dump(exclude={"kind"}))
@@ -84,20 +88,20 @@ def show(run: Run, model: Path, folder: Path) -> str:
 
 
 def check(runs: Sequence[Run]) -> int:
-    """Compose the configurations of runs before any of them is started; returns how many differ."""
-    kinds, places = set(), ("model", Path("problems.parquet"))
+    """Compose the configurations of runs before any of them starts; returns the number of different ones."""
+    checked, model, problems = set(), "model", Path("problems.parquet")
     for run in runs:
         gpu = uses_gpu(run.engine)
         try:
-            _refuse(run, gpu)
-            words = {key: value for key, value in _words(run, *places, gpu).items() if not key.endswith(INERT)}
-            kind = json.dumps([run.preset, words, engine_of(run).verl], sort_keys=True)
-            if kind not in kinds:
-                compose(run, places[0], Path("run"), places[1], gpu=gpu)
+            _check_supported(run, gpu)
+            values = {k: value for k, value in _values(run, model, problems, gpu).items() if not k.endswith(INERT)}
+            identity = json.dumps([run.preset, values, engine_of(run).verl], sort_keys=True)
+            if identity not in checked:
+                compose(run, model, Path("run"), problems, gpu=gpu)
         except UserError as error:
             raise error.told(message=f"{run.paper}/{run.cell}: {error.message}") from None
-        kinds.add(kind)
-    return len(kinds)
+        checked.add(identity)
+    return len(checked)
 
 
 def check_cells(preset_name: str, cells: list[str]) -> None:
@@ -106,8 +110,8 @@ def check_cells(preset_name: str, cells: list[str]) -> None:
     check([experiments.run(cell, 0, preset_name) for cell in cells])
 
 
-def _refuse(run: Run, gpu: bool) -> None:
-    """Raise a UserError for the first setting that verl would refuse late or, worse, do otherwise."""
+def _check_supported(run: Run, gpu: bool) -> None:
+    """Raise a UserError for the first setting that verl would reject late or silently treat differently."""
     run.check_supported()
     run.schedule.check(run.trainer, run.data.size)
     trainer, engine = run.trainer, engine_of(run)
@@ -116,7 +120,7 @@ def _refuse(run: Run, gpu: bool) -> None:
     longest = trainer.max_prompt_tokens + trainer.max_response_tokens
     ragged = run.reuse.kind == "staged" or len(set(trainer.groups_of_updates(trainer.batch_prompts))) > 1
     lowest, highest = TEMPERATURES
-    refused: list[tuple[bool, str, str, Any, str]] = [
+    rules: list[tuple[bool, str, str, Any, str]] = [
         (
             not lowest <= trainer.temperature <= highest,
             "vLLM does not sample at this temperature",
@@ -131,7 +135,7 @@ def _refuse(run: Run, gpu: bool) -> None:
             run.algorithm.loss_agg_mode,
             "token-mean",
         ),
-        (gpu and not engine.gpus, "a run on GPUs takes some", "engine.gpus", engine.gpus, "at least 1"),
+        (gpu and not engine.gpus, "a run on GPUs needs at least one", "engine.gpus", engine.gpus, "at least 1"),
         (
             max(engine.gpus, 1) % engine.tensor_parallel > 0,
             "replicas of vLLM must divide the GPUs",
@@ -154,6 +158,6 @@ def _refuse(run: Run, gpu: bool) -> None:
             f"at least {longest}",
         ),
     ]
-    for wrong, message, key, value, allowed in refused:
+    for wrong, message, key, value, allowed in rules:
         if wrong:
             raise UserError(message, key=key, value=value, allowed=allowed)

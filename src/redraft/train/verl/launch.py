@@ -1,8 +1,8 @@
-"""A run's process of verl's: its configuration, its start, its progress and its end.
+"""verl's process of a run: its configuration, start, progress and end.
 
-verl's own files of a checkpoint are pickles, and verl loads them as such (`torch.load(…, weights_only=False)`). Those
-can call whatever they name. So before verl gets a checkpoint, every name in its pickles is read, without executing
-anything, and must be one of those that tensors, random states and counters are made of.
+verl saves parts of a checkpoint as pickles and loads them without restrictions (`torch.load(…, weights_only=False)`).
+Such a pickle can call any function that it names. So before verl loads a checkpoint, the names in its pickles are read
+without executing them, and only names of tensors, random states and counters are accepted.
 """
 
 import json
@@ -34,13 +34,13 @@ from redraft.train.checkpoint import State
 from redraft.train.loop import Progress as Report
 from redraft.train.loop import TrainingLoop, inputs_of
 from redraft.train.verl.config import compose, environment
-from redraft.train.verl.data import read_problems
+from redraft.train.verl.problem_files import read_problems
 from redraft.train.verl.ray_cluster import ray_cluster, token
 
-LOOK_SECONDS = 0.5
-"""Between looks at the records of a running process."""
+POLL_SECONDS = 0.5
+"""Interval between reads of the records of a running process."""
 LAST_LINES = 15
-"""Lines of the log that are shown when verl fails."""
+"""Last lines of the log that are shown when verl fails."""
 STATE_NAMES = frozenset(
     {
         "numpy.core.multiarray._reconstruct",
@@ -51,19 +51,19 @@ STATE_NAMES = frozenset(
         "numpy.dtype",
     }
 )
-"""Names in NumPy's random state. `weights_only` allows by itself: tensors, FSDP2's shards, counters."""
+"""Names in NumPy's random state. `weights_only` already allows tensors, FSDP2's shards and counters."""
 
 
 class VerlTrainer:
-    """Trains one run under verl, in another process, whose loop is the campaign's (`redraft.train.verl.trainer`).
+    """Trains one run under verl in another process, which runs the training loop (`redraft.train.verl.trainer`).
 
     Args:
-        model_folder: the initial policy in transformers' format; the reference policy too.
-        path: for the run's files; a checkpoint there is resumed from.
-        problem_file: the training data as `prepare_data` left them.
+        model_folder: the initial policy in transformers' format; also the reference policy.
+        path: folder of the run's files; training resumes from a checkpoint there.
+        problem_file: the training data, written by `prepare_data`.
 
     Raises:
-        UserError: for what verl would stumble over after a minute, or not notice at all.
+        UserError: for errors that verl would report only after a minute, or never.
     """
 
     def __init__(self, run: Run, model_folder: Path, path: Path, commit: str | None, problem_file: Path) -> None:
@@ -78,7 +78,7 @@ class VerlTrainer:
         problems = read_problems(problem_file)
         self._check(problems)
         self.inputs = inputs_of(model_folder, problems)
-        self.loop = TrainingLoop(run, path, self.inputs, len(problems), refuse_code)
+        self.loop = TrainingLoop(run, path, self.inputs, len(problems), reject_code_in_pickles)
         self.lease: Lease | None = None
 
     @property
@@ -96,7 +96,7 @@ class VerlTrainer:
         longest = max(map(len, encode(models.load_tokenizer(self.model_folder), [p.prompt for p in problems])))
         if longest > trainer.max_prompt_tokens:
             raise UserError(
-                "a prompt is longer than prompts may be",
+                "a prompt is longer than the limit",
                 key="trainer.max_prompt_tokens",
                 value=trainer.max_prompt_tokens,
                 allowed=f"at least {longest}",
@@ -105,7 +105,7 @@ class VerlTrainer:
         model = models.load_config(self.model_folder)
         if needed > (most := model.max_position_embeddings):
             raise UserError(
-                "the model has too few positions for prompt, response and one token more",
+                "the model has too few positions for prompt, response and one more token",
                 key="trainer.max_response_tokens",
                 value=trainer.max_response_tokens,
                 allowed=f"at most {most - 1 - trainer.max_prompt_tokens} with max_prompt_tokens "
@@ -113,7 +113,7 @@ class VerlTrainer:
             )
         if model.tie_word_embeddings and not self.gpu:
             raise UserError(
-                "vLLM's CPU build keeps tied embeddings as they were when the trainer's change",
+                "vLLM's CPU build does not update tied embeddings when the trainer does",
                 file=self.model_folder / "config.json",
                 key="tie_word_embeddings",
                 value=True,
@@ -124,7 +124,7 @@ class VerlTrainer:
         """Take all steps that are not done yet; see `TrainingLoop.prepare` and `TrainingLoop.train`.
 
         Raises:
-            UserError: if verl fails; its log is kept, and what was finished before is not lost.
+            UserError: if verl fails; its log and the last checkpoint are kept.
         """
         self.lease = lease
         self.loop.prepare(self.commit, lease)
@@ -157,9 +157,9 @@ class VerlTrainer:
         write_atomically(file, OmegaConf.to_yaml(config))
         command = [sys.executable, "-m", "redraft.train.verl", str(file)]
         nodes, variables = self.run.engine.nodes, environment(self.gpu)
-        gpus = self.run.engine.gpus if self.gpu else 1  # one processor stands for a GPU
+        gpus = self.run.engine.gpus if self.gpu else 1  # a CPU counts as one GPU
         cluster: Any = ray_cluster(nodes, gpus, self.path, variables) if nodes > 1 else nullcontext(token())
-        # Without a GPU none is visible, and Ray would refuse the one that a processor stands for.
+        # On a CPU this variable hides all GPUs, and Ray would reject the one that represents the CPU.
         inherited = {name: value for name, value in os.environ.items() if self.gpu or name != VISIBLE}
         with cluster as address, _process(command, inherited | variables | address, self.log) as process:
             if self.lease:
@@ -170,7 +170,7 @@ class VerlTrainer:
             end = "\n".join(lines[-LAST_LINES:])
             if any(os.strerror(number) in end for number in NO_SPACE):
                 raise UserError("no space left while verl wrote; its last whole checkpoint is intact", file=self.log)
-            raise UserError(f"verl failed with exit code {code}; it ended with\n{end}", file=self.log)
+            raise UserError(f"verl failed with exit code {code}; the end of its log:\n{end}", file=self.log)
 
     def _watch(self, process: subprocess.Popen, report: Report) -> int:
         """Report each record when it is written; returns the exit code."""
@@ -180,17 +180,17 @@ class VerlTrainer:
                 self.lease.check()
             code = process.poll()
             text = records.read_text(encoding="utf-8") if records.exists() else ""
-            for line in text[: text.rfind("\n") + 1].splitlines()[seen:]:  # verl may be writing the last one
+            for line in text[: text.rfind("\n") + 1].splitlines()[seen:]:  # the last line may be incomplete
                 seen += 1
                 report(seen, self.loop.steps, json.loads(line))
             if code is not None:
                 return code
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
-    """A process in a group of its own, which is ended with the block, and also when this process is told to end."""
+    """A process in its own group, ended with the block, also when this process is terminated."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -198,13 +198,13 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            stdin=subprocess.PIPE,  # it ends when this process does, also by SIGKILL
-            pass_fds=lock_descriptors(),  # else a killed launcher would free GPUs that verl still uses
+            stdin=subprocess.PIPE,  # closes when this process ends, also by SIGKILL
+            pass_fds=lock_descriptors(),  # keeps the GPU locks until verl ends, even if this process is killed
         )
     with exit_on_sigterm(), process:
         try:
             yield process
-        finally:  # let it end its workers, and kill what is left of its group
+        finally:  # give it time to end its workers, then kill the rest of its group
             try:
                 if process.poll() is None:
                     process.terminate()
@@ -215,23 +215,23 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def refuse_code(checkpoint: Path) -> None:
-    """Raise a UserError for the first pickle of a checkpoint that names anything but data or cannot be read."""
-    import torch.distributed.tensor  # noqa: F401  its types count as safe once they are known
+def reject_code_in_pickles(checkpoint: Path) -> None:
+    """Raise a UserError for the first pickle of a checkpoint that names more than data or cannot be read."""
+    import torch.distributed.tensor  # noqa: F401  registers its types as safe
     from torch.serialization import get_unsafe_globals_in_checkpoint
 
     for file in sorted(checkpoint.rglob("*.pt")):
         try:
-            found = sorted(set(get_unsafe_globals_in_checkpoint(str(file))) - STATE_NAMES)
+            unsafe = sorted(set(get_unsafe_globals_in_checkpoint(str(file))) - STATE_NAMES)
         except (UnpicklingError, ValueError, EOFError, RuntimeError, BadZipFile) as error:
             raise UserError(
                 f"this file of a checkpoint cannot be checked ({error})", file=file, allowed="a file of torch.save"
             ) from None
-        if found:
+        if unsafe:
             raise UserError(
                 "this file of a checkpoint would execute code when it is loaded",
                 file=file,
-                value=", ".join(found),
+                value=", ".join(unsafe),
                 allowed="tensors and numbers",
                 hint=f"remove {checkpoint}",
             )

@@ -1,11 +1,11 @@
-"""Ray over the nodes of a Slurm job, for runs that take more than one: a head on the first, a worker on each other.
+"""Ray on the nodes of a Slurm job, for runs on several nodes: the head on the first node, workers on the others.
 
-`with ray_cluster(nodes, gpus, folder, inherited) as variables:` runs in the job's own process, on its first node. Slurm
-starts one `python -m redraft.train.verl.ray_cluster` a node, which stays for as long as Ray does. Tried with two nodes
-of a Slurm that were one machine (tests/test_two_nodes.py); not on several.
+`with ray_cluster(nodes, gpus, folder, inherited) as variables:` runs in the job's process, on its first node. Slurm
+starts one `python -m redraft.train.verl.ray_cluster` per node, which runs until Ray ends. Tested with two Slurm nodes
+on one machine (tests/test_two_nodes.py), not on several machines.
 
-Ray listens on the nodes' network, where others may be, so who joins or calls must know a token. It is made for this one
-cluster and stands in environment variables only.
+Ray listens on the nodes' network, which others may share, so joins and calls need a token. It is generated for this
+cluster and passed in environment variables only.
 """
 
 import os
@@ -21,16 +21,16 @@ from pathlib import Path
 from redraft.errors import UserError
 
 START_SECONDS = 300.0
-"""Limit for all nodes to join; importing Ray from a file system that many nodes share can take minutes."""
-LOOK_SECONDS = 60.0
-"""Limit for one question to the nodes; importing Ray is the most of it."""
+"""Limit for all nodes to join; importing Ray from a shared file system can take minutes."""
+QUERY_SECONDS = 60.0
+"""Limit for one query of the joined nodes; most of it is the import of Ray."""
 END_SECONDS = 30.0
-"""Limit for nodes to end before they are killed."""
+"""Limit for the nodes to end before they are killed."""
 LOG = "ray.log"
 
 
 def token() -> dict[str, str]:
-    """Environment variables by which only these processes may call their Ray, whose agents listen on the network."""
+    """Environment variables with a new token, without which no process can call this Ray on the network."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
@@ -39,15 +39,15 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
     """Ray on all nodes of this Slurm job, ended with the block.
 
     Args:
-        gpus: that Ray counts on each of them.
-        inherited: environment variables that all of Ray's workers are to have: they have those of their node's Ray, and
-            not those of whoever asks for them.
+        gpus: number of GPUs that Ray counts on each node.
+        inherited: environment variables for all of Ray's workers, which inherit those of their node's Ray, not those
+            of the process that starts them.
 
     Yields:
-        Environment variables by which a process that asks Ray for the address `auto` finds it.
+        Environment variables with which `ray.init(address="auto")` finds this cluster.
 
     Raises:
-        UserError: outside of a Slurm job, or if not all nodes come up.
+        UserError: outside of a Slurm job, or if not all nodes join.
     """
     if "SLURM_JOB_ID" not in os.environ:
         raise UserError("several nodes need a Slurm job that has them", key="engine.nodes", value=nodes, allowed="1")
@@ -57,7 +57,7 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
         listener.bind(("", 0))
         address = f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
     variables = {"RAY_ADDRESS": address, **token()}
-    command = [  # one task a node, with all of its processors and GPUs, beside the task that waits for them
+    command = [  # one task per node with all of its CPUs and GPUs, next to the waiting task
         "srun",
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
@@ -92,40 +92,40 @@ def ray_cluster(nodes: int, gpus: int, folder: Path, inherited: Mapping[str, str
 
 
 def _joined(variables: dict[str, str]) -> int:
-    """Number of nodes that have joined, asked in another process, so that nothing of Ray stays in this one."""
+    """Number of joined nodes, queried in another process, so that this one never initialises Ray."""
     code = (
         "import ray; ray.init(address='auto', log_to_driver=False, logging_level='error');"
         "print(sum(node['Alive'] for node in ray.nodes()))"
     )
     try:
-        asked = subprocess.run(
+        query = subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | variables,
             capture_output=True,
             text=True,
             check=False,
-            timeout=LOOK_SECONDS,
+            timeout=QUERY_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return 0
-    return int(asked.stdout.split()[-1]) if asked.returncode == 0 else 0
+    return int(query.stdout.split()[-1]) if query.returncode == 0 else 0
 
 
 def start_command(address: str, rank: int, processors: int, gpus: int) -> list[str]:
-    """Command of a node: `ray start`, as the head on the first.
+    """Command of a node: `ray start`, with `--head` on the first.
 
-    How many processors and GPUs there are is said, since Ray would take all that the node has. Ports but the head's are
-    whichever are free, and the dashboard, which would listen for everybody, is off.
+    The numbers of CPUs and GPUs are explicit, since Ray would use all of the node's. All ports except the head's are
+    chosen among the free ones. The dashboard is off, since it would listen without a token.
     """
     host, port = address.rsplit(":", 1)
     head = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
-    place = head if rank == 0 else [f"--address={address}"]
+    role = head if rank == 0 else [f"--address={address}"]
     return [
         sys.executable,
         "-m",
         "ray.scripts.scripts",
         "start",
-        *place,
+        *role,
         f"--num-cpus={processors}",
         f"--num-gpus={gpus}",
         "--block",
@@ -137,7 +137,7 @@ def start_command(address: str, rank: int, processors: int, gpus: int) -> list[s
 
 
 def main(address: str, gpus: str) -> None:
-    """Become Ray's process on this node."""
+    """Replace this process by Ray's process of the node."""
     rank, processors = (int(os.environ[name]) for name in ("SLURM_PROCID", "SLURM_CPUS_ON_NODE"))
     arguments = start_command(address, rank, processors, int(gpus))
     os.execv(arguments[0], arguments)

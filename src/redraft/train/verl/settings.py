@@ -1,8 +1,8 @@
-"""A run in verl's words: one table for each part of verl's configuration, as nested dictionaries of its keys.
+"""A run as verl's keys: one table for each part of verl's configuration, as nested dictionaries.
 
-What is not named here keeps verl's default. Where a run executes does not enter `settings`: `on_gpus` or `on_cpu` adds
-that, GPUs or one processor that takes the part of one, and no method enters there. Each value's source is next to the
-field it comes from, in `redraft.config` and in the presets.
+Keys that are not set here keep verl's default. `settings` is independent of the hardware; `on_gpus` or `on_cpu` adds it
+(a CPU is treated as one GPU) and is independent of the method. The source of each value is next to its field in
+`redraft.config` and in the presets.
 """
 
 import math
@@ -20,7 +20,7 @@ Table = dict[str, Any]
 VLLM_MAX_LOGPROBS = 20
 """vLLM's own `max_logprobs`."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Thread counts of the libraries that PyTorch, vLLM and NumPy compute with; the last two win over the first."""
+"""Thread counts of the numerical libraries of PyTorch, vLLM and NumPy; the last two override the first."""
 
 
 def engine_of(run: Run) -> VerlEngine:
@@ -30,7 +30,7 @@ def engine_of(run: Run) -> VerlEngine:
 
 
 def settings(run: Run, model: str | Path, problems: Path) -> Table:
-    """Everything that verl must know of a run; arguments as of `redraft.train.verl.config.compose`."""
+    """All settings of a run that do not depend on the hardware; arguments as of `redraft.train.verl.config.compose`."""
     return {
         "data": data(run, problems),
         "actor_rollout_ref": {
@@ -47,17 +47,17 @@ def settings(run: Run, model: str | Path, problems: Path) -> Table:
 
 
 def data(run: Run, problems: Path) -> Table:
-    """The training data. verl insists on a loader; which prompts are rolled out, the run's schedule says."""
+    """The training data. verl requires a loader, but the run's schedule chooses the prompts."""
     settings = run.trainer
     return {
-        # verl insists on data for a validation that it is told not to do.
+        # verl requires validation data although validation is off.
         "train_files": [str(problems)],
         "val_files": [str(problems)],
         "prompt_key": "prompt",
         "train_batch_size": settings.batch_prompts,
         "max_prompt_length": settings.max_prompt_tokens,
         "max_response_length": settings.max_response_tokens,
-        # A prompt that is left out would shift all that follow against their drafts.
+        # Leaving out a prompt would shift the indices of all later prompts against their drafts.
         "filter_overlong_prompts": False,
         "truncation": "error",
         "return_raw_chat": True,
@@ -68,7 +68,7 @@ def data(run: Run, problems: Path) -> Table:
 
 
 def actor(run: Run) -> Table:
-    """Update of the policy: the losses of `redraft.train.losses`, in verl's words."""
+    """Update of the policy: the losses of `redraft.train.losses` as verl's keys."""
     algorithm = run.algorithm
     return {
         "strategy": "fsdp2",
@@ -84,7 +84,7 @@ def actor(run: Run) -> Table:
         "use_kl_loss": algorithm.kl_loss_coef > 0,
         "kl_loss_coef": algorithm.kl_loss_coef,
         "kl_loss_type": algorithm.kl_loss_type,
-        "entropy_coeff": 0,  # 0.001 in SPEC-RL's scripts, nothing of it in its paper
+        "entropy_coeff": 0,  # 0.001 in SPEC-RL's scripts, absent from its paper
         "grad_clip": run.trainer.gradient_clip,
         "optim": _optimizer(run, run.trainer.learning_rate),
         "checkpoint": {
@@ -95,7 +95,7 @@ def actor(run: Run) -> Table:
 
 
 def _optimizer(run: Run, learning_rate: float) -> Table:
-    """AdamW with PyTorch's defaults and a rate that is constant behind the warm-up, as in `train.local.learner`."""
+    """AdamW with PyTorch's defaults and a constant rate after warm-up, as in `train.local.learner`."""
     return {
         "optimizer": "AdamW",
         "lr": learning_rate,
@@ -109,7 +109,7 @@ def _optimizer(run: Run, learning_rate: float) -> Table:
 
 
 def critic(run: Run, model: str | Path) -> Table:
-    """The critic of PPO, which starts from the policy's weights; without PPO there is none."""
+    """The critic of PPO, initialised with the policy's weights; disabled for other algorithms."""
     if not isinstance(run.algorithm, PPO):
         return {"enable": False, "strategy": "fsdp2", "model": {"path": str(model)}}
     return {
@@ -123,13 +123,13 @@ def critic(run: Run, model: str | Path) -> Table:
         "ppo_epochs": 1,
         "shuffle": False,
         "data_loader_seed": run.seed,
-        # The V1 trainer batches a critic by tokens, whatever this says.
+        # The V1 trainer always batches a critic by tokens.
         "use_dynamic_bsz": True,
     }
 
 
 def rollout(run: Run) -> Table:
-    """Sampling from the whole distribution; verl divides logits by the temperature too, in all log-probabilities."""
+    """Sampling from the full distribution; verl applies the temperature to all log-probabilities too."""
     settings, top = run.trainer, run.reuse.retention.top
     return {
         "name": "vllm",
@@ -141,27 +141,27 @@ def rollout(run: Run) -> Table:
         "top_k": -1,
         "do_sample": True,
         "ignore_eos": False,
-        # Of the policy's own distribution, also for a token that is drawn from a residual; `WORKER` adds the
+        # Log-probabilities under the policy, also for a token sampled from a residual; `WORKER` applies the
         # temperature.
         "calculate_log_probs": True,
         "logprobs_mode": "raw_logprobs",
         "prompt_length": settings.max_prompt_tokens,
         "response_length": settings.max_response_tokens,
-        # A draft is scored as a prompt, behind which vLLM generates at least one token.
+        # A draft is scored as a prompt, after which vLLM generates at least one token.
         "max_model_len": settings.max_prompt_tokens + settings.max_response_tokens + 1,
         "max_num_seqs": run.engine.max_rows,
         "max_num_batched_tokens": run.engine.max_batched_tokens,
         "tensor_model_parallel_size": engine_of(run).tensor_parallel,
         "enable_prefix_caching": True,
         "enable_chunked_prefill": True,
-        # As many log-probabilities of a position as the method keeps, where vLLM's default is fewer.
+        # The method's top-k log-probabilities per position, if k exceeds vLLM's default.
         "engine_kwargs": {"vllm": {"worker_cls": WORKER} | ({"max_logprobs": top} if top > VLLM_MAX_LOGPROBS else {})},
         "agent": {"agent_loop_manager_class": "redraft.train.verl.manager.RolloutManager"},
     }
 
 
 def algorithm(run: Run) -> Table:
-    """Estimator of advantages. verl's own filter of groups is off: a schedule filters."""
+    """Estimator of advantages. verl's filter of groups is off, since the schedule filters."""
     ours, weights = run.algorithm, run.reuse.importance
     return {
         "adv_estimator": estimator(ours),
@@ -176,7 +176,7 @@ def algorithm(run: Run) -> Table:
 
 
 def trainer(run: Run) -> Table:
-    """Names and length. Steps, records and checkpoints are the campaign loop's (`redraft.train.loop`)."""
+    """Names and length. The training loop controls steps, records and checkpoints (`redraft.train.loop`)."""
     return {
         "project_name": "redraft",
         "experiment_name": f"{run.paper}/{run.cell}/seed{run.seed}",
@@ -187,7 +187,7 @@ def trainer(run: Run) -> Table:
         "save_freq": 1,
         "test_freq": -1,
         "val_before_train": False,
-        # Which checkpoints are kept and resumed from, `redraft.train.checkpoint` decides.
+        # `redraft.train.checkpoint` decides which checkpoints are kept and resumed from.
         "max_actor_ckpt_to_keep": None,
         "max_critic_ckpt_to_keep": None,
         "resume_mode": "disable",
@@ -197,7 +197,7 @@ def trainer(run: Run) -> Table:
 
 
 def on_gpus(run: Run) -> Table:
-    """The GPUs of one node, weights in bfloat16 for computing and in float32 for updating, verl's defaults."""
+    """GPUs: compute in bfloat16, update float32 weights (verl's defaults)."""
     engine = engine_of(run)
     offload = {"param_offload": engine.offload, "optimizer_offload": engine.offload}
     model = {
@@ -231,7 +231,7 @@ def on_gpus(run: Run) -> Table:
 
 
 def on_cpu(run: Run) -> Table:
-    """One processor in float32, with what verl and vLLM need in order to take it for a GPU (docs/verl.md)."""
+    """A CPU in float32, with the settings by which verl and vLLM treat it as one GPU (docs/verl.md)."""
     rows = rows_per_pass(run)
     tokens = rows * (run.trainer.max_prompt_tokens + run.trainer.max_response_tokens)
     exact = {
@@ -263,7 +263,7 @@ def on_cpu(run: Run) -> Table:
                 "enable_sleep_mode": False,
                 "enable_chunked_prefill": False,  # vLLM on a CPU cannot cut the prefill of a request with a seed
                 "agent": {"num_workers": 1},
-                # vLLM's default of 128 tokens a block would leave short responses without a cached prefix.
+                # With vLLM's default of 128 tokens per block, short responses would have no cached prefix.
                 "engine_kwargs": {
                     "vllm": {
                         "block_size": 32,
@@ -273,27 +273,29 @@ def on_cpu(run: Run) -> Table:
             },
         },
         "critic": _critic(run, tokens, {"model": model, "fsdp": exact}),
-        # More processors than there are: Ray counts its own actors, which mostly wait.
+        # More CPUs than the machine has: each Ray actor reserves one, and most of them only wait.
         "ray_kwargs": {"ray_init": _ray(run, num_cpus=32, num_gpus=1)},
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "trainer": {"device": "cpu", "n_gpus_per_node": 1, "nnodes": run.engine.nodes},
     }
 
 
-def _ray(run: Run, **has: int) -> Table:
-    """A Ray of its own on one node with what that has, or the one that runs on several nodes, which knows it."""
-    return {"include_dashboard": False} | ({"address": "local"} | has if run.engine.nodes == 1 else {"address": "auto"})
+def _ray(run: Run, **resources: int) -> Table:
+    """A new local Ray with these resources on one node; on several nodes the running one, which knows its own."""
+    return {"include_dashboard": False} | (
+        {"address": "local"} | resources if run.engine.nodes == 1 else {"address": "auto"}
+    )
 
 
 def _critic(run: Run, tokens: int, settings: Table) -> Table:
-    """A critic's share, if there is a critic."""
+    """Hardware settings of the critic; empty without PPO."""
     if not isinstance(run.algorithm, PPO):
         return {}
     return {**settings, "ppo_max_token_len_per_gpu": tokens, "ppo_infer_max_token_len_per_gpu": tokens}
 
 
 def rows_per_pass(run: Run) -> int:
-    """Sequences in one pass on a processor: the most that are allowed and divide a node's share of a mini-batch."""
+    """Sequences per pass on a CPU: the largest allowed divisor of a node's share of a mini-batch."""
     rows = run.trainer.most_prompts_per_update * run.trainer.group_size // run.engine.nodes
     return max(n for n in range(1, min(run.engine.rows_per_micro_batch, rows) + 1) if rows % n == 0)
 
@@ -304,16 +306,16 @@ def environment(gpu: bool) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",  # models are local folders by then
         "RAY_USAGE_STATS_ENABLED": "0",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",  # drafts are scored in the first (`redraft.engines.vllm.worker`)
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # `redraft.engines.vllm.worker` scores drafts in the V1 runner
     }
     if gpu:
         return variables
     return variables | {
-        # One thread for whatever computes: Snakemake sets these for its jobs, and another number of threads adds in
-        # another order, so that a run that goes on outside of it, or with other cores, would not be the same run.
+        # One thread for all libraries: the number of threads changes the order of sums. Snakemake sets these variables
+        # for its jobs, so a run resumed outside of it or with other cores would give other numbers.
         **dict.fromkeys(THREAD_VARIABLES, "1"),
-        "TORCH_COMPILE_DISABLE": "1",  # else vLLM compiles small functions of its sampler, for longer than a run takes
-        "VERL_ENGINE_DEVICE": "cuda",  # verl's FSDP engine is registered for this name only, and runs on any
+        "TORCH_COMPILE_DISABLE": "1",  # vLLM would compile functions of its sampler, which takes longer than a tiny run
+        "VERL_ENGINE_DEVICE": "cuda",  # verl registers its FSDP engine for this name only, but it runs on any device
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": "redraft.verl_cpu.platform",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB

@@ -1,6 +1,6 @@
-"""A part of the memory as a process of its own: what the method retains of some prompts.
+"""A shard of the memory in a separate process: the retained rollouts of some prompts.
 
-Prompts are spread over shards by their index in the data, so that no process holds all.
+Prompts are assigned to shards by their index in the data, so that no process holds the whole memory.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from redraft.rollout.storage import unpack_groups
 
 
 class Shard:
-    """Memory of a part of the prompts. Ray runs its methods one after the other."""
+    """Memory of some prompts. Ray runs its methods one at a time."""
 
     def __init__(self, retention: Retention) -> None:
         self.memory = Memory(retention)
@@ -30,12 +30,12 @@ class Shard:
         self.memory.save(Path(file))
 
     def load(self, files: list[str], number: int, of: int) -> None:
-        """Go on from the memory in these files.
+        """Load this shard's prompts from saved memory.
 
         Args:
-            files: all that were saved, by however many shards.
-            number: of this shard, which keeps what is of its prompts.
-            of: shards that there are now.
+            files: all saved files; the number of shards may have been different.
+            number: index of this shard.
+            of: current number of shards.
         """
         retention = self.memory.retention
         self.memory = Memory(retention)

@@ -1,8 +1,8 @@
-"""verl's synchronous trainer as a `Trainer` of the campaign loop: verl computes, the loop decides.
+"""verl's synchronous trainer as a `Trainer` of the training loop: verl computes, the loop decides.
 
-Registered as `redraft` (`trainer.v1.trainer_mode`). Log-probabilities, advantages, losses and updates are verl's;
-which prompts are rolled out, which groups make a batch, records and checkpoints are the loop's. verl's own loop,
-sampler, filter of groups and checkpoint naming are not used.
+Registered as `redraft` (`trainer.v1.trainer_mode`). verl computes log-probabilities, advantages, losses and updates.
+The loop chooses prompts and batches, and writes records and checkpoints. verl's own loop, sampler, filter of groups and
+checkpoint naming are not used.
 """
 
 import math
@@ -28,17 +28,17 @@ from redraft.train import models
 from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
 from redraft.train.loop import TrainingLoop
 from redraft.train.losses import WEIGHTS, estimator
-from redraft.train.verl.data import read_problems
-from redraft.train.verl.rows import (
-    HandedOver,
-    Rows,
+from redraft.train.verl.problem_files import read_problems
+from redraft.train.verl.shard import Shard, name_of
+from redraft.train.verl.transfer_rows import (
+    HandoverBuffer,
+    RowWriter,
     log_prob_gaps,
     low_variance_kl,
     mini_batches,
     put_stored_log_probs,
     stored_keys,
 )
-from redraft.train.verl.shard import Shard, name_of
 
 TIMERS = {
     "old_log_prob": "old_log_probs",
@@ -76,29 +76,29 @@ class VerlSteps(PPOTrainerSync):
         self.loop.state.commits = list(ours["commits"])
         tokenizer = models.load_tokenizer(config.actor_rollout_ref.model.path)
         prompts = encode(tokenizer, [problem.prompt for problem in problems])
-        self.rows = Rows(self.run, prompts, tokenizer.eos_token_id)
+        self.rows = RowWriter(self.run, prompts, tokenizer.eos_token_id)
         retention = self.run.reuse.retention
         self.shards = [ray.remote(Shard).options(name=name_of(i)).remote(retention) for i in range(ours["shards"])]
         self.awake = True
         self.stored: list[str] = []
-        estimator(self.run.algorithm)  # verl looks for it in this process
+        estimator(self.run.algorithm)  # registers the estimator, which verl looks up in this process
 
     @property
     def trainer_mode(self) -> str:
-        """The base class asks whether this is `sync`, by name, and takes any other name for asynchronous."""
+        """Always `sync`: the base class treats any other name as asynchronous."""
         return "sync"
 
     @trainer_mode.setter
     def trainer_mode(self, _: str) -> None:
-        """Ours is the name under which the class is registered; the base class wants to keep it."""
+        """Ignore the base class's assignment, which is the name under which this class is registered."""
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """Take all steps, in the campaign's loop."""
+        """Run all steps in the training loop."""
         self.agent_loop_manager = agent_loop_manager
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
         self.loop.train(self)
 
-    # What the campaign loop asks
+    # Called by the training loop
 
     @property
     def no_update(self) -> Metrics:
@@ -111,11 +111,11 @@ class VerlSteps(PPOTrainerSync):
         return METRICS | (CRITIC_METRICS if self.run.algorithm.kind == "ppo" else {}) | weights
 
     def now(self) -> float:
-        """Wall seconds: the work is done by many processes."""
+        """Wall seconds, since many processes do the work."""
         return time.perf_counter()
 
     def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
-        """Roll tasks out on vLLM. Stages that overlap share the wall seconds as they share the waiting."""
+        """Roll out tasks on vLLM. Wall seconds are divided among overlapping stages in proportion to their waits."""
         self._wake()
         began = self.now()
         groups, waited, cached, grading = self.agent_loop_manager.roll_out(tasks, step)
@@ -123,7 +123,7 @@ class VerlSteps(PPOTrainerSync):
         return RolloutResult(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
 
     def update(self, groups: Sequence[Group]) -> Updated:
-        """One of verl's steps, on these groups; a UserError if the policy has diverged."""
+        """One step of verl on these groups; a UserError if the policy has diverged."""
         self.global_steps += 1
         minis = mini_batches(groups, self.run.trainer)
         if not minis:
@@ -153,13 +153,13 @@ class VerlSteps(PPOTrainerSync):
         self._wake()
 
     def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
-        """Measure new samples of the current policy; the divergence is estimated from the sampled tokens."""
+        """Measure new samples of the current policy; the KL divergence is estimated from the sampled tokens."""
         self._wake()
         groups = self.agent_loop_manager.fresh(tasks, step)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
         if not self.use_reference_policy:
             return Fresh(rewards)
-        self._rest()  # the reference policy computes while vLLM leaves its memory to it
+        self._rest()  # frees vLLM's memory for the reference policy
         batch = self._balance_batch(self.rows.put_unmasked(groups, self.global_steps), {})
         batch = self._compute_ref_log_prob(batch, {})
         divergence = low_variance_kl(batch)
@@ -168,7 +168,7 @@ class VerlSteps(PPOTrainerSync):
         return Fresh(rewards, divergence)
 
     def save(self, folder: Path) -> None:
-        """Have every process write its part, while vLLM leaves its memory to them."""
+        """Let each process write its part of a checkpoint; vLLM's memory is freed for them."""
         self._rest()
         for name, group in self._learners().items():
             group.save_checkpoint(str(folder / name), None, self.global_steps)
@@ -176,7 +176,8 @@ class VerlSteps(PPOTrainerSync):
         ray.get([shard.save.remote(file) for shard, file in zip(self.shards, files, strict=True)])
 
     def restore(self, folder: Path) -> None:
-        """Have every process go on from its part; shards of another number share the memory anew."""
+        """Let each process load its part of a checkpoint; the memory is redistributed if the number of shards
+        changed."""
         self.global_steps = self.loop.state.training_step
         for name, group in self._learners().items():
             group.load_checkpoint(local_path=str(folder / name), del_local_after_load=False)
@@ -190,14 +191,14 @@ class VerlSteps(PPOTrainerSync):
     def _learners(self) -> dict[str, Any]:
         return {"actor": self.actor_rollout_wg} | ({"critic": self.critic_wg} if self.use_critic else {})
 
-    # What verl's own code calls
+    # Called by verl
 
-    def _build_replay_buffer(self) -> HandedOver:
-        """No buffer of verl's: the schedule decides what is trained on."""
-        return HandedOver()
+    def _build_replay_buffer(self) -> HandoverBuffer:
+        """Replace verl's buffer, since the schedule chooses the groups of a batch."""
+        return HandoverBuffer()
 
     def on_sample_end(self) -> None:
-        """A step of verl's begins: its engines sleep, and forget weights and cache."""
+        """verl's update begins: engines that are awake are put to sleep and drop weights and cache."""
         if self.awake:
             super().on_sample_end()
         self.awake = False
@@ -208,19 +209,19 @@ class VerlSteps(PPOTrainerSync):
         self.awake = False
 
     def _wake(self) -> None:
-        """Let engines that sleep take the current weights, which wakes them."""
+        """Send the current weights to sleeping engines, which wakes them."""
         if not self.awake:
             self.timing_raw = {}
             self.on_step_end()
         self.awake = True
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """verl's, but for samples whose old log-probabilities are stored."""
+        """verl's old log-probabilities, replaced by stored ones where samples have them."""
         batch = super()._compute_old_log_prob(batch, metrics)
         put_stored_log_probs(self.stored)
         return batch
 
     def _load_checkpoint(self) -> None:
-        """Called when the processes are there, before vLLM gets its first weights."""
+        """Restore the run; verl calls this after its processes start and before vLLM gets its first weights."""
         self.global_steps = 0
         self.loop.restore(self)

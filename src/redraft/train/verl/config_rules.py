@@ -1,4 +1,4 @@
-"""verl's own rules about a configuration: which keys it has, of which types, and what its classes make of them."""
+"""verl's rules for a configuration: its keys, their types, and the checks of its classes."""
 
 import contextlib
 import copy
@@ -27,14 +27,14 @@ PASSED_ON = (
     "ray_kwargs.ray_init",
     "trainer.v1.sampler.sampler_kwargs",
 )
-"""Mappings that verl hands to transformers, vLLM, Ray and a custom replay buffer as they are."""
-REFUSALS = (HydraException, OmegaConfBaseException, AssertionError, NotImplementedError, TypeError, ValueError)
-"""Errors that verl raises for a configuration that it does not take."""
+"""Mappings that verl passes unchanged to transformers, vLLM, Ray and a custom replay buffer."""
+REJECTIONS = (HydraException, OmegaConfBaseException, AssertionError, NotImplementedError, TypeError, ValueError)
+"""Errors that verl raises for an invalid configuration."""
 
 
 @cache
 def defaults() -> DictConfig:
-    """verl's own configuration. Read once, since importing verl takes seconds."""
+    """verl's default configuration, cached, since importing verl takes seconds."""
     from hydra import compose, initialize_config_module
 
     with initialize_config_module("verl.trainer.config", version_base=None):
@@ -42,7 +42,7 @@ def defaults() -> DictConfig:
 
 
 def dotted(table: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Dotted keys and values of a nested table, down to where verl's own nesting ends."""
+    """Flatten a nested table to dotted keys, as deep as verl's own configuration is nested."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         key = above + name
@@ -55,23 +55,25 @@ def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
     """Set a dotted key.
 
     Args:
-        config: is changed.
-        key: must stand in verl's YAML, or be a field of the dataclass that it is read into, or lie in `PASSED_ON`.
-        value: of the type of that field or of its default.
-        file: where the key stands, for the message.
+        config: changed in place.
+        key: a key of verl's YAML, a field of the dataclass that it is read into, or a key below `PASSED_ON`.
+        value: must have the type of that field or of its default.
+        file: file of the key, for the message.
 
     Raises:
         UserError: if verl has no such key, or the value is of another type.
     """
     above, _, name = key.rpartition(".")
-    known, kind = OmegaConf.select(config, above) if above else config, None  # None if verl takes no such entry
+    known, kind = OmegaConf.select(config, above) if above else config, None  # None if verl has no such key
     if isinstance(known, DictConfig):
         fields = _fields(str(known.get("_target_", "")))
         if name in fields:
             kind = fields[name]
         elif name in known:
             kind = type(known.get(name))
-            kind = kind if kind in (bool, int, float) else Any  # of a text verl often takes a list too
+            kind = (
+                kind if kind in (bool, int, float) else Any
+            )  # where the default is a text, verl often accepts a list too
         elif any(under(above, free) for free in PASSED_ON):
             kind = Any
     if kind is None:
@@ -79,7 +81,7 @@ def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
         raise UserError("verl has no such key", file=file, key=key, value=value, allowed=near(name, map(str, names)))
     if not _fits(value, kind):
         raise UserError(
-            "verl wants a value of another type here",
+            "verl expects another type here",
             file=file,
             key=key,
             value=value,
@@ -90,7 +92,7 @@ def put(config: DictConfig, key: str, value: Any, file: str | None) -> None:
 
 @cache
 def _fields(target: str) -> dict[str, Any]:
-    """Fields and types of a dataclass of verl's by its full name."""
+    """Fields and types of one of verl's dataclasses, by its full name."""
     return typing.get_type_hints(get_class(target)) if target else {}
 
 
@@ -99,31 +101,31 @@ def _fits(value: Any, kind: Any) -> bool:
         TypeAdapter(kind).validate_python(value, strict=not isinstance(value, dict | list))
     except ValidationError:
         return False
-    except PydanticUserError:  # a class of verl's own, which it checks itself
+    except PydanticUserError:  # one of verl's classes, which verl checks itself
         return True
     return True
 
 
 def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
-    """Have verl check a configuration, as it does when it is started, as far as that needs no model's files.
+    """Run verl's start-up checks of a configuration, except those that need the model's files.
 
     Args:
-        site: keys that the preset's site settings changed, named if their part is refused.
+        site: keys that the preset's site settings changed; named in the error if their part is rejected.
 
     Raises:
-        UserError: with verl's words.
+        UserError: with verl's message.
     """
     resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     for part, verify in _checks(resolved).items():
         try:
-            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # verl prints what is well
+            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # verl prints passed checks
                 warnings.simplefilter("ignore")
                 verify()
-        except REFUSALS as error:
+        except REJECTIONS as error:
             ours = [f"{key}: {value}" for key, value in site.items() if under(key, part)]
-            says = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise UserError(
-                f"verl refuses this configuration: {says}",
+                f"verl rejects this configuration: {message}",
                 file=file if ours else None,
                 key=part,
                 value="; ".join(ours) or None,
@@ -131,14 +133,14 @@ def check(config: DictConfig, site: dict[str, Any], file: str) -> None:
 
 
 def _checks(config: DictConfig) -> dict[str, Callable[[], Any]]:
-    """Checks of verl's own, by the part that each is about."""
+    """verl's checks, by the part of the configuration."""
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
     from verl.workers.config import HFModelConfig
 
     workers, critic = config.actor_rollout_ref, config.critic
     reference = need_reference_policy(config)
-    # Its own check of a critic would read the model's files.
+    # The critic is checked separately below, since `use_critic=True` would read the model's files.
     checks: dict[str, Callable[[], Any]] = {
         "actor_rollout_ref.actor": lambda: validate_config(config, use_reference_policy=reference, use_critic=False),
         "actor_rollout_ref.ref": lambda: omega_conf_to_dataclass(_as_a_worker_reads(workers.ref)),
@@ -156,7 +158,7 @@ def _checks(config: DictConfig) -> dict[str, Callable[[], Any]]:
 
 
 def _as_a_worker_reads(ref: DictConfig) -> DictConfig:
-    """The reference policy's part with the names that verl's worker gives to its keys (`ActorRolloutRefWorker`)."""
+    """The reference policy's part with keys renamed as in verl's worker (`ActorRolloutRefWorker`)."""
     renamed = copy.deepcopy(ref)
     for ours, theirs in (
         ("log_prob_micro_batch_size", "ppo_micro_batch_size"),

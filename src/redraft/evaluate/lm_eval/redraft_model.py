@@ -1,7 +1,7 @@
 """This project's backends as a model of lm-eval, named `redraft`.
 
-Prompts, draws and decoding equal those of an evaluation without lm-eval, so the generations are the same.
-Log-likelihoods of given answers are left out, since none of the tasks here asks for them.
+Prompts, random numbers and decoding equal those of an evaluation without lm-eval, so the generations are the same.
+Log-likelihoods of given answers are not implemented, since no task here needs them.
 """
 
 from collections import Counter, defaultdict
@@ -19,11 +19,11 @@ from redraft.config.data import Sampling
 from redraft.config.read import parse
 from redraft.config.trainer import EngineSettings
 from redraft.errors import UserError
-from redraft.evaluate.backend import Backend, Request, Response
+from redraft.evaluate.backend import Backend, GenerationRequest, Response
 from redraft.evaluate.backends import open_backend
 from redraft.tasks.prompts import encode
 
-Place = tuple[str, int, int]
+SampleKey = tuple[str, int, int]
 """Task, problem and sample."""
 _WITHOUT_EFFECT = {"until": [], "top_k": 0, "repetition_penalty": 1.0, "do_sample": None}
 _USED = ("temperature", "top_p", "max_gen_toks")
@@ -31,7 +31,7 @@ _USED = ("temperature", "top_p", "max_gen_toks")
 
 @register_model("redraft")
 class RedraftModel(LM):
-    """A backend behind lm-eval's model interface.
+    """A backend with lm-eval's model interface.
 
     Attributes:
         responses: responses of the last call, by task, problem and sample.
@@ -40,16 +40,16 @@ class RedraftModel(LM):
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         super().__init__()
         self.backend, self.seed, self.tokenizer = backend, seed, backend.tokenizer
-        self.responses: dict[Place, Response] = {}
+        self.responses: dict[SampleKey, Response] = {}
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict | None = None) -> "RedraftModel":
-        """Make a model from the string of `--model_args`; see `create_from_arg_obj`."""
+        """Create a model from the string of `--model_args`; see `create_from_arg_obj`."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict, additional_config: dict | None = None) -> "RedraftModel":
-        """Make a model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `EngineSettings`.
+        """Create a model from `pretrained` (a folder or hub id), `backend`, `seed` and fields of `EngineSettings`.
 
         Of lm-eval's own settings only `--device cpu` has an effect. The batch size is the engine's `max_rows`.
 
@@ -75,21 +75,21 @@ class RedraftModel(LM):
         Raises:
             UserError: for generation settings that the backends lack.
         """
-        places, self.responses = number(requests), {}
+        keys, self.responses = number(requests), {}
         by_task: dict[str, list[int]] = defaultdict(list)
-        for i, (task, _, _) in enumerate(places):
+        for i, (task, _, _) in enumerate(keys):
             by_task[task].append(i)
-        for task, members in by_task.items():  # whose requests all have the same settings
+        for task, members in by_task.items():  # all requests of a task have the same settings
             document, (_, settings) = requests[members[0]].doc, requests[members[0]].args
             prompts = encode(self.tokenizer, [requests[i].args[0] for i in members], document.get("chat", "auto"))
 
             def deliver(*responses: Response, task: str = task) -> None:
                 self.responses |= {(task, response.problem, response.sample): response for response in responses}
 
-            asked = [Request(*places[i][1:], prompt) for i, prompt in zip(members, prompts, strict=True)]
+            numbered = [GenerationRequest(*keys[i][1:], prompt) for i, prompt in zip(members, prompts, strict=True)]
             name = document.get("benchmark", task)
-            self.backend.sample(name, asked, sampling(settings), self.seed, deliver)
-        return [self.tokenizer.decode(self.responses[place].tokens, skip_special_tokens=True) for place in places]
+            self.backend.sample(name, numbered, sampling(settings), self.seed, deliver)
+        return [self.tokenizer.decode(self.responses[key].tokens, skip_special_tokens=True) for key in keys]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Always raise a UserError: the backend applies the chat template itself, as without lm-eval."""
@@ -109,18 +109,18 @@ class RedraftModel(LM):
         raise NotImplementedError("the model `redraft` samples and scores no given text; use lm-eval's hf or vllm")
 
 
-def number(requests: Sequence[Instance]) -> list[Place]:
+def number(requests: Sequence[Instance]) -> list[SampleKey]:
     """Task, problem and sample of each request.
 
     For several samples lm-eval repeats the same instance, so the number of its earlier occurrences is the sample index.
     """
     seen: Counter[tuple[str, int]] = Counter()
-    places = []
+    keys = []
     for request in requests:
         key = str(request.task_name), int(request.doc.get("problem", request.doc_id))
-        places.append((*key, seen[key]))
+        keys.append((*key, seen[key]))
         seen[key] += 1
-    return places
+    return keys
 
 
 def sampling(settings: dict[str, Any]) -> Sampling:

@@ -1,4 +1,4 @@
-"""Training problems as the Parquet file that verl's `RLHFDataset` reads, and back."""
+"""Training problems as the Parquet file of verl's `RLHFDataset`: writing and reading."""
 
 from pathlib import Path
 
@@ -35,10 +35,10 @@ def prepare_data(preset_name: str, name: str, folder: Path) -> None:
 
 
 def write_problems(problems: list[Problem], role: str, file: Path) -> None:
-    """Write problems, whole or not at all.
+    """Write problems atomically.
 
     Args:
-        problems: in the order of their indices, by which drafts are kept.
+        problems: in the order of their indices, which are the keys of drafts.
         role: the paper's training data, verl's `data_source`.
     """
     rows = [

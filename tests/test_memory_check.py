@@ -1,4 +1,4 @@
-"""Memory that a run is told to take, against what tensors take, and the refusal of too little."""
+"""The memory estimate of a run against the size of its tensors, and the error for too little memory."""
 
 import math
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from redraft.errors import UserError
 from redraft.train import models
 from redraft.train.local import trainer as local
 from redraft.train.local.learner import Learner
-from redraft.train.pretrained import memory as room
+from redraft.train.pretrained import memory_check
 from redraft.train.pretrained.precision import computing_in
 from tests.test_trainer import LIMIT, make_run, train
 
@@ -28,9 +28,9 @@ def bytes_of(tensors):
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
 @pytest.mark.parametrize("algorithm", [GRPO(), GRPO(kl_loss_coef=0), PPO()], ids=["GRPO", "no reference", "PPO"])
 def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, dtype):
-    """A critic has a head of one number in place of the vocabulary, so that its part is told a little too large."""
+    """A critic's head has one output instead of the vocabulary, so its estimate is a little too large."""
     run = make_run(algorithm=algorithm, dtype=dtype)
-    told = room.training(run, tiny_model, LONGEST)
+    estimate = memory_check.training(run, tiny_model, LONGEST)
     policy, _ = models.load(tiny_model)
     learner = Learner(run, policy, tiny_model, CPU, pad=0)
     parts = [part for name, part in learner.parts.items() if "optimizer" not in name]
@@ -59,20 +59,20 @@ def test_what_is_told_is_what_models_and_optimizers_take(tiny_model, algorithm, 
         "rollout copy": 0 if dtype == "auto" else bytes_of(policy.parameters()) / 2,
     }
     for name, size in expected.items():
-        assert size <= told.get(name, 0) <= 1.15 * size + 4096, name  # the header of the file, and a critic's head
+        assert size <= estimate.get(name, 0) <= 1.15 * size + 4096, name  # the header of the file, and a critic's head
 
 
 def test_the_cache_is_told_as_it_is_made(tiny_model):
     run = make_run(max_rows=5, dtype="bfloat16")
     length = LONGEST + run.trainer.max_response_tokens
     cache = SlotCache(models.load_config(tiny_model), 5, length, CPU, torch.bfloat16)
-    assert room.training(run, tiny_model, LONGEST)["key-value cache"] == bytes_of(cache._buffers)
+    assert memory_check.training(run, tiny_model, LONGEST)["key-value cache"] == bytes_of(cache._buffers)
 
 
 def test_a_cache_has_no_more_rows_in_use_than_a_step_has_responses(tiny_model):
     run, rows = make_run(max_rows=999), make_run(max_rows=1)
     responses = run.trainer.prompts_per_step * run.trainer.group_size
-    many, one = (room.training(each, tiny_model, LONGEST)["key-value cache"] for each in (run, rows))
+    many, one = (memory_check.training(each, tiny_model, LONGEST)["key-value cache"] for each in (run, rows))
     assert many == responses * one
 
 
@@ -97,44 +97,44 @@ def test_activations_are_no_less_than_what_a_backward_pass_keeps(name, dtype):
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage  # held, so that no other takes its place
+            kept[storage.data_ptr()] = storage  # kept alive, so that its address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), computing_in(dtype, CPU):
         model.base_model(torch.zeros(rows, length, dtype=torch.long))
     found = sum(storage.nbytes() for storage in kept.values())
     rounded = 0 if dtype == torch.float32 else 2 * sum(parameter.numel() for parameter in model.parameters())
-    told = room.KEPT_BYTES[dtype.itemsize] * room._kept(config) * rows * length
-    assert 0.6 * told <= found - rounded <= told
+    estimate = memory_check.KEPT_BYTES[dtype.itemsize] * memory_check._kept(config) * rows * length
+    assert 0.6 * estimate <= found - rounded <= estimate
 
 
 def test_an_update_or_a_checkpoint_is_told_whichever_is_larger(tiny_model):
-    """AdamW's moments stand in memory three times while they are written; a small micro-batch takes less."""
+    """AdamW's moments are in memory three times while they are written; a small micro-batch takes less."""
     name, found = "an update, or a checkpoint as it is written", {}
     for rows in (1, 1000):
-        told = room.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
-        found[rows] = told[name]
-        assert told[name] >= 2 * told["AdamW's moments"]
-    assert found[1] == 2 * told["AdamW's moments"]
+        estimate = memory_check.training(make_run(rows_per_micro_batch=rows, group=500), tiny_model, LONGEST)
+        found[rows] = estimate[name]
+        assert estimate[name] >= 2 * estimate["AdamW's moments"]
+    assert found[1] == 2 * estimate["AdamW's moments"]
     config, length = models.load_config(tiny_model), LONGEST + LIMIT
-    assert found[1000] == 4 * room._kept(config) * 1000 * length
+    assert found[1000] == 4 * memory_check._kept(config) * 1000 * length
 
 
-def test_too_little_is_refused_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):
+def test_too_little_is_rejected_before_the_model_is_loaded(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "available", lambda device: 1000.0)
     monkeypatch.setattr(local.models, "load", None)
-    with pytest.raises(UserError, match="too little memory for this model") as refused:
+    with pytest.raises(UserError, match="too little memory for this model") as error:
         train(make_run(), tiny_model, tmp_path)
-    assert (refused.value.key, refused.value.value) == ("memory", "0.0 GiB")
-    assert refused.value.allowed.startswith("at least ")
-    assert "AdamW's moments" in refused.value.allowed
+    assert (error.value.key, error.value.value) == ("memory", "0.0 GiB")
+    assert error.value.allowed.startswith("at least ")
+    assert "AdamW's moments" in error.value.allowed
 
 
 def test_all_parts_count_and_enough_is_enough(tmp_path):
-    room.refuse({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30, tmp_path)
-    with pytest.raises(UserError, match="too little") as refused:
-        room.refuse({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30 - 1, tmp_path)
-    assert refused.value.allowed == "at least 3.0 GiB (a 1.0 GiB, b 2.0 GiB)"
+    memory_check.check_memory({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30, tmp_path)
+    with pytest.raises(UserError, match="too little") as error:
+        memory_check.check_memory({"a": 2.0**30, "b": 2.0**31}, 3 * 2.0**30 - 1, tmp_path)
+    assert error.value.allowed == "at least 3.0 GiB (a 1.0 GiB, b 2.0 GiB)"
 
 
 @pytest.mark.parametrize(("text", "least"), [("max\n", math.inf), ("12345\n", 12345), (None, math.inf)])
@@ -142,6 +142,6 @@ def test_a_container_may_take_less_than_its_machine_has(tmp_path, monkeypatch, t
     file = tmp_path / "memory.max"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(room, "CGROUP", file)
-    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
-    assert room.available(CPU) == min(10**6, least)
+    monkeypatch.setattr(memory_check, "CGROUP", file)
+    monkeypatch.setattr(memory_check.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
+    assert memory_check.available(CPU) == min(10**6, least)

@@ -1,7 +1,7 @@
-"""Memory that a run takes, told before anything of that size is loaded.
+"""Memory check of a run before weights are loaded.
 
-The numbers are worked out of the model's shape; activations are an upper bound. Libraries take about 1 GiB besides, and
-have most of it already when this is asked.
+The estimate follows from the model's shape; activations are an upper bound. Libraries use about 1 GiB in addition, most
+of it allocated before the check.
 """
 
 import math
@@ -21,37 +21,37 @@ from redraft.train.pretrained.precision import dtype_of
 
 WEIGHTS = "model.safetensors"
 CGROUP = Path("/sys/fs/cgroup/memory.max")
-"""Most memory that a container may take, where one is set."""
+"""Memory limit of a container, if one is set."""
 TRAINED = {"weights": 4, "gradients": 4, "AdamW's moments": 8}
-"""Bytes of a trained parameter, all in float32."""
+"""Bytes per trained parameter, all in float32."""
 COPIES = 2
-"""Copies of AdamW's moments while a checkpoint is written, as bytes of its tensors and of its file."""
+"""Copies of AdamW's moments while a checkpoint is written: its tensors and the bytes of its file."""
 HIDDEN, INTERMEDIATE = 14, 4
-"""Numbers that a layer keeps of a token for the backward pass, in widths of the residual stream and of the feed-forward
-layer: inputs and outputs of norms, projections, attention and activation. Llama keeps 9 and 4, Qwen3 12 and 4."""
+"""Numbers that a layer keeps per token for the backward pass, in units of the hidden size and of the feed-forward
+width: inputs and outputs of norms, projections, attention and activation. Llama keeps 9 and 4, Qwen3 12 and 4."""
 KEPT_BYTES = {4: 4, 2: 3}
-"""Bytes of such a number by those of the precision: norms and the residual stream stay in float32."""
+"""Mean bytes of such a number, by bytes of the compute type: norms and the residual stream stay in float32."""
 
 Bytes = Mapping[str, float]
-"""Bytes by what takes them."""
+"""Bytes by purpose."""
 
 
-def refuse(needed: Bytes, there: float, file: Path) -> None:
-    """Raise a UserError for what needs more memory than there is, with both in GiB."""
-    if (total := sum(needed.values())) > there:
+def check_memory(needed: Bytes, free: float, file: Path) -> None:
+    """Raise a UserError if more memory is needed than free, both in bytes; the message lists the parts in GiB."""
+    if (total := sum(needed.values())) > free:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in needed.items())
         raise UserError(
             "there is too little memory for this model",
             file=file,
             key="memory",
-            value=gib(there),
+            value=gib(free),
             allowed=f"at least {gib(total)} ({parts})",
             hint="a smaller engine.rows_per_micro_batch or engine.max_rows needs less",
         )
 
 
 def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
-    """Bytes that a run of the local trainer takes from the initial policy in a folder."""
+    """Memory of a run of the local trainer with the initial policy in `folder`, in bytes by purpose."""
     config, size = load_config(folder), dtype_of(run.engine).itemsize
     parameters = (folder / WEIGHTS).stat().st_size / (config.dtype or torch.float32).itemsize
     length = longest_prompt + run.trainer.max_response_tokens
@@ -62,18 +62,20 @@ def training(run: Run, folder: Path, longest_prompt: int) -> dict[str, float]:
     rollouts = run.trainer.prompts_per_step * max(run.trainer.group_size, run.trainer.fresh_samples)
     needed["key-value cache"] = cache_row(config, length, size) * min(run.engine.max_rows, rollouts)
     rows = min(run.engine.rows_per_micro_batch, run.trainer.most_prompts_per_update * run.trainer.group_size)
-    update = KEPT_BYTES[size] * _kept(config) * rows * length + needed["rollout copy"]  # a pass rounds all weights
+    update = (
+        KEPT_BYTES[size] * _kept(config) * rows * length + needed["rollout copy"]
+    )  # autocast rounds all weights in a pass
     needed["an update, or a checkpoint as it is written"] = max(update, COPIES * needed["AdamW's moments"])
     return {name: each for name, each in needed.items() if each}
 
 
 def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
-    """Bytes that the cache of the in-process engine takes for a row.
+    """Size of one row of the in-process engine's key-value cache, in bytes.
 
     Args:
         length: tokens of a row.
-        size: bytes of a number.
-        buffers: 2 on a processor, where one grows into the other; 1 on a GPU.
+        size: bytes per number.
+        buffers: 2 on a CPU, where the cache grows by a copy into a second buffer; 1 on a GPU.
     """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -81,13 +83,13 @@ def cache_row(config: Any, length: int, size: int, buffers: int = 2) -> float:
 
 
 def _kept(config: Any) -> float:
-    """Numbers that all layers keep of a token for the backward pass."""
+    """Numbers that all layers keep per token for the backward pass."""
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     return config.num_hidden_layers * (HIDDEN * config.hidden_size + INTERMEDIATE * inner)
 
 
 def available(device: torch.device) -> float:
-    """Bytes that a device has free; of a processor, what its container may take at most."""
+    """Free memory of a device, in bytes; on a CPU at most the limit of the container."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     limit = CGROUP.read_text().strip() if CGROUP.exists() else "max"

@@ -1,6 +1,6 @@
-"""A run's saved rollouts (`redraft.train.run_folder` writes them): their files, and the rollouts of a step.
+"""A run's saved rollouts (written by `redraft.train.run_folder`): their files, and the rollouts of a step.
 
-Responses of different lengths are kept as two arrays, so that measures of millions of tokens need no Python loop.
+Responses of different lengths are kept in two flat arrays, so that metrics of millions of tokens need no Python loop.
 """
 
 from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ class StepRollouts:
 
 
 def read_step(step: int, file: Path) -> StepRollouts:
-    """Read a step's saved rollouts and sort them, so that no measure depends on the order in the file.
+    """Read a step's saved rollouts, sorted, so that no metric depends on the order in the file.
 
     Raises:
         UserError: if the file is missing, damaged or empty, or if `sampled_at` does not fit the tokens or the step.

@@ -1,8 +1,8 @@
-"""Processes that roll out under verl: each runs group strategies over vLLM, through verl's server client.
+"""Rollout processes under verl: each runs group strategies on vLLM, through verl's server client.
 
-A prompt is one coroutine, the strategy of the run's method; verification of one response overlaps the decoding of
-another, since every request is awaited by itself. Prompts, answers and the run come from the configuration, so that
-only tasks travel. verl's own agent loops are not used: they start a prompt's rollouts as independent sessions.
+Each prompt is one coroutine, the strategy of the run's method. Requests are awaited separately, so verification of one
+response overlaps with decoding of another. Prompts, answers and the run come from the configuration, so only tasks are
+sent. verl's own agent loops are not used, since they start a prompt's rollouts as independent sessions.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from redraft.rollout.storage import pack_groups
 from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.verl.data import read_problems
+from redraft.train.verl.problem_files import read_problems
 from redraft.train.verl.shard import name_of
 
 
 @dataclass(frozen=True)
-class Part:
-    """Groups of some of a step's tasks, as processes exchange them.
+class WorkerRollouts:
+    """One worker's share of a step's rollouts, serialised for the trainer's process.
 
     Attributes:
         groups: packed, in the order of the tasks.
-        seconds: waited for each of `GENERATION_STAGES`, over all groups; waits of groups overlap.
-        cached: tokens of prompts and kept prefixes that the engine did not compute again.
-        grading_seconds: processor seconds of the grader.
+        seconds: wait for each of `GENERATION_STAGES`, summed over groups, whose waits overlap.
+        cached: tokens of prompts and kept prefixes from the engine's prefix cache.
+        grading_seconds: CPU seconds of the grader.
     """
 
     groups: bytes
@@ -49,10 +49,10 @@ class Part:
 
 
 class Grader:
-    """Grades responses in the main thread of a process of its own, where the grader's time limits work."""
+    """Grades responses in the main thread of a separate process, where the grader's time limits work."""
 
     def grade(self, texts: list[str], answer: str, rule: str) -> tuple[list[float], float]:
-        """Rewards by a rule, and the processor seconds that they took: `redraft.tasks.rewards.rewards_of`."""
+        """See `redraft.tasks.rewards.rewards_of`."""
         from redraft.tasks.rewards import rewards_of
 
         return rewards_of(texts, answer, rule)
@@ -62,7 +62,7 @@ class RolloutWorker:
     """Rolls out tasks and remembers their groups.
 
     Args:
-        config: complete, with the run under `redraft`.
+        config: the complete configuration, with the run under `redraft`.
     """
 
     def __init__(self, config: DictConfig, llm_client: Any, *_: Any) -> None:
@@ -75,19 +75,21 @@ class RolloutWorker:
         problems = read_problems(Path(config.data.train_files[0]))
         self.prompts = encode(self.tokenizer, [problem.prompt for problem in problems])
         self.answers = [problem.answer for problem in problems]
-        # A handle keeps its actor alive; one that is looked up anew for each call would not.
+        # Handles are kept, since an actor lives only as long as a handle to it.
         self.shards = [ray.get_actor(name_of(i)) for i in range(config.redraft.shards)]
         self.grader: Any = ray.remote(Grader).options(max_restarts=-1, max_task_retries=2).remote()
 
-    async def roll_out(self, tasks: Sequence[Task], step: int) -> Part:
-        """Groups of tasks under the current policy; what the method retains of them is remembered."""
-        made = await asyncio.gather(*(self._group(task, step) for task in tasks))
-        seconds = {stage: sum(costs[stage] for _, costs, _, _ in made) for stage in GENERATION_STAGES}
-        groups = pack_groups([group for group, _, _, _ in made])
-        return Part(groups, seconds, sum(cached for _, _, cached, _ in made), sum(graded for *_, graded in made))
+    async def roll_out(self, tasks: Sequence[Task], step: int) -> WorkerRollouts:
+        """Roll out tasks with the current policy and store the groups that the method retains."""
+        results = await asyncio.gather(*(self._group(task, step) for task in tasks))
+        seconds = {stage: sum(costs[stage] for _, costs, _, _ in results) for stage in GENERATION_STAGES}
+        groups = pack_groups([group for group, _, _, _ in results])
+        return WorkerRollouts(
+            groups, seconds, sum(cached for _, _, cached, _ in results), sum(graded for *_, graded in results)
+        )
 
     async def _group(self, task: Task, step: int) -> tuple[Group, dict[str, float], int, float]:
-        """Group of a task, seconds waited by stage, tokens found in the cache, and seconds of grading."""
+        """Group of a task, wait in seconds by stage, cached tokens, and CPU seconds of grading."""
         shard, retention = self.shards[task.prompt % len(self.shards)], self.run.reuse.retention
         keeps = retention.visits > 0 or retention.correct > 0
         memory = Memory.unpacked(await shard.find.remote(task.prompt), retention) if keeps else Memory(retention)
@@ -104,8 +106,8 @@ class RolloutWorker:
         }
         return group, seconds, context.meter.cached_tokens, waited.grading_seconds
 
-    def _context(self, memory: Memory, streams: Streams) -> tuple[Any, "Waited"]:
-        waited = Waited()
+    def _context(self, memory: Memory, streams: Streams) -> tuple[Any, "GradingWait"]:
+        waited = GradingWait()
 
         async def reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
             texts = self.tokenizer.batch_decode([r.tokens for r in rollouts], skip_special_tokens=True)
@@ -127,14 +129,14 @@ class RolloutWorker:
         return RolloutContext(engine, reward, memory, Meter(), streams, self.prompts, limit), waited
 
     async def fresh(self, tasks: Sequence[Task], step: int) -> bytes:
-        """Packed groups of new samples of the current policy, which nobody remembers."""
+        """Packed groups of new samples of the current policy, which are not stored in the memory."""
         context, _ = self._context(Memory(Retention()), Streams(self.run.seed, step, "fresh"))
         return pack_groups(await asyncio.gather(*(vanilla(task, context) for task in tasks)))
 
 
 @dataclass
-class Waited:
-    """Wall seconds that a group waited for its rewards, and processor seconds of grading them."""
+class GradingWait:
+    """Wall seconds of a group's wait for rewards, and CPU seconds of grading them."""
 
     seconds: float = 0.0
     grading_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""The question that `redraft evaluate` is asked, checked before anything heavy is imported or a model is loaded."""
+"""The request of one `redraft evaluate`, checked before heavy imports and before a model is loaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,17 @@ from redraft.files import read_json
 from redraft.ops.locking.gpus import available
 
 LIGHTEVAL = Path(".venv-lighteval/bin/python")
-"""Python of lighteval's own environment."""
+"""Python of lighteval's separate environment."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """The arguments of one call of `redraft evaluate`.
 
     Attributes:
         model: folder of a policy, of a run or of a verl checkpoint, or a hub id.
-        protocol: name in experiments/benchmarks.yaml; if empty, the one by which the workflow evaluates the run
-            that the model is of, or else the default of that file.
+        protocol: name in experiments/benchmarks.yaml. If empty: the protocol of the run that trained the model, or
+            the file's default if the model is not from a run.
         names: benchmarks of that protocol, in order; all of them if empty.
         evaluation: backend and harness that sample, and whether lighteval grades too.
         engine: device, precision, threads and batch sizes.
@@ -44,19 +44,19 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A question that was found in order.
+class EvaluationPlan:
+    """A checked and completed request.
 
     Attributes:
-        asked: the arguments.
+        request: the arguments.
         protocol: name of the protocol, or of the preset that lists the benchmarks itself.
-        origin: what chose the protocol, for people.
-        benchmarks: the chosen ones by name, with the number of samples that was asked for.
+        origin: why this protocol was chosen, for messages.
+        benchmarks: the chosen benchmarks by name, with the requested number of samples.
         policy: folder of the policy in transformers' format, or a hub id.
         folder: folder of the results.
     """
 
-    asked: Asked
+    request: EvaluationRequest
     protocol: str
     origin: str
     benchmarks: dict[str, Benchmark]
@@ -64,59 +64,59 @@ class Planned:
     folder: Path
 
     def text(self) -> str:
-        """What will be done, as a sentence."""
-        limit, sizes = self.asked.limit, {n: max(known_sizes(b.data)) for n, b in self.benchmarks.items()}
+        """Description of the evaluation in one sentence, for the terminal."""
+        limit, sizes = self.request.limit, {n: max(known_sizes(b.data)) for n, b in self.benchmarks.items()}
         count = sum(min(limit or sizes[name], sizes[name]) * b.samples for name, b in self.benchmarks.items())
         benchmarks = ", ".join(f"{name} ({benchmark.samples})" for name, benchmark in self.benchmarks.items())
         return (
-            f"sampling {self.policy} with {self.asked.evaluation.backend} by the protocol {self.protocol} "
+            f"sampling {self.policy} with {self.request.evaluation.backend} by the protocol {self.protocol} "
             f"({self.origin}): {benchmarks} samples a problem, {count:,} responses in all; results go to {self.folder}"
         )
 
 
-def plan(asked: Asked, experiments: Experiments, root: Path) -> Planned:
-    """Check a question and complete it.
+def plan(request: EvaluationRequest, experiments: Experiments, root: Path) -> EvaluationPlan:
+    """Check a request and complete it.
 
     Args:
-        asked: the arguments.
+        request: the arguments.
         experiments: the catalogue of benchmarks, and the presets.
-        root: parent of folders that are named after the arguments.
+        root: parent of result folders that are named after the arguments.
 
     Raises:
         UserError: for an unknown model, protocol or benchmark, or if lighteval could not grade.
     """
-    policy = find_policy(asked.model)
-    protocol, origin, known = _protocol(asked, experiments)
-    for name in asked.names:
+    policy = find_policy(request.model)
+    protocol, origin, known = _protocol(request, experiments)
+    for name in request.names:
         if name not in known:
             raise UserError(
                 f"no such benchmark in the protocol {protocol}", key="--benchmarks", value=name, allowed=known
             )
-    changes = {} if asked.samples is None else {"samples": asked.samples}
-    benchmarks = {name: known[name].model_copy(update=changes) for name in asked.names or known}
-    if asked.evaluation.lighteval:
+    changes = {} if request.samples is None else {"samples": request.samples}
+    benchmarks = {name: known[name].model_copy(update=changes) for name in request.names or known}
+    if request.evaluation.lighteval:
         if all(benchmark.grading != "instructions" for benchmark in benchmarks.values()):
             raise UserError(
-                "lighteval grades instructions only, and none of the benchmarks has any",
+                "lighteval grades instructions only, and none of the benchmarks has instructions",
                 value=True,
                 key="lighteval",
                 allowed="true only with a benchmark of instructions, such as ifeval",
             )
         if not LIGHTEVAL.exists():
             raise UserError("lighteval's environment is missing", file=LIGHTEVAL, hint="`make lighteval` makes it")
-    folder = asked.folder or root / _name(asked, protocol, policy)
-    return Planned(asked, protocol, origin, benchmarks, policy, folder)
+    folder = request.folder or root / _name(request, protocol, policy)
+    return EvaluationPlan(request, protocol, origin, benchmarks, policy, folder)
 
 
-def _protocol(asked: Asked, experiments: Experiments) -> tuple[str, str, dict[str, Benchmark]]:
-    """Name of the protocol, what chose it, and its benchmarks.
+def _protocol(request: EvaluationRequest, experiments: Experiments) -> tuple[str, str, dict[str, Benchmark]]:
+    """Name of the protocol, the reason for it, and its benchmarks.
 
     Raises:
-        UserError: for an unknown protocol, or a run's preset that is not there any more.
+        UserError: for an unknown protocol, or if the preset of the run no longer exists.
     """
-    if asked.protocol:
-        return asked.protocol, "as asked", experiments.protocol(asked.protocol)
-    if not (run := _run_of(Path(asked.model))):
+    if request.protocol:
+        return request.protocol, "as requested", experiments.protocol(request.protocol)
+    if not (run := _run_of(Path(request.model))):
         default = experiments.benchmark_file().default
         return default, "the default", experiments.protocol(default)
     preset = experiments.preset_of(run["preset"], run["paper"]).of_seed(run["seed"])
@@ -125,7 +125,7 @@ def _protocol(asked: Asked, experiments: Experiments) -> tuple[str, str, dict[st
 
 
 def _run_of(model: Path) -> dict[str, Any] | None:
-    """Configuration in the manifest of the run that a folder is, or that holds the policy in this folder."""
+    """Configuration of a run, from its manifest; `model` is the run's folder or one of its policies."""
     for folder in (model, *model.parents[:2]) if model.exists() else ():
         if (folder / "manifest.json").exists():
             manifest = read_json(folder / "manifest.json")
@@ -138,8 +138,7 @@ def _run_of(model: Path) -> dict[str, Any] | None:
 def find_policy(model: str) -> Path | str:
     """The folder of a policy in transformers' format, or a hub id.
 
-    A run's folder stands for the run's last policy. A verl checkpoint stands for the copy in transformers' format that
-    it holds.
+    A run's folder resolves to the run's last policy. A verl checkpoint resolves to its copy in transformers' format.
 
     Raises:
         UserError: if the folder does not exist or holds no policy.
@@ -174,10 +173,10 @@ def usual_backend() -> str:
 
 
 def on_gpu(engine: EngineSettings) -> bool:
-    """True if sampling takes a GPU.
+    """True if sampling uses a GPU.
 
-    CUDA is not asked: once initialised, it would ignore which GPU this process then takes. PyTorch is not asked, and
-    not imported, where there is no GPU.
+    CUDA itself is not queried: once initialised, it would ignore which GPU this process locks later. PyTorch is
+    imported only on a machine with a GPU.
     """
     if engine.device == "cpu" or not available():
         return False
@@ -186,14 +185,14 @@ def on_gpu(engine: EngineSettings) -> bool:
     return torch.version.cuda is not None
 
 
-def _name(asked: Asked, protocol: str, policy: Path | str) -> Path:
+def _name(request: EvaluationRequest, protocol: str, policy: Path | str) -> Path:
     """Folder name of the results: the model's name with a hash of its path, then the settings."""
     if isinstance(policy, Path):
-        model = f"{Path(asked.model).name}-{fingerprint(str(policy.resolve()))[:8]}"
+        model = f"{Path(request.model).name}-{fingerprint(str(policy.resolve()))[:8]}"
     else:
         model = policy.replace("/", "-")
-    how = [protocol, asked.evaluation.harness, asked.evaluation.backend, f"seed{asked.seed}"]
-    how += [asked.engine.dtype] * (asked.engine.dtype != "auto")
-    how += [f"samples{asked.samples}"] * (asked.samples is not None)
-    how += [f"first{asked.limit}"] * (asked.limit is not None)
-    return Path(model) / "-".join([*how, *asked.names])
+    how = [protocol, request.evaluation.harness, request.evaluation.backend, f"seed{request.seed}"]
+    how += [request.engine.dtype] * (request.engine.dtype != "auto")
+    how += [f"samples{request.samples}"] * (request.samples is not None)
+    how += [f"first{request.limit}"] * (request.limit is not None)
+    return Path(model) / "-".join([*how, *request.names])

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from redraft.config.data import Data
-from redraft.tasks.answers import Outcome, Verdict, grade_choice
+from redraft.tasks.answers import GradedAnswer, Outcome, grade_choice
 from redraft.tasks.grading import grade
 from redraft.tasks.problems import load_problems
 
@@ -39,7 +39,7 @@ def documents(benchmark: str, data: dict[str, Any], chat: str, **_: Any) -> Any:
 
 
 def score_math(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Share of a problem's samples that math-verify finds right."""
+    """Share of a problem's samples that math-verify accepts."""
     return _accuracy(grade, document, results)
 
 
@@ -49,7 +49,7 @@ def score_choice(document: Document, results: Sequence[Sequence[str]]) -> dict[s
 
 
 def _accuracy(
-    grader: Callable[[str, str], Verdict], document: Document, results: Sequence[Sequence[str]]
+    grader: Callable[[str, str], GradedAnswer], document: Document, results: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     (samples,) = results
     right = [grader(text, document["answer"]).outcome is Outcome.CORRECT for text in samples]
@@ -68,7 +68,7 @@ def score_instructions(document: Document, results: Sequence[Sequence[str]]) -> 
     for text in samples:
         try:
             grades.append(grade_instructions(document["prompt"], text, document["answer"]))
-        except CheckerError:  # then no instruction counts as followed
+        except CheckerError:  # counts as no instruction followed
             none = [False] * len(instructions_of(document["answer"])["instruction_id_list"])
             grades.append(Instructions(strict=none, loose=none))
     scores: dict[str, Any] = {}
@@ -83,7 +83,7 @@ UNGRADED = [{"metric": "samples", "aggregation": "mean", "higher_is_better": Tru
 
 
 def ungraded(document: Document, results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The number of samples, in place of a grade: saved generations are graded later."""
+    """The number of samples instead of a grade: saved generations are graded later."""
     (samples,) = results
     return {"samples": float(len(samples))}
 

@@ -1,4 +1,4 @@
-"""Storage of generations while they are sampled: finished samples are saved in parts, so that a killed run resumes."""
+"""Storage of generations during sampling: finished samples are saved in parts, so that a killed evaluation resumes."""
 
 import shutil
 import sys
@@ -30,15 +30,15 @@ SCHEMA = pa.schema(
         "seconds": pa.float64(),
     }
 )
-"""Columns of generations. `seconds` is the wall time of samples that were made together, divided by their number."""
+"""Columns of generations. `seconds` is the wall time of samples that were saved together, divided by their number."""
 WHOLE = "whole.parquet"
-"""Name of the part that holds all samples, once they are complete."""
+"""Name of the part with all samples, once they are complete."""
 KEY = ["step", "benchmark", "problem", "sample"]
 SAVE_SECONDS = 60.0
-"""Time between two parts."""
+"""Wall time between two parts."""
 
 
-class Parts:
+class GenerationParts:
     """Finished samples, from this run or from earlier ones that were interrupted.
 
     Args:
@@ -58,7 +58,9 @@ class Parts:
             try:
                 self.done.update(read_parquet(path, tuple(SCHEMA.names))[KEY].itertuples(index=False, name=None))
             except UserError as error:
-                print(f"a part of the generations is damaged, so its samples are made again: {error}", file=sys.stderr)
+                print(
+                    f"a part of the generations is damaged, so its samples are sampled again: {error}", file=sys.stderr
+                )
                 path.unlink()
         self._rows: list[dict[str, Any]] = []
         self._began = time.perf_counter()
@@ -68,17 +70,17 @@ class Parts:
         return [whole] if whole.exists() else sorted(self.folder.glob("*.parquet"))
 
     def begin(self) -> None:
-        """Start the clock: samples that are added later were sampled from now on."""
+        """Start the clock for the wall time of the samples that are added next."""
         self._began = time.perf_counter()
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Add finished samples that came together: values of the columns of `SCHEMA`; `seconds` is optional."""
+        """Add samples that finished together: values of the columns of `SCHEMA`; `seconds` is optional."""
         self._rows += rows
         if time.perf_counter() - self._began >= SAVE_SECONDS:
             self.save()
 
     def save(self) -> None:
-        """Write the samples that were added since the last part."""
+        """Write the samples added since the last part."""
         if not self._rows:
             return
         self.check()
@@ -94,9 +96,9 @@ class Parts:
     def finish(self, benchmarks: list[str]) -> None:
         """Write all samples to the one file, ordered by step, benchmark (as listed), problem and sample.
 
-        At any time, memory holds one policy's samples of one benchmark. A hard link to the file replaces the parts:
-        Snakemake removes the output of a killed workflow when it starts again, since it cannot know that the file is
-        whole, and the link keeps the samples.
+        At most one policy's samples of one benchmark are in memory. A hard link to the file replaces the parts: when
+        Snakemake starts again after it was killed, it removes the output, since it cannot know that the file is
+        complete. The link keeps the samples.
         """
         self.save()
         self.check()
@@ -118,7 +120,7 @@ class Parts:
 
 
 def read_without_tokens(file: Path) -> pd.DataFrame:
-    """Read generations without their tokens, which would fill the memory; the column `length` holds their number.
+    """Read generations with the number of tokens (`length`) instead of the tokens, which would fill the memory.
 
     Raises:
         UserError: if the file is missing, damaged or lacks a column.
