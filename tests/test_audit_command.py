@@ -58,8 +58,8 @@ def test_samplers_are_named_as_they_draw_and_too_few_draws_find_no_fault(capsys,
     assert "[2/2] planted: half a residual, torch" in err
     assert "G-tests of 40 responses" in out
     assert "with probability 0 % at least" in out
-    assert re.search(r"^vanilla .* not told from right$", out, re.M)
-    assert re.search(r"^planted: half a residual .* NOT FOUND$", out, re.M)
+    assert re.search(r"^vanilla .* not rejected$", out, re.M)
+    assert re.search(r"^planted: half a residual .* NOT REJECTED$", out, re.M)
 
 
 @pytest.mark.parametrize("temperature", ["1", "0.2"])
@@ -92,15 +92,15 @@ def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
     [
         ({"p_values": (0.5, 0.5, 0.5)}, 0),
         ({"p_values": (0.5, 1e-9, 0.5)}, 1),
-        ({"refused": "no such device"}, 1),
+        ({"error": "no such device"}, 1),
     ],
 )
 def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_speculation(plain, code, capsys, monkeypatch):
     """What it speculates wrongly is a finding, since redraft refuses that."""
     monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: True)
     first, *_ = vllm_speculation.MODES
-    wrong = vllm_speculation.Verdict((0.5, 0.0, 0.0))
-    found = lambda mode: vllm_speculation.Verdict(**plain) if mode == first else wrong  # noqa: E731
+    wrong = vllm_speculation.SpeculationTest((0.5, 0.0, 0.0))
+    found = lambda mode: vllm_speculation.SpeculationTest(**plain) if mode == first else wrong  # noqa: E731
     monkeypatch.setattr(vllm_speculation, "audit", found)
     end, out, _ = audited(capsys, "vllm")
     assert end == code

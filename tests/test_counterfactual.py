@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.lab.audit.rules import RULES, kept_of, stored
-from redraft.lab.audit.sampling import counts, last_visit
+from redraft.lab.audit.rules import RULES, mean_kept, stored_top
+from redraft.lab.audit.samplers import count_responses, sample_last_pass
+from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
 from redraft.lab.predict import positions
 from redraft.lab.predict.drafts import Draft
 from redraft.lab.predict.estimates import by_prompt, estimate, ratio
@@ -57,7 +57,7 @@ def read(models, drafts):
 @pytest.fixture(scope="module")
 def expected(read, policies):
     """Kept tokens by rule, as the mean over all drafts with their probabilities."""
-    weights = policies[0].responses()
+    weights = policies[0].response_distribution()
     return {rule.name: float(weights @ kept(rule, read).tokens) for rule in candidates(top=2)}
 
 
@@ -68,8 +68,10 @@ def draft_of(response, distributions):
 
 @pytest.mark.parametrize("name", sorted(NAMES & RULES.keys()))
 def test_a_rule_keeps_what_enumeration_says(name, expected, policies):
-    top = stored(RULES[name], SPACE)
-    assert expected[name] == pytest.approx(kept_of(RULES[name].rule, top, policies[0].responses(), *policies), abs=1e-6)
+    top = stored_top(RULES[name], SPACE)
+    assert expected[name] == pytest.approx(
+        mean_kept(RULES[name].rule, top, policies[0].response_distribution(), *policies), abs=1e-6
+    )
 
 
 def test_all_rules_of_the_audit_are_among_them():
@@ -104,7 +106,7 @@ DRAWS = 600
 def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, models):
     method = METHODS[name]
     engines = [TorchEngine(model, stops={0}, max_length=6, max_rows=1024) for model in models]
-    _, found = counts(last_visit(method.strategy(), method.retention, engines, SPACE, DRAWS), SPACE)
+    _, found = count_responses(sample_last_pass(method.strategy(), method.retention, engines, SPACE, DRAWS), SPACE)
     assert found == pytest.approx(expected[name], abs=4 * 1.2 / math.sqrt(DRAWS)), "kept tokens deviate by 1.2 at most"
 
 

@@ -11,9 +11,9 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit import samplers
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.goodness import LEVEL, POWER, draws_for, g_test, power
-from redraft.lab.audit.models import ModelPolicy, drifting
-from redraft.lab.audit.sampling import counts, last_visit
+from redraft.lab.audit.goodness import LEVEL, POWER, g_test, power, samples_for
+from redraft.lab.audit.samplers import count_responses, sample_last_pass
+from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 from redraft.methods.block import BlockReuse
 from redraft.methods.drafts.groups import is_renewed
 from redraft.methods.gumbel import CoupledReuse
@@ -155,7 +155,7 @@ def test_engines_draw_from_the_policys_distribution_and_what_does_not_is_found(s
     do."""
     found = samplers.audit(sampler, drifted, DRAWS, NARROW)
     assert found.passes, found
-    assert found.tested.draws == DRAWS
+    assert found.test.samples == DRAWS
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
 
 
@@ -184,9 +184,11 @@ def test_engines_draw_from_the_distribution_at_a_temperature(sampler, temperatur
 
 def test_the_distribution_at_temperature_1_is_found_where_another_is_asked_for(drifted):
     sampler = next(s for s in samplers.samplers() if s.name == "vanilla")
-    drawn = counts(last_visit(sampler.strategy, sampler.retention, [plain(drifted[-1])], NARROW, 2 * DRAWS), NARROW)[0]
+    drawn = count_responses(
+        sample_last_pass(sampler.strategy, sampler.retention, [plain(drifted[-1])], NARROW, 2 * DRAWS), NARROW
+    )[0]
     for temperature, wrong in ((1.0, False), (0.6, True), (1.5, True)):
-        assert g_test(drawn, ModelPolicy(NARROW, drifted[-1], temperature).responses()).wrong is wrong
+        assert g_test(drawn, ModelPolicy(NARROW, drifted[-1], temperature).response_distribution()).rejected is wrong
 
 
 def plain(model):
@@ -195,11 +197,11 @@ def plain(model):
 
 def test_the_g_test_has_the_power_that_is_stated():
     distribution = np.full(20, 0.05)
-    draws = draws_for(20, 0.1)
+    draws = samples_for(20, 0.1)
     assert power(draws, 20, 0.1) >= POWER > power(draws // 2, 20, 0.1)
     random, other = np.random.default_rng(0), np.tile([0.06, 0.04], 10)
     assert np.abs(distribution - other).sum() / 2 == pytest.approx(0.1)
-    found = [g_test(random.multinomial(draws, other), distribution).wrong for _ in range(100)]
+    found = [g_test(random.multinomial(draws, other), distribution).rejected for _ in range(100)]
     assert sum(found) >= 96
     p_values = [g_test(random.multinomial(draws, distribution), distribution).p_value for _ in range(300)]
     assert min(p_values) > LEVEL
@@ -207,8 +209,8 @@ def test_the_g_test_has_the_power_that_is_stated():
 
 
 def test_what_has_no_probability_is_wrong_when_it_is_drawn_once():
-    assert g_test(np.array([500, 499, 1]), np.array([0.5, 0.5, 0.0])).wrong
-    assert not g_test(np.array([500, 500, 0]), np.array([0.5, 0.5, 0.0])).wrong
+    assert g_test(np.array([500, 499, 1]), np.array([0.5, 0.5, 0.0])).rejected
+    assert not g_test(np.array([500, 500, 0]), np.array([0.5, 0.5, 0.0])).rejected
 
 
 def test_the_configuration_knows_the_tiny_models_vocabulary():

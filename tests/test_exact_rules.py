@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_distributions
-from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
+from redraft.lab.audit.enumeration import (
+    Policy,
+    Space,
+    errors_by_pass,
+    reuse_distribution,
+    spec_rl_distribution,
+    stored_distributions,
+    total_variation,
+)
+from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, mean_kept
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.coupling import first_difference
 from redraft.methods.acceptance.distributions import Distributions
@@ -34,7 +42,7 @@ def test_a_space_has_every_response_once_and_none_that_goes_on_behind_its_end():
         for r in itertools.product(range(3), repeat=n)
         if 0 not in r[:-1] and (r[-1] == 0 or n == 3)
     )
-    assert Policy(SMALL, 3, 1, 0.5).responses().sum() == pytest.approx(1)
+    assert Policy(SMALL, 3, 1, 0.5).response_distribution().sum() == pytest.approx(1)
 
 
 def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows_its_formula(audited):
@@ -63,7 +71,7 @@ def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows
 )
 def test_any_policies_and_any_number_of_stored_tokens_leave_the_distribution_exact(seed, drift, top, rule, both):
     policies = [Policy(SMALL, seed, number, drift) for number in (1, 2, 3)]
-    assert max(over_visits(EXACT_RULES[rule], policies, top, both)) <= EXACT
+    assert max(errors_by_pass(EXACT_RULES[rule], policies, top, both)) <= EXACT
 
 
 def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejection():
@@ -90,10 +98,12 @@ def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejecti
 @given(seed=st.integers(0, 1000), drift=st.floats(0.01, 4), top=st.integers(0, 3))
 def test_block_verification_keeps_as_much_as_the_residual_rule_at_least(seed, drift, top):
     earlier, now = (Policy(SMALL, seed, number, drift) for number in (1, 2))
-    residual, block = (kept_of(rule, top, earlier.responses(), earlier, now) for rule in (ResidualRule(), BlockRule()))
+    residual, block = (
+        mean_kept(rule, top, earlier.response_distribution(), earlier, now) for rule in (ResidualRule(), BlockRule())
+    )
     assert block >= residual - 1e-12
     if top == 1:
-        assert residual < kept_of(ResidualRule(), 3, earlier.responses(), earlier, now)
+        assert residual < mean_kept(ResidualRule(), 3, earlier.response_distribution(), earlier, now)
 
 
 def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earlier_one():
@@ -125,9 +135,9 @@ def test_the_rule_that_is_enumerated_keeps_what_its_formula_says(lenience):
 
 def test_a_published_rule_of_large_lenience_gives_drafts_back_as_they_were():
     earlier, now = (Policy(SPACE, 0, number, 0.8) for number in (1, 2))
-    distribution = made(SpecRLRule(1e6), earlier.responses(), earlier, now, 4)
-    assert distance(distribution, earlier.responses()) <= EXACT
-    assert distance(published(earlier, now, 1e6), earlier.responses()) <= EXACT
+    distribution = reuse_distribution(SpecRLRule(1e6), earlier.response_distribution(), earlier, now, 4)
+    assert total_variation(distribution, earlier.response_distribution()) <= EXACT
+    assert total_variation(spec_rl_distribution(earlier, now, 1e6), earlier.response_distribution()) <= EXACT
 
 
 @pytest.mark.parametrize("kind", [FromTheLeft(), LongestPrefix()], ids=["from the left", "longest prefix"])

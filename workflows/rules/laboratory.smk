@@ -11,9 +11,9 @@ rule distributions:
     log:
         LAYOUT.folder / "logs/laboratory/distributions.log",
     params:
-        code=lambda wildcards: code_of("redraft.lab.audit.laboratory:write_distributions"),
+        code=lambda wildcards: code_of("redraft.lab.audit.bias_laboratory:write_distributions"),
     shell:
-        "redraft stage redraft.lab.audit.laboratory:write_distributions {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.audit.bias_laboratory:write_distributions {output:q} > {log:q} 2>&1"
 
 
 rule observe:

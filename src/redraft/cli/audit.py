@@ -13,7 +13,7 @@ from redraft.cli.terminal import document, table
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
-    from redraft.lab.audit.samplers import Drawn, Sampler
+    from redraft.lab.audit.samplers import AuditedSampler, SamplerTest
 
 
 class Part(StrEnum):
@@ -83,7 +83,7 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
             "rule": f.rule,
             "TV drift": f.policies,
             "TV visit 1": f.first,
-            f"TV visit {rules.VISITS - 1}": f.last,
+            f"TV visit {rules.EPOCH_PASSES - 1}": f.last,
             "kept": f"{f.kept:.2f} of {f.draft:.2f}",
             "distribution": f.verdict,
         }
@@ -92,7 +92,7 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
     note = (
         f"Rules, enumerated over {len(rules.SPACE.responses)} responses of {rules.SPACE.vocabulary} tokens: distance "
         "in total variation between the\npolicies of two visits, and of responses from the policy after one and "
-        f"{rules.VISITS - 1} visits\nwith drafts; exact is at most {rules.EXACT:g}."
+        f"{rules.EPOCH_PASSES - 1} visits\nwith drafts; exact is at most {rules.EXACT:g}."
     )
     return note, rows, all(f.passes for f in found)
 
@@ -100,23 +100,25 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
 def _samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import samplers
 
-    draws, models = draws or samplers.DRAWS, samplers.policies()
+    draws, models = draws or samplers.SAMPLES, samplers.policies()
     audited = lambda sampler: samplers.audit(sampler, models, draws, temperature=temperature)  # noqa: E731
     return _drawn(samplers.samplers(), audited, draws)
 
 
 def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     _require_vllm(Part.VLLM_SAMPLERS)
-    from redraft.lab.audit import models, samplers, vllm_samplers
+    from redraft.lab.audit import samplers, tiny_models, vllm_samplers
 
-    draws, policies = draws or samplers.DRAWS, samplers.policies()
-    distribution = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
+    draws, policies = draws or samplers.SAMPLES, samplers.policies()
+    distribution = tiny_models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
     with vllm_samplers.serving(policies, temperature=temperature) as engines:
-        return _drawn(vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, distribution, draws), draws)
+        return _drawn(
+            vllm_samplers.samplers(), lambda one: samplers.audit_engines(one, engines, distribution, draws), draws
+        )
 
 
 def _drawn(
-    everyone: Iterable["Sampler"], audited: Callable[["Sampler"], "Drawn"], draws: int
+    everyone: Iterable["AuditedSampler"], audited: Callable[["AuditedSampler"], "SamplerTest"], draws: int
 ) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import goodness, samplers
 
@@ -129,16 +131,17 @@ def _drawn(
             "sampler": f.sampler.name,
             "engine": f.sampler.engine,
             "kept": round(f.kept, 2),
-            "G": round(f.tested.statistic, 1),
-            "classes": f.tested.classes,
-            "p": f.tested.p_value,
+            "G": round(f.test.statistic, 1),
+            "classes": f.test.classes,
+            "p": f.test.p_value,
             "distribution": f.verdict,
         }
         for f in found
     ]
     power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
-        f"Samplers, G-tests of {draws:,} responses after {samplers.VISITS} visits; wrong is p < {goodness.LEVEL:g}. A "
+        f"Samplers, G-tests of {draws:,} responses after {samplers.EPOCH_PASSES} visits; wrong is p < "
+        f"{goodness.LEVEL:g}. A "
         f"distribution\n{samplers.DISTANCE} away in total variation is found with probability {int(100 * power)} % at "
         "least. "
         "The published\nrule and planted faults must be found."
@@ -158,12 +161,12 @@ def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
     rows = []
     for mode in speculation.MODES:
         typer.echo(f"vLLM {mode}", err=True)
-        verdict = speculation.audit(mode)
-        p_values = verdict.p_values or (None,) * len(speculation.TESTED)
+        result = speculation.audit(mode)
+        p_values = result.p_values or (None,) * len(speculation.TESTED)
         columns = {f"token {at}": p for at, p in zip(speculation.TESTED, p_values, strict=True)}
-        rows.append({"mode": mode} | columns | {"distribution": verdict.word})
+        rows.append({"mode": mode} | columns | {"distribution": result.verdict})
     note = (
         "The installed vLLM's own speculation: p-values of G-tests by position, "
         f"{speculation.RESPONSES:,} responses a mode."
     )
-    return note, rows, rows[0]["distribution"] == "not told from right"
+    return note, rows, rows[0]["distribution"] == "not rejected"
