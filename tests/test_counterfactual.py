@@ -14,11 +14,11 @@ from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.rules import RULES, mean_kept, stored_top
 from redraft.lab.audit.samplers import count_responses, sample_last_pass
 from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
-from redraft.lab.predict import positions
-from redraft.lab.predict.drafts import Draft
-from redraft.lab.predict.estimates import by_prompt, estimate, ratio
-from redraft.lab.predict.positions import _same, read_positions
-from redraft.lab.predict.prediction import candidates, chosen, kept
+from redraft.lab.predict import draft_positions
+from redraft.lab.predict.draft_positions import _same, read_positions
+from redraft.lab.predict.jackknife import by_prompt, estimate, ratio
+from redraft.lab.predict.prediction import candidates, chosen, expected_kept
+from redraft.lab.predict.saved_rollouts import Draft
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.block import BlockReuse
 from redraft.methods.gumbel import CoupledReuse
@@ -58,7 +58,7 @@ def read(models, drafts):
 def expected(read, policies):
     """Kept tokens by rule, as the mean over all drafts with their probabilities."""
     weights = policies[0].response_distribution()
-    return {rule.name: float(weights @ kept(rule, read).tokens) for rule in candidates(top=2)}
+    return {rule.name: float(weights @ expected_kept(rule, read).tokens) for rule in candidates(top=2)}
 
 
 def draft_of(response, distributions):
@@ -113,11 +113,11 @@ def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, m
 def test_probabilities_of_whole_drafts_are_those_of_the_distributions(read, policies):
     rules = {rule.name: rule for rule in candidates(top=2)}
     p, q = ([policy.probability(r) for r in SPACE.responses] for policy in (policies[1], policies[0]))
-    assert kept(rules["one-hot"], read).whole == pytest.approx(p, rel=1e-4)
-    assert (kept(rules["random cut"], read).whole == 0).all()
-    whole = kept(rules["block"], read).whole
-    assert (whole >= kept(rules["residual"], read).whole - 1e-9).all()
-    assert float(np.array(q) @ kept(rules["published, l = e^0.5"], read).whole) > float(np.array(q) @ whole)
+    assert expected_kept(rules["one-hot"], read).whole == pytest.approx(p, rel=1e-4)
+    assert (expected_kept(rules["random cut"], read).whole == 0).all()
+    whole = expected_kept(rules["block"], read).whole
+    assert (whole >= expected_kept(rules["residual"], read).whole - 1e-9).all()
+    assert float(np.array(q) @ expected_kept(rules["published, l = e^0.5"], read).whole) > float(np.array(q) @ whole)
 
 
 def test_overlap_is_one_less_total_variation_and_the_drafters_log_probabilities_are_its_own(read, drafts, policies):
@@ -181,17 +181,17 @@ def uneven():
 @pytest.mark.parametrize(
     "limits",
     [
-        {"TOKENS_AT_ONCE": 1},
-        {"TOKENS_AT_ONCE": 20},
-        {"NUMBERS_AT_ONCE": 12},
-        {"NUMBERS_AT_ONCE": 24},
+        {"MAX_TOKENS_PER_PASS": 1},
+        {"MAX_TOKENS_PER_PASS": 20},
+        {"MAX_VALUES_PER_PIECE": 12},
+        {"MAX_VALUES_PER_PIECE": 24},
     ],
 )
 def test_nothing_depends_on_the_pieces_that_distributions_are_read_in(limits, uneven, monkeypatch):
     models, prompts, drafts = uneven
     whole = read_positions(drafts, prompts, *models, top=3)
     for name, value in limits.items():
-        monkeypatch.setattr(positions, name, value)
+        monkeypatch.setattr(draft_positions, name, value)
     for one, other in zip(whole, read_positions(drafts, prompts, *models, top=3), strict=True):
         assert np.array_equal(one.tokens, other.tokens)
         for rule in candidates(top=3):
@@ -203,7 +203,7 @@ def test_nothing_depends_on_the_pieces_that_distributions_are_read_in(limits, un
 
 def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     models, prompts, drafts = uneven
-    monkeypatch.setattr(positions, "NUMBERS_AT_ONCE", 12 * 4)
+    monkeypatch.setattr(draft_positions, "MAX_VALUES_PER_PIECE", 12 * 4)
     made = []
     counting = models[0].lm_head.register_forward_hook(lambda _, __, logits: made.append(logits.numel()))
     read_positions(drafts, prompts, models[0])
@@ -228,9 +228,9 @@ def test_without_the_drafters_policy_what_needs_no_distribution_is_the_same(unev
     for rule in candidates(top=3):
         if rule.of_both:
             with pytest.raises(ValueError, match="drafter's distribution is not known"):
-                kept(rule, unknown)
+                expected_kept(rule, unknown)
         else:
-            assert kept(rule, unknown).tokens == pytest.approx(kept(rule, known).tokens), rule.name
+            assert expected_kept(rule, unknown).tokens == pytest.approx(expected_kept(rule, known).tokens), rule.name
 
 
 def test_models_of_different_vocabularies_and_diverged_ones_are_refused(uneven, models):

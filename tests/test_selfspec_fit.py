@@ -11,8 +11,8 @@ from benchmarks.self_speculation import CONFIGURATIONS, PEAK_BANDWIDTH, RELEASED
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.lab.selfspec import fit as fits
+from redraft.lab.selfspec.command_results import parameters
 from redraft.lab.selfspec.fit import agreement, fit, ranges_of_device, ranges_of_sweep
-from redraft.lab.selfspec.report import parameters
 from redraft.lab.selfspec.sweep import VERIFY, make_sweep, read_sweep
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.constants import model_constants
@@ -120,12 +120,12 @@ def test_times_that_no_roofline_gives_are_refused():
 
 def test_a_device_that_is_not_the_one_of_the_sweep_is_refused():
     lines = [replace(m, median_ms=m.median_ms * 2.5) for m in measurements(QWEN)]
-    with pytest.raises(UserError, match=r"edge of where it searched[\s\S]*bandwidth"):
+    with pytest.raises(UserError, match=r"bound of its search range[\s\S]*bandwidth"):
         fitted(lines, DEVICE)
 
 
 def test_a_drafter_beyond_its_range_is_refused():
-    with pytest.raises(UserError, match=r"edge of where it searched[\s\S]*draft_factor"):
+    with pytest.raises(UserError, match=r"bound of its search range[\s\S]*draft_factor"):
         fitted(measurements(replace(QWEN, draft_factor=6.0)), DEVICE)
 
 

@@ -30,6 +30,6 @@ rule observe:
     params:
         run=subpath(input.manifest, parent=True),
         model=subpath(input.weights, parent=True),
-        code=lambda wildcards: code_of("redraft.lab.predict.laboratory:observe_run"),
+        code=lambda wildcards: code_of("redraft.lab.predict.observations:observe_run"),
     shell:
-        "redraft stage redraft.lab.predict.laboratory:observe_run {params.run:q} {params.model:q} {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.predict.observations:observe_run {params.run:q} {params.model:q} {output:q} > {log:q} 2>&1"

@@ -11,9 +11,9 @@ from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
-    from redraft.lab.predict.estimates import Estimate
-    from redraft.lab.predict.prediction import Predicted, Throughputs
-    from redraft.lab.predict.sources import Source
+    from redraft.lab.predict.inputs import PredictionInput
+    from redraft.lab.predict.jackknife import IntervalEstimate
+    from redraft.lab.predict.prediction import Prediction, Throughputs
 
 MEANT = (
     "kept: of the tokens of drafts; whole: drafts; saved: of the tokens of a new response; break-even: throughput of "
@@ -44,10 +44,10 @@ def predict(
 ) -> None:
     """Predict what reuse would save, by every rule, from saved rollouts and a later policy; nothing is sampled."""
     from redraft.config.base import parse_lenience
-    from redraft.lab.predict.positions import read_positions
-    from redraft.lab.predict.prediction import candidates, chosen, distance
+    from redraft.lab.predict.draft_positions import read_positions
+    from redraft.lab.predict.inputs import load_policies, prediction_input
+    from redraft.lab.predict.prediction import candidates, chosen, log_prob_error
     from redraft.lab.predict.prediction import predict as predicted
-    from redraft.lab.predict.sources import load_policies, source
 
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
     try:
@@ -55,10 +55,10 @@ def predict(
     except ValueError as error:
         raise UserError(f"a lenience {error}", key="--lenience", value=lenience) from None
     judged = chosen(candidates(leniences, top), kinds)
-    asked = source(path, start, stop, policy, drafter, temperature)
+    asked = prediction_input(path, start, stop, policy, drafter, temperature)
     current, earlier = load_policies(asked, device, path)
     positions = read_positions(asked.saved.drafts, asked.saved.prompts, current, earlier, top, asked.temperature)
-    far = distance(positions, asked.drafter)
+    far = log_prob_error(positions, asked.drafter)
     found = predicted(asked.saved, positions, judged, speed)
     if as_json:
         options = {
@@ -94,7 +94,7 @@ def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs 
     return Throughputs(scoring, decoding)
 
 
-def _judged(asked: "Source") -> str:
+def _judged(asked: "PredictionInput") -> str:
     """What is judged, in numbers."""
     saved = asked.saved
     lengths = [len(draft.tokens) for draft in saved.drafts]
@@ -112,20 +112,20 @@ def _checked(far: float | None) -> str:
     return f"Stored log-probabilities are {far:.2g} nats off those of the drafter's policy, in the mean."
 
 
-def _unknown(found: "list[Predicted]") -> list[str]:
+def _unknown(found: "list[Prediction]") -> list[str]:
     """Rules of which nothing is known, by the reason."""
     reasons = dict.fromkeys(each.unknown for each in found if each.unknown)
     return [f"Not known ({why}): {', '.join(e.rule.name for e in found if e.unknown == why)}." for why in reasons]
 
 
-def _table(found: "list[Predicted]", speed: "Throughputs | None") -> str:
+def _table(found: "list[Prediction]", speed: "Throughputs | None") -> str:
     """The table; half a 95 % interval over prompts stands behind a number."""
     header = ["rule", "exact", "kept, %", "whole, %", "saved, %", "break-even"] + ["time, %"] * bool(speed)
     rows = [_cells(each)[: len(header)] for each in found if not each.unknown]
     return table(header, rows, left=["exact"], wraps=["rule"])
 
 
-def _cells(each: "Predicted") -> list[str]:
+def _cells(each: "Prediction") -> list[str]:
     assert each.share
     assert each.whole
     assert each.saved
@@ -141,7 +141,7 @@ def _cells(each: "Predicted") -> list[str]:
     ]
 
 
-def _percent(found: "Estimate") -> str:
+def _percent(found: "IntervalEstimate") -> str:
     """In percent, with half its interval."""
     half = f" ± {_rounded(100 * (found.high - found.value))}" if math.isfinite(found.high) else ""
     return f"{_rounded(100 * found.value)}{half}"

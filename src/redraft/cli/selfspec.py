@@ -24,7 +24,7 @@ def calibrate(
 ) -> None:
     """Fit a roofline to a sweep of a model on a device: when does self-speculation pay there?"""
     from redraft.analysis.figures.roofline import draw_roofline
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.selfspec.roofline import MARGIN
 
@@ -48,10 +48,13 @@ def calibrate(
         typer.echo(said, err=as_json)
     elif tflops is None:
         raise UserError("a sweep that exists needs the throughput of its device", key="--tflops", allowed="a number")
-    measured, found = report.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
+    measured, found = command_results.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
     draw_roofline(found.calibration, measured, out.with_suffix(".svg"))
-    header, fitted = [measured.model, "fitted"], report.parameters(found.calibration)
-    lengths, batches = ["length", *map(str, report.LENGTHS)], report.boundaries(found.calibration, measured.gammas)
+    header, fitted = [measured.model, "fitted"], command_results.parameters(found.calibration)
+    lengths, batches = (
+        ["length", *map(str, command_results.LENGTHS)],
+        command_results.boundaries(found.calibration, measured.gammas),
+    )
     title = f"largest batch at which it pays, drafts accepted whole, margin {MARGIN}"
     files = f"{out} and {out.with_suffix('.svg').name}"
     if as_json:
@@ -63,10 +66,10 @@ def calibrate(
             *({"table": title} | row for row in records(lengths, batches)),
         ]
         asked = {"sweep": sweep, "model": measured.model, "out": out}
-        typer.echo(document("calibrate", asked, rows, [*report.quality(found).splitlines(), files]))
+        typer.echo(document("calibrate", asked, rows, [*command_results.quality(found).splitlines(), files]))
         return
     typer.echo(table(header, fitted))
-    typer.echo(f"{report.quality(found)}\n\n{title}:")
+    typer.echo(f"{command_results.quality(found)}\n\n{title}:")
     typer.echo(f"{table(lengths, batches)}\n\n{files}")
 
 
@@ -78,7 +81,7 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     """
     from redraft.analysis.figures.roofline import draw_roofline
     from redraft.config import Experiments
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
     from redraft.lab.selfspec.machine import measure
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.ops.locking.devices import devices
@@ -87,9 +90,9 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     with devices(min(engine.gpus, 1), str(file.parent)):
         lines, flops = measure(model, engine.device, engine.threads, bits)
     write_sweep(sweep, lines)
-    measured, found = report.calibrate(sweep, model, flops / 1e12, None, bits, file)
+    measured, found = command_results.calibrate(sweep, model, flops / 1e12, None, bits, file)
     draw_roofline(found.calibration, measured, file.with_suffix(".svg"))
-    print(f"roofline of {role}: {report.quality(found)}", flush=True)
+    print(f"roofline of {role}: {command_results.quality(found)}", flush=True)
 
 
 def simulate(
@@ -110,12 +113,12 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Predict a rollout's seconds of decoding without and with self-speculation. These are not measurements."""
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
 
-    asked = report.Asked(
+    asked = command_results.SimulationOptions(
         calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold, rollouts, last_alpha
     )
-    header, rows = report.simulation(asked)
+    header, rows = command_results.simulation(asked)
     note = "Predicted, decoding alone: no prefill, sampling, scheduling (docs/selfspec.md)"
     if as_json:
         typer.echo(document("simulate", asdict(asked), records(header, rows), [note]))
@@ -132,9 +135,9 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Replay another toggle and ladder on the passes that a run has recorded: where would it have speculated?"""
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
 
-    header, rows = report.replayed(steps, gamma, calibration, threshold, ramp)
+    header, rows = command_results.replayed(steps, gamma, calibration, threshold, ramp)
     note = "on at: active responses; after: passes before; blocks: passes behind"
     if as_json:
         did = header[1 : len(header) // 2 + 1]
