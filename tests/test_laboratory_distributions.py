@@ -12,7 +12,7 @@ from redraft.lab.audit import bias_laboratory
 from redraft.lab.audit.bandit import Bandit, CoupledSampler, RuleSampler, Softmax, train_bandit
 from redraft.lab.audit.bias_laboratory import NUMBERS_RULES, RULES, VOCABULARY, arm_samplers
 from redraft.lab.audit.enumeration import Policy, Space, errors_by_pass, total_variation
-from redraft.lab.audit.passes import PassChain, common_uniforms
+from redraft.lab.audit.epoch_passes import PassChain, common_uniforms
 from redraft.lab.audit.rules import EXACT, stored_top
 from redraft.lab.audit.uniforms import CommonUniforms, IndependentUniforms
 from redraft.methods.acceptance.block import BlockRule

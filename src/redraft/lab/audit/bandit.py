@@ -44,7 +44,7 @@ class StoredArm:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ArmOutcome:
     """One outcome of sampling an arm, its probability, and whether it keeps the draft."""
 
     probability: float
@@ -78,17 +78,17 @@ class RuleSampler:
     top: int = 0
     renewed: bool = True
 
-    def first(self, logits: Logits) -> Iterator[Outcome]:
+    def first(self, logits: Logits) -> Iterator[ArmOutcome]:
         """Outcomes without a draft, from the policy."""
         yield from _sampled(Softmax(logits).distribution(()), logits)
 
-    def again(self, draft: StoredArm, logits: Logits) -> Iterator[Outcome]:
+    def again(self, draft: StoredArm, logits: Logits) -> Iterator[ArmOutcome]:
         """Outcomes for a draft: the draft if the rule accepts it, else samples of the residual distribution."""
         policy, tokens = Softmax(logits), (draft.arm,)
         distributions = stored_distributions(tokens, Softmax(draft.memory), policy, self.top)
         rejected, accepted = self.rule.distribution_of_kept(self.rule.acceptance(distributions))
         if accepted > 0:
-            yield Outcome(float(accepted), StoredArm(draft.arm, logits if self.renewed else draft.memory), kept=True)
+            yield ArmOutcome(float(accepted), StoredArm(draft.arm, logits if self.renewed else draft.memory), kept=True)
         if rejected > 0:
             first = self.rule.residual(distributions, 0)
             distribution = policy.distribution(())
@@ -97,10 +97,10 @@ class RuleSampler:
             yield from _sampled(distribution, logits, float(rejected))
 
 
-def _sampled(distribution: np.ndarray, logits: Logits, weight: float = 1.0) -> Iterator[Outcome]:
+def _sampled(distribution: np.ndarray, logits: Logits, weight: float = 1.0) -> Iterator[ArmOutcome]:
     for arm, probability in enumerate(distribution):
         if probability > 0:
-            yield Outcome(weight * float(probability), StoredArm(arm, logits))
+            yield ArmOutcome(weight * float(probability), StoredArm(arm, logits))
 
 
 class CoupledSampler:
@@ -110,23 +110,23 @@ class CoupledSampler:
     that is u < pi(0) for a uniform u. Stored with a sample is the interval in which its u is known to lie.
     """
 
-    def first(self, logits: Logits) -> Iterator[Outcome]:
+    def first(self, logits: Logits) -> Iterator[ArmOutcome]:
         """Outcomes without a draft, with new noise."""
         yield from self._outcomes(0.0, 1.0, logits)
 
-    def again(self, draft: StoredArm, logits: Logits) -> Iterator[Outcome]:
+    def again(self, draft: StoredArm, logits: Logits) -> Iterator[ArmOutcome]:
         """Outcomes with the noise of the draft."""
         low, high = draft.memory
         for outcome in self._outcomes(low, high, logits):
             kept = first_difference(np.array([draft.arm]), np.array([outcome.sample.arm])) == 1
-            yield Outcome(outcome.probability, outcome.sample, kept)
+            yield ArmOutcome(outcome.probability, outcome.sample, kept)
 
     @staticmethod
-    def _outcomes(low: float, high: float, logits: Logits) -> Iterator[Outcome]:
+    def _outcomes(low: float, high: float, logits: Logits) -> Iterator[ArmOutcome]:
         bound = float(np.clip(Softmax(logits).distribution(())[0], low, high))
         for arm, (start, end) in enumerate([(low, bound), (bound, high)]):
             if end > start:
-                yield Outcome((end - start) / (high - low), StoredArm(arm, (start, end)))
+                yield ArmOutcome((end - start) / (high - low), StoredArm(arm, (start, end)))
 
 
 ArmSampler = RuleSampler | CoupledSampler
@@ -207,7 +207,7 @@ def _next_pass(before: States, sampler: ArmSampler, bandit: Bandit) -> tuple[Sta
     return dict(after), kept
 
 
-def _groups(outcomes: Sequence[Sequence[Outcome]]) -> dict[Group, float]:
+def _groups(outcomes: Sequence[Sequence[ArmOutcome]]) -> dict[Group, float]:
     """Distribution of a group of independent samples, from the outcomes of each."""
     distribution: dict[Group, float] = {(): 1.0}
     for of_sample in outcomes:

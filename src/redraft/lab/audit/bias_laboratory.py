@@ -14,7 +14,7 @@ import numpy as np
 from redraft.files import write_json
 from redraft.lab.audit.bandit import ArmSampler, Bandit, CoupledSampler, RuleSampler, train_bandit
 from redraft.lab.audit.enumeration import Policy, Space, total_variation
-from redraft.lab.audit.passes import PassChain, common_uniforms
+from redraft.lab.audit.epoch_passes import PassChain, common_uniforms
 from redraft.lab.audit.rules import rules_of, stored_top
 from redraft.lab.audit.uniforms import IndependentUniforms, Uniforms
 from redraft.methods.reuse import AuditedRule
