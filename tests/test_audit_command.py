@@ -49,7 +49,7 @@ def test_a_rule_that_should_be_exact_and_is_not_ends_in_an_error(capsys, monkeyp
     assert row["TV visit 1"] > 0.01
 
 
-def test_samplers_are_named_as_they_draw_and_too_few_draws_find_no_fault(capsys, monkeypatch):
+def test_progress_names_samplers_and_too_few_samples_find_no_fault(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     chosen = [s for s in samplers.samplers() if s.name in ("vanilla", "planted: half a residual")][-2:]
     monkeypatch.setattr(samplers, "samplers", lambda: iter(chosen))
@@ -64,7 +64,7 @@ def test_samplers_are_named_as_they_draw_and_too_few_draws_find_no_fault(capsys,
 
 @pytest.mark.parametrize("temperature", ["1", "0.2"])
 def test_samplers_are_tested_at_a_temperature(temperature, capsys, monkeypatch):
-    """At 0.2 what an engine at temperature 1 draws is found with few draws."""
+    """At 0.2 an engine that samples at temperature 1 is rejected with few samples."""
     chosen = [s for s in samplers.samplers() if s.name == "vanilla" and s.engine == "torch"]
     monkeypatch.setattr(samplers, "samplers", lambda: iter(chosen))
     code, out, _ = audited(capsys, "samplers", "--draws", "300", "--temperature", temperature, "--json")
@@ -74,13 +74,13 @@ def test_samplers_are_tested_at_a_temperature(temperature, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("parts", [(), ("rules",), ("samplers", "vllm")])
-def test_parts_that_know_no_temperature_are_refused_one(parts, capsys):
+def test_parts_without_a_temperature_raise(parts, capsys):
     code, _, err = audited(capsys, *parts, "--temperature", "0.6")
     assert code == 2
     assert "knows no temperature" in err
 
 
-def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
+def test_the_parts_for_vllm_raise_without_it(capsys, monkeypatch):
     monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: None)
     code, _, err = audited(capsys, "vllm")
     assert code == 2
@@ -96,7 +96,7 @@ def test_vllm_s_part_says_where_it_may_be_asked(capsys, monkeypatch):
     ],
 )
 def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_speculation(plain, code, capsys, monkeypatch):
-    """What it speculates wrongly is a finding, since redraft refuses that."""
+    """Wrong speculation is a finding and no failure, since redraft does not use it."""
     monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: True)
     first, *_ = vllm_speculation.MODES
     wrong = vllm_speculation.SpeculationTest((0.5, 0.0, 0.0))
@@ -107,7 +107,7 @@ def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_specul
     assert "ngram" in out
 
 
-def test_an_unknown_part_is_refused(capsys):
+def test_an_unknown_part_raises(capsys):
     code, _, err = audited(capsys, "everything")
     assert code == 2
     assert "rules" in err

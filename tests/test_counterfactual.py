@@ -103,7 +103,7 @@ DRAWS = 600
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, models):
+def test_a_rule_keeps_what_its_strategy_keeps_when_it_samples(name, expected, models):
     method = METHODS[name]
     engines = [TorchEngine(model, stops={0}, max_length=6, max_rows=1024) for model in models]
     _, found = count_responses(sample_last_pass(method.strategy(), method.retention, engines, SPACE, DRAWS), SPACE)
@@ -135,7 +135,7 @@ def same(p, q, token):
     return float(_same(log_p, log_q, torch.tensor([[token]]), torch.tensor(q)[None])[0])
 
 
-def test_a_token_is_drawn_again_by_its_noise_as_often_as_the_formula_says():
+def test_a_token_is_sampled_again_by_its_noise_as_often_as_the_formula_says():
     """Given the token: the formula's term of each token alone, not only their sum."""
     random = np.random.default_rng(1)
     p, q = random.dirichlet(np.ones(4)), random.dirichlet(np.ones(4))
@@ -158,7 +158,7 @@ def test_near_policies_agree_within_the_bounds_of_the_coupling(seed, concentrati
     assert same(p, p, 0) == pytest.approx(1)
 
 
-def test_a_token_that_has_become_impossible_is_not_drawn_again():
+def test_a_token_that_has_become_impossible_is_not_sampled_again():
     assert same(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0) == 0
     assert same(np.array([0.5, 0.5]), np.array([1e-300, 1.0]), 1) == pytest.approx(0.5)
 
@@ -213,7 +213,7 @@ def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     assert sum(made) == 12 * (in_drafts + 2 * 2), "of drafts alone; twice two tokens show how the model makes logits"
 
 
-def test_a_model_whose_logits_are_made_otherwise_is_refused(uneven):
+def test_a_model_whose_logits_are_made_otherwise_raises(uneven):
     models, prompts, drafts = uneven
     models[0].config.final_logit_softcapping = 0.01
     with pytest.raises(UserError, match="how this model makes logits"):
@@ -233,7 +233,7 @@ def test_without_the_drafters_policy_what_needs_no_distribution_is_the_same(unev
             assert expected_kept(rule, unknown).tokens == pytest.approx(expected_kept(rule, known).tokens), rule.name
 
 
-def test_models_of_different_vocabularies_and_diverged_ones_are_refused(uneven, models):
+def test_models_of_different_vocabularies_and_diverged_ones_raise(uneven, models):
     ours, prompts, drafts = uneven
     with pytest.raises(UserError, match="different vocabularies"):
         read_positions(drafts, prompts, ours[0], models[0])

@@ -225,7 +225,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_a_file_that_is_not_as_described_is_refused(message, rollouts, run, tmp_path, mistake):
+def test_a_file_that_is_not_as_described_raises(message, rollouts, run, tmp_path, mistake):
     change, key = BROKEN[message]
     change(rollouts).to_parquet(tmp_path / "broken.parquet", index=False)
     said = mistake(tmp_path, "predict", "broken.parquet", "--policy", str(run / "policies/step-0008"))
@@ -233,7 +233,7 @@ def test_a_file_that_is_not_as_described_is_refused(message, rollouts, run, tmp_
     assert key in said
 
 
-def test_sequences_beyond_a_models_positions_are_refused(file):
+def test_sequences_beyond_a_models_positions_raise(file):
     read = read_file(file)
     longest = max(len(read.prompts[draft.prompt]) + len(draft.tokens) for draft in read.drafts)
     read.check_fits(VOCABULARY, longest, file)
@@ -282,11 +282,11 @@ def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path)
         (["--lenience", "e^x"], "a lenience must be a number"),
     ],
 )
-def test_options_that_fit_nothing_are_refused(arguments, message, run, tmp_path, mistake):
+def test_options_that_fit_nothing_raise(arguments, message, run, tmp_path, mistake):
     assert message in mistake(tmp_path, "predict", str(run), *arguments)
 
 
-def test_what_a_file_needs_is_said(file, tmp_path, mistake):
+def test_errors_name_what_a_file_needs(file, tmp_path, mistake):
     assert "--policy" in mistake(tmp_path, "predict", str(file))
     assert "no such folder" in mistake(tmp_path, "predict", str(file), "--policy", "nowhere")
     assert "has no steps" in mistake(tmp_path, "predict", str(file), "--from", "1")
@@ -294,9 +294,7 @@ def test_what_a_file_needs_is_said(file, tmp_path, mistake):
     assert "manifest.json" in mistake(tmp_path, "predict", str(tmp_path))
 
 
-def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_is_refused(
-    run, tiny_model, tmp_path, mistake
-):
+def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_raises(run, tiny_model, tmp_path, mistake):
     copy = shutil.copytree(run, tmp_path / "alone")
     assert "two saved policies" in mistake(tmp_path, "predict", str(copy), "--to", "2"), "its initial one is elsewhere"
     file = copy / "rollouts/step-0008.parquet"
@@ -306,7 +304,7 @@ def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_is_r
     assert "all rollouts of this step go on from drafts" in mistake(tmp_path, "predict", str(reused))
 
 
-def test_another_initial_policy_is_refused(run, tmp_path):
+def test_another_initial_policy_raises(run, tmp_path):
     other = shutil.copytree(run / "policies/step-0002", tmp_path / "other")
     with pytest.raises(UserError, match="not the run's initial policy"):
         open_run(run, other).policy(0)

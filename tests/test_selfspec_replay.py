@@ -105,7 +105,7 @@ def control(largest, ramp=RAMP, ladder=LADDER):
     return Control(ladder, lambda gamma, tau: Threshold(largest), ramp)
 
 
-def test_a_ladder_hears_the_measured_acceptance_at_its_own_draft_length():
+def test_a_ladder_receives_the_measured_acceptance_at_its_own_draft_length():
     """α = 0.9, measured at γ = 2: (τ - 1) / γ is 0.855 there, 0.9 at γ = 1 and 0.774 at γ = 4."""
     measured = TracedRollout(
         0, 2, float(block_efficiency(0.9, 2)), (Stretch(9, 0, 3, 1.0, 3.0), Stretch(2, 2, 4, 4.0, 12.0))
@@ -216,6 +216,6 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_records_without_a_trace_are_refused(tmp_path):
+def test_records_without_a_trace_raise(tmp_path):
     with pytest.raises(UserError, match="no trace of passes"):
         read_rollouts(written(tmp_path, [{"step": 0}]))

@@ -183,7 +183,7 @@ def test_a_ladder_stays_where_nothing_is_speculated():
 
 
 @pytest.mark.parametrize(("lengths", "change"), [([], {}), ([0.5], {}), ([10.0], {"slots": 0}), ([10.0], {"count": 0})])
-def test_a_rollout_of_nothing_is_refused(lengths, change):
+def test_a_rollout_of_nothing_raises(lengths, change):
     with pytest.raises(ValueError, match="needs responses"):
         simulate_rollout(np.array(lengths), replace(SimulatedEngine(QWEN), **change), ALWAYS)
 
@@ -191,7 +191,7 @@ def test_a_rollout_of_nothing_is_refused(lengths, change):
 @pytest.mark.parametrize(
     ("alpha", "starts"), [((), ()), ((0.9,), (1.0,)), ((0.9, 0.8), (0.0,)), ((0.9, 0.8), (0.0, 0.0)), ((1.1,), (0.0,))]
 )
-def test_acceptance_that_is_none_is_refused(alpha, starts):
+def test_acceptance_that_is_none_raises(alpha, starts):
     with pytest.raises(ValueError, match="rising from 0"):
         Acceptance(alpha, starts)
 

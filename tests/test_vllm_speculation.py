@@ -1,5 +1,4 @@
-"""Why self-speculation is refused under vLLM: its own speculative sampling draws from another distribution on this
-build."""
+"""Why self-speculation is unsupported under vLLM: this build's speculative sampling has a wrong distribution."""
 
 import pytest
 
