@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import yaml
+from scipy import stats
 
 from redraft.config import Experiments
 from redraft.config.capability import Capability
@@ -203,6 +204,17 @@ def test_the_g_test_has_the_power_that_is_stated():
     p_values = [g_test(random.multinomial(samples, distribution), distribution).p_value for _ in range(300)]
     assert min(p_values) > LEVEL
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
+
+
+def test_g_test_and_power_have_one_degree_of_freedom_less_than_classes():
+    """With three classes: two degrees of freedom, where the chi-squared survival function is exp(-x / 2)."""
+    counts, expected = np.array([60, 25, 15]), np.array([50, 30, 20])
+    statistic = 2 * float((counts * np.log(counts / expected)).sum())
+    test = g_test(counts, expected / 100)
+    assert (test.classes, test.statistic) == (3, pytest.approx(statistic))
+    assert test.p_value == pytest.approx(np.exp(-statistic / 2))
+    noncentrality = 4 * 300 * 0.2**2
+    assert power(300, 3, 0.2) == pytest.approx(stats.ncx2.sf(-2 * np.log(LEVEL), 2, noncentrality))
 
 
 def test_a_response_of_probability_0_is_rejected_if_sampled_once():

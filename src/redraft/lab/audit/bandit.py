@@ -199,6 +199,7 @@ def _next_pass(before: States, sampler: ArmSampler, bandit: Bandit) -> tuple[Sta
     """States after an update and another pass, and the share of drafts that it keeps."""
     after, kept = defaultdict[tuple[Logits, Group], float](float), 0.0
     for (logits, drafts), weight in before.items():
+        # the update sees the same responses that are verified next: this is the dependence under study
         moved = bandit.updated(logits, [draft.arm for draft in drafts])
         outcomes = [list(sampler.again(draft, moved)) for draft in drafts]
         kept += weight * sum(each.probability for of_draft in outcomes for each in of_draft if each.kept) / len(drafts)
@@ -233,6 +234,7 @@ class _Moments:
         arms = [[sample.arm for sample in group] for group in groups]
         gradients = np.array([bandit.gradient(each) for each in arms])
         mean = weights @ gradients
+        # samples are exchangeable, so the mean share of an arm in a group is a sample's probability of it
         shares = np.eye(len(bandit.rewards))[np.array(arms)].mean(axis=1)
         return cls(weights @ shares, mean, float(weights @ (gradients**2).sum(axis=1) - mean @ mean))
 

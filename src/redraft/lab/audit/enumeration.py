@@ -115,9 +115,11 @@ def stored_distributions(
     p_TV, q_TV = np.log(policy.distributions(draft)), np.log(draft_policy.distributions(draft))
     if not top:
         return Distributions.one_hot(tokens_T, p_TV[positions_T, tokens_T])
+    # a stable sort breaks ties by token id, so that S depends on the prefix alone
     support_Tk = np.argsort(-q_TV, axis=1, kind="stable")[:, :top]
     at = (positions_T[:, None], support_Tk)
     if both:
+        # -inf takes a token out of S: rules then neither accept it nor subtract its mass
         rank_TV = np.argsort(np.argsort(-p_TV, axis=1, kind="stable"), axis=1)
         p_TV = np.where(rank_TV < top, p_TV, -np.inf)
     return Distributions(

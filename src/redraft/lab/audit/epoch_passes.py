@@ -133,6 +133,7 @@ def _cell_mean(values: np.ndarray, uniforms: Uniforms) -> np.ndarray:
 
 def common_uniforms(chain: PassChain, sampling: bool) -> CommonUniforms:
     """Uniforms that accept a chain's drafts, one per position, and with `sampling` also sample its tokens."""
+    # a first run records all thresholds; they depend on drafts and policies, not on the uniforms
     recorder = IndependentUniforms()
     chain.passes(recorder)
     return CommonUniforms(recorder.thresholds(sampling), sampling)

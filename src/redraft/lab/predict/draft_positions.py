@@ -94,6 +94,7 @@ class _Reader:
         largest = log_q.topk(min(self.top, log_q.shape[1])).indices
         in_top = (largest == tokens).any(1).cpu().numpy()
         p, q = log_p.exp(), log_q.exp()
+        # block verification's joint weights run over the whole draft: once with all of q stored, once with its top k
         stored = (np.ones_like(in_top), in_top)
         weights = [joint_weights(policy, drawn_from, *each) for each in zip(stored, self._weights, strict=True)]
         before = [np.append(first, w[:-1]) for first, w in zip(self._weights, weights, strict=True)]

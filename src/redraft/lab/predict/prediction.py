@@ -125,7 +125,20 @@ def _predicted(rule: Candidate, saved: SavedRollouts, kept: ExpectedKept, speed:
         saved=estimate(sums, lambda of: of["kept"] / of["drafts"] / (of["response_tokens"] / of["responses"])),
         break_even=_inverse(share) if rule.scores else IntervalEstimate(0.0, 0.0, 0.0),
     )
-    return prediction if speed is None else _timed(prediction, sums, speed)
+    if speed is None:
+        return prediction
+    seconds_per_draft_token = rule.scores / speed.scoring
+
+    def time_saved(of: Sums) -> np.ndarray:
+        net = (of["kept"] / speed.decoding - of["draft_tokens"] * seconds_per_draft_token) / of["drafts"]
+        return net * speed.decoding / (of["response_tokens"] / of["responses"])
+
+    return replace(
+        prediction,
+        scoring_seconds=float(sums["draft_tokens"].sum() / sums["drafts"].sum() * seconds_per_draft_token),
+        decoding_seconds=float(sums["kept"].sum() / sums["drafts"].sum() / speed.decoding),
+        time_saved=estimate(sums, time_saved),
+    )
 
 
 def _sums(saved: SavedRollouts, kept: ExpectedKept) -> dict[str, np.ndarray]:
@@ -134,6 +147,7 @@ def _sums(saved: SavedRollouts, kept: ExpectedKept) -> dict[str, np.ndarray]:
     lengths = np.array([length for _, length in saved.later])
     of_drafts = {"drafts": np.ones(len(tokens)), "draft_tokens": tokens, "kept": kept.tokens, "whole": kept.whole}
     of_later = {"responses": np.ones(len(lengths)), "response_tokens": lengths}
+    # one table for both kinds of rows: each kind has zeros in the other's columns
     columns = {name: np.append(values, np.zeros(len(lengths))) for name, values in of_drafts.items()} | {
         name: np.append(np.zeros(len(tokens)), values) for name, values in of_later.items()
     }
@@ -144,22 +158,6 @@ def _inverse(share: IntervalEstimate) -> IntervalEstimate:
     """Draft tokens per kept token; inversion swaps the interval's ends."""
     value, high, low = (1 / part if part > 0 else math.inf for part in (share.value, share.low, share.high))
     return IntervalEstimate(value, low, high)
-
-
-def _timed(prediction: Prediction, sums: Sums, speed: Throughputs) -> Prediction:
-    """The prediction with times of scoring and decoding."""
-    scoring = prediction.rule.scores / speed.scoring
-
-    def time_saved(of: Sums) -> np.ndarray:
-        net = (of["kept"] / speed.decoding - of["draft_tokens"] * scoring) / of["drafts"]
-        return net * speed.decoding / (of["response_tokens"] / of["responses"])
-
-    return replace(
-        prediction,
-        scoring_seconds=float(sums["draft_tokens"].sum() / sums["drafts"].sum() * scoring),
-        decoding_seconds=float(sums["kept"].sum() / sums["drafts"].sum() / speed.decoding),
-        time_saved=estimate(sums, time_saved),
-    )
 
 
 def log_prob_error(positions: Sequence[Positions], drafter: Path | None) -> float | None:

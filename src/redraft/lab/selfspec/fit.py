@@ -231,7 +231,7 @@ def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
             hint=f"take {NOT_FITTED}",
         )
     for (name, (low, high)), value in zip(ranges.items(), best.x, strict=True):
-        near = 1e-3 * (high - low)
+        near = 1e-3 * (high - low)  # a search stops just inside a bound
         if value > high - near or (value < low + near and name not in MAY_BE_AT_LOWER_BOUND):
             raise UserError(
                 "the fit ends at a bound of its search range",

@@ -296,7 +296,7 @@ class _EngineRun:
                 self._speculate()
             else:
                 self._decode()
-            going = self.done < self.total - 1e-9
+            going = self.done < self.total - 1e-9  # blocks advance by fractions of tokens
             free = len(going) - int(np.sum(going))
             self.total = np.concatenate([self.total[going], self.waiting[:free]])
             self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
