@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from benchmarks.self_speculation import PROMPT, calibration, lengths_of_curve
 from redraft.cli.terminal import table
-from redraft.lab.selfspec.simulate import Acceptance, Engine, Speculation, simulate_rollout
+from redraft.lab.selfspec.simulate import Acceptance, SimulatedEngine, Speculation, simulate_rollout
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
 
@@ -148,7 +148,7 @@ def scoring_seconds(of_model: Calibration, lengths: np.ndarray) -> float:
 def decoding_seconds(of_model: Calibration, lengths: np.ndarray, before: float, slots: int) -> float:
     """Decoding time in seconds of responses of these lengths, after a context of this mean length."""
     plain = Speculation("off", 1, Acceptance((0.0,)))
-    return simulate_rollout(lengths[lengths >= 1], Engine(of_model, before, slots), plain).seconds
+    return simulate_rollout(lengths[lengths >= 1], SimulatedEngine(of_model, before, slots), plain).seconds
 
 
 def shortened(lengths: np.ndarray, share: float) -> np.ndarray:

@@ -14,8 +14,8 @@ import numpy as np
 from redraft.analysis.figures.roofline_points import published_fit
 from redraft.cli.terminal import table
 from redraft.config import Experiments
-from redraft.lab.selfspec.report import parameters
-from redraft.lab.selfspec.simulate import Acceptance, Engine, Quantiles, Speculation, simulate_rollout
+from redraft.lab.selfspec.command_results import parameters
+from redraft.lab.selfspec.simulate import Acceptance, Quantiles, SimulatedEngine, Speculation, simulate_rollout
 from redraft.layout import published_data
 from redraft.selfspec.calibration import Calibration, read_calibration
 from redraft.selfspec.constants import ModelConstants, model_constants
@@ -119,7 +119,7 @@ def table_2() -> list[list[str]]:
     rows = []
     for name, curve, longest in CASES:
         printed, lengths = TABLE_2[name], lengths_of_curve(curve, longest).lengths(RESPONSES)
-        engine = Engine(calibration(name), PROMPT, count=ENGINES)
+        engine = SimulatedEngine(calibration(name), PROMPT, count=ENGINES)
         plain = simulate_rollout(lengths, engine, Speculation("off", 1, Acceptance((0.0,))))
         changes = []
         for mode, (alpha, gamma, change) in (("always", printed.always), ("roofline", printed.efficient)):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.self_speculation import FITTED, FOLDER, calibration
-from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, Measurement
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, SweepRow
 from redraft.layout import PUBLISHED
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.constants import Costs
@@ -49,4 +49,4 @@ def measurements(of, noise=0.0, seed=0, batches=BATCHES, lengths=LENGTHS, gammas
 
 def line(model, batch, length, gamma, mode, ms):
     """A measurement whose median alone is right."""
-    return Measurement(model, batch, length, gamma, mode, 2 * ms, ms, 0.0, ms / 2, 9 * ms, 10)
+    return SweepRow(model, batch, length, gamma, mode, 2 * ms, ms, 0.0, ms / 2, 9 * ms, 10)

@@ -59,7 +59,7 @@ def test_each_sampler_is_named_on_stderr_and_too_few_samples_detect_no_fault(cap
     assert "G-tests of 40 responses" in out
     assert "probability 0 % or more" in out
     assert re.search(r"^vanilla .* not told from right$", out, re.M)
-    assert re.search(r"^planted: half a residual .* NOT FOUND$", out, re.M)
+    assert re.search(r"^planted: half a residual .* NOT REJECTED$", out, re.M)
 
 
 @pytest.mark.parametrize("temperature", ["1", "0.2"])
@@ -92,15 +92,15 @@ def test_the_vllm_part_names_the_missing_package(capsys, monkeypatch):
     [
         ({"p_values": (0.5, 0.5, 0.5)}, 0),
         ({"p_values": (0.5, 1e-9, 0.5)}, 1),
-        ({"refused": "no such device"}, 1),
+        ({"error": "no such device"}, 1),
     ],
 )
 def test_vllm_fails_the_audit_if_it_samples_wrongly_or_not_at_all_without_speculation(plain, code, capsys, monkeypatch):
     """A wrong speculation mode alone does not fail the audit, since redraft rejects those modes."""
     monkeypatch.setattr("redraft.cli.audit.find_spec", lambda name: True)
     first, *_ = vllm_speculation.MODES
-    wrong = vllm_speculation.Verdict((0.5, 0.0, 0.0))
-    found = lambda mode: vllm_speculation.Verdict(**plain) if mode == first else wrong  # noqa: E731
+    wrong = vllm_speculation.SpeculationTest((0.5, 0.0, 0.0))
+    found = lambda mode: vllm_speculation.SpeculationTest(**plain) if mode == first else wrong  # noqa: E731
     monkeypatch.setattr(vllm_speculation, "audit", found)
     end, out, _ = audited(capsys, "vllm")
     assert end == code

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.lab.audit.rules import RULES, kept_of, stored
-from redraft.lab.audit.sampling import counts, last_visit
-from redraft.lab.predict import positions
-from redraft.lab.predict.drafts import Draft
-from redraft.lab.predict.estimates import by_prompt, estimate, ratio
-from redraft.lab.predict.positions import _same, read_positions
-from redraft.lab.predict.prediction import candidates, chosen, kept
+from redraft.lab.audit.rules import RULES, mean_kept, stored_top
+from redraft.lab.audit.samplers import count_responses, sample_last_pass
+from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
+from redraft.lab.predict import draft_positions
+from redraft.lab.predict.draft_positions import _same, read_positions
+from redraft.lab.predict.jackknife import by_prompt, estimate, ratio
+from redraft.lab.predict.prediction import candidates, chosen, expected_kept
+from redraft.lab.predict.saved_rollouts import Draft
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.block import BlockReuse
 from redraft.methods.gumbel import CoupledReuse
@@ -57,8 +57,8 @@ def read(models, drafts):
 @pytest.fixture(scope="module")
 def expected(read, policies):
     """Kept tokens by rule, as the mean over all drafts with their probabilities."""
-    weights = policies[0].responses()
-    return {rule.name: float(weights @ kept(rule, read).tokens) for rule in candidates(top=2)}
+    weights = policies[0].response_distribution()
+    return {rule.name: float(weights @ expected_kept(rule, read).tokens) for rule in candidates(top=2)}
 
 
 def draft_of(response, distributions):
@@ -68,8 +68,10 @@ def draft_of(response, distributions):
 
 @pytest.mark.parametrize("name", sorted(NAMES & RULES.keys()))
 def test_a_rule_keeps_what_enumeration_says(name, expected, policies):
-    top = stored(RULES[name], SPACE)
-    assert expected[name] == pytest.approx(kept_of(RULES[name].rule, top, policies[0].responses(), *policies), abs=1e-6)
+    top = stored_top(RULES[name], SPACE)
+    assert expected[name] == pytest.approx(
+        mean_kept(RULES[name].rule, top, policies[0].response_distribution(), *policies), abs=1e-6
+    )
 
 
 def test_all_rules_of_the_audit_are_among_them():
@@ -101,21 +103,21 @@ DRAWS = 600
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_rule_keeps_what_its_strategy_keeps_when_it_is_drawn(name, expected, models):
+def test_a_rule_keeps_what_its_strategy_keeps_when_it_samples(name, expected, models):
     method = METHODS[name]
     engines = [TorchEngine(model, stops={0}, max_length=6, max_rows=1024) for model in models]
-    _, found = counts(last_visit(method.strategy(), method.retention, engines, SPACE, DRAWS), SPACE)
+    _, found = count_responses(sample_last_pass(method.strategy(), method.retention, engines, SPACE, DRAWS), SPACE)
     assert found == pytest.approx(expected[name], abs=4 * 1.2 / math.sqrt(DRAWS)), "kept tokens deviate by 1.2 at most"
 
 
 def test_probabilities_of_whole_drafts_are_those_of_the_distributions(read, policies):
     rules = {rule.name: rule for rule in candidates(top=2)}
     p, q = ([policy.probability(r) for r in SPACE.responses] for policy in (policies[1], policies[0]))
-    assert kept(rules["one-hot"], read).whole == pytest.approx(p, rel=1e-4)
-    assert (kept(rules["random cut"], read).whole == 0).all()
-    whole = kept(rules["block"], read).whole
-    assert (whole >= kept(rules["residual"], read).whole - 1e-9).all()
-    assert float(np.array(q) @ kept(rules["published, l = e^0.5"], read).whole) > float(np.array(q) @ whole)
+    assert expected_kept(rules["one-hot"], read).whole == pytest.approx(p, rel=1e-4)
+    assert (expected_kept(rules["random cut"], read).whole == 0).all()
+    whole = expected_kept(rules["block"], read).whole
+    assert (whole >= expected_kept(rules["residual"], read).whole - 1e-9).all()
+    assert float(np.array(q) @ expected_kept(rules["published, l = e^0.5"], read).whole) > float(np.array(q) @ whole)
 
 
 def test_overlap_is_one_less_total_variation_and_the_drafters_log_probabilities_are_its_own(read, drafts, policies):
@@ -133,7 +135,7 @@ def same(p, q, token):
     return float(_same(log_p, log_q, torch.tensor([[token]]), torch.tensor(q)[None])[0])
 
 
-def test_a_token_is_drawn_again_by_its_noise_as_often_as_the_formula_says():
+def test_a_token_is_sampled_again_by_its_noise_as_often_as_the_formula_says():
     """Given the token: the formula's term of each token alone, not only their sum."""
     random = np.random.default_rng(1)
     p, q = random.dirichlet(np.ones(4)), random.dirichlet(np.ones(4))
@@ -156,7 +158,7 @@ def test_near_policies_agree_within_the_bounds_of_the_coupling(seed, concentrati
     assert same(p, p, 0) == pytest.approx(1)
 
 
-def test_a_token_that_has_become_impossible_is_not_drawn_again():
+def test_a_token_that_has_become_impossible_is_not_sampled_again():
     assert same(np.array([0.0, 1.0]), np.array([0.5, 0.5]), 0) == 0
     assert same(np.array([0.5, 0.5]), np.array([1e-300, 1.0]), 1) == pytest.approx(0.5)
 
@@ -179,17 +181,17 @@ def uneven():
 @pytest.mark.parametrize(
     "limits",
     [
-        {"TOKENS_AT_ONCE": 1},
-        {"TOKENS_AT_ONCE": 20},
-        {"NUMBERS_AT_ONCE": 12},
-        {"NUMBERS_AT_ONCE": 24},
+        {"MAX_TOKENS_PER_PASS": 1},
+        {"MAX_TOKENS_PER_PASS": 20},
+        {"MAX_VALUES_PER_PIECE": 12},
+        {"MAX_VALUES_PER_PIECE": 24},
     ],
 )
 def test_nothing_depends_on_the_pieces_that_distributions_are_read_in(limits, uneven, monkeypatch):
     models, prompts, drafts = uneven
     whole = read_positions(drafts, prompts, *models, top=3)
     for name, value in limits.items():
-        monkeypatch.setattr(positions, name, value)
+        monkeypatch.setattr(draft_positions, name, value)
     for one, other in zip(whole, read_positions(drafts, prompts, *models, top=3), strict=True):
         assert np.array_equal(one.tokens, other.tokens)
         for rule in candidates(top=3):
@@ -201,7 +203,7 @@ def test_nothing_depends_on_the_pieces_that_distributions_are_read_in(limits, un
 
 def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     models, prompts, drafts = uneven
-    monkeypatch.setattr(positions, "NUMBERS_AT_ONCE", 12 * 4)
+    monkeypatch.setattr(draft_positions, "MAX_VALUES_PER_PIECE", 12 * 4)
     made = []
     counting = models[0].lm_head.register_forward_hook(lambda _, __, logits: made.append(logits.numel()))
     read_positions(drafts, prompts, models[0])
@@ -211,7 +213,7 @@ def test_no_pass_makes_more_logits_than_it_may(uneven, monkeypatch):
     assert sum(made) == 12 * (in_drafts + 2 * 2), "of drafts alone; twice two tokens show how the model makes logits"
 
 
-def test_a_model_whose_logits_are_made_otherwise_is_refused(uneven):
+def test_a_model_whose_logits_are_made_otherwise_raises(uneven):
     models, prompts, drafts = uneven
     models[0].config.final_logit_softcapping = 0.01
     with pytest.raises(UserError, match="how this model makes logits"):
@@ -226,12 +228,12 @@ def test_without_the_drafters_policy_what_needs_no_distribution_is_the_same(unev
     for rule in candidates(top=3):
         if rule.of_both:
             with pytest.raises(ValueError, match="drafter's distribution is not known"):
-                kept(rule, unknown)
+                expected_kept(rule, unknown)
         else:
-            assert kept(rule, unknown).tokens == pytest.approx(kept(rule, known).tokens), rule.name
+            assert expected_kept(rule, unknown).tokens == pytest.approx(expected_kept(rule, known).tokens), rule.name
 
 
-def test_models_of_different_vocabularies_and_diverged_ones_are_refused(uneven, models):
+def test_models_of_different_vocabularies_and_diverged_ones_raise(uneven, models):
     ours, prompts, drafts = uneven
     with pytest.raises(UserError, match="different vocabularies"):
         read_positions(drafts, prompts, ours[0], models[0])

@@ -1,8 +1,9 @@
-"""Exact reuse with engines: what is kept, drawn and stored, its distribution, and where it is refused."""
+"""Exact reuse with engines: kept, sampled and stored tokens, their distribution, and unsupported settings."""
 
 import numpy as np
 import pytest
 import yaml
+from scipy import stats
 
 from redraft.config import Experiments
 from redraft.config.capability import Capability
@@ -11,9 +12,9 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.errors import UserError
 from redraft.lab.audit import samplers
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.goodness import LEVEL, POWER, draws_for, g_test, power
-from redraft.lab.audit.models import ModelPolicy, drifting
-from redraft.lab.audit.sampling import counts, last_visit
+from redraft.lab.audit.goodness import LEVEL, POWER, g_test, power, samples_for
+from redraft.lab.audit.samplers import count_responses, sample_last_pass
+from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 from redraft.methods.block import BlockReuse
 from redraft.methods.drafts.groups import is_renewed
 from redraft.methods.gumbel import CoupledReuse
@@ -50,8 +51,8 @@ EXACT = [
 every_method = pytest.mark.parametrize("method", EXACT, ids=lambda m: f"{m.kind}-{m.retention.top}")
 
 
-def visits(method, count=2, **setting):
-    """Engine and rollouts of each visit of prompt 0, whose policy changes between them."""
+def epoch_passes(method, count=2, **setting):
+    """Engine and rollouts of each epoch pass over prompt 0, whose policy changes between them."""
     memory, found = new_memory(**method.retention.model_dump()), []
     for visit in range(count):
         engine = ScriptedEngine(0.4 * visit)
@@ -62,8 +63,8 @@ def visits(method, count=2, **setting):
 
 
 @every_method
-def test_a_visit_keeps_prefixes_of_its_drafts_and_stores_the_current_policys_distributions(method):
-    (_, before), (engine, after) = visits(method, group=64)
+def test_a_pass_keeps_prefixes_of_its_drafts_and_stores_the_current_policys_distributions(method):
+    (_, before), (engine, after) = epoch_passes(method, group=64)
     kept = [new.prefix_length for new in after]
     assert 0 < sum(kept) < sum(old.length for old in before)
     assert len(set(kept)) > 2
@@ -100,8 +101,8 @@ def test_an_unchanged_policy_keeps_drafts_whole_where_their_distribution_is_know
         assert engine.decoded
 
 
-def test_gumbel_noise_names_the_sample_and_a_visit_draws_what_it_would_without_a_draft():
-    (_, _), (engine, after) = visits(CoupledReuse())
+def test_gumbel_noise_has_a_key_per_sample_and_gives_the_same_response_without_a_draft():
+    (_, _), (engine, after) = epoch_passes(CoupledReuse())
     keys = {numbers.key for _, _, numbers in engine.decoded}
     assert all(isinstance(numbers, Gumbel) for _, _, numbers in engine.decoded)
     assert len(keys) == len(engine.decoded)
@@ -110,22 +111,22 @@ def test_gumbel_noise_names_the_sample_and_a_visit_draws_what_it_would_without_a
 
 
 @pytest.mark.parametrize("kind", [ResidualReuse, Speculative, CoupledReuse])
-def test_samples_take_turns_to_be_drawn_anew(kind):
+def test_samples_take_turns_without_a_draft(kind):
     method = kind(fresh_every=3)
-    drafted = [[bool(r.draft_length) for r in rollouts] for _, rollouts in visits(method, count=7)]
+    drafted = [[bool(r.draft_length) for r in rollouts] for _, rollouts in epoch_passes(method, count=7)]
     for visit, of_samples in enumerate(drafted[1:], 1):
         assert of_samples == [(visit + sample) % 3 != 0 for sample in range(GROUP)]
-    for _, rollouts in visits(method, count=7)[1:]:
-        assert all(r.sampled_at.min() >= r.sampled_at.max() - 20 for r in rollouts), "none older than two visits more"
+    for _, rollouts in epoch_passes(method, count=7)[1:]:
+        assert all(r.sampled_at.min() >= r.sampled_at.max() - 20 for r in rollouts), "none more than two passes older"
 
 
-def test_noise_is_drawn_anew_with_the_sample():
-    engines = [engine for engine, _ in visits(CoupledReuse(fresh_every=3), count=4)]
+def test_noise_is_renewed_with_the_sample():
+    engines = [engine for engine, _ in epoch_passes(CoupledReuse(fresh_every=3), count=4)]
     first, last = ({n.key for _, _, n in engine.decoded} for engine in (engines[0], engines[3]))
     assert not first & last
 
 
-def test_a_sample_is_never_renewed_unless_asked_for():
+def test_a_sample_is_never_renewed_by_default():
     assert not any(is_renewed(Task(0, visit, 4), sample, 0) for visit in range(9) for sample in range(4))
 
 
@@ -136,7 +137,7 @@ def test_a_draft_without_its_distribution_is_named():
         roll_out(BlockReuse(), 0, ScriptedEngine(), Setting(1, 1, memory))
 
 
-NARROW, DRAWS = Space(vocabulary=3, longest=2), 800
+NARROW, SAMPLES = Space(vocabulary=3, longest=2), 800
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +151,11 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize("sampler", CHOSEN, ids=lambda s: f"{s.name}-{s.engine}")
-def test_engines_draw_from_the_policys_distribution_and_what_does_not_is_found(sampler, drifted):
-    """The published rule and the planted faults leave these policies' distribution by 0.19 to 0.24, so that few draws
-    do."""
-    found = samplers.audit(sampler, drifted, DRAWS, NARROW)
+def test_engines_sample_from_the_policys_distribution_and_others_are_rejected(sampler, drifted):
+    """The published rule and the planted faults have a TV of 0.19 to 0.24 here, so few samples suffice."""
+    found = samplers.audit(sampler, drifted, SAMPLES, NARROW)
     assert found.passes, found
-    assert found.tested.draws == DRAWS
+    assert found.test.samples == SAMPLES
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
 
 
@@ -164,29 +164,29 @@ AT_TEMPERATURES = {
     "torch, self-speculating": ("vanilla", "residual"),
 }
 TEMPERED = [
-    pytest.param(sampler, temperature, draws, id=f"{sampler.name}-{sampler.engine}-{temperature}")
-    for temperature, draws in ((0.6, DRAWS), (1.5, 2 * DRAWS))
+    pytest.param(sampler, temperature, samples, id=f"{sampler.name}-{sampler.engine}-{temperature}")
+    for temperature, samples in ((0.6, SAMPLES), (1.5, 2 * SAMPLES))
     for sampler in samplers.samplers()
     if sampler.name in AT_TEMPERATURES[sampler.engine] and (temperature < 1 or sampler.name == "residual")
 ]
-"""All of them at the low temperature; at the high one, which takes twice as many draws, the rule that scores and draws
-from what is left."""
+"""All of them at the low temperature. The high one needs twice as many samples and tests only the residual rule."""
 
 
-@pytest.mark.parametrize(("sampler", "temperature", "draws"), TEMPERED)
-def test_engines_draw_from_the_distribution_at_a_temperature(sampler, temperature, draws, drifted):
-    """The distribution at temperature 1 is 0.09 away from that at 1.5, so that twice as many draws tell the two
-    apart."""
-    found = samplers.audit(sampler, drifted, draws, NARROW, temperature)
+@pytest.mark.parametrize(("sampler", "temperature", "samples"), TEMPERED)
+def test_engines_sample_from_the_distribution_at_a_temperature(sampler, temperature, samples, drifted):
+    """The distribution at temperature 1 is 0.09 away from that at 1.5, so twice as many samples are needed."""
+    found = samplers.audit(sampler, drifted, samples, NARROW, temperature)
     assert found.passes, found
     assert (found.kept > 0.05) is (sampler.name != "vanilla")
 
 
-def test_the_distribution_at_temperature_1_is_found_where_another_is_asked_for(drifted):
+def test_the_distribution_at_temperature_1_is_rejected_as_that_of_another(drifted):
     sampler = next(s for s in samplers.samplers() if s.name == "vanilla")
-    drawn = counts(last_visit(sampler.strategy, sampler.retention, [plain(drifted[-1])], NARROW, 2 * DRAWS), NARROW)[0]
+    sampled = count_responses(
+        sample_last_pass(sampler.strategy, sampler.retention, [plain(drifted[-1])], NARROW, 2 * SAMPLES), NARROW
+    )[0]
     for temperature, wrong in ((1.0, False), (0.6, True), (1.5, True)):
-        assert g_test(drawn, ModelPolicy(NARROW, drifted[-1], temperature).responses()).wrong is wrong
+        assert g_test(sampled, ModelPolicy(NARROW, drifted[-1], temperature).response_distribution()).rejected is wrong
 
 
 def plain(model):
@@ -195,20 +195,31 @@ def plain(model):
 
 def test_the_g_test_has_the_power_that_is_stated():
     distribution = np.full(20, 0.05)
-    draws = draws_for(20, 0.1)
-    assert power(draws, 20, 0.1) >= POWER > power(draws // 2, 20, 0.1)
+    samples = samples_for(20, 0.1)
+    assert power(samples, 20, 0.1) >= POWER > power(samples // 2, 20, 0.1)
     random, other = np.random.default_rng(0), np.tile([0.06, 0.04], 10)
     assert np.abs(distribution - other).sum() / 2 == pytest.approx(0.1)
-    found = [g_test(random.multinomial(draws, other), distribution).wrong for _ in range(100)]
+    found = [g_test(random.multinomial(samples, other), distribution).rejected for _ in range(100)]
     assert sum(found) >= 96
-    p_values = [g_test(random.multinomial(draws, distribution), distribution).p_value for _ in range(300)]
+    p_values = [g_test(random.multinomial(samples, distribution), distribution).p_value for _ in range(300)]
     assert min(p_values) > LEVEL
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.09
 
 
-def test_what_has_no_probability_is_wrong_when_it_is_drawn_once():
-    assert g_test(np.array([500, 499, 1]), np.array([0.5, 0.5, 0.0])).wrong
-    assert not g_test(np.array([500, 500, 0]), np.array([0.5, 0.5, 0.0])).wrong
+def test_g_test_and_power_have_one_degree_of_freedom_less_than_classes():
+    """With three classes: two degrees of freedom, where the chi-squared survival function is exp(-x / 2)."""
+    counts, expected = np.array([60, 25, 15]), np.array([50, 30, 20])
+    statistic = 2 * float((counts * np.log(counts / expected)).sum())
+    test = g_test(counts, expected / 100)
+    assert (test.classes, test.statistic) == (3, pytest.approx(statistic))
+    assert test.p_value == pytest.approx(np.exp(-statistic / 2))
+    noncentrality = 4 * 300 * 0.2**2
+    assert power(300, 3, 0.2) == pytest.approx(stats.ncx2.sf(-2 * np.log(LEVEL), 2, noncentrality))
+
+
+def test_a_response_of_probability_0_is_rejected_if_sampled_once():
+    assert g_test(np.array([500, 499, 1]), np.array([0.5, 0.5, 0.0])).rejected
+    assert not g_test(np.array([500, 500, 0]), np.array([0.5, 0.5, 0.0])).rejected
 
 
 def test_the_configuration_knows_the_tiny_models_vocabulary():
@@ -216,7 +227,7 @@ def test_the_configuration_knows_the_tiny_models_vocabulary():
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ({"kind": "residual", "lenience": "e^0.5"}, "no residual exists"),
         ({"kind": "residual", "lenience": 0}, "above 0"),
@@ -226,10 +237,10 @@ def test_the_configuration_knows_the_tiny_models_vocabulary():
         ({"kind": "one_hot", "top": 3}, "top"),
     ],
 )
-def test_what_has_no_exact_distribution_is_refused_when_it_is_read(setting, said, folder):
+def test_settings_without_an_exact_distribution_are_rejected_when_they_are_read(setting, message, folder):
     with pytest.raises(UserError) as error:
         a_cell(folder, setting)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def a_cell(folder, reuse, preset="tiny"):
@@ -241,7 +252,7 @@ def a_cell(folder, reuse, preset="tiny"):
 
 
 @every_method
-def test_vllm_refuses_exact_rules_that_it_cannot_do_with_the_reason_and_what_it_can(method, folder):
+def test_unsupported_exact_rules_under_vllm_raise_with_the_reason_and_alternatives(method, folder):
     reuse = method.model_dump(mode="json", exclude_defaults=True) | {"kind": method.kind}
     a_cell(folder, reuse).check_supported()
     run = a_cell(folder, reuse, "verl-tiny")

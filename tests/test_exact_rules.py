@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_distributions
-from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, kept_of
+from redraft.lab.audit.enumeration import (
+    Policy,
+    Space,
+    errors_by_pass,
+    reuse_distribution,
+    spec_rl_distribution,
+    stored_distributions,
+    total_variation,
+)
+from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, mean_kept
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.coupling import first_difference
 from redraft.methods.acceptance.distributions import Distributions
@@ -27,17 +35,17 @@ def audited():
     return enumerate_rules()
 
 
-def test_a_space_has_every_response_once_and_none_that_goes_on_behind_its_end():
+def test_a_space_has_every_response_once_and_none_continues_after_its_end():
     assert sorted(SMALL.responses) == sorted(
         r
         for n in range(1, 4)
         for r in itertools.product(range(3), repeat=n)
         if 0 not in r[:-1] and (r[-1] == 0 or n == 3)
     )
-    assert Policy(SMALL, 3, 1, 0.5).responses().sum() == pytest.approx(1)
+    assert Policy(SMALL, 3, 1, 0.5).response_distribution().sum() == pytest.approx(1)
 
 
-def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows_its_formula(audited):
+def test_rules_that_claim_it_are_exact_over_passes_and_the_published_one_follows_its_formula(audited):
     assert {row.rule for row in audited} == set(RULES)
     shipped = {name: name.split(",")[0] for name in RULES}
     assert all(RULES[name].exact for name, of in shipped.items() if of in ("residual", "block", "one-hot", "weighted"))
@@ -63,11 +71,11 @@ def test_rules_that_claim_it_are_exact_over_visits_and_the_published_one_follows
 )
 def test_any_policies_and_any_number_of_stored_tokens_leave_the_distribution_exact(seed, drift, top, rule, both):
     policies = [Policy(SMALL, seed, number, drift) for number in (1, 2, 3)]
-    assert max(over_visits(EXACT_RULES[rule], policies, top, both)) <= EXACT
+    assert max(errors_by_pass(EXACT_RULES[rule], policies, top, both)) <= EXACT
 
 
-def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejection():
-    """q stores tokens 0 and 1; the policy's top has 1 and 2. Of 0 nothing is accepted, so all of it is left."""
+def test_a_token_in_only_one_top_k_is_rejected_and_sampled_after_a_rejection():
+    """q stores tokens 0 and 1; the policy's top has 1 and 2. Token 0 is never accepted, so all of its mass is left."""
     q, p = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
     own = lambda token: -np.inf if token == 0 else math.log(p[token])  # noqa: E731
     distributions = [
@@ -90,10 +98,12 @@ def test_a_token_that_is_in_one_top_alone_is_rejected_and_drawn_behind_a_rejecti
 @given(seed=st.integers(0, 1000), drift=st.floats(0.01, 4), top=st.integers(0, 3))
 def test_block_verification_keeps_as_much_as_the_residual_rule_at_least(seed, drift, top):
     earlier, now = (Policy(SMALL, seed, number, drift) for number in (1, 2))
-    residual, block = (kept_of(rule, top, earlier.responses(), earlier, now) for rule in (ResidualRule(), BlockRule()))
+    residual, block = (
+        mean_kept(rule, top, earlier.response_distribution(), earlier, now) for rule in (ResidualRule(), BlockRule())
+    )
     assert block >= residual - 1e-12
     if top == 1:
-        assert residual < kept_of(ResidualRule(), 3, earlier.responses(), earlier, now)
+        assert residual < mean_kept(ResidualRule(), 3, earlier.response_distribution(), earlier, now)
 
 
 def test_block_verification_keeps_more_where_a_later_token_makes_up_for_an_earlier_one():
@@ -123,50 +133,49 @@ def test_the_rule_that_is_enumerated_keeps_what_its_formula_says(lenience):
         assert rule.residual(drafts, 0) is None
 
 
-def test_a_published_rule_of_large_lenience_gives_drafts_back_as_they_were():
+def test_a_published_rule_of_large_lenience_returns_drafts_unchanged():
     earlier, now = (Policy(SPACE, 0, number, 0.8) for number in (1, 2))
-    distribution = made(SpecRLRule(1e6), earlier.responses(), earlier, now, 4)
-    assert distance(distribution, earlier.responses()) <= EXACT
-    assert distance(published(earlier, now, 1e6), earlier.responses()) <= EXACT
+    distribution = reuse_distribution(SpecRLRule(1e6), earlier.response_distribution(), earlier, now, 4)
+    assert total_variation(distribution, earlier.response_distribution()) <= EXACT
+    assert total_variation(spec_rl_distribution(earlier, now, 1e6), earlier.response_distribution()) <= EXACT
 
 
 @pytest.mark.parametrize("kind", [FromTheLeft(), LongestPrefix()], ids=["from the left", "longest prefix"])
 def test_the_distribution_of_kept_tokens_is_that_of_the_uniforms_that_decide(kind):
-    """Chances of quarters on a grid of quarters are counts."""
+    """Probabilities in quarters on a grid of quarters are counts."""
     for quarters in itertools.product(range(5), repeat=3):
-        chances = np.array(quarters) / 4
+        acceptance = np.array(quarters) / 4
         grid = (np.array(u) / 4 for u in itertools.product((1, 2, 3, 4), repeat=3))
-        counts = np.bincount([kind.kept(u <= chances) for u in grid], minlength=4) / 64
-        assert counts == pytest.approx(kind.distribution_of_kept(chances), abs=1e-15)
+        counts = np.bincount([kind.kept(u <= acceptance) for u in grid], minlength=4) / 64
+        assert counts == pytest.approx(kind.distribution_of_kept(acceptance), abs=1e-15)
 
 
-def test_a_longest_prefix_may_hold_rejected_tokens_and_the_other_way_not():
-    chances, u = np.array([0.5, 0.5, 0.5]), np.array([0.9, 0.1, 0.9])
-    assert LongestPrefix().kept(u <= chances) == 2
-    assert FromTheLeft().kept(u <= chances) == 0
+def test_a_longest_prefix_may_contain_rejected_tokens_and_a_first_rejection_ends_the_other():
+    acceptance, u = np.array([0.5, 0.5, 0.5]), np.array([0.9, 0.1, 0.9])
+    assert LongestPrefix().kept(u <= acceptance) == 2
+    assert FromTheLeft().kept(u <= acceptance) == 0
 
 
-def test_drawing_old_tokens_anew_would_not_be_exact_and_drawing_by_turns_is():
-    """One token, three visits. What is drawn anew because it was kept once leaves the distribution; every 2nd visit
-    does not."""
+def test_resampling_old_tokens_is_not_exact_and_resampling_by_turns_is():
+    """One token, three passes. Resampling tokens kept once is biased; resampling in every second pass is not."""
     q, p, r = (np.array(distribution) for distribution in ([0.6, 0.3, 0.1], [0.3, 0.3, 0.4], [0.2, 0.5, 0.3]))
 
     def verified(joint, before, now):
-        """Distribution of (kept, drawn) tokens whose drafts have a weight each."""
+        """Distributions of kept and of resampled tokens, from the joint distribution of the drafts."""
         kept = joint * np.minimum(1, now / before)
         rest = np.maximum(now - before, 0)
         return kept, (joint.sum() - kept.sum()) * rest / rest.sum()
 
-    kept, drawn = verified(q, q, p)
-    assert kept + drawn == pytest.approx(p)
-    again, new = verified(drawn, p, r)
+    kept, sampled = verified(q, q, p)
+    assert kept + sampled == pytest.approx(p)
+    again, new = verified(sampled, p, r)
     by_age = again + new + kept.sum() * r
     assert np.abs(by_age - r).sum() / 2 > 0.01
     by_turns = (sum(verified(p, p, r)) + r) / 2
     assert by_turns == pytest.approx(r)
 
 
-def test_coupled_policies_draw_the_same_token_as_often_as_the_formula_says():
+def test_coupled_policies_sample_the_same_token_with_the_probability_of_the_formula():
     random = np.random.default_rng(1)
     for _ in range(3):
         p, q = random.dirichlet(np.ones(4)), random.dirichlet(np.ones(4))
@@ -191,7 +200,7 @@ def test_no_residual_exists_for_other_leniences(lenience):
         ResidualRule(lenience)
 
 
-def test_distributions_that_do_not_fit_or_are_nan_are_refused():
+def test_distributions_that_do_not_fit_or_are_nan_raise():
     tokens, one, table = np.array([1, 2]), np.log([0.5, 0.5]), np.log([[0.5, 0.5]] * 2)
     support = np.array([[0, 1], [2, 0]])
     assert Distributions(tokens, one, one, support, table, table).stored.tolist() == [True, True]
@@ -208,6 +217,6 @@ def test_distributions_that_do_not_fit_or_are_nan_are_refused():
 
 
 @pytest.mark.parametrize("uniforms", [[0.0, 0.5], [0.5, 1.5], [0.5]])
-def test_uniforms_outside_their_interval_or_too_few_are_refused(uniforms):
+def test_uniforms_outside_their_interval_or_too_few_raise(uniforms):
     with pytest.raises(ValueError, match="one uniform on"):
         ResidualRule().accepts(Distributions.one_hot(np.array([1, 2]), np.log([0.5, 0.5])), np.array(uniforms))

@@ -135,7 +135,7 @@ ALLOWED = {
         "redraft.analysis.data",
         "redraft.analysis.figures.view",
         "redraft.config",
-        "redraft.lab.selfspec.decomposition",
+        "redraft.lab.selfspec.token_time",
         "redraft.published",
         "redraft.selfspec.constants",
     },

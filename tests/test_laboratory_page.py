@@ -21,7 +21,7 @@ from redraft.analysis.pages.site import write_report
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import write_json
-from redraft.lab.audit import laboratory as distributions
+from redraft.lab.audit import bias_laboratory as distributions
 from redraft.lab.audit.enumeration import Space
 from redraft.layout import Layout
 from redraft.methods.block import BlockReuse
@@ -145,7 +145,7 @@ def enumerated():
     few = {
         "SPACE": Space(4, 2),
         "DRIFTS": (0.1, 0.3),
-        "VISITS": 2,
+        "EPOCH_PASSES": 2,
         "DIRECTIONS": 1,
         "RATES": (0.0, 1.0),
         "GROUP": 2,

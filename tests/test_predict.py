@@ -19,10 +19,10 @@ from redraft.config.data import ProblemFile
 from redraft.config.trainer import InProcessEngine
 from redraft.errors import UserError
 from redraft.files import sha256
-from redraft.lab.predict import laboratory
-from redraft.lab.predict.drafts import read_file
-from redraft.lab.predict.laboratory import measured
-from redraft.lab.predict.runs import SavedRun, open_run
+from redraft.lab.predict import observations
+from redraft.lab.predict.observations import measure_pair
+from redraft.lab.predict.saved_rollouts import read_file
+from redraft.lab.predict.saved_run import SavedRun, open_run
 from redraft.methods.epochs import Epochs
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
@@ -178,7 +178,7 @@ def test_the_table_fits_and_says_what_it_takes_for_granted(run, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     text = " ".join(out.split())
-    assert "Unknown (needs the drafter's whole distribution, and its policy is not known)" in text
+    assert "Unknown (needs the drafter's full distribution, and its policy is not known)" in text
     assert "residual, top 32, block, block, top 32, Gumbel." in text
     assert "sampled without top-p" in text
     assert "trained on these drafts" in text
@@ -212,20 +212,20 @@ def first(column, change):
 
 BROKEN = {
     "lacks a column": (lambda f: f.drop(columns="log_probs"), "log_probs"),
-    "other numbers of tokens and of log-probabilities": (first("log_probs", lambda row: row[:-1]), "prompt"),
-    "none of a token that was sampled": (first("log_probs", lambda row: row * np.float32("nan")), "nan"),
+    "different numbers of tokens and log-probabilities": (first("log_probs", lambda row: row[:-1]), "prompt"),
+    "not one of a sampled token": (first("log_probs", lambda row: row * np.float32("nan")), "nan"),
     "at most 0": (first("log_probs", lambda row: row * 0 + np.float32(0.5)), "0.5"),
     "finite": (first("log_probs", lambda row: row - np.float32("inf")), "inf"),
     "outside the policy's vocabulary": (first("tokens", lambda row: row * 0 + VOCABULARY), "tokens"),
-    "a row is not what it should be": (first("tokens", lambda row: row[:0]), "at least one"),
+    "this row has the wrong type": (first("tokens", lambda row: row[:0]), "at least one"),
     "rollouts of two epochs": (lambda f: f[f["epoch"] == 1], "epoch"),
-    "a rollout stands twice": (lambda f: pd.concat([f, f.iloc[:1]]), "epoch, prompt, sample"),
+    "this rollout occurs twice": (lambda f: pd.concat([f, f.iloc[:1]]), "epoch, prompt, sample"),
     "different tokens in two rows": (first("prompt_tokens", lambda row: row + 1), "prompt_tokens"),
 }
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_a_file_that_is_not_as_described_is_refused(message, rollouts, run, tmp_path, mistake):
+def test_a_file_that_is_not_as_described_raises(message, rollouts, run, tmp_path, mistake):
     change, key = BROKEN[message]
     change(rollouts).to_parquet(tmp_path / "broken.parquet", index=False)
     said = mistake(tmp_path, "predict", "broken.parquet", "--policy", str(run / "policies/step-0008"))
@@ -233,7 +233,7 @@ def test_a_file_that_is_not_as_described_is_refused(message, rollouts, run, tmp_
     assert key in said
 
 
-def test_sequences_beyond_a_models_positions_are_refused(file):
+def test_sequences_beyond_a_models_positions_raise(file):
     read = read_file(file)
     longest = max(len(read.prompts[draft.prompt]) + len(draft.tokens) for draft in read.drafts)
     read.check_fits(VOCABULARY, longest, file)
@@ -265,7 +265,7 @@ def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path)
     (copy / "manifest.json").write_text(json.dumps(tempered(run, 0.6)))
     assert "sampled at another temperature" in mistake(tmp_path, "predict", str(copy))
     with pytest.raises(UserError, match="sampled at another temperature"):
-        measured(open_run(copy), 2, 4, held_out=0)
+        measure_pair(open_run(copy), 2, 4, held_out=0)
 
 
 @pytest.mark.parametrize(
@@ -274,19 +274,19 @@ def test_drafts_at_another_temperature_are_noticed(run, file, mistake, tmp_path)
         (["--to", "5"], "no policy is saved after this step"),
         (["--from", "4", "--to", "4"], "not before the policy's"),
         (["--from", "77"], "no rollouts of this step"),
-        (["--policy", "elsewhere"], "does not fit: a run's policies and its temperature stand"),
-        (["--temperature", "1"], "does not fit: a run's policies and its temperature stand"),
+        (["--policy", "elsewhere"], "not allowed here: a run's manifest has"),
+        (["--temperature", "1"], "not allowed here: a run's manifest has"),
         (["--scoring", "100"], "both throughputs"),
         (["--scoring", "100", "--decoding", "0"], "both throughputs"),
         (["--rules", "blocks"], "no such rule"),
         (["--lenience", "e^x"], "a lenience must be a number"),
     ],
 )
-def test_options_that_fit_nothing_are_refused(arguments, message, run, tmp_path, mistake):
+def test_options_that_fit_nothing_raise(arguments, message, run, tmp_path, mistake):
     assert message in mistake(tmp_path, "predict", str(run), *arguments)
 
 
-def test_what_a_file_needs_is_said(file, tmp_path, mistake):
+def test_errors_name_what_a_file_needs(file, tmp_path, mistake):
     assert "--policy" in mistake(tmp_path, "predict", str(file))
     assert "no such folder" in mistake(tmp_path, "predict", str(file), "--policy", "nowhere")
     assert "has no steps" in mistake(tmp_path, "predict", str(file), "--from", "1")
@@ -294,9 +294,7 @@ def test_what_a_file_needs_is_said(file, tmp_path, mistake):
     assert "manifest.json" in mistake(tmp_path, "predict", str(tmp_path))
 
 
-def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_is_refused(
-    run, tiny_model, tmp_path, mistake
-):
+def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_raises(run, tiny_model, tmp_path, mistake):
     copy = shutil.copytree(run, tmp_path / "alone")
     assert "two saved policies" in mistake(tmp_path, "predict", str(copy), "--to", "2"), "its initial one is elsewhere"
     file = copy / "rollouts/step-0008.parquet"
@@ -306,7 +304,7 @@ def test_a_run_without_two_policies_with_other_rollouts_or_drafts_of_drafts_is_r
     assert "all rollouts of this step go on from drafts" in mistake(tmp_path, "predict", str(reused))
 
 
-def test_another_initial_policy_is_refused(run, tmp_path):
+def test_another_initial_policy_raises(run, tmp_path):
     other = shutil.copytree(run / "policies/step-0002", tmp_path / "other")
     with pytest.raises(UserError, match="not the run's initial policy"):
         open_run(run, other).policy(0)
@@ -314,7 +312,7 @@ def test_another_initial_policy_is_refused(run, tmp_path):
 
 def test_the_laboratory_observes_every_pair_of_saved_policies(run, tmp_path):
     file = tmp_path / "observed.json"
-    stage = ["stage", "redraft.lab.predict.laboratory:observe_run"]
+    stage = ["stage", "redraft.lab.predict.observations:observe_run"]
     with chdir(tmp_path), pytest.raises(SystemExit) as end:
         main([*stage, str(run), str(run.parents[3] / "models/tiny"), str(file)])
     assert not end.value.code
@@ -336,14 +334,14 @@ def test_the_laboratory_observes_every_pair_of_saved_policies(run, tmp_path):
 def test_held_out_drafts_are_the_drafters_and_none_that_the_run_has_seen(run):
     """Under their own policy all drafts are kept whole; the run's own random numbers would draw its own drafts."""
     opened = open_run(run)
-    pair = measured(opened, 2, 4, held_out=4)
-    assert pair == measured(opened, 2, 4, held_out=4)
+    pair = measure_pair(opened, 2, 4, held_out=4)
+    assert pair == measure_pair(opened, 2, 4, held_out=4)
     assert pair["own"] != pair["held_out"]
     (later,) = (row for row in pair["held_out"] if row["rule"] == "residual")
     assert later["whole"] < 0.999, "their log-probabilities are not the later policy's"
-    assert measured(opened, 2, 4, held_out=0)["held_out"] == []
+    assert measure_pair(opened, 2, 4, held_out=0)["held_out"] == []
     opened.policies[4] = opened.policies[2]
-    same = {row["rule"]: row for row in measured(opened, 2, 4, held_out=50)["held_out"]}
+    same = {row["rule"]: row for row in measure_pair(opened, 2, 4, held_out=50)["held_out"]}
     for name in ("residual", "block", "Gumbel", "published, l = 1"):
         assert same[name]["drafts"] == 100
         assert same[name]["whole"] == pytest.approx(1, abs=1e-3)
@@ -351,10 +349,10 @@ def test_held_out_drafts_are_the_drafters_and_none_that_the_run_has_seen(run):
 
 
 def test_held_out_drafts_are_at_the_run_s_temperature(run, monkeypatch):
-    monkeypatch.setattr(laboratory, "distance", lambda *_: None)  # what is stored is at temperature 1
+    monkeypatch.setattr(observations, "log_prob_error", lambda *_: None)  # what is stored is at temperature 1
     opened = SavedRun(run, tempered(run, 0.6), None)
     opened.policies[4] = opened.policies[2]
-    same = {row["rule"]: row for row in measured(opened, 2, 4, held_out=50)["held_out"]}
+    same = {row["rule"]: row for row in measure_pair(opened, 2, 4, held_out=50)["held_out"]}
     assert same["residual"]["whole"] == pytest.approx(1, abs=1e-3)
 
 
@@ -365,6 +363,6 @@ def test_a_single_prompt_has_no_interval(run):
             return [draft for draft in every if draft.prompt == every[0].prompt]
 
     opened = open_run(run)
-    row = measured(OnePrompt(opened.path, opened.manifest, opened.initial), 2, 4, held_out=0)["own"][0]
+    row = measure_pair(OnePrompt(opened.path, opened.manifest, opened.initial), 2, 4, held_out=0)["own"][0]
     assert row["drafts"] == 4
     assert row["kept_low"] is row["share_high"] is None

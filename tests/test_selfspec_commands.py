@@ -166,7 +166,10 @@ MISTAKES = {
     "3 bits": ((*FIT, "--draft-bits", "3"), ["no such drafter", "4, 8"]),
     "no calibration": (("simulate", "nothing.json", *SIMULATE[2:]), ["nothing.json", "missing"]),
     "a sweep for a calibration": (("simulate", "sweep.csv", *SIMULATE[2:]), ["sweep.csv", "damaged"]),
-    "no lengths": (("simulate", "calibration.json", "--lengths", "nothing.txt"), ["nothing.txt", "no file of lengths"]),
+    "no lengths": (
+        ("simulate", "calibration.json", "--lengths", "nothing.txt"),
+        ["nothing.txt", "file of lengths cannot be read"],
+    ),
     "no distribution": (("simulate", "calibration.json", "--lengths", "0:1"), ["--lengths", "0:100,50:600"]),
     "acceptance above 1": ((*SIMULATE, "--alpha", "1.5"), ["--alpha", "1.5", "0 to 1"]),
     "acceptance in words": ((*SIMULATE, "--alpha", "high"), ["--alpha", "high"]),

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.self_speculation import MODELS
 from redraft.analysis.tables.decomposition import PARTS
-from redraft.lab.selfspec.decomposition import decode_shares
+from redraft.lab.selfspec.token_time import decode_shares
 from redraft.selfspec.constants import ModelConstants
 
 SMALL = ModelConstants(hidden=4, layers=2, heads=3, kv_heads=1, head_dim=2, intermediate=5, vocabulary=10, tied=True)

@@ -11,8 +11,8 @@ from benchmarks.self_speculation import CONFIGURATIONS, PEAK_BANDWIDTH, RELEASED
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.lab.selfspec import fit as fits
+from redraft.lab.selfspec.command_results import parameters
 from redraft.lab.selfspec.fit import agreement, fit, ranges_of_device, ranges_of_sweep
-from redraft.lab.selfspec.report import parameters
 from redraft.lab.selfspec.sweep import VERIFY, make_sweep, read_sweep
 from redraft.selfspec.calibration import read_calibration
 from redraft.selfspec.constants import model_constants
@@ -110,7 +110,7 @@ def test_ranges_of_the_published_sweep_itself_change_the_fifth_digit_at_most():
 # Fits that fail
 
 
-def test_times_that_no_roofline_gives_are_refused():
+def test_times_that_no_roofline_gives_raise():
     rng = np.random.default_rng(0)
     lines = [replace(m, median_ms=m.median_ms * 10 ** rng.uniform(-1.5, 1.5)) for m in measurements(QWEN)]
     lines = [m for m in lines if m.mode != VERIFY] + [m for m in measurements(QWEN) if m.mode == VERIFY]
@@ -118,14 +118,14 @@ def test_times_that_no_roofline_gives_are_refused():
         fitted(lines)
 
 
-def test_a_device_that_is_not_the_one_of_the_sweep_is_refused():
+def test_a_device_that_is_not_the_one_of_the_sweep_raises():
     lines = [replace(m, median_ms=m.median_ms * 2.5) for m in measurements(QWEN)]
-    with pytest.raises(UserError, match=r"edge of where it searched[\s\S]*bandwidth"):
+    with pytest.raises(UserError, match=r"bound of its search range[\s\S]*bandwidth"):
         fitted(lines, DEVICE)
 
 
-def test_a_drafter_beyond_its_range_is_refused():
-    with pytest.raises(UserError, match=r"edge of where it searched[\s\S]*draft_factor"):
+def test_a_drafter_beyond_its_range_raises():
+    with pytest.raises(UserError, match=r"bound of its search range[\s\S]*draft_factor"):
         fitted(measurements(replace(QWEN, draft_factor=6.0)), DEVICE)
 
 
@@ -136,7 +136,7 @@ def test_overheads_may_be_zero():
 
 
 @pytest.mark.parametrize(("better", "other"), [((False, 0.1), (True, 0.2)), ((True, np.nan), (True, np.nan))])
-def test_a_fit_that_does_not_converge_is_refused(better, other, monkeypatch):
+def test_a_fit_that_does_not_converge_raises(better, other, monkeypatch):
     for name, (success, loss) in (("differential_evolution", better), ("minimize", other)):
         result = OptimizeResult(success=success, fun=loss, x=np.ones(3), message="too many steps")
         monkeypatch.setattr(fits, name, lambda *_, result=result, **__: result)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redraft.cli.app import main
 from redraft.engines.torch.self_speculation import SelfSpeculativeEngine
 from redraft.errors import UserError
-from redraft.lab.selfspec.replay import Rollout, read_rollouts, replay
+from redraft.lab.selfspec.replay import TracedRollout, read_rollouts, replay
 from redraft.rollout.engine import Inversion
 from redraft.rollout.streams import uniforms
 from redraft.selfspec.calibration import write_calibration
@@ -105,9 +105,11 @@ def control(largest, ramp=RAMP, ladder=LADDER):
     return Control(ladder, lambda gamma, tau: Threshold(largest), ramp)
 
 
-def test_a_ladder_hears_the_measured_acceptance_at_its_own_draft_length():
+def test_a_ladder_receives_the_measured_acceptance_at_its_own_draft_length():
     """α = 0.9, measured at γ = 2: (τ - 1) / γ is 0.855 there, 0.9 at γ = 1 and 0.774 at γ = 4."""
-    measured = Rollout(0, 2, float(block_efficiency(0.9, 2)), (Stretch(9, 0, 3, 1.0, 3.0), Stretch(2, 2, 4, 4.0, 12.0)))
+    measured = TracedRollout(
+        0, 2, float(block_efficiency(0.9, 2)), (Stretch(9, 0, 3, 1.0, 3.0), Stretch(2, 2, 4, 4.0, 12.0))
+    )
     assert measured.tau_at(2) == measured.tau
     assert measured.tau_at(1) == pytest.approx(1.9)
     rises = replay(control(3, ladder=Ladder((1, 4), 0.88, 0.5, 1)), [measured] * 3)
@@ -169,7 +171,7 @@ def test_any_rollouts_replayed_under_their_own_control_are_what_they_were(rollou
             for i in range(count):
                 own.draft_length(active, start + i)
         tau = 1 + share * own.gamma if any(stretch.proposals for stretch in own.trace) else None
-        recorded.append(Rollout(step, own.gamma, tau, tuple(own.trace)))
+        recorded.append(TracedRollout(step, own.gamma, tau, tuple(own.trace)))
         own.adapt(tau)
     again = replay(Control(Ladder(patience=1), rule, ramp), recorded)
     for one, other in zip(again, recorded, strict=True):
@@ -214,6 +216,6 @@ def test_the_command_prints_a_run_and_its_replay(tmp_path, capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_records_without_a_trace_are_refused(tmp_path):
+def test_records_without_a_trace_raise(tmp_path):
     with pytest.raises(UserError, match="no trace of passes"):
         read_rollouts(written(tmp_path, [{"step": 0}]))

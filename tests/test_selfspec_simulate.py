@@ -21,8 +21,8 @@ from redraft.errors import UserError
 from redraft.lab.selfspec.simulate import (
     MODES,
     Acceptance,
-    Engine,
     Quantiles,
+    SimulatedEngine,
     Speculation,
     parse_quantiles,
     read_lengths,
@@ -78,7 +78,7 @@ def pass_by_pass(lengths, engine, how, tau):
     prompt=st.floats(0, 500),
 )
 def test_events_give_what_passes_one_by_one_give(lengths, slots, mode, gamma, alpha, threshold, ramp, prompt):
-    engine = Engine(QWEN, prompt, slots)
+    engine = SimulatedEngine(QWEN, prompt, slots)
     how = Speculation(mode, gamma, Acceptance((alpha,)), threshold, ramp=ramp)
     found = simulate_rollout(np.array(lengths, float), engine, how).engines[0]
     expected = pass_by_pass(lengths, engine, how, block_efficiency(alpha, gamma))
@@ -91,7 +91,7 @@ def test_events_give_what_passes_one_by_one_give(lengths, slots, mode, gamma, al
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=12), st.integers(1, 9), st.floats(0, 1), st.floats(0, 1))
 def test_acceptance_by_position_gives_what_blocks_one_by_one_give(lengths, gamma, early, late):
     acceptance = Acceptance((early, late), (0.0, 100.0))
-    engine, how = Engine(QWEN, 50.0), Speculation("always", gamma, acceptance)
+    engine, how = SimulatedEngine(QWEN, 50.0), Speculation("always", gamma, acceptance)
     found = simulate_rollout(np.array(lengths, float), engine, how)
     expected = pass_by_pass(lengths, engine, how, None)
     assert found.engines[0].blocks == expected[2]
@@ -99,14 +99,14 @@ def test_acceptance_by_position_gives_what_blocks_one_by_one_give(lengths, gamma
 
 
 def test_one_response_without_speculation_is_a_sum_of_passes():
-    found = simulate_rollout(np.array([100.0]), Engine(QWEN, 30), Speculation("off", 3, Acceptance((0.9,))))
+    found = simulate_rollout(np.array([100.0]), SimulatedEngine(QWEN, 30), Speculation("off", 3, Acceptance((0.9,))))
     assert found.seconds == pytest.approx(sum(target_seconds(QWEN, 1, 30 + i) for i in range(100)))
     assert (found.tau, found.speculated, found.slowest.turned_on_at) == (None, 0, None)
 
 
 def test_one_response_with_speculation_is_a_sum_of_blocks():
     tau = block_efficiency(0.9, 3)
-    found = simulate_rollout(np.array([100.0]), Engine(QWEN, 30), ALWAYS)
+    found = simulate_rollout(np.array([100.0]), SimulatedEngine(QWEN, 30), ALWAYS)
     blocks = int(np.ceil(100 / tau))
     assert found.slowest.blocks == blocks
     assert found.seconds == pytest.approx(sum(block_seconds(QWEN, 1, 30 + i * tau, 3) for i in range(blocks)))
@@ -116,17 +116,17 @@ def test_one_response_with_speculation_is_a_sum_of_blocks():
 
 def test_a_rollout_ends_with_its_slowest_engine():
     lengths = np.array([10.0, 500.0, 20.0, 600.0, 30.0, 700.0])
-    both = simulate_rollout(lengths, Engine(QWEN, count=2), ALWAYS)
-    alone = [simulate_rollout(lengths[i::2], Engine(QWEN), ALWAYS).seconds for i in (0, 1)]
+    both = simulate_rollout(lengths, SimulatedEngine(QWEN, count=2), ALWAYS)
+    alone = [simulate_rollout(lengths[i::2], SimulatedEngine(QWEN), ALWAYS).seconds for i in (0, 1)]
     assert [engine.seconds for engine in both.engines] == alone
     assert both.seconds == both.slowest.seconds == max(alone)
-    assert len(simulate_rollout(lengths[:2], Engine(QWEN, count=8), ALWAYS).engines) == 2
+    assert len(simulate_rollout(lengths[:2], SimulatedEngine(QWEN, count=8), ALWAYS).engines) == 2
 
 
 def test_shares_of_speculation_are_of_all_engines():
     lengths = np.linspace(50, 1000, 100).round()
     how = Speculation("threshold", 3, Acceptance((0.9,)), threshold=20)
-    found = simulate_rollout(lengths, Engine(QWEN, count=2), how)
+    found = simulate_rollout(lengths, SimulatedEngine(QWEN, count=2), how)
     plain = sum(engine.plain_tokens for engine in found.engines)
     assert found.speculated == pytest.approx(1 - plain / lengths.sum())
     assert 0 < found.speculated < 1
@@ -134,11 +134,13 @@ def test_shares_of_speculation_are_of_all_engines():
 
 def test_the_toggle_is_on_from_the_boundary_of_the_roofline():
     lengths = np.linspace(100, 4000, 128).round()
-    found = simulate_rollout(lengths, Engine(QWEN, 200), Speculation("roofline", 7, Acceptance((0.98,)))).slowest
+    found = simulate_rollout(
+        lengths, SimulatedEngine(QWEN, 200), Speculation("roofline", 7, Acceptance((0.98,)))
+    ).slowest
     tau = block_efficiency(0.98, 7)
     assert found.turned_on_at == boundary(QWEN, 200 + found.passes, 7, tau)
     for mode in ("off", "always"):
-        other = simulate_rollout(lengths, Engine(QWEN, 200), Speculation(mode, 7, Acceptance((0.98,))))
+        other = simulate_rollout(lengths, SimulatedEngine(QWEN, 200), Speculation(mode, 7, Acceptance((0.98,))))
         assert found.seconds < other.seconds
 
 
@@ -162,7 +164,7 @@ def test_mean_tokens_of_a_block_stay_in_their_range(lengths, gamma, alpha):
 
 def test_a_ladder_climbs_with_acceptance():
     lengths = np.linspace(100, 3000, 128).round()
-    engine, alphas = Engine(QWEN, 200), [0.96, 0.98, 0.99, 0.995, 0.995, 0.995, 0.995, 0.995]
+    engine, alphas = SimulatedEngine(QWEN, 200), [0.96, 0.98, 0.99, 0.995, 0.995, 0.995, 0.995, 0.995]
     how = Speculation("roofline", 99, Acceptance((0.1,)), ramp=16)
     found = simulate_training(lengths, engine, how, alphas, Ladder(lengths=(3, 5, 9)))
     assert [gamma for gamma, _ in found] == [3, 3, 3, 5, 5, 9, 9, 9]
@@ -174,20 +176,22 @@ def test_a_ladder_climbs_with_acceptance():
 
 
 def test_a_ladder_stays_where_nothing_is_speculated():
-    found = simulate_training(np.array([50.0]), Engine(QWEN), replace(ALWAYS, mode="off"), [0.99] * 5, Ladder())
+    found = simulate_training(
+        np.array([50.0]), SimulatedEngine(QWEN), replace(ALWAYS, mode="off"), [0.99] * 5, Ladder()
+    )
     assert [gamma for gamma, _ in found] == [5] * 5
 
 
 @pytest.mark.parametrize(("lengths", "change"), [([], {}), ([0.5], {}), ([10.0], {"slots": 0}), ([10.0], {"count": 0})])
-def test_a_rollout_of_nothing_is_refused(lengths, change):
+def test_a_rollout_of_nothing_raises(lengths, change):
     with pytest.raises(ValueError, match="needs responses"):
-        simulate_rollout(np.array(lengths), replace(Engine(QWEN), **change), ALWAYS)
+        simulate_rollout(np.array(lengths), replace(SimulatedEngine(QWEN), **change), ALWAYS)
 
 
 @pytest.mark.parametrize(
     ("alpha", "starts"), [((), ()), ((0.9,), (1.0,)), ((0.9, 0.8), (0.0,)), ((0.9, 0.8), (0.0, 0.0)), ((1.1,), (0.0,))]
 )
-def test_acceptance_that_is_none_is_refused(alpha, starts):
+def test_acceptance_that_is_none_raises(alpha, starts):
     with pytest.raises(ValueError, match="rising from 0"):
         Acceptance(alpha, starts)
 
@@ -223,7 +227,7 @@ def test_quantiles_are_met():
     ],
 )
 def test_text_that_is_no_distribution_is_an_error(text):
-    with pytest.raises(UserError, match="no distribution of lengths"):
+    with pytest.raises(UserError, match="invalid distribution of lengths"):
         parse_quantiles(text)
 
 
@@ -235,7 +239,13 @@ def test_lengths_from_a_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no file of lengths"), ("", "no lengths"), ("5\n1.5\n", "line 2"), ("0\n", "line 1"), ("-3", "line 1")],
+    [
+        (None, "file of lengths cannot be read"),
+        ("", "no lengths"),
+        ("5\n1.5\n", "line 2"),
+        ("0\n", "line 1"),
+        ("-3", "line 1"),
+    ],
 )
 def test_a_file_that_is_no_lengths_is_an_error(content, message, tmp_path):
     file = tmp_path / "lengths.txt"
@@ -256,7 +266,7 @@ def test_assumed_lengths_give_the_printed_completion_curve(name):
     for share, printed in CURVES[name][:-1]:
         finished = lengths.tokens[lengths.shares.index(share)]
         parts = np.minimum(lengths.lengths(RESPONSES)[::8], finished)
-        seconds = simulate_rollout(parts, Engine(calibration(name), 200), plain).seconds
+        seconds = simulate_rollout(parts, SimulatedEngine(calibration(name), 200), plain).seconds
         assert seconds == pytest.approx(printed, rel=0.06)
     assert lengths.tokens[-1] == 8192
 

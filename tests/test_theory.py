@@ -77,7 +77,7 @@ def test_rloo_is_unbiased(bandit):
 
 
 @every_bandit
-def test_a_bandits_gradient_behind_screening_is_weighted_by_the_derivative_of_phi(bandit):
+def test_a_bandits_gradient_after_screening_is_weighted_by_the_derivative_of_phi(bandit):
     for n_init in range(2, bandit.size):
         weight = phi_derivative(bandit.p, n_init, bandit.size - n_init)
         np.testing.assert_allclose(bandit.after_screening(n_init), weight * bandit.gradient_of_p, atol=1e-14)
@@ -85,7 +85,7 @@ def test_a_bandits_gradient_behind_screening_is_weighted_by_the_derivative_of_ph
 
 @every_bandit
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 0.6), (0.4, 1.0), (-1.0, 2.0), (0.4, 0.6), (0.0, 2.0)])
-def test_a_bandits_gradient_behind_any_thresholds_is_weighted_by_the_enumeration(bandit, low, high):
+def test_a_bandits_gradient_after_any_thresholds_is_weighted_by_the_enumeration(bandit, low, high):
     for n_init in range(1, bandit.size):
         weight = weight_by_enumeration(bandit.p, n_init, bandit.size - n_init, low, high)
         np.testing.assert_allclose(bandit.after_screening(n_init, low, high), weight * bandit.gradient_of_p, atol=1e-14)
@@ -142,7 +142,7 @@ def test_one_response_screens_everything_out(p, n_cont):
 
 
 @pytest.mark.parametrize(("p", "n_init", "n_cont"), [(-0.1, 4, 4), (1.1, 4, 4), (math.nan, 4, 4), (0.5, 4, 0)])
-def test_what_theorem_4_1_does_not_cover_is_refused(p, n_init, n_cont):
+def test_what_theorem_4_1_does_not_cover_raises(p, n_init, n_cont):
     for function in (phi, phi_derivative, weight_by_enumeration):
         with pytest.raises(ValueError, match=r"needs 0 <=? p <=? 1"):
             function(p, n_init, n_cont)
@@ -206,17 +206,17 @@ def test_with_three_responses_the_simple_bound_holds_everywhere():
 
 
 @pytest.mark.parametrize(("p", "size"), [(0.25, 8), (0.75, 8), (0.5, 3), (0.1, 2), (-0.1, 8), (1.1, 8), (math.nan, 8)])
-def test_the_simple_bound_is_refused_outside_its_range(p, size):
+def test_the_simple_bound_raises_outside_its_range(p, size):
     with pytest.raises(ValueError, match="N >= 3 and 0 <= p < 1/4 or 3/4 < p <= 1"):
         simple_snr_bound(p, size)
 
 
 @pytest.mark.parametrize(("p", "size"), [(-0.1, 8), (1.1, 8), (math.nan, 8), (0.5, 1)])
-def test_the_bound_is_refused_where_it_means_nothing(p, size):
+def test_the_bound_raises_where_it_means_nothing(p, size):
     with pytest.raises(ValueError, match="0 <= p <= 1 and N >= 2"):
         snr_bound(p, size)
 
 
-def test_too_few_are_refused():
+def test_too_few_raise():
     with pytest.raises(ValueError, match="got .*1"):
         leave_one_out_advantages(np.ones(1))

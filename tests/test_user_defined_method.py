@@ -47,15 +47,15 @@ assert "threshold" in str(TypeAdapter(Reuse).json_schema())
 assert "numpy" not in sys.modules
 
 from redraft.lab.audit.enumeration import Policy
-from redraft.lab.audit.rules import RULES, SPACE, enumerated
-from redraft.lab.audit.laboratory import sources
+from redraft.lab.audit.rules import RULES, SPACE, enumerate_rule
+from redraft.lab.audit.bias_laboratory import arm_samplers
 from redraft.lab.predict.prediction import candidates, chosen
 
 policies = [Policy(SPACE, 0, number, 0.3) for number in (1, 2)]
-found = enumerated("threshold", RULES["threshold"], policies, 0.3)
+found = enumerate_rule("threshold", RULES["threshold"], policies, 0.3)
 assert (found.verdict, found.passes) == ("not exact, as declared", True), found
 assert 0 < found.kept < found.draft and found.first > 1e-3
-assert "threshold" in sources()
+assert "threshold" in arm_samplers()
 assert [rule.name for rule in chosen(candidates(), ["threshold"])] == ["threshold"]
 
 from redraft.analysis.pages.by_rule import rule_of

@@ -16,10 +16,10 @@ import pytest
 
 from redraft.engines.vllm.engine import VLLMEngine, seed_of
 from redraft.lab.audit import samplers, vllm_samplers
-from redraft.lab.audit.enumeration import Policy, Space, distance
+from redraft.lab.audit.enumeration import Policy, Space, total_variation
 from redraft.lab.audit.goodness import g_test
-from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.lab.audit.sampling import counts, last_visit
+from redraft.lab.audit.samplers import count_responses, sample_last_pass
+from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.block import BlockReuse
 from redraft.methods.drafts.response import complete
@@ -126,8 +126,8 @@ class Engine(VLLMEngine):
 def drawn_by(strategy, retention, temperature=1.0, **servers):
     """G-test of the last visit, and mean kept tokens."""
     engines = [Engine(Servers(policy, **servers), temperature) for policy in POLICIES]
-    found, kept = counts(last_visit(strategy, retention, engines, SPACE, DRAWS), SPACE)
-    return g_test(found, Tempered(POLICIES[-1], temperature).responses()), kept
+    found, kept = count_responses(sample_last_pass(strategy, retention, engines, SPACE, DRAWS), SPACE)
+    return g_test(found, Tempered(POLICIES[-1], temperature).response_distribution()), kept
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def drawn_by(strategy, retention, temperature=1.0, **servers):
 )
 def test_three_visits_of_a_changing_policy_end_with_its_distribution(method, temperature):
     found, kept = drawn_by(method.strategy(), method.retention, temperature)
-    assert not found.wrong, found
+    assert not found.rejected, found
     assert kept > 0.1
 
 
 @pytest.mark.parametrize("fault", ["the published rule", "biases unheard", "half a residual"])
 def test_another_distribution_is_found(fault):
     method = samplers.METHODS["published, l = 1" if fault == "the published rule" else "residual"]
-    rolled = samplers.half_a_residual("vllm").strategy if fault == "half a residual" else method.strategy()
-    assert drawn_by(rolled, method.retention, biased=fault != "biases unheard")[0].wrong
+    rolled = samplers.half_residual_fault("vllm").strategy if fault == "half a residual" else method.strategy()
+    assert drawn_by(rolled, method.retention, biased=fault != "biases unheard")[0].rejected
 
 
 @pytest.mark.parametrize("top", [1, 2, 3, 4])
@@ -160,7 +160,7 @@ def test_a_token_is_kept_or_drawn_with_the_policys_distribution_exactly(top, tem
         chance, behind = judged(token, q, stored, now, temperature)
         made[token] += q[token] * chance
         made += q[token] * (1 - chance) * behind
-    assert distance(made, p) < 1e-6, "float32"
+    assert total_variation(made, p) < 1e-6, "float32"
 
 
 def judged(token, q, stored, policy, temperature):
@@ -279,7 +279,7 @@ def test_vllm_draws_from_the_policys_distribution_and_what_does_not_is_found(sam
     engines, distribution = served
     for engine in engines:
         engine.temperature = temperature
-    found = samplers.judge(sampler, engines, distribution(temperature), FEW)
+    found = samplers.audit_engines(sampler, engines, distribution(temperature), FEW)
     assert found.passes, found
-    assert found.tested.draws == FEW
+    assert found.test.samples == FEW
     assert (found.kept > 0.05) is (sampler.name != "vanilla")

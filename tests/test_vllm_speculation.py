@@ -1,5 +1,4 @@
-"""Why self-speculation is refused under vLLM: its own speculative sampling draws from another distribution on this
-build."""
+"""Why self-speculation is unsupported under vLLM: this build's speculative sampling has a wrong distribution."""
 
 import pytest
 
@@ -10,10 +9,10 @@ PLAIN, *SPECULATING = vllm_speculation.MODES
 
 
 def test_the_audit_finds_nothing_wrong_without_speculation():
-    assert vllm_speculation.audit(PLAIN).word == "not told from right"
+    assert vllm_speculation.audit(PLAIN).verdict == "not rejected"
 
 
 @pytest.mark.parametrize("mode", SPECULATING)
 def test_the_installed_vllm_speculates_with_a_wrong_distribution(mode):
     found = vllm_speculation.audit(mode)
-    assert found.word == "wrong", f"{found}: compose it with the methods now (docs/selfspec.md)"
+    assert found.verdict == "wrong", f"{found}: compose it with the methods now (docs/selfspec.md)"

@@ -1,4 +1,4 @@
-"""Importance weights of SPEC-RL's rule: enumerated over all drafts, cuts and responses, and drawn by an engine."""
+"""Importance weights of SPEC-RL's rule: enumerated over all drafts, kept lengths and responses; and sampled."""
 
 import math
 from collections import defaultdict
@@ -9,10 +9,19 @@ from scipy import stats
 
 from redraft.engines.torch.engine import TorchEngine
 from redraft.lab.audit import samplers
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, stored_distributions, two_state
-from redraft.lab.audit.models import ModelPolicy, drifting
-from redraft.lab.audit.sampling import last_visit
-from redraft.lab.audit.weighted import made_weighted, over_visits_weighted, weighted_distribution
+from redraft.lab.audit.enumeration import (
+    Policy,
+    Space,
+    reuse_distribution,
+    stored_distributions,
+    total_variation,
+    two_state,
+    weighted_distribution,
+    weighted_errors_by_pass,
+    weighted_responses,
+)
+from redraft.lab.audit.samplers import sample_last_pass
+from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.weighted import WeightedReuse
@@ -31,32 +40,32 @@ def first_drafts(policy):
 
 @pytest.mark.parametrize("top", [1, 2, 3])
 @pytest.mark.parametrize("lenience", LENIENCES)
-def test_weighted_distribution_is_the_policys_at_every_visit(lenience, top):
-    assert max(over_visits_weighted(WeightedRule(lenience), policies(), top)) < 1e-12
+def test_weighted_distribution_is_the_policys_in_every_pass(lenience, top):
+    assert max(weighted_errors_by_pass(WeightedRule(lenience), policies(), top)) < 1e-12
 
 
 @pytest.mark.parametrize("lenience", LENIENCES)
-def test_a_visit_makes_each_response_as_often_as_the_published_rule(lenience):
-    """Weights change what a response counts, and not which are drawn."""
+def test_responses_have_the_published_rule_s_distribution_before_weighting(lenience):
+    """Weights do not change which responses are sampled."""
     before, now = policies(count=2)
     plain = defaultdict(float)
-    for (response, _), probability in made_weighted(
+    for (response, _), probability in weighted_responses(
         WeightedRule(lenience), first_drafts(before), before, now, 3
     ).items():
         plain[response] += probability
-    distribution = made(SpecRLRule(lenience), before.responses(), before, now, 3)
-    assert distance(np.array([plain[r] for r in SPACE.responses]), distribution) < 1e-12
-    assert distance(distribution, now.responses()) > 1e-5
+    distribution = reuse_distribution(SpecRLRule(lenience), before.response_distribution(), before, now, 3)
+    assert total_variation(np.array([plain[r] for r in SPACE.responses]), distribution) < 1e-12
+    assert total_variation(distribution, now.response_distribution()) > 1e-5
 
 
-def test_weight_of_a_rejected_token_goes_over_to_the_one_behind():
+def test_weight_of_a_rejected_token_is_transferred_to_the_token_after_it():
     distributions = stored_distributions((1, 2, 0), *policies(count=2), 3)
     weights = WeightedRule(1.0).weights(distributions, 1, np.array([0.1, 0.7, 0.0]))
     assert weights.after(2) == 0.7
     assert len(weights.kept) == 1
 
 
-def test_a_token_that_cannot_be_kept_weighs_more_behind_a_rejection():
+def test_a_token_that_cannot_be_kept_has_more_weight_after_a_rejection():
     distributions = stored_distributions((1, 2, 0), *policies(count=2), 1)
     weights = WeightedRule(1.0).weights(distributions, 0, np.zeros(3))
     inside = int(distributions.support[0, 0])
@@ -67,7 +76,7 @@ def test_a_token_that_cannot_be_kept_weighs_more_behind_a_rejection():
 
 
 @pytest.mark.parametrize("lenience", [0, math.inf, -1])
-def test_leniences_without_weights_are_refused(lenience):
+def test_leniences_without_weights_raise(lenience):
     with pytest.raises(ValueError, match="finite lenience above 0"):
         WeightedRule(lenience)
 
@@ -75,27 +84,29 @@ def test_leniences_without_weights_are_refused(lenience):
 @pytest.mark.parametrize("lenience", LENIENCES)
 def test_density_by_the_recursion_is_the_distribution_of_the_published_rule(lenience):
     before, now = policies(count=2)
-    distribution = made(SpecRLRule(lenience), before.responses(), before, now, SPACE.vocabulary)
+    distribution = reuse_distribution(
+        SpecRLRule(lenience), before.response_distribution(), before, now, SPACE.vocabulary
+    )
     density = [math.exp(two_state(before, now, lenience, response).sum()) for response in SPACE.responses]
     assert np.abs(distribution - density).max() < 1e-12
-    assert (distribution * now.responses() / density).sum() == pytest.approx(1, abs=1e-12)
+    assert (distribution * now.response_distribution() / density).sum() == pytest.approx(1, abs=1e-12)
 
 
 def test_weights_of_kept_tokens_vary_more_than_those_of_the_whole_density():
-    """Both are unbiased; the density sums over the places of the cut, as by Rao and Blackwell."""
+    """Both are unbiased; the density sums over kept lengths, a Rao-Blackwell estimate."""
     before, now = policies(count=2)
     lenience = math.exp(0.5)
-    drafts = made_weighted(WeightedRule(lenience), first_drafts(before), before, now, 3)
+    drafts = weighted_responses(WeightedRule(lenience), first_drafts(before), before, now, 3)
     own = sum(probability * math.exp(2 * sum(weights)) for (_, weights), probability in drafts.items())
-    distribution = made(SpecRLRule(lenience), before.responses(), before, now, 3)
-    assert 1 < float((now.responses() ** 2 / distribution).sum()) < own
+    distribution = reuse_distribution(SpecRLRule(lenience), before.response_distribution(), before, now, 3)
+    assert 1 < float((now.response_distribution() ** 2 / distribution).sum()) < own
     assert weighted_distribution(drafts, SPACE).sum() == pytest.approx(1, abs=1e-12)
 
 
-DRAWS = 1200
+SAMPLES = 1200
 
 
-def chances(distribution, group, log_weights):
+def p_value(distribution, group, log_weights):
     """p-value of the chi-square statistic of mean weights by response, whose expectation is the distribution."""
     space = samplers.SPACE
     found = np.zeros((len(group), len(space.responses)))
@@ -108,16 +119,16 @@ def chances(distribution, group, log_weights):
 
 
 @pytest.mark.parametrize("top", [samplers.SPACE.vocabulary, 2])
-def test_an_engine_draws_weighted_responses_with_the_policys_distribution(top):
+def test_an_engine_samples_weighted_responses_with_the_policys_distribution(top):
     models, method = drifting(samplers.SPACE, 3, 0.12), WeightedReuse(top=top)
     engines = [TorchEngine(model, stops={0}, max_length=16, max_rows=1024) for model in models]
     group, distribution = (
-        last_visit(method.strategy(), method.retention, engines, samplers.SPACE, DRAWS),
-        ModelPolicy(samplers.SPACE, models[-1]).responses(),
+        sample_last_pass(method.strategy(), method.retention, engines, samplers.SPACE, SAMPLES),
+        ModelPolicy(samplers.SPACE, models[-1]).response_distribution(),
     )
     weights = [rollout.log_weights for rollout in group]
     assert len({round(float(row.sum()), 6) for row in weights}) > 10
-    assert chances(distribution, group, weights) > 1e-4
-    assert chances(distribution, group, [np.zeros_like(row) for row in weights]) < 1e-6, (
-        "without weights the distribution is another"
+    assert p_value(distribution, group, weights) > 1e-4
+    assert p_value(distribution, group, [np.zeros_like(row) for row in weights]) < 1e-6, (
+        "without weights the distribution is not the policy's"
     )

@@ -6,7 +6,7 @@ from redraft.analysis.data.reported import ReportedTable, mean_of
 from redraft.analysis.tables.comparison import COLUMNS
 from redraft.analysis.tables.without_runs import as_printed, record
 from redraft.config import Column, DecompositionTable
-from redraft.lab.selfspec.decomposition import decode_shares
+from redraft.lab.selfspec.token_time import decode_shares
 from redraft.selfspec.constants import model_constants
 
 PARTS = {"ffn": "FFN", "qkvo": "QKVO", "attention": "attention", "head": "head", "nonlinear": "nonlinear"}

@@ -13,10 +13,10 @@ rule distributions:
         LAYOUT.folder / "logs/laboratory/distributions.log",
     params:
         code=lambda wildcards: code_of(
-            "redraft.lab.audit.laboratory:write_distributions"
+            "redraft.lab.audit.bias_laboratory:write_distributions"
         ),
     shell:
-        "redraft stage redraft.lab.audit.laboratory:write_distributions {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.audit.bias_laboratory:write_distributions {output:q} > {log:q} 2>&1"
 
 
 rule observe:
@@ -33,6 +33,6 @@ rule observe:
     params:
         run=subpath(input.manifest, parent=True),
         model=subpath(input.weights, parent=True),
-        code=lambda wildcards: code_of("redraft.lab.predict.laboratory:observe_run"),
+        code=lambda wildcards: code_of("redraft.lab.predict.observations:observe_run"),
     shell:
-        "redraft stage redraft.lab.predict.laboratory:observe_run {params.run:q} {params.model:q} {output:q} > {log:q} 2>&1"
+        "redraft stage redraft.lab.predict.observations:observe_run {params.run:q} {params.model:q} {output:q} > {log:q} 2>&1"

@@ -13,7 +13,7 @@ from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
-    from redraft.lab.audit.samplers import Drawn, Sampler
+    from redraft.lab.audit.samplers import AuditedSampler, SamplerTest
 
 
 class AuditPart(StrEnum):
@@ -84,7 +84,7 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
             "rule": f.rule,
             "TV drift": f.policies,
             "TV visit 1": f.first,
-            f"TV visit {rules.VISITS - 1}": f.last,
+            f"TV visit {rules.EPOCH_PASSES - 1}": f.last,
             "kept": f"{f.kept:.2f} of {f.draft:.2f}",
             "distribution": f.verdict,
         }
@@ -93,7 +93,7 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
     note = (
         f"Rules, enumerated over {len(rules.SPACE.responses)} responses of {rules.SPACE.vocabulary} tokens: total "
         "variation distance between the policies of two epoch passes, and between the responses and the policy after "
-        f"one and {rules.VISITS - 1} passes with drafts. Exact means at most {rules.EXACT:g}."
+        f"one and {rules.EPOCH_PASSES - 1} passes with drafts. Exact means at most {rules.EXACT:g}."
     )
     return note, rows, all(f.passes for f in results)
 
@@ -101,25 +101,25 @@ def _rules() -> tuple[str, list[dict[str, Any]], bool]:
 def _samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import samplers
 
-    draws, models = draws or samplers.DRAWS, samplers.policies()
+    draws, models = draws or samplers.SAMPLES, samplers.policies()
     audit_one = lambda sampler: samplers.audit(sampler, models, draws, temperature=temperature)  # noqa: E731
     return _audit_each(samplers.samplers(), audit_one, draws)
 
 
 def _vllm_samplers(draws: int, temperature: float) -> tuple[str, list[dict[str, Any]], bool]:
     _require_vllm(AuditPart.VLLM_SAMPLERS)
-    from redraft.lab.audit import models, samplers, vllm_samplers
+    from redraft.lab.audit import samplers, tiny_models, vllm_samplers
 
-    draws, policies = draws or samplers.DRAWS, samplers.policies()
-    distribution = models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
+    draws, policies = draws or samplers.SAMPLES, samplers.policies()
+    distribution = tiny_models.ModelPolicy(samplers.SPACE, policies[-1], temperature)
     with vllm_samplers.serving(policies, temperature=temperature) as engines:
         return _audit_each(
-            vllm_samplers.samplers(), lambda one: samplers.judge(one, engines, distribution, draws), draws
+            vllm_samplers.samplers(), lambda one: samplers.audit_engines(one, engines, distribution, draws), draws
         )
 
 
 def _audit_each(
-    all_samplers: Iterable["Sampler"], audit_one: Callable[["Sampler"], "Drawn"], draws: int
+    all_samplers: Iterable["AuditedSampler"], audit_one: Callable[["AuditedSampler"], "SamplerTest"], draws: int
 ) -> tuple[str, list[dict[str, Any]], bool]:
     from redraft.lab.audit import goodness, samplers
 
@@ -132,16 +132,16 @@ def _audit_each(
             "sampler": f.sampler.name,
             "engine": f.sampler.engine,
             "kept": round(f.kept, 2),
-            "G": round(f.tested.statistic, 1),
-            "classes": f.tested.classes,
-            "p": f.tested.p_value,
+            "G": round(f.test.statistic, 1),
+            "classes": f.test.classes,
+            "p": f.test.p_value,
             "distribution": f.verdict,
         }
         for f in results
     ]
     power = goodness.power(draws, len(samplers.SPACE.responses), samplers.DISTANCE)
     note = (
-        f"Samplers: G-tests of {draws:,} responses after {samplers.VISITS} epoch passes. A sampler is wrong if "
+        f"Samplers: G-tests of {draws:,} responses after {samplers.EPOCH_PASSES} epoch passes. A sampler is wrong if "
         f"p < {goodness.LEVEL:g}. The test detects a total variation distance of {samplers.DISTANCE} with "
         f"probability {int(100 * power)} % or more. It must detect the published rule and the planted faults."
     )
@@ -160,12 +160,12 @@ def _vllm() -> tuple[str, list[dict[str, Any]], bool]:
     rows = []
     for mode in speculation.MODES:
         typer.echo(f"vLLM {mode}", err=True)
-        verdict = speculation.audit(mode)
-        p_values = verdict.p_values or (None,) * len(speculation.TESTED)
+        result = speculation.audit(mode)
+        p_values = result.p_values or (None,) * len(speculation.TESTED)
         columns = {f"token {at}": p for at, p in zip(speculation.TESTED, p_values, strict=True)}
-        rows.append({"mode": mode} | columns | {"distribution": verdict.word})
+        rows.append({"mode": mode} | columns | {"distribution": result.verdict})
     note = (
         "Speculative decoding of the installed vLLM: p-values of G-tests by position, "
         f"{speculation.RESPONSES:,} responses per mode."
     )
-    return note, rows, rows[0]["distribution"] == "not told from right"
+    return note, rows, rows[0]["distribution"] == "not rejected"

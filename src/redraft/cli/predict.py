@@ -11,9 +11,9 @@ from redraft.cli.terminal import document, filled, table
 from redraft.errors import UserError
 
 if TYPE_CHECKING:
-    from redraft.lab.predict.estimates import Estimate
-    from redraft.lab.predict.prediction import Predicted, Throughputs
-    from redraft.lab.predict.sources import Source
+    from redraft.lab.predict.inputs import PredictionInput
+    from redraft.lab.predict.jackknife import IntervalEstimate
+    from redraft.lab.predict.prediction import Prediction, Throughputs
 
 LEGEND = (
     "kept: share of the drafts' tokens; whole: share of drafts kept to the end; saved: share of a new response's "
@@ -53,10 +53,10 @@ def predict(
 ) -> None:
     """Predict the savings of reuse under every rule, from saved rollouts and a later policy. Nothing is sampled."""
     from redraft.config.base import parse_lenience
-    from redraft.lab.predict.positions import read_positions
-    from redraft.lab.predict.prediction import candidates, chosen, distance
+    from redraft.lab.predict.draft_positions import read_positions
+    from redraft.lab.predict.inputs import load_policies, prediction_input
+    from redraft.lab.predict.prediction import candidates, chosen, log_prob_error
     from redraft.lab.predict.prediction import predict as predict_savings
-    from redraft.lab.predict.sources import load_policies, source
 
     speed, kinds = _throughputs(scoring, decoding), [kind for kind in rules.replace(" ", "").split(",") if kind]
     try:
@@ -64,10 +64,10 @@ def predict(
     except ValueError as error:
         raise UserError(f"a lenience {error}", key="--lenience", value=lenience) from None
     candidate_rules = chosen(candidates(leniences, top), kinds)
-    inputs = source(path, start, stop, policy, drafter, temperature)
+    inputs = prediction_input(path, start, stop, policy, drafter, temperature)
     current, earlier = load_policies(inputs, device, path)
     positions = read_positions(inputs.saved.drafts, inputs.saved.prompts, current, earlier, top, inputs.temperature)
-    offset = distance(positions, inputs.drafter)
+    offset = log_prob_error(positions, inputs.drafter)
     predictions = predict_savings(inputs.saved, positions, candidate_rules, speed)
     if as_json:
         options = {
@@ -103,7 +103,7 @@ def _throughputs(scoring: float | None, decoding: float | None) -> "Throughputs 
     return Throughputs(scoring, decoding)
 
 
-def _inputs_text(inputs: "Source") -> str:
+def _inputs_text(inputs: "PredictionInput") -> str:
     """Numbers and mean lengths of the drafts, and their two policies."""
     saved = inputs.saved
     lengths = [len(draft.tokens) for draft in saved.drafts]
@@ -121,7 +121,7 @@ def _offset_text(offset: float | None) -> str:
     return f"On average, stored log-probabilities differ from the drafter policy's by {offset:.2g} nats."
 
 
-def _unknown(predictions: "list[Predicted]") -> list[str]:
+def _unknown(predictions: "list[Prediction]") -> list[str]:
     """Rules without a prediction, by the reason."""
     reasons = dict.fromkeys(each.unknown for each in predictions if each.unknown)
     return [
@@ -130,14 +130,14 @@ def _unknown(predictions: "list[Predicted]") -> list[str]:
     ]
 
 
-def _table(predictions: "list[Predicted]", speed: "Throughputs | None") -> str:
+def _table(predictions: "list[Prediction]", speed: "Throughputs | None") -> str:
     """The table; ± is followed by half of a 95 % interval over prompts."""
     header = ["rule", "exact", "kept, %", "whole, %", "saved, %", "break-even"] + ["time, %"] * bool(speed)
     rows = [_cells(each)[: len(header)] for each in predictions if not each.unknown]
     return table(header, rows, left=["exact"], wraps=["rule"])
 
 
-def _cells(each: "Predicted") -> list[str]:
+def _cells(each: "Prediction") -> list[str]:
     assert each.share
     assert each.whole
     assert each.saved
@@ -153,7 +153,7 @@ def _cells(each: "Predicted") -> list[str]:
     ]
 
 
-def _percent(estimate: "Estimate") -> str:
+def _percent(estimate: "IntervalEstimate") -> str:
     """An estimate in percent, with half of its interval."""
     half = f" ± {_rounded(100 * (estimate.high - estimate.value))}" if math.isfinite(estimate.high) else ""
     return f"{_rounded(100 * estimate.value)}{half}"

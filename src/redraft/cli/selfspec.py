@@ -30,7 +30,7 @@ def calibrate(
 ) -> None:
     """Fit a roofline to a sweep of a model on a device, and print when self-speculation pays off there."""
     from redraft.analysis.figures.roofline import draw_roofline
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.selfspec.roofline import MARGIN
 
@@ -54,10 +54,13 @@ def calibrate(
         typer.echo(text, err=as_json)
     elif tflops is None:
         raise UserError("an existing sweep needs the throughput of its device", key="--tflops", allowed="a number")
-    measured, fit = report.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
+    measured, fit = command_results.calibrate(sweep, model, tflops, bandwidth, draft_bits, out)
     draw_roofline(fit.calibration, measured, out.with_suffix(".svg"))
-    header, fitted = [measured.model, "fitted"], report.parameters(fit.calibration)
-    lengths, batches = ["length", *map(str, report.LENGTHS)], report.boundaries(fit.calibration, measured.gammas)
+    header, fitted = [measured.model, "fitted"], command_results.parameters(fit.calibration)
+    lengths, batches = (
+        ["length", *map(str, command_results.LENGTHS)],
+        command_results.boundaries(fit.calibration, measured.gammas),
+    )
     title = f"largest batch at which it pays off, all draft tokens accepted, margin {MARGIN}"
     files = f"{out} and {out.with_suffix('.svg').name}"
     if as_json:
@@ -69,10 +72,10 @@ def calibrate(
             *({"table": title} | row for row in records(lengths, batches)),
         ]
         request = {"sweep": sweep, "model": measured.model, "out": out}
-        typer.echo(document("calibrate", request, rows, [*report.quality(fit).splitlines(), files]))
+        typer.echo(document("calibrate", request, rows, [*command_results.quality(fit).splitlines(), files]))
         return
     typer.echo(table(header, fitted))
-    typer.echo(f"{report.quality(fit)}\n\n{title}:")
+    typer.echo(f"{command_results.quality(fit)}\n\n{title}:")
     typer.echo(f"{table(lengths, batches)}\n\n{files}")
 
 
@@ -86,7 +89,7 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     """
     from redraft.analysis.figures.roofline import draw_roofline
     from redraft.config import Experiments
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
     from redraft.lab.selfspec.machine import measure
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.ops.locking.devices import devices
@@ -95,9 +98,9 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     with devices(min(engine.gpus, 1), str(file.parent)):
         lines, flops = measure(model, engine.device, engine.threads, bits)
     write_sweep(sweep, lines)
-    measured, fit = report.calibrate(sweep, model, flops / 1e12, None, bits, file)
+    measured, fit = command_results.calibrate(sweep, model, flops / 1e12, None, bits, file)
     draw_roofline(fit.calibration, measured, file.with_suffix(".svg"))
-    print(f"roofline of {role}: {report.quality(fit)}", flush=True)
+    print(f"roofline of {role}: {command_results.quality(fit)}", flush=True)
 
 
 def simulate(
@@ -130,12 +133,12 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Predict a rollout's decoding time in seconds without and with self-speculation. These are not measurements."""
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
 
-    request = report.Asked(
+    request = command_results.SimulationOptions(
         calibration, lengths, gamma, alpha, model, responses, engines, slots, prompt, threshold, rollouts, last_alpha
     )
-    header, rows = report.simulation(request)
+    header, rows = command_results.simulation(request)
     note = "Predicted decoding time, without prefill, sampling and scheduling (docs/selfspec.md)"
     if as_json:
         typer.echo(document("simulate", asdict(request), records(header, rows), [note]))
@@ -159,9 +162,9 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Replay another toggle and ladder on the recorded passes of a run, and print where it would have speculated."""
-    from redraft.lab.selfspec import report
+    from redraft.lab.selfspec import command_results
 
-    header, rows = report.replayed(steps, gamma, calibration, threshold, ramp)
+    header, rows = command_results.replayed(steps, gamma, calibration, threshold, ramp)
     note = "on at: active responses; after: passes before; blocks: passes afterwards"
     if as_json:
         did = header[1 : len(header) // 2 + 1]

@@ -1,4 +1,4 @@
-"""The laboratory: exactness of rules, what reuse and self-speculation would save, and theory.
+"""The laboratory: exactness of reuse rules, predicted savings of reuse and self-speculation, and theory.
 
-The core (engines, methods, rollout, train) imports none of it.
+No training run needs it; engines, methods, rollout and train do not import it.
 """

@@ -23,16 +23,16 @@ def leave_one_out_advantages(rewards: np.ndarray) -> np.ndarray:
     size = len(rewards)
     if size < 2:
         raise ValueError(f"an advantage needs the rewards of other responses, got a group of {size}")
-    of_others = (np.sum(rewards) - rewards) / (size - 1)
-    return rewards - of_others
+    baselines = (np.sum(rewards) - rewards) / (size - 1)
+    return rewards - baselines
 
 
 def snr_bound(p: float, size: int) -> float:
-    """Upper bound of the ratio of a group of `size` at any pass rate (the last line of Theorem 3.1's proof).
+    """Upper bound of the signal-to-noise ratio of a group of `size` at any pass rate (end of Theorem 3.1's proof).
 
-    1 / (1 / (N p (1 - p)) + (N - 2)(N - 3) / (N (N - 1)) - 1), and its limit 0 at p = 0 and p = 1. The proof holds from
-    N = 2. A policy reaches the bound if all right responses have one score (gradient of the log-probability) and all
-    wrong ones another, as of two arms.
+    1 / (1 / (N p (1 - p)) + (N - 2)(N - 3) / (N (N - 1)) - 1), with its limit 0 at p = 0 and p = 1. The proof holds for
+    N >= 2. A policy attains the bound if all right responses share one score (gradient of the log-probability) and all
+    wrong ones another, as a bandit with two arms does.
 
     Raises:
         ValueError: for p outside [0, 1] or N < 2.
@@ -85,7 +85,7 @@ def phi_derivative(p: float, n_init: int, n_cont: int) -> float:
 
 
 def weight_by_enumeration(p: float, n_init: int, n_cont: int, low: float = 0.0, high: float = 1.0) -> float:
-    """The factor w in E[gradient] = w grad p, summed over all rewards of a group; no formula of the paper is used.
+    """The factor w in E[gradient] = w grad p by enumeration of a group's rewards, independent of the paper's formulas.
 
     Given their rewards, responses are independent, and advantages depend on rewards alone. So each response's score
     grad log pi(y) may be replaced by its mean given the response's reward. With p = sum of pi(y) over right y, that is
@@ -94,34 +94,36 @@ def weight_by_enumeration(p: float, n_init: int, n_cont: int, low: float = 0.0, 
     its binomial probability; the gradient (equation 7) does not depend on which responses these are.
 
     Args:
-        n_init: responses that screen, 1 or more. With 1 nothing can pass, and the factor is 0.
+        n_init: screening responses, 1 or more. With 1 no prompt can pass, and the factor is 0.
         n_cont: further responses to a prompt that passes.
-        low: rate of the first responses above which a prompt passes (P_low of Algorithm 2).
-        high: rate below which it passes (P_high). Theorem 4.1 has 0 < rate < 1.
+        low: a prompt passes if its rate of right screening responses is above this (P_low of Algorithm 2) ...
+        high: ... and below this (P_high). Theorem 4.1 has 0 < rate < 1.
 
     Raises:
         ValueError: for p outside (0, 1), N_init < 1 or N_cont < 1.
     """
     if not 0 < p < 1 or n_init < 1 or n_cont < 1:
-        raise ValueError(f"needs 0 < p < 1 and responses, got p = {p}, N_init = {n_init}, N_cont = {n_cont}")
+        raise ValueError(
+            f"needs 0 < p < 1, N_init >= 1 and N_cont >= 1, got p = {p}, N_init = {n_init}, N_cont = {n_cont}"
+        )
     passing = [right for right in range(n_init + 1) if low < right / n_init < high]
     weight = 0.0
-    for first, then in product(passing, range(n_cont + 1)):
+    for screening, continued in product(passing, range(n_cont + 1)):
         # equation 7 in units of grad p, with each score replaced by its mean
-        rewards = np.arange(n_init + n_cont) < first + then
+        rewards = np.arange(n_init + n_cont) < screening + continued
         scores = np.where(rewards, 1 / p, -1 / (1 - p))
         gradient = float(np.mean(leave_one_out_advantages(rewards.astype(float)) * scores))
-        weight += _binomial(first, n_init, p) * _binomial(then, n_cont, p) * gradient
+        weight += _binomial(screening, n_init, p) * _binomial(continued, n_cont, p) * gradient
     return weight
 
 
 def _binomial(right: int, size: int, p: float) -> float:
-    """Probability of so many right responses."""
+    """Probability of `right` right responses among `size`."""
     return comb(size, right) * p**right * (1 - p) ** (size - right)
 
 
 def _check(p: float, n_init: int, n_cont: int) -> None:
     if n_init < 2:
-        raise ValueError(f"N_init must be at least 2, got {n_init}: no rate of one response lies between 0 and 1")
+        raise ValueError(f"N_init must be at least 2, got {n_init}: the rate of one response is 0 or 1")
     if not 0 <= p <= 1 or n_cont < 1:
         raise ValueError(f"needs 0 <= p <= 1 and N_cont >= 1, got p = {p}, N_cont = {n_cont}")

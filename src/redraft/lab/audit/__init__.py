@@ -1,4 +1,6 @@
-"""Audit of samplers: does what a rule or an engine draws have the policy's distribution? (docs/exact-reuse.md)
+"""Audit of samplers: do the responses of a reuse rule or an engine have the policy's distribution?
+(docs/exact-reuse.md)
 
-Small distributions are enumerated exactly; engines are sampled and held against them by G-tests of a stated power.
+Rules are enumerated exactly over small response spaces. Engines are sampled and compared with the enumerated
+distribution by G-tests of a stated power.
 """

@@ -1,11 +1,18 @@
-"""Distributions of responses that rules make of drafts, by sums over drafts, numbers of kept tokens and responses.
+"""Exact distribution of the responses that a rule makes from drafts, by enumeration over a small response space.
 
-Nothing is sampled. A rule enters by the functions that it is trained with too (`redraft.methods.acceptance.rule`), so
-that an error in one of them is an error in the distribution.
+For a rule that keeps K tokens of a draft d and samples the rest from the policy p,
+
+    P(o) = sum over d, k of P(d) P(K = k | d) [o starts with d_<k] r_k(o_k) prod_(i>k) p(o_i | o_<i),
+
+where r_k is the rule's residual distribution at the rejected token, or p if the rule has none. Nothing is sampled. The
+sums call the same functions as training (`redraft.methods.acceptance.rule`), so an error there shows up here.
+
+Shapes: R responses of the space, V vocabulary, T tokens of a draft, k stored tokens.
 """
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 
@@ -13,15 +20,20 @@ import numpy as np
 
 from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.rollout.engine import Residual
 from redraft.rollout.streams import stream
 
 Response = tuple[int, ...]
+WeightedResponses = Mapping[tuple[Response, tuple[float, ...]], float]
+"""Probability of each pair of a response and the log-weights of its tokens."""
+LOG_WEIGHT_DECIMALS = 13
+"""Log-weights are rounded to this, so that equal weights from different drafts share a key."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """All responses of at most `longest` tokens, each once, with their positions; token 0 ends one."""
+    """All responses of at most `longest` tokens; token 0 is the end of sequence. `index` inverts `responses`."""
 
     vocabulary: int
     longest: int
@@ -32,159 +44,225 @@ class Space:
         ended = [r for n in range(1, self.longest) for r in product(range(self.vocabulary), repeat=n) if r[-1] == 0]
         whole = [r for r in (*ended, *product(range(self.vocabulary), repeat=self.longest)) if 0 not in r[:-1]]
         object.__setattr__(self, "responses", whole)
-        object.__setattr__(self, "index", {response: place for place, response in enumerate(whole)})
+        object.__setattr__(self, "index", {response: index for index, response in enumerate(whole)})
 
 
 class Policy:
-    """A policy over a space: a random distribution of the next token after each prefix.
+    """A policy over a space, with an independent random next-token distribution after each prefix.
 
-    Policies of one seed are near each other: their logits are those of `number` 0 and, for other numbers, normal noise
-    of the standard deviation `drift`.
+    Policies of one seed are close to each other: they share standard normal logits, to which every policy but number 0
+    adds its own normal noise of standard deviation `drift`.
     """
 
     def __init__(self, space: Space, seed: int = 0, number: int = 0, drift: float = 0.0) -> None:
         self.space, self._seed, self._number, self._drift = space, seed, number, drift
-        self._known: dict[Response, np.ndarray] = {}
-        self._behind: dict[Response, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._next_token: dict[Response, np.ndarray] = {}
+        self._continuations: dict[Response, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def distribution(self, prefix: Response) -> np.ndarray:
-        """Distribution of the token behind a prefix, float64 (vocabulary,)."""
-        if prefix not in self._known:
+        """Next-token distribution after a prefix, float64 (V,)."""
+        if prefix not in self._next_token:
             logits = stream(self._seed, "audit/logits", *prefix).normal(size=self.space.vocabulary)
             if self._number:
                 moved = stream(self._seed, "audit/logits/moved", self._number, *prefix)
                 logits = logits + self._drift * moved.normal(size=self.space.vocabulary)
             weights = np.exp(logits - logits.max())
-            self._known[prefix] = weights / weights.sum()
-        return self._known[prefix]
+            self._next_token[prefix] = weights / weights.sum()
+        return self._next_token[prefix]
 
     def distributions(self, response: Response) -> np.ndarray:
-        """Distributions of each token of a response, float64 (length, vocabulary)."""
-        return np.array([self.distribution(response[:place]) for place in range(len(response))])
+        """Next-token distributions at each position of a response, float64 (T, V)."""
+        return np.array([self.distribution(response[:at]) for at in range(len(response))])
 
-    def probability(self, response: Response, behind: int = 0) -> float:
-        """Probability of a response behind its first tokens."""
-        return math.prod(float(self.distribution(response[:at])[response[at]]) for at in range(behind, len(response)))
+    def probability(self, response: Response, given: int = 0) -> float:
+        """Probability of a response, conditional on its first `given` tokens."""
+        return math.prod(float(self.distribution(response[:at])[response[at]]) for at in range(given, len(response)))
 
-    def behind(self, prefix: Response) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Responses that go on from a prefix: their places, next tokens, and probabilities behind these, all (n,)."""
-        if prefix not in self._behind:
+    def continuations(self, prefix: Response) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All n responses longer than a prefix that start with it.
+
+        Returns:
+            Their indices in the space, the tokens right after the prefix, and the probabilities conditional on prefix
+            and that token, all (n,).
+        """
+        if prefix not in self._continuations:
             size = len(prefix)
-            on = [(p, r) for r, p in self.space.index.items() if len(r) > size and r[:size] == prefix]
-            self._behind[prefix] = (
-                np.array([place for place, _ in on], dtype=int),
-                np.array([r[size] for _, r in on], dtype=int),
-                np.array([self.probability(r, size + 1) for _, r in on]),
+            longer = [(i, r) for r, i in self.space.index.items() if len(r) > size and r[:size] == prefix]
+            self._continuations[prefix] = (
+                np.array([index for index, _ in longer], dtype=int),
+                np.array([r[size] for _, r in longer], dtype=int),
+                np.array([self.probability(r, size + 1) for _, r in longer]),
             )
-        return self._behind[prefix]
+        return self._continuations[prefix]
 
-    def responses(self) -> np.ndarray:
-        """Distribution of all responses, float64 (responses,)."""
+    def response_distribution(self) -> np.ndarray:
+        """Probability of every response of the space, float64 (R,)."""
         return np.array([self.probability(response) for response in self.space.responses])
 
 
-def made(
-    rule: Rule, drafts: np.ndarray, drawn_from: Policy, policy: Policy, top: int = 0, both: bool = False
-) -> np.ndarray:
-    """Distribution of the responses that a rule makes of drafts, float64 (responses,).
+def stored_distributions(
+    draft: Response, draft_policy: Policy, policy: Policy, top: int, both: bool = False
+) -> Distributions:
+    """Distributions at a draft's positions, as a rule gets them in training.
 
     Args:
-        drafts: distribution of the drafts, float64 (responses,).
-        drawn_from: policy that the rule takes the drafts to be drawn from.
-        top: most probable tokens of the draft's distribution that are stored; 0 takes the draft to be certain.
-        both: of the stored tokens, only those count that are among as many most probable ones of the policy.
+        draft_policy: q, the policy that the rule takes the draft to be sampled from.
+        policy: p, the current policy.
+        top: k, the most probable tokens of q that are stored; 0 for a one-hot q at the draft's token.
+        both: keep only stored tokens that are also among the k most probable ones of p (as under vLLM).
     """
-    space, distribution = policy.space, np.zeros(len(policy.space.responses))
-    for draft, weight in zip(space.responses, drafts, strict=True):
-        distributions = stored_distributions(draft, drawn_from, policy, top, both)
-        for kept, chance in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
-            if weight * chance > 0:
-                distribution += weight * chance * _going_on(draft[:kept], policy, rule.residual(distributions, kept))
-    return distribution
-
-
-def stored_distributions(
-    draft: Response, drawn_from: Policy, policy: Policy, top: int, both: bool = False
-) -> Distributions:
-    """Distributions of a draft, of which so many tokens are stored at each place; arguments as of `made`."""
-    tokens, places = np.array(draft), np.arange(len(draft))
-    p, q = np.log(policy.distributions(draft)), np.log(drawn_from.distributions(draft))
+    tokens_T, positions_T = np.array(draft), np.arange(len(draft))
+    p_TV, q_TV = np.log(policy.distributions(draft)), np.log(draft_policy.distributions(draft))
     if not top:
-        return Distributions.one_hot(tokens, p[places, tokens])
-    support = np.argsort(-q, axis=1, kind="stable")[:, :top]
-    at = (places[:, None], support)
+        return Distributions.one_hot(tokens_T, p_TV[positions_T, tokens_T])
+    # a stable sort breaks ties by token id, so that S depends on the prefix alone
+    support_Tk = np.argsort(-q_TV, axis=1, kind="stable")[:, :top]
+    at = (positions_T[:, None], support_Tk)
     if both:
-        p = np.where(np.argsort(np.argsort(-p, axis=1, kind="stable"), axis=1) < top, p, -np.inf)
-    return Distributions(tokens, p[places, tokens], q[places, tokens], support, p[at], q[at])
+        # -inf takes a token out of S: rules then neither accept it nor subtract its mass
+        rank_TV = np.argsort(np.argsort(-p_TV, axis=1, kind="stable"), axis=1)
+        p_TV = np.where(rank_TV < top, p_TV, -np.inf)
+    return Distributions(
+        tokens_T, p_TV[positions_T, tokens_T], q_TV[positions_T, tokens_T], support_Tk, p_TV[at], q_TV[at]
+    )
 
 
-def _going_on(prefix: Response, policy: Policy, first: Residual | None) -> np.ndarray:
-    """Distribution of responses behind a prefix, float64 (responses,)."""
-    space, found = policy.space, np.zeros(len(policy.space.responses))
-    if prefix in space.index:
-        found[space.index[prefix]] = 1.0
-        return found
-    distribution = policy.distribution(prefix) if first is None else residual(policy.distribution(prefix), first)
-    places, tokens, behind = policy.behind(prefix)
-    found[places] = distribution[tokens] * behind
-    return found
-
-
-def residual(distribution: np.ndarray, first: Residual) -> np.ndarray:
-    """What is left of p, normalised, float64 (vocabulary,)."""
+def residual_distribution(distribution: np.ndarray, first: Residual) -> np.ndarray:
+    """The policy's distribution less the accepted mass, normalised, float64 (V,)."""
     rest = distribution.copy()
     rest[first.tokens] *= first.left
     return rest / rest.sum()
 
 
-def distance(distribution: np.ndarray, other: np.ndarray) -> float:
-    """Total variation."""
+def total_variation(distribution: np.ndarray, other: np.ndarray) -> float:
+    """Half the L1 distance of two distributions."""
     return float(np.abs(distribution - other).sum() / 2)
 
 
-def over_visits(rule: Rule, policies: Sequence[Policy], top: int = 0, both: bool = False) -> list[float]:
-    """Distance of each visit's responses from the distribution of its policy; each goes on from those of the visit
-    before.
+def reuse_distribution(
+    rule: Rule, drafts: np.ndarray, draft_policy: Policy, policy: Policy, top: int = 0, both: bool = False
+) -> np.ndarray:
+    """Distribution of the responses that a rule makes from drafts, float64 (R,).
 
-    The first visit samples its policy. What is stored with a response is the distribution of the policy that made it.
+    `drafts`, float64 (R,), is the true distribution of the drafts, which may differ from that of `draft_policy`. Other
+    arguments: see `stored_distributions`.
     """
-    distribution, distances = policies[0].responses(), [0.0]
+    space, distribution_R = policy.space, np.zeros(len(policy.space.responses))
+    for draft, weight in zip(space.responses, drafts, strict=True):
+        distributions = stored_distributions(draft, draft_policy, policy, top, both)
+        for kept, probability in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
+            if weight * probability > 0:
+                continued_R = _continued(draft[:kept], policy, rule.residual(distributions, kept))
+                distribution_R += weight * probability * continued_R
+    return distribution_R
+
+
+def _continued(prefix: Response, policy: Policy, first: Residual | None) -> np.ndarray:
+    """Distribution of responses given a kept prefix, float64 (R,); the first new token follows the residual, if any."""
+    space, distribution_R = policy.space, np.zeros(len(policy.space.responses))
+    if prefix in space.index:
+        distribution_R[space.index[prefix]] = 1.0
+        return distribution_R
+    first_V = policy.distribution(prefix)
+    if first is not None:
+        first_V = residual_distribution(first_V, first)
+    indices, tokens, rest = policy.continuations(prefix)
+    distribution_R[indices] = first_V[tokens] * rest
+    return distribution_R
+
+
+def errors_by_pass(rule: Rule, policies: Sequence[Policy], top: int = 0, both: bool = False) -> list[float]:
+    """Total variation between each epoch pass's responses and its policy; one pass for each policy.
+
+    The first pass samples its policy. Each later one uses the responses of the pass before as drafts, and takes them to
+    be sampled from that pass's policy.
+    """
+    distribution_R, errors = policies[0].response_distribution(), [0.0]
     for before, now in pairwise(policies):
-        distribution = made(rule, distribution, before, now, top, both)
-        distances.append(distance(distribution, now.responses()))
-    return distances
+        distribution_R = reuse_distribution(rule, distribution_R, before, now, top, both)
+        errors.append(total_variation(distribution_R, now.response_distribution()))
+    return errors
 
 
-def published(drawn_from: Policy, policy: Policy, lenience: float) -> np.ndarray:
-    """Distribution of the published rule's responses in closed form, float64 (responses,).
+def weighted_errors_by_pass(
+    rule: WeightedRule, policies: Sequence[Policy], top: int, both: bool = False
+) -> list[float]:
+    """As `errors_by_pass`, of the importance-weighted distribution."""
+    first = policies[0]
+    drafts: WeightedResponses = {(r, (0.0,) * len(r)): first.probability(r) for r in first.space.responses}
+    errors = [0.0]
+    for before, now in pairwise(policies):
+        drafts = weighted_responses(rule, drafts, before, now, top, both)
+        errors.append(total_variation(weighted_distribution(drafts, now.space), now.response_distribution()))
+    return errors
 
-    With m = min(q, l p) and b = sum m at each place, P(o) = sum over k of prod_(i<k) m_i (1 - b_k) prod_(i>=k) p_i, and
-    prod m_i for the draft that is kept whole.
+
+def weighted_responses(
+    rule: WeightedRule, drafts: WeightedResponses, draft_policy: Policy, policy: Policy, top: int, both: bool = False
+) -> WeightedResponses:
+    """Responses that a rule makes from weighted drafts; other arguments: see `stored_distributions`."""
+    responses: dict[tuple[Response, tuple[float, ...]], float] = defaultdict(float)
+    continuations: dict[Response, list[tuple[Response, float]]] = {}
+    for (draft, before), draft_probability in drafts.items():
+        distributions = stored_distributions(draft, draft_policy, policy, top, both)
+        for kept, probability in enumerate(rule.distribution_of_kept(rule.acceptance(distributions))):
+            if draft_probability * probability == 0:
+                continue
+            weights, prefix = rule.weights(distributions, kept, np.array(before)), draft[:kept]
+            if prefix not in continuations:
+                whole = prefix in policy.space.index
+                matching = [prefix] if whole else [r for r in policy.space.responses if r[:kept] == prefix]
+                continuations[prefix] = [(r, policy.probability(r, kept)) for r in matching]
+            for response, continued in continuations[prefix]:
+                new = [0.0] * (len(response) - kept)
+                if new:
+                    new[0] = weights.after(response[kept])
+                key = response, tuple(np.round([*weights.kept, *new], LOG_WEIGHT_DECIMALS).tolist())
+                responses[key] += draft_probability * probability * continued
+    return responses
+
+
+def weighted_distribution(responses: WeightedResponses, space: Space) -> np.ndarray:
+    """Expected weight E[w 1(o)] of each response, float64 (R,); equals the policy's distribution if weights are
+    right."""
+    distribution_R = np.zeros(len(space.responses))
+    for (response, log_weights), probability in responses.items():
+        distribution_R[space.index[response]] += probability * math.exp(sum(log_weights))
+    return distribution_R
+
+
+def spec_rl_distribution(draft_policy: Policy, policy: Policy, lenience: float) -> np.ndarray:
+    """Closed form of the distribution under SPEC-RL's published rule, float64 (R,).
+
+    With m_i = min(q_i, l p_i) for the response's token and b_i the sum of m over the vocabulary at position i,
+
+        P(o) = sum over k of prod_(i<k) m_i (1 - b_k) prod_(i>=k) p_i + prod over all i of m_i.
     """
-    found = []
+    probabilities = []
     for response in policy.space.responses:
-        tokens, places = np.array(response), np.arange(len(response))
-        p, q = policy.distributions(response), drawn_from.distributions(response)
-        kept = np.minimum(q, lenience * p)
-        own, mass = kept[places, tokens], kept.sum(axis=1)
-        before = np.cumprod(np.append(1.0, own))
-        after = np.append(np.cumprod(p[places, tokens][::-1])[::-1], 1.0)
-        found.append(float(before[:-1] @ ((1.0 - mass) * after[:-1]) + before[-1]))
-    return np.array(found)
+        tokens_T, positions_T = np.array(response), np.arange(len(response))
+        p_TV, q_TV = policy.distributions(response), draft_policy.distributions(response)
+        m_TV = np.minimum(q_TV, lenience * p_TV)
+        m_T, b_T = m_TV[positions_T, tokens_T], m_TV.sum(axis=1)
+        before = np.cumprod(np.append(1.0, m_T))
+        after = np.append(np.cumprod(p_TV[positions_T, tokens_T][::-1])[::-1], 1.0)
+        probabilities.append(float(before[:-1] @ ((1.0 - b_T) * after[:-1]) + before[-1]))
+    return np.array(probabilities)
 
 
-def two_state(drawn_from: Policy, policy: Policy, lenience: float, response: Response) -> np.ndarray:
-    """Log-density of a response of the published rule token by token, float64 (length,), behind a draft from a policy.
+def two_state(draft_policy: Policy, policy: Policy, lenience: float, response: Response) -> np.ndarray:
+    """Log-density of a response under SPEC-RL's rule, split by token, float64 (T,).
 
-    A draft is alive or cut. With m = min(q, l p) and b = sum m, A_k = A_(k-1) m_k and F_k = (F_(k-1) + A_(k-1) (1 -
-    b_k)) p_k; A + F at the last token is the density of the response, and their ratio from token to token that of
-    each. It needs the draft's distribution at all places of the response, also where the draft was cut.
+    A draft is either still alive (all tokens so far kept) or cut. With m and b as in `spec_rl_distribution`, the masses
+    of the two states are A_k = A_(k-1) m_k and F_k = (F_(k-1) + A_(k-1) (1 - b_k)) p_k. A + F at the last token is the
+    density of the response. The recursion needs q at every position of the response, also after the cut.
     """
-    tokens, places = np.array(response), np.arange(len(response))
-    p, q = policy.distributions(response), drawn_from.distributions(response)
-    kept = np.minimum(q, lenience * p)
-    alive, cut, sums = 1.0, 0.0, [1.0]
-    for own, mass, probability in zip(kept[places, tokens], kept.sum(axis=1), p[places, tokens], strict=True):
+    tokens_T, positions_T = np.array(response), np.arange(len(response))
+    p_TV, q_TV = policy.distributions(response), draft_policy.distributions(response)
+    m_TV = np.minimum(q_TV, lenience * p_TV)
+    alive, cut, densities = 1.0, 0.0, [1.0]
+    columns = m_TV[positions_T, tokens_T], m_TV.sum(axis=1), p_TV[positions_T, tokens_T]
+    for own, mass, probability in zip(*columns, strict=True):
         alive, cut = alive * own, (cut + alive * (1.0 - mass)) * probability
-        sums.append(alive + cut)
-    return np.diff(np.log(sums))
+        densities.append(alive + cut)
+    return np.diff(np.log(densities))

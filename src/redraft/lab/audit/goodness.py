@@ -1,4 +1,8 @@
-"""G-test of drawn responses against their distribution, and the number of draws that a stated power needs."""
+"""G-test of sampled responses against a distribution, and the sample size that a stated power needs.
+
+G = 2 sum over classes of O ln(O / E), for observed counts O and expected counts E. Under the null hypothesis it has
+asymptotically a chi-squared distribution with classes - 1 degrees of freedom.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,58 +11,60 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 1e-6
-"""p-value below which a distribution is called wrong; of a million right samplers one would be."""
+"""Significance level; a correct sampler is rejected once in a million tests."""
 POWER = 0.99
-"""Probability with which a distribution at the stated distance is called wrong."""
-LEAST = 5.0
-"""Expected draws of a class; responses that are expected less often count together."""
+"""Probability of rejecting a sampler at the stated distance."""
+MIN_EXPECTED_COUNT = 5.0
+"""Responses that are expected less often are pooled into one class, since G is not chi-squared for small counts."""
 
 
 @dataclass(frozen=True)
-class Tested:
-    """Result of a G-test; `distance` is the total variation of the frequencies, not 0 for a right sampler either."""
+class GTest:
+    """Result of a G-test; `distance` is the total variation of empirical and expected frequencies, always above 0."""
 
-    draws: int
+    samples: int
     classes: int
     statistic: float
     p_value: float
     distance: float
 
     @property
-    def wrong(self) -> bool:
-        """True if the distribution is refuted."""
+    def rejected(self) -> bool:
+        """True if the null hypothesis is rejected: the sampler's distribution is another one."""
         return self.p_value < LEVEL
 
 
-def g_test(counts: np.ndarray, distribution: np.ndarray) -> Tested:
-    """Test counts of responses, integer (responses,), against their distribution, float64 (responses,)."""
-    draws = int(counts.sum())
-    expected = distribution * draws
-    rare = expected < LEAST
-    seen, awaited = (np.append(part[~rare], part[rare].sum()) for part in (counts.astype(float), expected))
-    there = awaited > 0
-    if seen[~there].any():  # something of probability 0 was drawn
-        return Tested(draws, int(there.sum()), math.inf, 0.0, float(np.abs(counts / draws - distribution).sum() / 2))
-    seen, awaited = seen[there], awaited[there] * seen[there].sum() / awaited[there].sum()
-    found = stats.power_divergence(seen, awaited, lambda_="log-likelihood")
-    distance = float(np.abs(seen - awaited).sum() / 2 / draws)
-    return Tested(draws, len(seen), float(found.statistic), float(found.pvalue), distance)
+def g_test(counts: np.ndarray, distribution: np.ndarray) -> GTest:
+    """Test counts of responses, integer (R,), against their distribution, float64 (R,)."""
+    samples = int(counts.sum())
+    expected_R = distribution * samples
+    rare_R = expected_R < MIN_EXPECTED_COUNT
+    observed, expected = (np.append(x[~rare_R], x[rare_R].sum()) for x in (counts.astype(float), expected_R))
+    possible = expected > 0
+    if observed[~possible].any():  # a response of probability 0 was sampled
+        distance = float(np.abs(counts / samples - distribution).sum() / 2)
+        return GTest(samples, int(possible.sum()), math.inf, 0.0, distance)
+    # power_divergence requires equal sums; rounding leaves them apart
+    observed, expected = observed[possible], expected[possible] * observed[possible].sum() / expected[possible].sum()
+    test = stats.power_divergence(observed, expected, lambda_="log-likelihood")
+    distance = float(np.abs(observed - expected).sum() / 2 / samples)
+    return GTest(samples, len(observed), float(test.statistic), float(test.pvalue), distance)
 
 
-def power(draws: int, classes: int, distance: float) -> float:
-    """Probability that a distribution is called wrong if the sampler's is at least so far from it in total variation.
+def power(samples: int, classes: int, distance: float) -> float:
+    """Lower bound of the probability to reject a sampler at total variation `distance` or more.
 
-    G has then, nearly, a chi-squared distribution with the non-centrality n sum (s - p)^2 / p, which is at least 4 n
-    TV^2 by Cauchy and Schwarz.
+    For a sampler of distribution s, G is approximately non-central chi-squared with non-centrality
+    n sum (s - p)^2 / p, which is at least 4 n TV^2 by the Cauchy-Schwarz inequality.
     """
     freedom = classes - 1
-    return float(stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom, 4 * draws * distance**2))
+    return float(stats.ncx2.sf(stats.chi2.isf(LEVEL, freedom), freedom, 4 * samples * distance**2))
 
 
-def draws_for(classes: int, distance: float) -> int:
-    """Number of draws, to two digits, with which the power is `POWER`."""
-    draws = 100
-    while power(draws, classes, distance) < POWER:
-        draws = math.ceil(draws * 1.1)
-    digits = 10 ** (len(str(draws)) - 2)
-    return math.ceil(draws / digits) * digits
+def samples_for(classes: int, distance: float) -> int:
+    """Sample size at which the power reaches `POWER`, rounded up to two significant digits."""
+    samples = 100
+    while power(samples, classes, distance) < POWER:
+        samples = math.ceil(samples * 1.1)
+    digits = 10 ** (len(str(samples)) - 2)
+    return math.ceil(samples / digits) * digits

@@ -1,26 +1,34 @@
-"""Part one of the audit: distributions of responses by the rules of all methods, enumerated."""
+"""Part one of the audit: enumerated response distributions under the rules of all methods."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.lab.audit.enumeration import Policy, Space, distance, made, over_visits, published, stored_distributions
-from redraft.lab.audit.weighted import over_visits_weighted
+from redraft.lab.audit.enumeration import (
+    Policy,
+    Space,
+    errors_by_pass,
+    reuse_distribution,
+    spec_rl_distribution,
+    stored_distributions,
+    total_variation,
+    weighted_errors_by_pass,
+)
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.rule import Rule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.reuse import AuditedRule, Part, ReuseMethod
 
 EXACT = 1e-12
-"""Largest distance in total variation that rounding explains."""
+"""Largest total variation that is attributed to rounding."""
 SPACE = Space(vocabulary=4, longest=4)
 DRIFTS = (0.1, 0.3, 0.8)
-VISITS = 3
-"""Visits of the audit, the first one without drafts."""
+EPOCH_PASSES = 3
+"""Passes over the prompts, of which the first has no drafts."""
 
 
 def rules_of(part: Part) -> dict[str, AuditedRule]:
-    """Rules that a part enumerates, of all methods, by name."""
+    """Rules of all methods that a part of the audit enumerates, by name."""
     audited = [named for method in ReuseMethod.registered() for named in method.audited().items()]
     return {name: audited_rule for name, audited_rule in audited if part in audited_rule.parts}
 
@@ -29,19 +37,19 @@ RULES = rules_of("rules")
 
 
 @dataclass(frozen=True)
-class Enumerated:
-    """Distribution of a rule's responses.
+class Enumeration:
+    """Errors of a rule's response distribution, as total variation from the current policy.
 
     Attributes:
-        drift: standard deviation of what policies add to common logits.
-        policies: distance between the policy of the drafts and the current one.
-        first: distance of the first visit with drafts from the current policy.
-        last: that of the last visit.
-        formula: distance of the first visit's distribution from the rule's closed form, where that is not the policy's
-            distribution.
-        kept: mean kept tokens of a draft in the first visit with drafts.
+        drift: standard deviation of the noise by which the policies' logits differ.
+        policies: total variation between the draft policy and the current one.
+        first: error in the first pass with drafts.
+        last: error in the last pass.
+        formula: distance between the first pass's distribution and the rule's closed form; None without one.
+        kept: mean kept tokens of a draft in the first pass with drafts.
         draft: mean tokens of a draft.
-        weighted: true if these are distances of the weighted distribution.
+        weighted: true if errors are those of the importance-weighted distribution.
+        exact: true if the rule claims to be exact.
     """
 
     rule: str
@@ -57,7 +65,7 @@ class Enumerated:
 
     @property
     def verdict(self) -> str:
-        """What the distribution is."""
+        """Whether the rule is exact, or as inexact as declared."""
         if max(self.first, self.last) <= EXACT:
             return "exact by weight" if self.weighted else "exact"
         if self.exact or (self.formula is not None and self.formula > EXACT):
@@ -66,57 +74,59 @@ class Enumerated:
 
     @property
     def passes(self) -> bool:
-        """False where a rule that should be exact is not, or one with a formula does not follow it."""
+        """False for a rule that claims to be exact and is not, or deviates from its closed form."""
         return self.verdict != "WRONG"
 
 
-def enumerate_rules() -> list[Enumerated]:
-    """Distributions of all rules at all drifts."""
+def enumerate_rules() -> list[Enumeration]:
+    """Errors of all rules at all drifts."""
     return [
-        enumerated(name, audited, [Policy(SPACE, 0, number, drift) for number in range(1, VISITS + 1)], drift)
+        enumerate_rule(name, audited, [Policy(SPACE, 0, number, drift) for number in range(1, EPOCH_PASSES + 1)], drift)
         for drift in DRIFTS
         for name, audited in RULES.items()
     ]
 
 
-def enumerated(name: str, audited: AuditedRule, policies: list[Policy], drift: float) -> Enumerated:
-    """Distribution of one rule."""
+def enumerate_rule(name: str, audited: AuditedRule, policies: list[Policy], drift: float) -> Enumeration:
+    """Errors of one rule over epoch passes, one for each policy."""
     earlier, now = policies[:2]
-    drafts = earlier.responses()
-    rule, both, top = audited.rule, audited.both, stored(audited, SPACE)
+    drafts_R = earlier.response_distribution()
+    rule, both, top = audited.rule, audited.both, stored_top(audited, SPACE)
     if isinstance(rule, WeightedRule):
-        distances = over_visits_weighted(rule, policies, top, both)
+        errors = weighted_errors_by_pass(rule, policies, top, both)
     else:
-        distances = over_visits(rule, policies, top, both)
-    lengths = np.array([len(response) for response in SPACE.responses])
+        errors = errors_by_pass(rule, policies, top, both)
     formula = None
     if isinstance(rule, SpecRLRule):
-        formula = distance(made(rule, drafts, earlier, now, top, both), published(earlier, now, rule.lenience))
-    return Enumerated(
-        name,
-        drift,
-        distance(drafts, now.responses()),
-        distances[1],
-        distances[-1],
-        formula,
-        kept_of(rule, top, drafts, earlier, now, both),
-        float(drafts @ lengths),
-        isinstance(rule, WeightedRule),
-        audited.exact,
+        enumerated_R = reuse_distribution(rule, drafts_R, earlier, now, top, both)
+        formula = total_variation(enumerated_R, spec_rl_distribution(earlier, now, rule.lenience))
+    lengths_R = np.array([len(response) for response in SPACE.responses])
+    return Enumeration(
+        rule=name,
+        drift=drift,
+        policies=total_variation(drafts_R, now.response_distribution()),
+        first=errors[1],
+        last=errors[-1],
+        formula=formula,
+        kept=mean_kept(rule, top, drafts_R, earlier, now, both),
+        draft=float(drafts_R @ lengths_R),
+        weighted=isinstance(rule, WeightedRule),
+        exact=audited.exact,
     )
 
 
-def stored(audited: AuditedRule, space: Space) -> int:
-    """Number of tokens that a rule stores of each distribution of a space."""
+def stored_top(audited: AuditedRule, space: Space) -> int:
+    """Number of tokens that a rule stores at each position; the whole vocabulary if it has no limit."""
     return space.vocabulary if audited.top is None else audited.top
 
 
-def kept_of(rule: Rule, top: int, drafts: np.ndarray, drawn_from: Policy, policy: Policy, both: bool = False) -> float:
-    """Mean kept tokens of drafts with this distribution."""
+def mean_kept(
+    rule: Rule, top: int, drafts: np.ndarray, draft_policy: Policy, policy: Policy, both: bool = False
+) -> float:
+    """Expected kept tokens of drafts with the distribution `drafts`, float64 (R,)."""
     mean = 0.0
     for draft, weight in zip(policy.space.responses, drafts, strict=True):
-        distribution = rule.distribution_of_kept(
-            rule.acceptance(stored_distributions(draft, drawn_from, policy, top, both))
-        )
-        mean += weight * float(distribution @ np.arange(len(distribution)))
+        distributions = stored_distributions(draft, draft_policy, policy, top, both)
+        kept_distribution = rule.distribution_of_kept(rule.acceptance(distributions))
+        mean += weight * float(kept_distribution @ np.arange(len(kept_distribution)))
     return mean

@@ -1,9 +1,10 @@
-"""Part two of the audit: responses that the engines in this process draw, against the policy's enumerated
-distribution."""
+"""Part two of the audit: responses that the in-process engines sample, tested against the enumerated distribution."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from transformers import PreTrainedModel
 
 from redraft.config.capability import Capability
@@ -11,40 +12,51 @@ from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.lab.audit.enumeration import Space
-from redraft.lab.audit.goodness import Tested, draws_for, g_test
-from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
-from redraft.lab.audit.sampling import Running, SharedUniforms, counts, last_visit
+from redraft.lab.audit.goodness import GTest, g_test, samples_for
+from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
 from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.verification import stored_top_verifier
 from redraft.methods.reuse import ReuseMethod
 from redraft.methods.strategy import Strategy
-from redraft.rollout.context import Streams
-from redraft.rollout.engine import Residual
+from redraft.rollout.context import Meter, RolloutContext, Streams
+from redraft.rollout.engine import Engine, Residual
+from redraft.rollout.memory import Memory
+from redraft.rollout.types import Rollout, Task
 
+T = TypeVar("T")
 SPACE = Space(vocabulary=4, longest=3)
-VISITS, DRIFT = 3, 0.12
+EPOCH_PASSES, DRIFT = 3, 0.12
 DISTANCE = 0.05
-"""Total variation from the policy's distribution that is found with probability `goodness.POWER`."""
-DRAWS = draws_for(len(SPACE.responses), DISTANCE)
+"""A sampler at this total variation from the policy is rejected with probability `goodness.POWER`."""
+SAMPLES = samples_for(len(SPACE.responses), DISTANCE)
 METHODS = {
     name: setting for kind in ReuseMethod.registered() for name, setting in kind.sampled(SPACE.vocabulary).items()
 }
 
 
 class HalfResidual(ResidualRule):
-    """A fault to be found: half of what was accepted is taken off the policy's distribution."""
+    """A planted fault: the residual distribution subtracts only half of the accepted mass from the policy's."""
 
     def residual(self, drafts: Distributions, kept: int) -> Residual | None:
-        """The wrong distribution."""
+        """The wrong residual distribution."""
         first = super().residual(drafts, kept)
         return None if first is None else replace(first, left=(1.0 + first.left) / 2)
 
 
 @dataclass(frozen=True)
-class Sampler:
-    """A strategy on a kind of engine; if it is not `exact`, the test must refute its distribution."""
+class SharedUniforms(Streams):
+    """A planted fault: the same uniforms accept drafts and sample tokens, in every pass."""
+
+    def uniforms(self, use: str, prompt: int, sample: int, count: int) -> np.ndarray:
+        """The same uniforms for every use and step."""
+        return self.fixed_uniforms("shared", prompt, sample, count)
+
+
+@dataclass(frozen=True)
+class AuditedSampler:
+    """A rollout strategy on a kind of engine. If it is not `exact`, the test must reject its distribution."""
 
     name: str
     engine: str
@@ -55,46 +67,46 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Result of a sampler: its test, and mean kept tokens in the last visit."""
+class SamplerTest:
+    """Test of a sampler's responses in the last pass, and the mean kept tokens in it."""
 
-    sampler: Sampler
-    tested: Tested
+    sampler: AuditedSampler
+    test: GTest
     kept: float
 
     @property
     def verdict(self) -> str:
-        """What the test says."""
+        """Outcome of the test, in capitals if it is unexpected."""
         if self.sampler.exact:
-            return "WRONG" if self.tested.wrong else "not told from right"
-        return "found wrong" if self.tested.wrong else "NOT FOUND"
+            return "WRONG" if self.test.rejected else "not rejected"
+        return "rejected, as expected" if self.test.rejected else "NOT REJECTED"
 
     @property
     def passes(self) -> bool:
-        """True if the distribution is what it should be, as far as the test can tell."""
-        return self.tested.wrong != self.sampler.exact
+        """True if an exact sampler is not rejected, or an inexact one is."""
+        return self.test.rejected != self.sampler.exact
 
 
-def samplers() -> Iterator[Sampler]:
-    """All samplers of this process, and planted faults."""
-    for engine, capabilities in ENGINES_CAN.items():
-        yield from of_engine(engine, capabilities)
-    yield half_a_residual("torch")
+def samplers() -> Iterator[AuditedSampler]:
+    """All samplers of the in-process engines, and planted faults."""
+    for engine, capabilities in CAPABILITIES.items():
+        yield from samplers_of(engine, capabilities)
+    yield half_residual_fault("torch")
     name, method = "planted: the same random numbers for all", METHODS["residual"]
-    yield Sampler(name, "torch", method.strategy(), method.retention, exact=False, streams=SharedUniforms)
+    yield AuditedSampler(name, "torch", method.strategy(), method.retention, exact=False, streams=SharedUniforms)
 
 
-def of_engine(engine: str, capabilities: frozenset[Capability]) -> Iterator[Sampler]:
-    """Samplers of the methods that an engine can do."""
+def samplers_of(engine: str, capabilities: frozenset[Capability]) -> Iterator[AuditedSampler]:
+    """Samplers of all methods that an engine supports."""
     for name, method in METHODS.items():
         if method.needs <= capabilities:
-            yield Sampler(name, engine, method.strategy(), method.retention, method.exact)
+            yield AuditedSampler(name, engine, method.strategy(), method.retention, method.exact)
 
 
-def half_a_residual(engine: str) -> Sampler:
-    """A planted fault."""
-    faulty, kept = reuse_drafts(stored_top_verifier(HalfResidual())), METHODS["residual"].retention
-    return Sampler("planted: half a residual", engine, faulty, kept, exact=False)
+def half_residual_fault(engine: str) -> AuditedSampler:
+    """A sampler with `HalfResidual`, which the test must reject."""
+    faulty, retention = reuse_drafts(stored_top_verifier(HalfResidual())), METHODS["residual"].retention
+    return AuditedSampler("planted: half a residual", engine, faulty, retention, exact=False)
 
 
 def _self_speculative(model: PreTrainedModel, **options: object) -> TorchEngine:
@@ -102,18 +114,26 @@ def _self_speculative(model: PreTrainedModel, **options: object) -> TorchEngine:
 
 
 ENGINES: dict[str, Callable[..., TorchEngine]] = {"torch": TorchEngine, "torch, self-speculating": _self_speculative}
-"""Engines by name; the second speculates by a copy of the policy in 4 bits."""
-ENGINES_CAN = {"torch": TorchEngine.capabilities, "torch, self-speculating": SelfSpeculativeEngine.capabilities}
+"""Engines by name; the second one's draft model is a 4-bit copy of the policy."""
+CAPABILITIES = {"torch": TorchEngine.capabilities, "torch, self-speculating": SelfSpeculativeEngine.capabilities}
+
+
+class RunnableEngine(Engine, Protocol):
+    """An engine that also runs the coroutines which use it."""
+
+    def run(self, *coroutines: Coroutine[Any, Any, T]) -> list[T]:
+        """Run coroutines to completion; return their results in order."""
+        ...
 
 
 def audit(
-    sampler: Sampler,
+    sampler: AuditedSampler,
     models: Sequence[PreTrainedModel],
-    draws: int = DRAWS,
+    samples: int = SAMPLES,
     space: Space = SPACE,
     temperature: float = 1.0,
-) -> Drawn:
-    """Draw with a sampler over visits of these policies at a temperature, and test the last visit's responses."""
+) -> SamplerTest:
+    """Run a sampler over epoch passes, one for each model, and test the last pass's responses."""
     options = {
         "stops": {0},
         "max_length": len(PROMPT) + space.longest,
@@ -121,16 +141,52 @@ def audit(
         "temperature": temperature,
     }
     engines = [ENGINES[sampler.engine](model, **options) for model in models]
-    return judge(sampler, engines, ModelPolicy(space, models[-1], temperature), draws)
+    return audit_engines(sampler, engines, ModelPolicy(space, models[-1], temperature), samples)
 
 
-def judge(sampler: Sampler, engines: Sequence[Running], policy: ModelPolicy, draws: int = DRAWS) -> Drawn:
-    """Draw with a sampler over visits of these engines, and test the last visit's responses against its policy."""
-    drawn = last_visit(sampler.strategy, sampler.retention, engines, policy.space, draws, sampler.streams)
-    found, kept = counts(drawn, policy.space)
-    return Drawn(sampler, g_test(found, policy.responses()), kept)
+def audit_engines(
+    sampler: AuditedSampler, engines: Sequence[RunnableEngine], policy: ModelPolicy, samples: int = SAMPLES
+) -> SamplerTest:
+    """As `audit`, with the engine of each pass; `policy` is that of the last engine."""
+    rollouts = sample_last_pass(sampler.strategy, sampler.retention, engines, policy.space, samples, sampler.streams)
+    counts_R, kept = count_responses(rollouts, policy.space)
+    return SamplerTest(sampler, g_test(counts_R, policy.response_distribution()), kept)
+
+
+def sample_last_pass(
+    strategy: Strategy,
+    retention: Retention,
+    engines: Sequence[RunnableEngine],
+    space: Space,
+    samples: int,
+    streams: type[Streams] = Streams,
+) -> list[Rollout]:
+    """Rollouts of the last of several epoch passes, one pass for each engine.
+
+    A pass samples one group of `samples` responses to `PROMPT`. The drafts are the responses of the pass before, each
+    sample having its own, so that the `samples` sequences of responses are independent of each other.
+    """
+    memory = Memory(retention)
+    group = None
+    for number, engine in enumerate(engines):
+        context = RolloutContext(engine, _no_reward, memory, Meter(), streams(0, number), {0: PROMPT}, space.longest)
+        (group,) = engine.run(strategy(Task(0, number, samples), context))
+        memory.put(group)
+    assert group is not None
+    return group.rollouts
+
+
+def count_responses(rollouts: Sequence[Rollout], space: Space) -> tuple[np.ndarray, float]:
+    """Counts of each response, int64 (R,), and mean kept tokens."""
+    indices = [space.index[tuple(map(int, rollout.tokens))] for rollout in rollouts]
+    kept = float(np.mean([rollout.prefix_length for rollout in rollouts]))
+    return np.bincount(indices, minlength=len(space.responses)), kept
+
+
+async def _no_reward(prompt: int, rollouts: Sequence[Rollout]) -> np.ndarray:
+    return np.zeros(len(rollouts), np.float32)
 
 
 def policies() -> list[PreTrainedModel]:
-    """Models of the visits."""
-    return drifting(SPACE, VISITS, DRIFT)
+    """Models of the passes."""
+    return drifting(SPACE, EPOCH_PASSES, DRIFT)

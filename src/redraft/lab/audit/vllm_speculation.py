@@ -1,9 +1,8 @@
-"""Part four of the audit: the installed vLLM's own speculative sampling, against the enumerated distribution of a small
-model.
+"""Part four of the audit: vLLM's own speculative sampling, tested against the enumerated distribution of a small model.
 
-Speculation must not change the distribution of a single token (EfficientRollout, section 2). For each mode many
-responses to one prompt are sampled at temperature 1; the counts of their first three tokens are compared with exact
-probabilities by G-tests. The first token is the prefill's and is never speculated.
+Speculative sampling must not change any token's distribution (Leviathan et al., arXiv 2211.17192; EfficientRollout,
+section 2). For each mode, many responses to one prompt are sampled at temperature 1. G-tests compare the counts of the
+first three tokens with their exact probabilities. The prefill samples the first token, so it is never speculated.
 """
 
 import itertools
@@ -21,11 +20,11 @@ from redraft.lab.audit.goodness import LEVEL, g_test
 
 VOCABULARY, PROMPT, LENGTH, RESPONSES = 16, [1, 2, 3], 6, 4000
 TESTED = (1, 2, 3)
-"""Positions in the response, from 1 on; the distribution of the third needs V² forward rows."""
+"""Tested positions in the response, from 1 on; the exact distribution of the third takes V² rows of a forward pass."""
 
 
 def draft_model(folder: Path, sampling: str) -> dict[str, Any]:
-    """Configuration of vLLM's speculation by a smaller model, here a disturbed copy of the policy."""
+    """vLLM's `speculative_config` for a draft model, here the policy with noise on its weights."""
     return {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 3, "draft_sample_method": sampling}
 
 
@@ -40,26 +39,26 @@ MODES: Mapping[str, Callable[[Path], dict[str, Any] | None]] = {
         "prompt_lookup_max": 2,
     },
 }
-"""Mode to the value of vLLM's `speculative_config`, from the folder of the drafter."""
+"""By mode, a function from the draft model's folder to vLLM's `speculative_config`."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """p-values of a mode's G-tests, in the order of `TESTED`, or why vLLM did not start or serve."""
+class SpeculationTest:
+    """p-values of a mode's G-tests, in the order of `TESTED`, or the error with which vLLM failed to start or serve."""
 
     p_values: tuple[float, ...] = ()
-    refused: str = ""
+    error: str = ""
 
     @property
-    def word(self) -> str:
-        """What the tests say of the distribution."""
-        if self.refused:
-            return "refused by vLLM"
-        return "wrong" if min(self.p_values) < LEVEL else "not told from right"
+    def verdict(self) -> str:
+        """Outcome of the tests."""
+        if self.error:
+            return "not supported by vLLM"
+        return "wrong" if min(self.p_values) < LEVEL else "not rejected"
 
 
 def models() -> tuple[Qwen3ForCausalLM, Qwen3ForCausalLM]:
-    """A policy with random weights, and a drafter that it often but not always agrees with."""
+    """A policy with random weights, and a draft model that often but not always agrees with it."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -99,8 +98,8 @@ def distributions(policy: Qwen3ForCausalLM) -> np.ndarray:
 
 
 def sample(policy: Path, drafter: Path, mode: str) -> np.ndarray:
-    """Responses, (RESPONSES, LENGTH) token ids, of a new engine."""
-    from redraft.engines.vllm.local import LocalVLLM  # seconds, which the collection of tests need not wait for
+    """Responses of a new engine, token ids (RESPONSES, LENGTH)."""
+    from redraft.engines.vllm.local import LocalVLLM  # takes seconds, also when tests are collected
 
     engine = LocalVLLM(policy, 64, max_rows=64, speculative_config=MODES[mode](drafter))
     request = {"temperature": 1.0, "top_p": 1.0, "max_tokens": LENGTH, "ignore_eos": True, "detokenize": False}
@@ -114,7 +113,7 @@ def sample(policy: Path, drafter: Path, mode: str) -> np.ndarray:
         engine.close()
 
 
-def audit(mode: str) -> Verdict:
+def audit(mode: str) -> SpeculationTest:
     """Test the distribution of a mode of the installed vLLM."""
     policy, drafter = models()
     with tempfile.TemporaryDirectory() as folder:
@@ -123,12 +122,8 @@ def audit(mode: str) -> Verdict:
             model.save_pretrained(path)
         try:
             responses = sample(*paths, mode)
-        except Exception as error:  # whatever vLLM raises for what it does not have
-            return Verdict(refused=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        except Exception as error:  # vLLM has no common base class for unsupported features
+            return SpeculationTest(error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
     counts = (np.bincount(responses[:, at - 1], minlength=VOCABULARY) for at in TESTED)
-    return Verdict(
-        tuple(
-            g_test(count, distribution).p_value
-            for count, distribution in zip(counts, distributions(policy), strict=True)
-        )
-    )
+    tests = map(g_test, counts, distributions(policy))
+    return SpeculationTest(tuple(test.p_value for test in tests))

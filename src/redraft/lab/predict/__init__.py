@@ -1,5 +1,5 @@
-"""What would reuse save? Acceptance of every rule on saved rollouts, as sums, before anything is rolled out with it.
+"""Predicted savings of reuse: acceptance of every rule on saved rollouts, before a run uses the rule (docs/predict.md).
 
-A rule's distribution of kept tokens follows from a draft's log-probabilities under two policies, so nothing is drawn
-(docs/predict.md).
+A rule's distribution over kept lengths follows from a draft's log-probabilities under two policies. Expectations are
+exact sums; nothing is sampled.
 """

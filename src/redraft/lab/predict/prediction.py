@@ -1,4 +1,4 @@
-"""The prediction: what rules keep of drafts, by the rules that are trained with, and what that saves and costs."""
+"""Predicted kept tokens, savings and costs of every rule, by the rules' own distributions over kept lengths."""
 
 import math
 from collections.abc import Sequence
@@ -9,35 +9,35 @@ from typing import Any
 import numpy as np
 
 from redraft.errors import UserError
-from redraft.lab.predict.drafts import Saved
-from redraft.lab.predict.estimates import Estimate, Sums, by_prompt, estimate, ratio
+from redraft.lab.predict.jackknife import IntervalEstimate, Sums, by_prompt, estimate, ratio
+from redraft.lab.predict.saved_rollouts import SavedRollouts
 from redraft.methods.acceptance.positions import Positions
 from redraft.methods.reuse import Candidate, ReuseMethod
 
 LENIENCES = (1.0, math.exp(0.2), math.exp(0.5))
-"""Of the published rule."""
+"""Leniences of SPEC-RL's published rule."""
 TOP = 32
-"""Most probable tokens of q that a rule stores, if not all (`redraft.methods.reuse`)."""
-FAR = 0.05
-"""Mean distance of stored log-probabilities from the drafter's, nats, that no rounding explains."""
-NO_DISTRIBUTION = "needs the drafter's whole distribution, and its policy is not known"
+"""Most probable tokens of q that a rule stores, unless it stores all (`redraft.methods.reuse`)."""
+MAX_MEAN_ERROR_NATS = 0.05
+"""Largest mean error of stored log-probabilities that rounding explains."""
+NO_DISTRIBUTION = "needs the drafter's full distribution, and its policy is not known"
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """Expected kept tokens of each draft, and probability that it is kept whole, float64 (drafts,)."""
+class ExpectedKept:
+    """Expected kept tokens of each draft, and the probability that all of it is kept, float64 (drafts,)."""
 
     tokens: np.ndarray
     whole: np.ndarray
 
 
 def candidates(leniences: Sequence[float] = LENIENCES, top: int = TOP) -> list[Candidate]:
-    """All rules, the published one with each lenience; `top` as of `read_positions`."""
+    """All rules; the published one once for each lenience. `top`: see `read_positions`."""
     return [rule for method in ReuseMethod.registered() for rule in method.candidates(top, leniences)]
 
 
 def chosen(rules: Sequence[Candidate], kinds: Sequence[str]) -> list[Candidate]:
-    """The rules of some kinds, all if none is named.
+    """The rules of these kinds; all rules if `kinds` is empty.
 
     Raises:
         UserError: for a kind that no rule has.
@@ -49,11 +49,11 @@ def chosen(rules: Sequence[Candidate], kinds: Sequence[str]) -> list[Candidate]:
     return [rule for rule in rules if not kinds or rule.kind in kinds]
 
 
-def kept(rule: Candidate, positions: Sequence[Positions]) -> Kept:
-    """Sums over the distribution of kept tokens of each draft."""
+def expected_kept(rule: Candidate, positions: Sequence[Positions]) -> ExpectedKept:
+    """Expectations over each draft's distribution over kept lengths."""
     distributions = [rule.distribution_of_kept(at) for at in positions]
     tokens = [float(each @ np.arange(len(each))) for each in distributions]
-    return Kept(np.array(tokens), np.array([float(each[-1]) for each in distributions]))
+    return ExpectedKept(np.array(tokens), np.array([float(each[-1]) for each in distributions]))
 
 
 @dataclass(frozen=True)
@@ -65,123 +65,118 @@ class Throughputs:
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """A rule on drafts of one visit before.
+class Prediction:
+    """Prediction for a rule, with the responses of the previous epoch pass as drafts.
 
     Attributes:
-        unknown: why nothing is known of it; empty if it is, and all below is None if it is not.
-        kept: tokens of a draft that are kept.
-        share: of all draft tokens.
-        whole: share of drafts that are kept whole.
-        saved: kept tokens over the tokens of a new response.
-        break_even: scoring throughput over decoding throughput from which time is saved; 0 where nothing is scored,
-            infinite where nothing is kept.
-        scoring_seconds: of a response.
-        decoding_seconds: saved of a response.
-        time_saved: the difference over the decoding seconds of a new response; below 0 where time is lost.
+        unknown: why there is no prediction; empty if there is one. If not empty, all fields below are None.
+        kept: kept tokens of a draft.
+        share: kept tokens over draft tokens.
+        whole: share of drafts that are kept in full.
+        saved: kept tokens of a draft over the tokens of a new response.
+        break_even: smallest ratio of scoring to decoding throughput at which time is saved; 0 for a rule that scores
+            nothing, infinite if nothing is kept.
+        scoring_seconds: time to score a draft.
+        decoding_seconds: decoding time that a draft saves.
+        time_saved: their difference over the decoding time of a new response; negative if time is lost.
     """
 
     rule: Candidate
     unknown: str = ""
-    kept: Estimate | None = None
-    share: Estimate | None = None
-    whole: Estimate | None = None
-    saved: Estimate | None = None
-    break_even: Estimate | None = None
+    kept: IntervalEstimate | None = None
+    share: IntervalEstimate | None = None
+    whole: IntervalEstimate | None = None
+    saved: IntervalEstimate | None = None
+    break_even: IntervalEstimate | None = None
     scoring_seconds: float | None = None
     decoding_seconds: float | None = None
-    time_saved: Estimate | None = None
+    time_saved: IntervalEstimate | None = None
 
     def row(self) -> dict[str, Any]:
-        """The row of the JSON document; ends of intervals are `_low` and `_high`."""
+        """Row of the JSON document; interval ends have the suffixes `_low` and `_high`."""
         row: dict[str, Any] = {"rule": self.rule.name, "exact": self.rule.exact, "unknown": self.unknown or None}
         for name in ("kept", "share", "whole", "saved", "break_even", "time_saved"):
-            found = getattr(self, name) or Estimate(math.nan, math.nan, math.nan)
-            row |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+            value = getattr(self, name) or IntervalEstimate(math.nan, math.nan, math.nan)
+            row |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
         return row | {name: getattr(self, name) for name in ("scoring_seconds", "decoding_seconds")}
 
 
 def predict(
-    saved: Saved, positions: Sequence[Positions], rules: Sequence[Candidate], speed: Throughputs | None = None
-) -> list[Predicted]:
-    """What each rule saves of a new response.
-
-    `positions` are of the drafts, in their order. Seconds need `speed`.
-    """
+    saved: SavedRollouts, positions: Sequence[Positions], rules: Sequence[Candidate], speed: Throughputs | None = None
+) -> list[Prediction]:
+    """Predictions for each rule; `positions` are those of the drafts, in order. Without `speed` there are no times."""
     known = all(at.both is not None for at in positions)
     return [
-        _predicted(rule, saved, kept(rule, positions), speed)
+        _predicted(rule, saved, expected_kept(rule, positions), speed)
         if known or not rule.of_both
-        else Predicted(rule, NO_DISTRIBUTION)
+        else Prediction(rule, NO_DISTRIBUTION)
         for rule in rules
     ]
 
 
-def _predicted(rule: Candidate, saved: Saved, kept: Kept, speed: Throughputs | None) -> Predicted:
+def _predicted(rule: Candidate, saved: SavedRollouts, kept: ExpectedKept, speed: Throughputs | None) -> Prediction:
     sums = _sums(saved, kept)
     share = estimate(sums, ratio("kept", "draft_tokens"))
-    found = Predicted(
+    prediction = Prediction(
         rule,
         kept=estimate(sums, ratio("kept", "drafts")),
         share=share,
         whole=estimate(sums, ratio("whole", "drafts")),
         saved=estimate(sums, lambda of: of["kept"] / of["drafts"] / (of["response_tokens"] / of["responses"])),
-        break_even=_inverse(share) if rule.scores else Estimate(0.0, 0.0, 0.0),
+        break_even=_inverse(share) if rule.scores else IntervalEstimate(0.0, 0.0, 0.0),
     )
-    return found if speed is None else _timed(found, sums, speed)
+    if speed is None:
+        return prediction
+    seconds_per_draft_token = rule.scores / speed.scoring
+
+    def time_saved(of: Sums) -> np.ndarray:
+        net = (of["kept"] / speed.decoding - of["draft_tokens"] * seconds_per_draft_token) / of["drafts"]
+        return net * speed.decoding / (of["response_tokens"] / of["responses"])
+
+    return replace(
+        prediction,
+        scoring_seconds=float(sums["draft_tokens"].sum() / sums["drafts"].sum() * seconds_per_draft_token),
+        decoding_seconds=float(sums["kept"].sum() / sums["drafts"].sum() / speed.decoding),
+        time_saved=estimate(sums, time_saved),
+    )
 
 
-def _sums(saved: Saved, kept: Kept) -> dict[str, np.ndarray]:
-    """Sums of each prompt over its drafts, and over its later responses."""
+def _sums(saved: SavedRollouts, kept: ExpectedKept) -> dict[str, np.ndarray]:
+    """Column sums of each prompt over its drafts and over its later responses."""
     tokens = np.array([len(draft.tokens) for draft in saved.drafts])
     lengths = np.array([length for _, length in saved.later])
     of_drafts = {"drafts": np.ones(len(tokens)), "draft_tokens": tokens, "kept": kept.tokens, "whole": kept.whole}
     of_later = {"responses": np.ones(len(lengths)), "response_tokens": lengths}
+    # one table for both kinds of rows: each kind has zeros in the other's columns
     columns = {name: np.append(values, np.zeros(len(lengths))) for name, values in of_drafts.items()} | {
         name: np.append(np.zeros(len(tokens)), values) for name, values in of_later.items()
     }
     return by_prompt([*(draft.prompt for draft in saved.drafts), *(prompt for prompt, _ in saved.later)], columns)
 
 
-def _inverse(share: Estimate) -> Estimate:
-    """Draft tokens a kept one."""
+def _inverse(share: IntervalEstimate) -> IntervalEstimate:
+    """Draft tokens per kept token; inversion swaps the interval's ends."""
     value, high, low = (1 / part if part > 0 else math.inf for part in (share.value, share.low, share.high))
-    return Estimate(value, low, high)
+    return IntervalEstimate(value, low, high)
 
 
-def _timed(found: Predicted, sums: Sums, speed: Throughputs) -> Predicted:
-    """With seconds of scoring and of decoding."""
-    scoring = found.rule.scores / speed.scoring
-
-    def time_saved(of: Sums) -> np.ndarray:
-        net = (of["kept"] / speed.decoding - of["draft_tokens"] * scoring) / of["drafts"]
-        return net * speed.decoding / (of["response_tokens"] / of["responses"])
-
-    return replace(
-        found,
-        scoring_seconds=float(sums["draft_tokens"].sum() / sums["drafts"].sum() * scoring),
-        decoding_seconds=float(sums["kept"].sum() / sums["drafts"].sum() / speed.decoding),
-        time_saved=estimate(sums, time_saved),
-    )
-
-
-def distance(positions: Sequence[Positions], drafter: Path | None) -> float | None:
-    """Mean distance, nats, of stored log-probabilities from those of the drafter's policy; None if that is not known.
+def log_prob_error(positions: Sequence[Positions], drafter: Path | None) -> float | None:
+    """Mean absolute error of stored log-probabilities against the drafter's policy, nats; None if that is unknown.
 
     Raises:
-        UserError: if it is larger than rounding explains.
+        UserError: if it is above `MAX_MEAN_ERROR_NATS`.
     """
-    far = [np.abs(at.both.drafter - at.drawn_from) for at in positions if at.both]
-    if not far:
+    errors = [np.abs(at.both.drafter - at.drawn_from) for at in positions if at.both]
+    if not errors:
         return None
-    mean = float(np.concatenate(far).mean())
-    if mean > FAR:
+    mean = float(np.concatenate(errors).mean())
+    if mean > MAX_MEAN_ERROR_NATS:
         raise UserError(
             "the stored log-probabilities are not those of the drafter's policy: it is another policy, or the drafts "
             "were sampled at another temperature or from other prompts",
             file=drafter,
             key="log_probs",
             value=round(mean, 4),
-            allowed=f"a mean distance of at most {FAR} nats",
+            allowed=f"a mean distance of at most {MAX_MEAN_ERROR_NATS} nats",
         )
     return mean

@@ -2,16 +2,16 @@
 
 Stage 1 fits bandwidth, effective bytes of keys and values, and the target's overhead (BW_eff, λ, c_T) to plain
 decoding; stage 2 the drafter's factor and the other overheads (η_d, c_D, c_V) to drafting and verification of all γ at
-once. The throughput F_eff is given. The paper names parameters and stages; the objectives and ranges are those of the
-released code:
+once. F_eff is an input. The paper names parameters and stages; the objectives and ranges are those of the released
+code:
 
     stage 1   mean of log(predicted / measured)²
     stage 2   half the mean for drafting plus that for verification, and half that for whole blocks γ T_D + T_V plus
               the mean squared error of T_T / (γ T_D + T_V); means over points, then over γ
 
-Each stage runs differential evolution and L-BFGS-B and takes the better. Parameters keep their units, as in the
-released code: a search over a common scale would go on where the published numbers stop, and change κ_eff in its fifth
-digit.
+Each stage takes the better result of differential evolution and L-BFGS-B. Parameters are searched in their own units,
+as in the released code. With rescaled parameters the search would stop later than the published one, and κ_eff would
+differ in its fifth digit.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,19 +22,19 @@ import numpy as np
 from scipy.optimize import OptimizeResult, differential_evolution, minimize
 
 from redraft.errors import UserError
-from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, Sweep, Times
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, PassTimes, Sweep
 from redraft.selfspec.calibration import Calibration
 from redraft.selfspec.constants import Costs
 from redraft.selfspec.roofline import MICROSECOND, block_seconds, draft_seconds, speedup, target_seconds, verify_seconds
 
 SEED = 42
-"""Of differential evolution, as in the released code."""
+"""Seed of differential evolution, as in the released code."""
 LARGEST_LOSS = 0.25
-"""Loss of a stage above which the roofline does not describe a sweep; the published sweeps have 0.0006 to 0.03."""
+"""Largest loss of a stage at which a fit is accepted; the published sweeps have 0.0006 to 0.03."""
 NOT_FITTED = "a sweep that a roofline describes, of this model on this device, with its --tflops"
 
-MAY_BE_LOW = {"kv_share", "target_overhead", "draft_overhead", "verify_overhead"}
-"""Parameters that may be as small as they are searched."""
+MAY_BE_AT_LOWER_BOUND = {"kv_share", "target_overhead", "draft_overhead", "verify_overhead"}
+"""Parameters that may end at the lower bound of their range."""
 
 Range = tuple[float, float]
 Loss = Callable[[Calibration], float]
@@ -42,7 +42,7 @@ Loss = Callable[[Calibration], float]
 
 @dataclass(frozen=True)
 class Ranges:
-    """Where the parameters of a `Calibration` are searched, in its units; `kv_share` is λ."""
+    """Search ranges of the parameters of a `Calibration`, in its units; `kv_share` is λ."""
 
     bandwidth: Range
     kv_share: Range = (0.1, 2.5)
@@ -61,10 +61,10 @@ class Fit:
     """A fitted roofline.
 
     Attributes:
-        losses: of both stages.
-        agreeing: points of the sweep at which predicted and measured speedup are on one side of 1, each draft being
-            accepted whole (equation 4).
-        points: points with all three modes.
+        losses: losses of the two stages.
+        agreeing: points at which predicted and measured speedup are both at least 1 or both below, with every draft
+            token accepted (equation 4).
+        points: points with measurements of all three modes.
     """
 
     calibration: Calibration
@@ -74,31 +74,33 @@ class Fit:
 
 
 def ranges_of_device(peak_bandwidth: float) -> Ranges:
-    """Ranges of the released code, made for GPUs of the A100's size; bytes/s of the device's data sheet."""
+    """Ranges of the released code, suited to GPUs like the A100, from the data sheet's bandwidth in bytes/s."""
     return Ranges(bandwidth=(0.4 * peak_bandwidth, 1.05 * peak_bandwidth))
 
 
 def ranges_of_sweep(sweep: Sweep, costs: Costs) -> Ranges:
-    """Ranges for any device, from the times themselves.
+    """Ranges for any device, from the measured times.
 
-    The fastest pass of the target reads at least its weights, so bandwidth is near or above their quotient. A residual
-    time is at most the whole time of a pass over its sequences, at the largest batch size.
+    The target's fastest pass reads at least its weights, so their bytes over its time is about a lower bound of the
+    bandwidth. An overhead per sequence is at most a pass's whole time over its sequences, at the largest batch size.
     """
     target = sweep.times(TARGET)
     bandwidth = costs.target_bytes / float(np.min(target.seconds))
-    largest = {mode: max(_most(sweep.times(mode, gamma)) for gamma in sweep.gammas) for mode in (DRAFT, VERIFY)}
+    largest = {
+        mode: max(_largest_overhead(sweep.times(mode, gamma)) for gamma in sweep.gammas) for mode in (DRAFT, VERIFY)
+    }
     return Ranges(
         bandwidth=(0.5 * bandwidth, 4 * bandwidth),
         kv_share=(0.0, 10.0),
-        target_overhead=(0.0, _most(target)),
+        target_overhead=(0.0, _largest_overhead(target)),
         draft_factor=(0.25, 16.0),
         draft_overhead=(0.0, largest[DRAFT]),
         verify_overhead=(0.0, largest[VERIFY]),
     )
 
 
-def _most(times: Times) -> float:
-    """Largest time of a pass over its sequences at the largest batch size, µs."""
+def _largest_overhead(times: PassTimes) -> float:
+    """Upper bound of the overhead per sequence, µs: the slowest pass at the largest batch size, per sequence."""
     at_largest = times.batch == np.max(times.batch)
     return float(np.max(times.seconds[at_largest]) / np.max(times.batch) / MICROSECOND)
 
@@ -107,8 +109,8 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
     """Fit a roofline to a sweep; `flops` is the effective throughput F_eff, operations/s.
 
     Raises:
-        UserError: if the better search does not converge, its parameters lie at an edge of their ranges, or the
-            roofline is far from the sweep.
+        UserError: if the better search does not converge, a parameter ends at a bound of its range, or the loss is
+            above `LARGEST_LOSS`.
     """
     start = Calibration(sweep.model, costs, 1.0, flops, costs.kv_bytes, 1.0, 0.0, 0.0, 0.0)
     measured = sweep.times(TARGET)
@@ -124,9 +126,9 @@ def fit(sweep: Sweep, costs: Costs, flops: float, ranges: Ranges) -> Fit:
 
 
 def agreement(calibration: Calibration, sweep: Sweep) -> tuple[int, int]:
-    """Points of a sweep at which predicted and measured speedup are on one side of 1, and all points.
+    """Number of points at which predicted and measured speedup agree about reaching 1, and of all points.
 
-    Each draft is accepted whole, τ = γ + 1, so that only times are compared (Appendix D.3, equation 4).
+    All draft tokens count as accepted, τ = γ + 1, so that only times are compared (Appendix D.3, equation 4).
     """
     agreeing = points = 0
     for gamma in sweep.gammas:
@@ -144,7 +146,7 @@ def _block_loss(sweep: Sweep) -> Loss:
     of_targets, of_blocks = {}, {}
     for gamma in sweep.gammas:
         of_targets[gamma], draft, verify = sweep.blocks(gamma)
-        of_blocks[gamma] = Times(draft.batch, draft.length, gamma * draft.seconds + verify.seconds)
+        of_blocks[gamma] = PassTimes(draft.batch, draft.length, gamma * draft.seconds + verify.seconds)
     targets, blocks = _joined(of_targets), _joined(of_blocks)
     ratios = targets.seconds / blocks.seconds
 
@@ -167,8 +169,8 @@ def _errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """Times of all γ together, and weights that make a sum the mean over γ of means over points."""
+class _ConcatenatedTimes:
+    """Times of all γ concatenated; the weights turn a sum into the mean over γ of means over points."""
 
     batch: np.ndarray
     length: np.ndarray
@@ -180,18 +182,18 @@ class _Measured:
         return float(self.weight @ values)
 
 
-def _joined(by_gamma: Mapping[int, Times]) -> _Measured:
+def _joined(by_gamma: Mapping[int, PassTimes]) -> _ConcatenatedTimes:
     batch, length, seconds = map(np.concatenate, zip(*(astuple(times) for times in by_gamma.values()), strict=True))
     sizes = [len(times.seconds) for times in by_gamma.values()]
     gamma = np.repeat(list(by_gamma), sizes)
     weight = np.repeat([1 / size / len(sizes) for size in sizes], sizes)
-    return _Measured(batch, length, seconds, gamma, weight)
+    return _ConcatenatedTimes(batch, length, seconds, gamma, weight)
 
 
 def _search(
     start: Calibration, ranges: Mapping[str, Range], loss: Loss, *, iterations: int, tolerance: float
 ) -> tuple[Calibration, float]:
-    """The better of two searches, and its loss."""
+    """Calibration with the lower loss of two searches, and the loss."""
 
     def loss_of(values: np.ndarray) -> float:
         return loss(_with(start, ranges, values))
@@ -208,7 +210,7 @@ def _search(
 
 
 def _with(calibration: Calibration, names: Iterable[str], values: Iterable[float]) -> Calibration:
-    """A calibration with these parameters; λ sets the bytes of keys and values."""
+    """The calibration with other parameters; λ (`kv_share`) determines `kv_bytes`."""
     parameters: dict[str, Any] = dict(zip(names, map(float, values), strict=True))
     if "kv_share" in parameters:
         parameters["kv_bytes"] = parameters.pop("kv_share") * calibration.costs.kv_bytes
@@ -229,10 +231,10 @@ def _check(best: OptimizeResult, ranges: Mapping[str, Range]) -> None:
             hint=f"take {NOT_FITTED}",
         )
     for (name, (low, high)), value in zip(ranges.items(), best.x, strict=True):
-        near = 1e-3 * (high - low)
-        if value > high - near or (value < low + near and name not in MAY_BE_LOW):
+        near = 1e-3 * (high - low)  # a search stops just inside a bound
+        if value > high - near or (value < low + near and name not in MAY_BE_AT_LOWER_BOUND):
             raise UserError(
-                "the fit ends at the edge of where it searched",
+                "the fit ends at a bound of its search range",
                 key=name,
                 value=float(value),
                 allowed=f"between {low:g} and {high:g}",

@@ -1,4 +1,4 @@
-"""A sweep of this machine: seconds of the in-process engine's passes with a model, for the fit of a roofline."""
+"""A sweep of this machine: wall times of the in-process engine's passes with a model."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ import torch
 from redraft.engines.torch.passes import throughput, timed_passes
 from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.errors import UserError
-from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, Measurement
+from redraft.lab.selfspec.sweep import DRAFT, TARGET, VERIFY, SweepRow
 from redraft.train import models
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 GAMMAS = (3, 7, 11)
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Of these, those that the model has positions for."""
+"""Positions before the token; lengths beyond the model's positions are skipped."""
 
 
 def measure(
@@ -26,30 +26,30 @@ def measure(
     batches: Sequence[int] = BATCHES,
     lengths: Sequence[int] = LENGTHS,
     gammas: Sequence[int] = GAMMAS,
-) -> tuple[list[Measurement], float]:
-    """Time the passes of a model and its quantised drafter: lines of a sweep, and the device's operations/s.
+) -> tuple[list[SweepRow], float]:
+    """Time the passes of a model and its quantised drafter; return rows of a sweep and the device's operations/s.
 
     Args:
-        bits: of the drafter's weights, which are computed with as floats.
-        batches: responses that decode.
+        bits: precision of the drafter's weights (fake quantisation: computed with as floats).
+        batches: numbers of responses that decode at once.
         lengths: positions before the token.
-        gammas: proposals of a block.
+        gammas: drafted tokens of a block.
 
     Raises:
-        UserError: if the model cannot be loaded, or has no room for two lengths.
+        UserError: if the model cannot be loaded, or has too few positions for two lengths.
     """
     torch.set_num_threads(threads)
     model, _ = models.load(folder)
     model.to(models.device_of(device))
-    room = model.config.max_position_embeddings - max(gammas) - 1
-    fitting = [length for length in lengths if length <= room]
+    longest = model.config.max_position_embeddings - max(gammas) - 1
+    fitting = [length for length in lengths if length <= longest]
     if len(fitting) < 2:
         raise UserError(
             "a roofline needs passes at two lengths or more",
             file=folder / "config.json",
             key="max_position_embeddings",
             value=model.config.max_position_embeddings,
-            allowed=f"room for {lengths[:2]} and a block",
+            allowed=f"at least {lengths[1] + max(gammas) + 1}",
         )
     engine = SelfSpeculativeEngine(
         model, Fixed(max(gammas)), max(gammas), bits=bits, stops=(), max_rows=max(batches), max_length=max(fitting) + 1
@@ -61,7 +61,7 @@ def measure(
         mode = {"policy": TARGET, "drafter": DRAFT, "block": VERIFY}[timed.kind]
         ms = [1e3 * seconds for seconds in timed.seconds]
         numbers = (statistics.fmean(ms), statistics.median(ms), statistics.pstdev(ms), min(ms), max(ms), len(ms))
-        # The drafter's pass is the same for each length of drafts.
+        # A drafter's pass does not depend on γ, but the format has a row for each.
         for gamma in gammas if timed.kind == "drafter" else [timed.proposals]:
-            lines.append(Measurement(name, timed.batch, timed.length, gamma, mode, *numbers))
+            lines.append(SweepRow(name, timed.batch, timed.length, gamma, mode, *numbers))
     return lines, throughput(engine.device, engine.dtype)

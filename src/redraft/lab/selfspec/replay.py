@@ -1,9 +1,9 @@
-"""A toggle and a ladder replayed on the traces that a run with self-speculation has recorded.
+"""Replay of a toggle and a ladder on the passes that a run with self-speculation recorded.
 
-Up to the pass at which the run itself switched speculation on, its passes do not depend on what controlled it: another
-toggle would have seen the same ones. Behind that pass a block made several tokens; a toggle that switches later is
-asked there once a block and not once a token. A ladder hears the tokens of a block that were measured; where it has
-another draft length than the run, those that the measured acceptance α gives with it (equation 1).
+Before the run switches speculation on, its passes do not depend on the control, so the replay is exact. After the
+switch each recorded pass is a block of several tokens. A toggle that switches later is then called once per block
+instead of once per token, and its blocks are counted too low. The ladder receives the measured tokens per block τ. If
+its draft length differs from the run's, τ follows from the measured acceptance α at that length (equation 1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,14 @@ from redraft.selfspec.roofline import block_efficiency, token_acceptance
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """A rollout of training as it was recorded, or replayed, with its draft length γ and its passes.
+class TracedRollout:
+    """The passes of one training step's rollout, recorded or replayed.
 
-    `step` counts from 0; `tau` is the mean number of tokens of a block, None without one.
+    Attributes:
+        step: counts from 0.
+        gamma: draft length γ.
+        tau: mean tokens per block; None without blocks.
+        trace: consecutive passes of equal batch size.
     """
 
     step: int
@@ -31,7 +35,7 @@ class Rollout:
 
     @property
     def switch(self) -> Stretch | None:
-        """The passes at which speculation began; None if it did not."""
+        """The first passes with speculation; None without any."""
         return next((stretch for stretch in self.trace if stretch.proposals), None)
 
     @property
@@ -45,29 +49,29 @@ class Rollout:
         return sum(stretch.passes for stretch in self.trace if stretch.proposals)
 
     def tau_at(self, gamma: int) -> float | None:
-        """Mean tokens of a block with another draft length."""
+        """Mean tokens per block at another draft length, by equation 1."""
         if self.tau is None or gamma == self.gamma:
             return self.tau
         alpha = float(token_acceptance(self.tau - 1, self.gamma))
         return float(block_efficiency(alpha, gamma))
 
 
-def read_rollouts(file: Path) -> list[Rollout]:
+def read_rollouts(file: Path) -> list[TracedRollout]:
     """Rollouts of a run's `steps.jsonl`.
 
     Raises:
-        UserError: if it is missing or damaged, or holds no trace.
+        UserError: if the file is missing or damaged, or records no passes.
     """
     records: list[Mapping[str, Any]] = [record for record in read_json_lines(file) if "passes" in record]
     if not records:
         raise UserError(
-            "these records hold no trace of passes",
+            "these records have no passes",
             file=file,
             key="passes",
             allowed="steps.jsonl of a run with self-speculation",
         )
     return [
-        Rollout(
+        TracedRollout(
             record["step"],
             record["draft_length"],
             record["block_efficiency"],
@@ -77,14 +81,14 @@ def read_rollouts(file: Path) -> list[Rollout]:
     ]
 
 
-def replay(control: Control, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The same passes under another control, which is asked before each pass, hears of each rollout, and is changed."""
-    found = []
+def replay(control: Control, rollouts: Sequence[TracedRollout]) -> list[TracedRollout]:
+    """The rollouts as another control would have run them; mutates the control, as training does."""
+    replayed = []
     for rollout in rollouts:
         control.begin()
         for active, length in passes_of(rollout.trace):
             control.draft_length(active, length)
-        again = Rollout(rollout.step, control.gamma, rollout.tau_at(control.gamma), tuple(control.trace))
-        found.append(again)
-        control.adapt(again.tau if again.speculated else None)
-    return found
+        rollout_now = TracedRollout(rollout.step, control.gamma, rollout.tau_at(control.gamma), tuple(control.trace))
+        replayed.append(rollout_now)
+        control.adapt(rollout_now.tau if rollout_now.speculated else None)
+    return replayed

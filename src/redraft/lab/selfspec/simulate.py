@@ -1,13 +1,12 @@
-"""Seconds that a rollout decodes, predicted from a calibrated roofline, lengths of responses and acceptance.
+"""Simulated decoding time of a rollout, from a calibrated roofline, response lengths and acceptance.
 
-An engine decodes in passes. A pass of plain decoding makes a token of every active response and takes T_T; a block of
-speculation makes τ tokens on average and takes γ T_D + T_V. A finished response leaves, and one that waits takes its
-slot. Every response gets its mean number of tokens in a block: chance in acceptance is averaged, not drawn. Between two
-events (a response ends, or comes to other acceptance) the batch is constant, and its passes are summed at once.
+An engine decodes in passes. A plain pass generates one token of every active response in time T_T; a block of
+speculation generates τ tokens on average in time γ T_D + T_V. A finished response leaves, and a waiting one takes its
+slot. Acceptance is not sampled: every response advances by its expected tokens per block. Between two events (a
+response ends, or reaches a position with another acceptance) the batch is constant, and its passes are summed at once.
 
-Not modelled: prefill, sampling, scheduling, what verl does around the engine, and the chance that one response is
-luckier than another. Seconds are therefore predictions of decoding alone, and never stand beside measured
-ones unmarked.
+Not modelled: prefill, sampling, scheduling, verl's work around the engine, and randomness of acceptance. Times are
+therefore predictions of decoding alone, and reports label them as such next to measured ones.
 """
 
 from collections import defaultdict
@@ -27,7 +26,7 @@ from redraft.selfspec.roofline import MARGIN, block_efficiency, block_seconds, t
 
 Mode = Literal["off", "always", "threshold", "roofline"]
 MODES: tuple[Mode, ...] = ("off", "always", "threshold", "roofline")
-WANTED = "shares in percent from 0 to 100 and lengths in tokens, both rising, such as 0:100,50:600,99:2500,100:8192"
+WANTED = "shares in percent from 0 to 100 and lengths in tokens, both ascending, such as 0:100,50:600,99:2500,100:8192"
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,11 @@ class Quantiles:
     """A distribution of lengths, log-linear between its quantiles.
 
     Attributes:
-        shares: shares of the responses that are at most so long, from 0 to 1, rising.
-        tokens: those lengths, rising.
+        shares: cumulative shares of the responses, ascending from 0 to 1.
+        tokens: lengths at these shares, ascending.
 
     Raises:
-        ValueError: if they do not rise so.
+        ValueError: if they are not.
     """
 
     shares: tuple[float, ...]
@@ -52,7 +51,7 @@ class Quantiles:
             raise ValueError(f"shares must rise from 0 to 1 and lengths from 1 token, got {self}")
 
     def lengths(self, count: int) -> np.ndarray:
-        """So many lengths at evenly spaced shares, both ends included; whole float64 (count,), rising.
+        """`count` lengths at evenly spaced shares, both ends included; integers as float64 (count,), ascending.
 
         Raises:
             ValueError: for fewer than 2.
@@ -66,45 +65,45 @@ def parse_quantiles(text: str) -> Quantiles:
     """A distribution from text such as `0:100,50:600,99:2500,100:8192`.
 
     Raises:
-        UserError: if it is none.
+        UserError: if the text has another format.
     """
     try:
         pairs = [tuple(map(float, part.split(":"))) for part in text.split(",")]
         return Quantiles(tuple(share / 100 for share, _ in pairs), tuple(tokens for _, tokens in pairs))
     except ValueError:
-        raise UserError("this is no distribution of lengths", key="--lengths", value=text, allowed=WANTED) from None
+        raise UserError("invalid distribution of lengths", key="--lengths", value=text, allowed=WANTED) from None
 
 
 def read_lengths(file: Path) -> np.ndarray:
-    """Lengths from a file with one whole number a line; float64 (n,).
+    """Lengths from a file with one whole number per line; float64 (n,).
 
     Raises:
-        UserError: if it is missing or empty, or a line is no length.
+        UserError: if the file is missing or empty, or a line is not a positive whole number.
     """
     try:
         lines = file.read_text(encoding="utf-8").split()
     except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError):
         raise UserError(
-            "this is no file of lengths", file=file, allowed=f"a whole number a line; or {WANTED}"
+            "this file of lengths cannot be read", file=file, allowed=f"one whole number per line; or {WANTED}"
         ) from None
     for number, line in enumerate(lines, start=1):
         if not line.isdecimal() or int(line) < 1:
-            raise UserError("this line is no length", file=file, key=f"line {number}", value=line, allowed="1 or more")
+            raise UserError("invalid length", file=file, key=f"line {number}", value=line, allowed="1 or more")
     if not lines:
-        raise UserError("this file has no lengths", file=file, allowed="a whole number a line")
+        raise UserError("this file has no lengths", file=file, allowed="one whole number per line")
     return np.array(lines, dtype=float)
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Probability that a drafted token is accepted, given those before it, by position in the response.
+    """Acceptance probability of a drafted token given that those before it are accepted, by position in the response.
 
     Attributes:
         alpha: α from each of `starts` on.
-        starts: rising positions; the first is 0.
+        starts: ascending positions; the first is 0.
 
     Raises:
-        ValueError: if they do not rise from 0, or an α is outside [0, 1].
+        ValueError: if they are not, or an α is outside [0, 1].
     """
 
     alpha: tuple[float, ...]
@@ -120,15 +119,15 @@ class Acceptance:
         return block_efficiency(np.array(self.alpha), gamma)[self._part(position)]
 
     def end(self, position: np.ndarray) -> np.ndarray:
-        """Positions at which acceptance changes next, infinity behind the last."""
+        """Next positions at which acceptance changes; infinity after the last."""
         return np.array([*self.starts[1:], np.inf])[self._part(position)]
 
     def mean_tau(self, lengths: np.ndarray, gamma: int) -> float:
-        """Tokens over blocks if all responses of these lengths are made by speculation; from 1 to γ + 1."""
+        """Mean tokens per block if speculation generates all responses of these lengths; from 1 to γ + 1."""
         ends = np.array([*self.starts[1:], np.inf])
         tokens = np.clip(lengths[:, None], self.starts, ends) - np.array(self.starts)
         mean = np.sum(tokens) / np.sum(tokens / block_efficiency(np.array(self.alpha), gamma))
-        return float(np.clip(mean, 1, gamma + 1))  # rounding may leave the range
+        return float(np.clip(mean, 1, gamma + 1))  # rounding may exceed the range
 
     def _part(self, position: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.starts, position, side="right") - 1
@@ -137,12 +136,12 @@ class Acceptance:
 def measured_acceptance(file: Path) -> Acceptance:
     """Acceptance over all steps of a run, by position, from its `steps.jsonl`.
 
-    For each part it is the α at which the blocks that began there would have had as many tokens as they had (equation 1
-    of EfficientRollout, summed over steps, whose draft lengths may differ). A part in which no block began has the
-    acceptance of the one before; the first parts, if none began in them, that of the first measured one.
+    For each range of positions it is the α whose expected tokens (equation 1 of EfficientRollout, summed over steps
+    with their draft lengths) equal the measured tokens of the blocks that began there. A range in which no block began
+    has the acceptance of the range before, and of the first measured one if there is none before.
 
     Raises:
-        UserError: if it is missing or damaged, or holds no block.
+        UserError: if the file is missing or damaged, or records no block.
     """
     by_start: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     for record in read_json_lines(file):
@@ -151,7 +150,7 @@ def measured_acceptance(file: Path) -> Acceptance:
             by_start[int(start)].append((gamma, proposed / gamma, record["kept_from"][start]))
     if not by_start:
         raise UserError(
-            "these records hold no speculated block",
+            "these records have no speculated block",
             file=file,
             key="proposed_from",
             allowed="steps.jsonl of a run with self-speculation",
@@ -166,12 +165,12 @@ def measured_acceptance(file: Path) -> Acceptance:
 
 @dataclass(frozen=True)
 class Speculation:
-    """How an engine speculates by drafts of `gamma` tokens.
+    """Control of speculation with drafts of `gamma` tokens.
 
     Attributes:
-        mode: never, always, from `threshold` active responses on downwards, or where the roofline promises enough.
+        mode: never, always, at `threshold` or fewer active responses, or if the roofline predicts a speedup of 1 + δ.
         margin: δ, for the mode `roofline`.
-        ramp: guard of both toggles.
+        ramp: active responses that must be exceeded before a toggle may switch on.
     """
 
     mode: Mode
@@ -184,13 +183,13 @@ class Speculation:
 
 @dataclass(frozen=True)
 class EngineTime:
-    """What one engine did until its last response ended.
+    """Simulated work of one engine until its last response ends.
 
     Attributes:
-        passes: of plain decoding.
-        blocks: of speculation.
-        plain_seconds: seconds before speculation was on; `plain_tokens` until then.
-        turned_on_at: active responses when speculation was switched on; None if it never was.
+        passes: number of plain passes.
+        blocks: number of speculated blocks.
+        plain_seconds: time before speculation is switched on; `plain_tokens` are generated in it.
+        turned_on_at: active responses when speculation is switched on; None if it never is.
     """
 
     seconds: float
@@ -204,7 +203,7 @@ class EngineTime:
 
 @dataclass(frozen=True)
 class RolloutTime:
-    """Engines, one or more, that share a rollout; `tau` is the mean tokens of a block, None without speculation."""
+    """Times of the engines that share a rollout; `tau` is the mean tokens per block, None without speculation."""
 
     engines: tuple[EngineTime, ...]
     tau: float | None
@@ -216,18 +215,19 @@ class RolloutTime:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the rollout."""
+        """Time of the rollout, which ends with its slowest engine."""
         return self.slowest.seconds
 
     @property
     def speculated(self) -> float:
-        """Share of the tokens that speculation made."""
+        """Share of tokens generated by speculation."""
         return 1 - sum(engine.plain_tokens for engine in self.engines) / sum(engine.tokens for engine in self.engines)
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Where responses are decoded: `count` engines with `slots` each share a rollout; `prompt` is its mean tokens."""
+class SimulatedEngine:
+    """`count` equal engines that share a rollout, with `slots` responses at once each; `prompt` is the mean prompt
+    length."""
 
     calibration: Calibration
     prompt: float = 0.0
@@ -235,13 +235,13 @@ class Engine:
     count: int = 1
 
 
-def simulate_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculation) -> RolloutTime:
-    """Simulate a rollout of n responses, whose lengths (n,) are dealt to the engines in turn, in their order.
+def simulate_rollout(lengths: np.ndarray, engine: SimulatedEngine, speculation: Speculation) -> RolloutTime:
+    """Simulate a rollout of n responses, whose lengths (n,) are distributed to the engines round-robin.
 
-    The toggle's τ is the mean over these responses, as if the last rollout had measured it.
+    The toggle's τ is the mean over these responses, as if the previous rollout had measured it.
 
     Raises:
-        ValueError: for no responses, one without tokens, or no slots or engines.
+        ValueError: without responses, slots or engines, or for a response without tokens.
     """
     if not len(lengths) or np.min(lengths) < 1 or engine.slots < 1 or engine.count < 1:
         raise ValueError("needs responses of 1 token or more, and 1 or more slots and engines")
@@ -251,39 +251,41 @@ def simulate_rollout(lengths: np.ndarray, engine: Engine, speculation: Speculati
         "roofline": Roofline(engine.calibration, speculation.gamma, tau, speculation.margin),
     }
     toggle = Toggle(rules[speculation.mode], speculation.ramp) if speculation.mode in rules else None
-    dealt = [lengths[i :: engine.count] for i in range(min(engine.count, len(lengths)))]
-    times = tuple(_Run(part, engine, speculation, toggle).finish() for part in dealt)
+    by_engine = [lengths[i :: engine.count] for i in range(min(engine.count, len(lengths)))]
+    times = tuple(_EngineRun(part, engine, speculation, toggle).finish() for part in by_engine)
     return RolloutTime(times, tau if any(time.blocks for time in times) else None)
 
 
 def simulate_training(
-    lengths: np.ndarray, engine: Engine, speculation: Speculation, alphas: Sequence[float], ladder: Ladder
+    lengths: np.ndarray, engine: SimulatedEngine, speculation: Speculation, alphas: Sequence[float], ladder: Ladder
 ) -> list[tuple[int, RolloutTime]]:
-    """Simulate a rollout of the same lengths for each α, with draft lengths of the ladder, which adapts.
+    """Simulate one rollout of the same lengths for each α; the ladder adapts the draft length between rollouts.
 
     Returns:
-        Length of drafts and times of each rollout.
+        Draft length and times of each rollout.
     """
-    found, position = [], START
+    rollouts, position = [], START
     for alpha in alphas:
         gamma = ladder.gamma(position)
         time = simulate_rollout(lengths, engine, replace(speculation, gamma=gamma, acceptance=Acceptance((alpha,))))
-        found.append((gamma, time))
+        rollouts.append((gamma, time))
         position = ladder.after(position, time.tau)
-    return found
+    return rollouts
 
 
-class _Run:
-    """One engine's decoding of its responses."""
+class _EngineRun:
+    """State of one engine while it decodes its responses."""
 
-    def __init__(self, lengths: np.ndarray, engine: Engine, speculation: Speculation, toggle: Toggle | None) -> None:
+    def __init__(
+        self, lengths: np.ndarray, engine: SimulatedEngine, speculation: Speculation, toggle: Toggle | None
+    ) -> None:
         self.engine, self.speculation, self.toggle = engine, speculation, toggle
         self.waiting = lengths[engine.slots :]
         self.total = lengths[: engine.slots].astype(float)
         self.done = np.zeros_like(self.total)
         self.tokens = float(np.sum(lengths))
         self.state = State(on=True) if speculation.mode == "always" else OFF
-        self.seconds = self.plain_seconds = self.made = self.plain_tokens = 0.0
+        self.seconds = self.plain_seconds = self.plain_tokens = 0.0
         self.passes = self.blocks = 0
         self.turned_on_at = len(self.total) if self.state.on else None
 
@@ -294,7 +296,7 @@ class _Run:
                 self._speculate()
             else:
                 self._decode()
-            going = self.done < self.total - 1e-9
+            going = self.done < self.total - 1e-9  # blocks advance by fractions of tokens
             free = len(going) - int(np.sum(going))
             self.total = np.concatenate([self.total[going], self.waiting[:free]])
             self.done = np.concatenate([self.done[going], np.zeros(min(free, len(self.waiting)))])
@@ -310,7 +312,7 @@ class _Run:
         )
 
     def _decode(self) -> None:
-        """Plain passes until a response ends or the toggle switches speculation on."""
+        """Plain passes until a response ends or the toggle switches speculation on, at once."""
         count = int(np.min(self.total - self.done))
         lengths = self._lengths(count, 1.0)
         if self.toggle:
@@ -324,7 +326,7 @@ class _Run:
         self.plain_tokens += count * len(self.total)
 
     def _speculate(self) -> None:
-        """Blocks until a response ends or comes to other acceptance."""
+        """Blocks until a response ends or its acceptance changes, at once."""
         acceptance, gamma = self.speculation.acceptance, self.speculation.gamma
         rates = acceptance.tau(self.done, gamma)
         left = np.minimum(self.total, acceptance.end(self.done)) - self.done
@@ -335,5 +337,5 @@ class _Run:
         self.blocks += count
 
     def _lengths(self, count: int, rate: float) -> np.ndarray:
-        """Mean length of the active responses with their prompts before each of so many passes."""
+        """Mean length of active responses, with prompts, before each of `count` passes; `rate` tokens per pass."""
         return self.engine.prompt + np.mean(self.done) + rate * np.arange(count)

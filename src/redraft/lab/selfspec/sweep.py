@@ -1,8 +1,9 @@
-"""Sweeps: measured seconds of single passes over batch sizes and lengths, in the format of the released ones.
+"""Sweeps: measured times of single passes over batch sizes and lengths, in the CSV format of the released ones.
 
-One line a measurement: model, batch, seq (positions before the token), gamma, mode, statistics in milliseconds and the
-number of passes. Fits take the median. A verification's time is without drafting. The released code subtracts drafting
-where a verification takes so long that it seems to hold it, but on a device that only computes it takes as long anyway.
+One row per measurement: model, batch, seq (positions before the token), gamma, mode, statistics in milliseconds and the
+number of passes. Fits use the median. A verification's time excludes drafting. The released code subtracts the drafting
+time from verifications that are slow enough to include it. This is not done here, because on a compute-bound device
+verification alone is as slow.
 """
 
 import csv
@@ -18,7 +19,7 @@ from redraft.errors import UserError
 from redraft.files import atomic, errors_of_reading
 
 TARGET, DRAFT, VERIFY = "target_decode", "drafter_decode", "target_verify"
-"""Modes that a fit needs: a pass of the target, of the drafter, and a verification of gamma drafted tokens."""
+"""Modes that a fit needs: a target pass, a drafter pass, and the verification of gamma drafted tokens."""
 NEEDED = (
     f"{TARGET} with gamma 0 over several batch sizes and lengths, "
     f"and {DRAFT} and {VERIFY} over several batch sizes for each gamma"
@@ -26,11 +27,11 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """A line of a sweep; its fields are the columns.
+class SweepRow:
+    """A row of a sweep; its fields are the columns.
 
-    `seq` counts positions before the token, `gamma` drafted tokens, 0 for plain decoding. Times are statistics over
-    `n_samples` passes. A line with `batch` 0 is of the warm-up, and no fit uses it.
+    `seq` counts positions before the token, `gamma` drafted tokens (0 for plain decoding). Times are statistics over
+    `n_samples` passes. Rows with `batch` 0 are warm-up, which fits ignore.
     """
 
     model: str
@@ -46,12 +47,12 @@ class Measurement:
     n_samples: int
 
 
-COLUMNS = {field.name: field.type for field in fields(Measurement)}
+COLUMNS = {field.name: field.type for field in fields(SweepRow)}
 
 
 @dataclass(frozen=True)
-class Times:
-    """Medians of one mode, float64 (n,) each: sequences, positions before the token, and seconds."""
+class PassTimes:
+    """Median times of one mode, float64 (n,) each: sequences, positions before the token, and seconds."""
 
     batch: np.ndarray
     length: np.ndarray
@@ -63,33 +64,33 @@ class Sweep:
     """Measurements of one model, complete enough for a fit."""
 
     model: str
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[SweepRow, ...]
 
     @property
     def gammas(self) -> list[int]:
-        """Lengths of drafts, in rising order."""
+        """Draft lengths, ascending."""
         return sorted({m.gamma for m in self.measurements if m.mode in (DRAFT, VERIFY)})
 
-    def times(self, mode: str, gamma: int = 0) -> Times:
-        """Medians of a mode, without the warm-up."""
+    def times(self, mode: str, gamma: int = 0) -> PassTimes:
+        """Median times of a mode, without warm-up."""
         return _times([m for m in self.measurements if (m.mode, m.gamma) == (mode, gamma) and m.batch > 0])
 
-    def blocks(self, gamma: int) -> tuple[Times, Times, Times]:
-        """Target, drafter and verification at the batch sizes and lengths that have all three, in one order."""
+    def blocks(self, gamma: int) -> tuple[PassTimes, PassTimes, PassTimes]:
+        """Times of target, drafter and verification at the points (batch, length) that have all three, in one order."""
         modes = ((TARGET, 0), (DRAFT, gamma), (VERIFY, gamma))
-        found = [{(m.batch, m.seq): m for m in self.measurements if (m.mode, m.gamma) == mode} for mode in modes]
-        common = sorted(point for point in set.intersection(*map(set, found)) if point[0] > 0)
-        target, draft, verify = (_times([of_mode[point] for point in common]) for of_mode in found)
+        by_point = [{(m.batch, m.seq): m for m in self.measurements if (m.mode, m.gamma) == mode} for mode in modes]
+        common = sorted(point for point in set.intersection(*map(set, by_point)) if point[0] > 0)
+        target, draft, verify = (_times([of_mode[point] for point in common]) for of_mode in by_point)
         return target, draft, verify
 
 
-def _times(measurements: Sequence[Measurement]) -> Times:
+def _times(measurements: Sequence[SweepRow]) -> PassTimes:
     columns = np.array([(m.batch, m.seq, m.median_ms * 1e-3) for m in measurements], dtype=float).reshape(-1, 3).T
-    return Times(*columns)
+    return PassTimes(*columns)
 
 
-def write_sweep(file: Path, measurements: Iterable[Measurement]) -> None:
-    """Write a sweep as CSV, complete or not at all."""
+def write_sweep(file: Path, measurements: Iterable[SweepRow]) -> None:
+    """Write a sweep as CSV, atomically."""
     with atomic(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -100,7 +101,7 @@ def read_sweep(file: Path) -> Sweep:
     """Read a sweep.
 
     Raises:
-        UserError: if it is missing or damaged, is of several models, measured something twice, or lacks what a fit
+        UserError: if the file is missing or damaged, has several models or duplicate points, or lacks rows that a fit
             needs.
     """
     with errors_of_reading(file, csv.Error, UnicodeDecodeError), file.open(newline="", encoding="utf-8") as handle:
@@ -108,15 +109,15 @@ def read_sweep(file: Path) -> Sweep:
         if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise UserError("this sweep lacks columns", file=file, key=", ".join(missing), allowed=", ".join(COLUMNS))
         measurements = tuple(
-            Measurement(*(_value(row[name], name, reader.line_num, file) for name in COLUMNS)) for row in reader
+            SweepRow(*(_value(row[name], name, reader.line_num, file) for name in COLUMNS)) for row in reader
         )
     if not measurements:
         raise UserError("this sweep has no measurements", file=file, allowed=NEEDED)
     return make_sweep(measurements, file)
 
 
-def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) -> Sweep:
-    """A sweep of these measurements, from `file`.
+def make_sweep(measurements: Iterable[SweepRow], file: Path | None = None) -> Sweep:
+    """A validated sweep; `file` is named in errors.
 
     Raises:
         UserError: as `read_sweep`.
@@ -125,12 +126,12 @@ def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) ->
     models = sorted({m.model for m in lines})
     if len(models) != 1:
         raise UserError(
-            "a sweep is of one model", file=file, key="model", value=models, allowed="one name in all lines"
+            "this sweep has several models", file=file, key="model", value=models, allowed="one name in all rows"
         )
     seen: set[tuple[str, int, int, int]] = set()
     for m in lines:
         if (key := (m.mode, m.gamma, m.batch, m.seq)) in seen:
-            raise UserError("this was measured twice", file=file, key="mode, gamma, batch, seq", value=key)
+            raise UserError("this point was measured twice", file=file, key="mode, gamma, batch, seq", value=key)
         seen.add(key)
     sweep = Sweep(models[0], lines)
     _check_several(sweep.times(TARGET), f"{TARGET}, gamma 0", file, lengths=True)
@@ -149,7 +150,7 @@ def make_sweep(measurements: Iterable[Measurement], file: Path | None = None) ->
 
 
 def _value(text: str | None, column: str, line: int, file: Path) -> Any:
-    """The text of a field as a value of its column's type."""
+    """A field's text converted to its column's type."""
     if COLUMNS[column] is str:
         return text or ""
     whole = COLUMNS[column] is int
@@ -164,7 +165,7 @@ def _value(text: str | None, column: str, line: int, file: Path) -> Any:
     return value
 
 
-def _check_several(times: Times, what: str, file: Path | None, *, lengths: bool = False) -> None:
+def _check_several(times: PassTimes, what: str, file: Path | None, *, lengths: bool = False) -> None:
     axes = {"batch": times.batch} | ({"seq": times.length} if lengths else {})
     for name, values in axes.items():
         distinct = np.unique(values).astype(int).tolist()

@@ -1,7 +1,7 @@
 """Drafts and policies of a run's folder.
 
-The rollouts of step s were sampled by the policy after s steps, so those of a saved policy are the drafts whose
-distribution is known whole.
+The policy after s updates samples the rollouts of step s. If that policy is saved, the full distributions of those
+rollouts can be computed again.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from redraft.config.experiment import Run
 from redraft.config.read import parse
 from redraft.errors import UserError
 from redraft.files import read_json, read_parquet, sha256
-from redraft.lab.predict.drafts import Draft, Saved, drafts_of, lengths_of
+from redraft.lab.predict.saved_rollouts import Draft, SavedRollouts, drafts_of, lengths_of
 from redraft.layout import Layout
 from redraft.provenance import check_hashes, policies_of
 from redraft.tasks.problems import Problem, load_problems
@@ -23,9 +23,9 @@ from redraft.train.models import load_tokenizer
 from redraft.train.run_folder import RunFolder
 
 COLUMNS = ("prompt", "tokens", "log_probs", "draft_length")
-"""Columns of rollouts that are drafts."""
-DEPTH = 4
-"""Place of the root of results among the parents of a run's folder (`redraft.layout`)."""
+"""Columns that drafts are read from."""
+RESULTS_PARENT = 4
+"""Index of the results root among the parents of a run's folder (`redraft.layout`)."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class SavedRun:
 
     @cached_property
     def configuration(self) -> Run:
-        """What was trained."""
+        """Configuration of the run."""
         return parse(Run, self.manifest["configuration"], self.path / "manifest.json")
 
     @cached_property
     def policies(self) -> dict[int, Path]:
-        """Folders of its saved policies by the steps that they have done, in their order; 0 is the initial one."""
+        """Folders of saved policies by the number of their updates, ascending; 0 is the initial policy."""
         initial = {0: self.initial} if self.initial else {}
         return initial | {step: self.path / name for step, name in policies_of(self.manifest).items()}
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What it is trained on."""
+        """Training problems."""
         return load_problems(self.configuration.data)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of a visit of every prompt."""
+        """Steps of one pass over all prompts."""
         return self.configuration.trainer.steps_per_epoch(len(self.problems))
 
     @property
@@ -67,7 +67,7 @@ class SavedRun:
         return (stop - start) / self.steps_per_epoch
 
     def pair(self, start: int | None = None, stop: int | None = None) -> tuple[int, int]:
-        """Steps of drafts and of the policy that judges them.
+        """Steps of the drafts and of the current policy.
 
         `stop` is by default the last saved policy, `start` the saved policy nearest to one epoch before `stop`.
 
@@ -108,7 +108,7 @@ class SavedRun:
         """Folder of a saved policy.
 
         Raises:
-            UserError: if it is the initial one and not that of this run.
+            UserError: if the initial policy's hash is not the manifest's.
         """
         if step == 0:
             recorded = self.manifest["inputs"]["initial_policy"]
@@ -119,7 +119,7 @@ class SavedRun:
         return self.policies[step]
 
     def drafts(self, step: int) -> list[Draft]:
-        """Rollouts of a step that have no draft of their own: the policy after so many steps sampled all their tokens.
+        """Rollouts of a step that have no draft, so that the policy after `step` updates sampled all their tokens.
 
         Raises:
             UserError: if there are none, or they were saved without log-probabilities.
@@ -130,7 +130,7 @@ class SavedRun:
         new = frame[frame["draft_length"] == 0]
         if new.empty:
             raise UserError(
-                "all rollouts of this step go on from drafts, so that several policies have sampled them",
+                "all rollouts of this step continue drafts, so several policies sampled their tokens",
                 file=file,
                 key="draft_length",
                 hint="take a run without reuse, or --from a step of the first epoch",
@@ -144,22 +144,22 @@ class SavedRun:
         tokens = encode(tokenizer, [self.problems[prompt].prompt for prompt in wanted])
         return dict(zip(wanted, tokens, strict=True))
 
-    def saved(self, start: int, stop: int) -> Saved:
-        """Drafts of a step, and the rollouts of the step whose policy is nearest to the one after `stop` steps.
+    def saved(self, start: int, stop: int) -> SavedRollouts:
+        """Drafts of step `start`, and response lengths of the saved step nearest to `stop`.
 
         Raises:
-            UserError: as of `drafts`.
+            UserError: as `drafts`.
         """
         drafts, nearest = self.drafts(start), min(stop, max(self.rollout_steps))
         file = self._rollouts(nearest)
         later = lengths_of(read_parquet(file, ("prompt", "tokens"), only=True), file)
-        return Saved(drafts, self.prompts(drafts), later)
+        return SavedRollouts(drafts, self.prompts(drafts), later)
 
     def _rollouts(self, step: int) -> Path:
         return RunFolder(self.path).rollouts(step)
 
     def _name(self, step: int) -> str:
-        """The file of a step's rollouts as a manifest names it."""
+        """Key of a step's rollout file in the manifest."""
         return self._rollouts(step).relative_to(self.path).as_posix()
 
 
@@ -167,15 +167,15 @@ def open_run(folder: Path, initial: Path | None = None) -> SavedRun:
     """A finished run.
 
     Args:
-        folder: of the run, `results/<preset>/runs/<paper>/<cell>/seed<n>`.
-        initial: folder of its initial policy; if None that of the same results, if it is there.
+        folder: the run's folder, `results/<preset>/runs/<paper>/<cell>/seed<n>`.
+        initial: folder of its initial policy; None to look for it in the same results.
 
     Raises:
         UserError: if there is no manifest.
     """
     manifest = read_json(folder / "manifest.json")
     configuration, parents = manifest["configuration"], folder.resolve().parents
-    if initial is None and len(parents) > DEPTH:
-        model = Layout(configuration["preset"], parents[DEPTH]).model(configuration["model_role"])
+    if initial is None and len(parents) > RESULTS_PARENT:
+        model = Layout(configuration["preset"], parents[RESULTS_PARENT]).model(configuration["model_role"])
         initial = model if (model / "model.safetensors").exists() else None
     return SavedRun(folder, manifest, initial)

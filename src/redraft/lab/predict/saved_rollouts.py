@@ -1,4 +1,4 @@
-"""Saved rollouts as drafts, and the checks that every source of them passes."""
+"""Saved rollouts as drafts, and their validation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,13 @@ from redraft.files import read_parquet
 COLUMNS = ("prompt", "sample", "epoch", "tokens", "log_probs", "prompt_tokens")
 """Columns of a file of rollouts (docs/predict.md)."""
 KEY = ["epoch", "prompt", "sample"]
-ROUNDING = 1e-4
-"""A log-probability above 0 by no more is a rounding error."""
+MAX_LOG_PROB = 1e-4
+"""Log-probabilities up to this, above 0, are taken as rounding errors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A saved response to a prompt, to be judged as a draft.
+    """A saved response, used as a draft.
 
     Attributes:
         tokens: integer (n,), at least one.
@@ -31,13 +31,13 @@ class Draft:
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
-    """Drafts, and responses of about the current policy.
+class SavedRollouts:
+    """Drafts of an earlier policy, and response lengths of about the current one.
 
     Attributes:
         drafts: at least one.
-        prompts: tokens of each prompt of a draft.
-        later: prompt and length, tokens, of each later response; at least one.
+        prompts: token ids of the drafts' prompts, by prompt id.
+        later: prompt id and number of tokens of each later response; at least one.
     """
 
     drafts: list[Draft]
@@ -45,16 +45,16 @@ class Saved:
     later: list[tuple[int, int]]
 
     def check_fits(self, vocabulary: int, positions: int | None, file: Path) -> None:
-        """Reject tokens outside the vocabulary, and sequences longer than `positions`, if that is not None.
+        """Check that tokens are in the vocabulary and sequences no longer than `positions` (None: unlimited).
 
         Raises:
-            UserError: for the first of the two.
+            UserError: if they are not.
         """
         tokens = np.concatenate([*(draft.tokens for draft in self.drafts), *map(np.array, self.prompts.values())])
         outside = tokens[(tokens < 0) | (tokens >= vocabulary)]
         if len(outside):
             raise UserError(
-                "a token is outside the policy's vocabulary: the rollouts are another model's",
+                "a token is outside the policy's vocabulary: another model sampled the rollouts",
                 file=file,
                 key="tokens",
                 value=int(outside[0]),
@@ -71,11 +71,11 @@ class Saved:
             )
 
 
-def read_file(file: Path) -> Saved:
-    """Rollouts of the last two epochs of a file: the earlier ones are drafts, the later ones say what a response takes.
+def read_file(file: Path) -> SavedRollouts:
+    """The last two epochs of a Parquet file: drafts from the earlier one, response lengths from the later one.
 
     Raises:
-        UserError: for a file that is not as docs/predict.md describes.
+        UserError: for a file that does not have the format of docs/predict.md.
     """
     frame = read_parquet(file, COLUMNS)
     epochs = sorted(set(frame["epoch"]))
@@ -83,7 +83,7 @@ def read_file(file: Path) -> Saved:
         raise UserError("a prediction needs rollouts of two epochs", file=file, key="epoch", value=epochs)
     if frame.duplicated(KEY).any():
         first = frame.loc[frame.duplicated(KEY), KEY].iloc[0].to_dict()
-        raise UserError("a rollout stands twice", file=file, key=", ".join(KEY), value=tuple(first.values()))
+        raise UserError("this rollout occurs twice", file=file, key=", ".join(KEY), value=tuple(first.values()))
     earlier, later = (frame[frame["epoch"] == epoch] for epoch in epochs[-2:])
     drafts = drafts_of(earlier, file)
     _check_lists(earlier["prompt_tokens"], "iu", "whole numbers", file)
@@ -91,47 +91,47 @@ def read_file(file: Path) -> Saved:
     for prompt, tokens in zip(earlier["prompt"], earlier["prompt_tokens"], strict=True):
         if prompts.setdefault(int(prompt), tokens.tolist()) != tokens.tolist():
             raise UserError("one prompt has different tokens in two rows", file=file, key="prompt_tokens", value=prompt)
-    return Saved(drafts, prompts, lengths_of(later, file))
+    return SavedRollouts(drafts, prompts, lengths_of(later, file))
 
 
 def drafts_of(frame: pd.DataFrame, file: Path) -> list[Draft]:
     """The rollouts of a frame with the columns `prompt`, `tokens` and `log_probs`.
 
     Raises:
-        UserError: for a rollout without tokens or with other numbers of tokens and log-probabilities, and for a
-            log-probability that is none of a token that was sampled.
+        UserError: for a rollout without tokens, with different numbers of tokens and log-probabilities, or with a
+            log-probability that is not finite or above 0.
     """
     _check_lists(frame["tokens"], "iu", "whole numbers", file)
     _check_lists(frame["log_probs"], "f", "floating-point numbers", file)
-    found = []
+    drafts = []
     for prompt, tokens, log_probs in zip(frame["prompt"], frame["tokens"], frame["log_probs"], strict=True):
         if len(tokens) != len(log_probs):
             raise UserError(
-                f"a rollout of prompt {prompt} has other numbers of tokens and of log-probabilities",
+                f"a rollout of prompt {prompt} has different numbers of tokens and log-probabilities",
                 file=file,
                 key="log_probs",
                 value=len(log_probs),
                 allowed=str(len(tokens)),
             )
-        wrong = log_probs[~np.isfinite(log_probs) | (log_probs > ROUNDING)]
-        if len(wrong):
+        invalid = log_probs[~np.isfinite(log_probs) | (log_probs > MAX_LOG_PROB)]
+        if len(invalid):
             raise UserError(
-                f"a log-probability of prompt {prompt} is none of a token that was sampled",
+                f"a log-probability of prompt {prompt} is not one of a sampled token",
                 file=file,
                 key="log_probs",
-                value=float(wrong[0]),
+                value=float(invalid[0]),
                 allowed="finite, at most 0",
             )
-        found.append(Draft(int(prompt), tokens, log_probs))
-    return found
+        drafts.append(Draft(int(prompt), tokens, log_probs))
+    return drafts
 
 
 def _check_lists(column: pd.Series, kinds: str, allowed: str, file: Path) -> None:
-    """Check that each row is a list, not empty, of numbers of NumPy's `kinds`."""
+    """Check that each row is a non-empty list of numbers of NumPy's dtype `kinds`."""
     for row in column:
         if not isinstance(row, np.ndarray) or row.dtype.kind not in kinds or not len(row):
             raise UserError(
-                "a row is not what it should be",
+                "this row has the wrong type",
                 file=file,
                 key=str(column.name),
                 value=row,

@@ -1,8 +1,9 @@
 """Measurements on a real training run: how far its policies drift, and what each rule would keep of its rollouts.
 
-Own drafts are those that the run has saved and trained on. Held-out drafts are drawn from the same policy for the same
-prompts with other random numbers, and no policy was trained on them. The distribution of a rule is about drafts that
-are drawn from q whatever the policy became, so a difference between the two is what training on drafts does.
+Own drafts are the run's saved rollouts, on which it trained. Held-out drafts are sampled from the same policy for the
+same prompts with other random numbers, and nothing trained on them. A rule's exactness assumes drafts that are
+independent of the current policy given q, as held-out drafts are. The difference between the two is the effect of
+training on the drafts.
 """
 
 import math
@@ -18,11 +19,11 @@ import torch
 from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.files import sha256, write_json
-from redraft.lab.predict.drafts import Draft
-from redraft.lab.predict.estimates import by_prompt, estimate, ratio
-from redraft.lab.predict.positions import read_positions
-from redraft.lab.predict.prediction import TOP, candidates, distance, kept
-from redraft.lab.predict.runs import SavedRun, open_run
+from redraft.lab.predict.draft_positions import read_positions
+from redraft.lab.predict.jackknife import by_prompt, estimate, ratio
+from redraft.lab.predict.prediction import TOP, candidates, expected_kept, log_prob_error
+from redraft.lab.predict.saved_rollouts import Draft
+from redraft.lab.predict.saved_run import SavedRun, open_run
 from redraft.methods.acceptance.positions import Positions
 from redraft.methods.reuse import Candidate
 from redraft.methods.vanilla import vanilla
@@ -44,27 +45,27 @@ def observe_run(run_folder: Path, initial: Path, file: Path) -> None:
 
 
 def observe(run_folder: Path, initial: Path) -> dict[str, Any]:
-    """`measured` for all consecutive pairs of a run's saved policies, and the hash of its manifest.
+    """`measure_pair` for all consecutive pairs of a run's saved policies, and the hash of its manifest.
 
-    Each prompt has as many held-out drafts as a group has samples.
+    Each prompt has one held-out draft for each sample of a group.
 
     Raises:
-        UserError: if the initial policy is another one, or a policy's rollouts all have drafts.
+        UserError: if the initial policy is not the run's, or all of a policy's rollouts have drafts.
     """
     run = open_run(run_folder, initial)
     torch.set_num_threads(run.configuration.engine.threads)
     steps = list(run.policies)
     size = run.configuration.trainer.group_size
-    pairs = [measured(run, start, stop, size) for start, stop in pairwise(steps)]
+    pairs = [measure_pair(run, start, stop, size) for start, stop in pairwise(steps)]
     return {"pairs": pairs, "made_from": {"manifest.json": sha256(run_folder / "manifest.json")}}
 
 
-def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, Any]:
+def measure_pair(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, Any]:
     """Drafts of the policy after `start` steps under that after `stop`, with `held_out` held-out drafts of each prompt.
 
     Returns:
-        distance of the policies at the positions of own drafts, and a row a rule of own and of held-out drafts, as JSON
-        has them. `share` is the mean over drafts of kept tokens over draft tokens.
+        total variation of the policies at the positions of own drafts, and one row per rule for own and for held-out
+        drafts, ready for JSON. `share` is kept over draft tokens of each draft, averaged over drafts.
     """
     device = models.device_of(run.configuration.engine.device)
     (drafter, tokenizer), (policy, _) = (models.load(run.policy(step)) for step in (start, stop))
@@ -81,10 +82,10 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
         temperature=run.configuration.trainer.temperature,
     )
     positions = read(own)
-    distance(positions, run.policy(start))
+    log_prob_error(positions, run.policy(start))  # raises if the drafts are not this policy's
     stops = models.stop_tokens(drafter, tokenizer)
-    anew = _drawn(run, drafter, stops, prompts, start, held_out) if held_out else []
-    held_out_positions = read(anew) if anew else []
+    fresh = _sample_held_out(run, drafter, stops, prompts, start, held_out) if held_out else []
+    held_out_positions = read(fresh) if fresh else []
     overlap = np.concatenate([at.both.overlap for at in positions if at.both])
     quantiles = np.quantile(1 - overlap, QUANTILES)
     return {
@@ -98,13 +99,13 @@ def measured(run: SavedRun, start: int, stop: int, held_out: int) -> dict[str, A
         },
         "beta_mean": float(overlap.mean()),
         "own": [_row(rule, own, positions) for rule in rules],
-        "held_out": [_row(rule, anew, held_out_positions) for rule in rules] if anew else [],
+        "held_out": [_row(rule, fresh, held_out_positions) for rule in rules] if fresh else [],
     }
 
 
 def _row(rule: Candidate, drafts: Sequence[Draft], positions: Sequence[Positions]) -> dict[str, Any]:
-    found, lengths = kept(rule, positions), np.array([len(draft.tokens) for draft in drafts])
-    columns = {"drafts": np.ones(len(drafts)), "kept": found.tokens, "share": found.tokens / lengths}
+    kept, lengths = expected_kept(rule, positions), np.array([len(draft.tokens) for draft in drafts])
+    columns = {"drafts": np.ones(len(drafts)), "kept": kept.tokens, "share": kept.tokens / lengths}
     sums = by_prompt([draft.prompt for draft in drafts], columns)
     tokens, share = (estimate(sums, ratio(name, "drafts")) for name in ("kept", "share"))
     return {
@@ -118,17 +119,19 @@ def _row(rule: Candidate, drafts: Sequence[Draft], positions: Sequence[Positions
         "share": share.value,
         "share_low": _known(share.low),
         "share_high": _known(share.high),
-        "whole": float(found.whole.mean()),
+        "whole": float(kept.whole.mean()),
     }
 
 
 def _known(end: float) -> float | None:
-    """An interval's end as JSON can hold it: a single prompt has none."""
+    """None for NaN, which JSON does not have."""
     return None if math.isnan(end) else end
 
 
-def _drawn(run: SavedRun, drafter: Any, stops: frozenset[int], prompts: Tokens, step: int, count: int) -> list[Draft]:
-    """So many new responses to each prompt, with random numbers that no rollout of the run has seen."""
+def _sample_held_out(
+    run: SavedRun, drafter: Any, stops: frozenset[int], prompts: Tokens, step: int, count: int
+) -> list[Draft]:
+    """`count` new responses to each prompt, with random numbers that no rollout of the run used."""
     limit, engine = run.configuration.trainer.max_response_tokens, run.configuration.engine
     longest = limit + max(map(len, prompts.values()))
     sampler = TorchEngine(

@@ -1,4 +1,4 @@
-"""The bias laboratory's enumerated part: random numbers that are shared, log-probabilities that stay, and a bandit."""
+"""The bias laboratory's enumerated part: shared uniforms, stored log-probabilities, and a bandit."""
 
 import itertools
 import math
@@ -8,13 +8,13 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from redraft.lab.audit import laboratory
-from redraft.lab.audit.bandit import Bandit, Coupled, Softmax, Verified, trained
-from redraft.lab.audit.enumeration import Policy, Space, distance, over_visits
-from redraft.lab.audit.laboratory import BY_NUMBERS, RULES, WHOLE, sources
-from redraft.lab.audit.numbers import Fresh, Shared
-from redraft.lab.audit.rules import EXACT, stored
-from redraft.lab.audit.visits import Chain, shared_numbers
+from redraft.lab.audit import bias_laboratory
+from redraft.lab.audit.bandit import Bandit, CoupledSampler, RuleSampler, Softmax, train_bandit
+from redraft.lab.audit.bias_laboratory import NUMBERS_RULES, RULES, VOCABULARY, arm_samplers
+from redraft.lab.audit.enumeration import Policy, Space, errors_by_pass, total_variation
+from redraft.lab.audit.epoch_passes import PassChain, common_uniforms
+from redraft.lab.audit.rules import EXACT, stored_top
+from redraft.lab.audit.uniforms import CommonUniforms, IndependentUniforms
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.random_cut import RandomCut
@@ -24,58 +24,61 @@ from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
 
 SPACE = Space(vocabulary=3, longest=2)
 POLICIES = [Policy(SPACE, 0, number, 0.6) for number in range(1, 5)]
-RENEWED = {name: studied for name, studied in RULES.items() if studied.renewed}
+RENEWED = {name: audited for name, audited in RULES.items() if audited.renewed}
 
 
-def away(visits, policies=POLICIES):
+def errors(passes, policies=POLICIES):
     return [
-        distance(visit.distribution, policy.responses()) for visit, policy in zip(visits, policies[1:], strict=True)
+        total_variation(epoch_pass.distribution, policy.response_distribution())
+        for epoch_pass, policy in zip(passes, policies[1:], strict=True)
     ]
 
 
 def chain(name, policies=POLICIES, **changes):
-    studied = RULES[name]
-    return replace(Chain(studied.rule, policies, min(stored(studied, SPACE), 3), studied.renewed), **changes)
+    audited = RULES[name]
+    return replace(PassChain(audited.rule, policies, min(stored_top(audited, SPACE), 3), audited.renewed), **changes)
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_visits_of_fresh_numbers_are_those_of_the_audit_and_sum_to_one(name):
-    visits = chain(name, renewed=True).visits(Fresh())
+def test_passes_with_independent_uniforms_equal_the_enumeration_and_sum_to_one(name):
+    passes = chain(name, renewed=True).passes(IndependentUniforms())
     top = chain(name).top
-    assert away(visits) == pytest.approx(over_visits(RULES[name].rule, POLICIES, top)[1:], abs=1e-14)
-    assert [visit.distribution.sum() for visit in visits] == pytest.approx([1] * 3)
+    assert errors(passes) == pytest.approx(errors_by_pass(RULES[name].rule, POLICIES, top)[1:], abs=1e-14)
+    assert [epoch_pass.distribution.sum() for epoch_pass in passes] == pytest.approx([1] * 3)
     lengths = np.array([len(response) for response in SPACE.responses])
-    drafts = [POLICIES[0].responses(), *(visit.distribution for visit in visits)]
-    assert [visit.draft for visit in visits] == pytest.approx([distribution @ lengths for distribution in drafts[:-1]])
+    drafts = [POLICIES[0].response_distribution(), *(epoch_pass.distribution for epoch_pass in passes)]
+    assert [epoch_pass.draft for epoch_pass in passes] == pytest.approx(
+        [distribution @ lengths for distribution in drafts[:-1]]
+    )
     if RULES[name].exact:
-        assert max(away(visits)) <= EXACT
+        assert max(errors(passes)) <= EXACT
 
 
 @pytest.mark.parametrize("name", ["published, l = 1", "residual", "block", "one-hot"])
-def test_numbers_that_no_two_visits_share_and_that_draw_nothing_change_nothing(name):
-    """Their cells sum to the rule's distribution, in which all numbers are integrated out."""
-    numbers = shared_numbers(chain(name), draws=False)
+def test_common_uniforms_change_nothing_if_passes_do_not_share_them_and_they_do_not_sample(name):
+    """The mean over cells is the rule's distribution, where uniforms are integrated out."""
+    numbers = common_uniforms(chain(name), sampling=False)
     assert numbers.weights.sum() == pytest.approx(1)
     assert len(numbers.weights) > 20
-    fresh, apart = chain(name).visits(Fresh()), chain(name).visits(numbers)
-    assert away(apart) == pytest.approx(away(fresh), abs=1e-13)
-    assert [visit.kept for visit in apart] == pytest.approx([visit.kept for visit in fresh])
+    fresh, apart = chain(name).passes(IndependentUniforms()), chain(name).passes(numbers)
+    assert errors(apart) == pytest.approx(errors(fresh), abs=1e-13)
+    assert [epoch_pass.kept for epoch_pass in apart] == pytest.approx([epoch_pass.kept for epoch_pass in fresh])
 
 
 @pytest.mark.parametrize(
-    ("name", "draws", "shared"),
+    ("name", "sampling", "shared"),
     [(name, *each) for name in ("published, l = 1", "block") for each in ((False, True), (True, False), (True, True))],
 )
-def test_distributions_of_shared_numbers_are_those_of_drawn_ones(name, draws, shared):
-    """A simulation draws each response by the rule's own `kept` and by inversion; its seed is fixed."""
+def test_distributions_of_common_uniforms_equal_simulated_ones(name, sampling, shared):
+    """A simulation with a fixed seed uses the rule's `kept` and inverse-CDF sampling."""
     policies = POLICIES[:3]
     enumerated = chain(name, policies, shared=shared)
-    distribution = enumerated.visits(shared_numbers(chain(name, policies), draws))[-1].distribution
+    distribution = enumerated.passes(common_uniforms(chain(name, policies), sampling))[-1].distribution
     counts = np.zeros(len(SPACE.responses))
     random = np.random.default_rng(5)
     for _ in range(2000):
         uniforms = 1 - random.random((3, 2)) if not shared else np.repeat(1 - random.random((1, 2)), 3, axis=0)
-        counts[SPACE.index[simulated(enumerated, policies, uniforms, random if not draws else None)]] += 1
+        counts[SPACE.index[simulated(enumerated, policies, uniforms, random if not sampling else None)]] += 1
     spread = np.sqrt(distribution * (1 - distribution) / 2000)
     assert np.abs(counts / 2000 - distribution).max() < 5 * spread.max()
     if max(distribution) < 1:
@@ -83,24 +86,24 @@ def test_distributions_of_shared_numbers_are_those_of_drawn_ones(name, draws, sh
 
 
 def simulated(enumerated, policies, uniforms, random):
-    """A response of the last visit."""
-    response, made = (), (0, 0)
+    """A response of the last pass."""
+    response, origin = (), (0, 0)
     for number, policy in enumerate(policies):
         kept, first = 0, None
         if number:
-            drawn_from = [policies[made[at]].distribution(response[:at]) for at in range(len(response))]
+            stored_q = [policies[origin[at]].distribution(response[:at]) for at in range(len(response))]
             now = policy.distributions(response)
-            tokens, places = np.array(response), np.arange(len(response))
+            tokens, positions = np.array(response), np.arange(len(response))
             support = np.tile(np.arange(3), (len(tokens), 1))
-            q = np.array(drawn_from)
+            q = np.array(stored_q)
             distributions = Distributions(
-                tokens, np.log(now)[places, tokens], np.log(q)[places, tokens], support, np.log(now), np.log(q)
+                tokens, np.log(now)[positions, tokens], np.log(q)[positions, tokens], support, np.log(now), np.log(q)
             )
             kept = enumerated.rule.kept(enumerated.rule.accepts(distributions, uniforms[number][: len(tokens)]))
             first = enumerated.rule.residual(distributions, kept)
-        response, made = (
+        response, origin = (
             response[:kept],
-            (*(made[:kept] if not enumerated.renewed else [number] * kept), number, number),
+            (*(origin[:kept] if not enumerated.renewed else [number] * kept), number, number),
         )
         while response not in SPACE.index:
             distribution = policy.distribution(response).copy()
@@ -112,49 +115,49 @@ def simulated(enumerated, policies, uniforms, random):
     return response
 
 
-def test_numbers_that_accept_in_all_visits_leave_the_first_one_exact_and_no_later_one():
+def test_uniforms_that_accept_in_all_passes_leave_only_the_first_pass_exact():
     for name in ("residual", "block", "one-hot"):
-        numbers = shared_numbers(chain(name), draws=False)
-        first, *later = away(chain(name, shared=True).visits(numbers))
+        numbers = common_uniforms(chain(name), sampling=False)
+        first, *later = errors(chain(name, shared=True).passes(numbers))
         assert first <= EXACT
         assert min(later) > 1e-3
-        drawing = shared_numbers(chain(name), draws=True)
-        assert away(chain(name).visits(drawing))[0] > 1e-3, (
-            "a rejected number draws from the upper end of the distribution"
+        sampling = common_uniforms(chain(name), sampling=True)
+        assert errors(chain(name).passes(sampling))[0] > 1e-3, (
+            "a uniform that rejects samples from the upper end of the distribution"
         )
 
 
 @pytest.mark.parametrize("rule", [FromTheLeft(), LongestPrefix()])
-def test_a_shared_number_accepts_and_draws_as_its_value_says(rule):
-    numbers = Shared({0: [0.25, 0.5], 1: [0.5]}, draws=True)
+def test_a_common_uniform_accepts_and_samples_by_its_value(rule):
+    numbers = CommonUniforms({0: [0.25, 0.5], 1: [0.5]}, sampling=True)
     assert numbers.weights == pytest.approx([1 / 8, 1 / 8, 1 / 8, 1 / 8, 1 / 4, 1 / 4])
     u = [0.125, 0.125, 0.375, 0.375, 0.75, 0.75], [0.25, 0.75] * 3
-    chances = np.array([0.25, 0.5])
-    expected = [rule.kept(np.array(each) <= chances) for each in zip(*u, strict=True)]
-    assert numbers.kept(rule, chances).argmax(axis=1).tolist() == expected
-    assert numbers.drawn(0, np.array([0.25, 0.25, 0.5])).argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 2]
-    assert numbers.drawn(1, np.array([0.5, 0.5])).argmax(axis=1).tolist() == [0, 1] * 3
-    assert Shared({0: [0.5]}, draws=False).drawn(0, np.array([0.3, 0.7])).tolist() == [[0.3, 0.7]]
+    acceptance = np.array([0.25, 0.5])
+    expected = [rule.kept(np.array(each) <= acceptance) for each in zip(*u, strict=True)]
+    assert numbers.kept(rule, acceptance).argmax(axis=1).tolist() == expected
+    assert numbers.tokens(0, np.array([0.25, 0.25, 0.5])).argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 2]
+    assert numbers.tokens(1, np.array([0.5, 0.5])).argmax(axis=1).tolist() == [0, 1] * 3
+    assert CommonUniforms({0: [0.5]}, sampling=False).tokens(0, np.array([0.3, 0.7])).tolist() == [[0.3, 0.7]]
 
 
-def test_log_probabilities_that_stay_are_those_of_the_visit_in_which_a_token_was_drawn():
-    """A sum of its own, over each token's fate: kept with min(1, p / q) of that visit, or drawn again."""
+def test_kept_log_probabilities_are_those_of_the_pass_that_sampled_the_token():
+    """An independent sum over each token's outcome: kept with min(1, p / q) of that pass, or sampled again."""
     state = {(r, (0, 0)): POLICIES[0].probability(r) for r in SPACE.responses}
-    found = chain("published, l = 1").visits(Fresh())
+    found = chain("published, l = 1").passes(IndependentUniforms())
     for number, policy in enumerate(POLICIES[1:], 1):
         after = dict.fromkeys(itertools.product(SPACE.responses, itertools.product(range(number + 1), repeat=2)), 0.0)
-        for (draft, made), weight in state.items():
+        for (draft, origin), weight in state.items():
             distributions = [
-                (policy.distribution(draft[:at]), POLICIES[made[at]].distribution(draft[:at]))
+                (policy.distribution(draft[:at]), POLICIES[origin[at]].distribution(draft[:at]))
                 for at in range(len(draft))
             ]
-            chances = [min(1, p[token] / q[token]) for token, (p, q) in zip(draft, distributions, strict=True)]
+            acceptance = [min(1, p[token] / q[token]) for token, (p, q) in zip(draft, distributions, strict=True)]
             for kept in range(len(draft) + 1):
-                chance = weight * math.prod(chances[:kept]) * (1 - chances[kept] if kept < len(draft) else 1)
+                probability = weight * math.prod(acceptance[:kept]) * (1 - acceptance[kept] if kept < len(draft) else 1)
                 for response in SPACE.responses:
                     if response[:kept] == draft[:kept] and (kept < len(draft) or response == draft):
-                        new = (*made[:kept], number, number)[:2]
-                        after[response, new] += chance * policy.probability(response, kept)
+                        new = (*origin[:kept], number, number)[:2]
+                        after[response, new] += probability * policy.probability(response, kept)
         state = after
         distribution = [
             sum(weight for (r, _), weight in state.items() if r == response) for response in SPACE.responses
@@ -162,16 +165,18 @@ def test_log_probabilities_that_stay_are_those_of_the_visit_in_which_a_token_was
         assert found[number - 1].distribution == pytest.approx(distribution, abs=1e-14)
 
 
-def test_log_probabilities_that_stay_differ_from_renewed_ones_from_the_second_visit_on():
-    stays, renewed = (away(chain("published, l = 1", renewed=each).visits(Fresh())) for each in (False, True))
-    assert stays[0] == pytest.approx(renewed[0], abs=1e-14)
-    assert abs(stays[1] - renewed[1]) > 1e-3
+def test_kept_log_probabilities_differ_from_renewed_ones_from_the_second_pass_on():
+    kept, renewed = (
+        errors(chain("published, l = 1", renewed=each).passes(IndependentUniforms())) for each in (False, True)
+    )
+    assert kept[0] == pytest.approx(renewed[0], abs=1e-14)
+    assert abs(kept[1] - renewed[1]) > 1e-3
 
 
 def test_without_verification_responses_stay_those_of_the_first_policy():
-    visits = chain("no verification").visits(Fresh())
-    assert visits[-1].distribution == pytest.approx(POLICIES[0].responses())
-    assert visits[-1].kept == pytest.approx(visits[-1].draft)
+    passes = chain("no verification").passes(IndependentUniforms())
+    assert passes[-1].distribution == pytest.approx(POLICIES[0].response_distribution())
+    assert passes[-1].kept == pytest.approx(passes[-1].draft)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -187,12 +192,12 @@ def test_a_random_cut_as_a_rule_keeps_what_training_keeps(length):
 BANDIT = Bandit(start=(-1.0, 0.0), group=3, rate=2.0)
 
 
-@pytest.mark.parametrize("name", sources())
+@pytest.mark.parametrize("name", arm_samplers())
 def test_a_bandit_that_learns_nothing_leaves_every_rule_exact(name):
-    for visit in trained(sources()[name], replace(BANDIT, rate=0.0), 2):
-        assert max(visit.given, visit.overall) <= EXACT
-        assert visit.gradient == pytest.approx(visit.fresh_gradient)
-        assert visit.variance == pytest.approx(visit.fresh_variance)
+    for epoch_pass in train_bandit(arm_samplers()[name], replace(BANDIT, rate=0.0), 2):
+        assert max(epoch_pass.given, epoch_pass.overall) <= EXACT
+        assert epoch_pass.gradient == pytest.approx(epoch_pass.fresh_gradient)
+        assert epoch_pass.variance == pytest.approx(epoch_pass.fresh_variance)
 
 
 @pytest.mark.parametrize("rate", [0.3, 2.0, 7.0])
@@ -200,11 +205,11 @@ def test_a_bandit_that_learns_nothing_leaves_every_rule_exact(name):
 def test_one_hot_is_exact_on_drafts_that_trained_the_policy_and_the_others_are_not(rate, rewards):
     bandit = replace(BANDIT, rewards=rewards, start=(-1.0, 0.0, 0.3)[: len(rewards)], rate=rate)
     for rule, top, exact in ((ResidualRule(), 0, True), (ResidualRule(), 3, False), (BlockRule(), 3, False)):
-        first, *later = trained(Verified(rule, top), bandit, 2)
+        first, *later = train_bandit(RuleSampler(rule, top), bandit, 2)
         assert first.given <= EXACT
-        assert all((visit.given <= EXACT) == exact for visit in later)
-        assert all((visit.gradient == pytest.approx(visit.fresh_gradient)) == exact for visit in later)
-        assert all((visit.reward == pytest.approx(visit.fresh_reward)) == exact for visit in later)
+        assert all((epoch_pass.given <= EXACT) == exact for epoch_pass in later)
+        assert all((epoch_pass.gradient == pytest.approx(epoch_pass.fresh_gradient)) == exact for epoch_pass in later)
+        assert all((epoch_pass.reward == pytest.approx(epoch_pass.fresh_reward)) == exact for epoch_pass in later)
 
 
 def test_an_update_is_the_gradient_of_the_policy():
@@ -213,7 +218,7 @@ def test_an_update_is_the_gradient_of_the_policy():
     rewards, start, step = np.array(bandit.rewards), np.array(bandit.start), np.array([1e-6, 0, 0])
     above, below = (float(Softmax(tuple(logits)).distribution(()) @ rewards) for logits in (start + step, start - step))
     slope = (above - below) / 2e-6
-    (first,) = trained(Verified(SpecRLRule(0.0), 3), bandit, 0)
+    (first,) = train_bandit(RuleSampler(SpecRLRule(0.0), 3), bandit, 0)
     assert first.fresh_gradient == pytest.approx((1 - 1 / bandit.group) * slope)
     gradients = {arms: bandit.gradient(arms) for arms in itertools.product(range(3), repeat=3)}
     weights = {arms: Softmax(bandit.start).distribution(())[list(arms)].prod() for arms in gradients}
@@ -225,28 +230,27 @@ def test_an_update_is_the_gradient_of_the_policy():
 
 
 @pytest.mark.parametrize("name", ["published, l = 1", "published, l = e^0.5", "residual"])
-def test_a_bandit_s_visits_are_those_of_all_groups(name):
-    """Two visits with drafts of groups of two, by a sum of its own; what stands with a sample is the distribution of an
-    arm."""
+def test_a_bandit_s_passes_sum_over_all_groups(name):
+    """Two passes with drafts of groups of two, by an independent sum; a sample stores its draft distribution."""
     bandit = Bandit(start=(-1.0, 0.0), group=2, rate=1.5)
     start = Softmax(bandit.start).distribution(())
     states = {(bandit.start, arms, (tuple(start),) * 2): start[list(arms)].prod() for arms in PAIRS}
-    for found in trained(sources()[name], bandit, 2)[1:]:
+    for found in train_bandit(arm_samplers()[name], bandit, 2)[1:]:
         after = defaultdict(float)
         for (logits, arms, distributions), weight in states.items():
             moved = tuple(np.array(logits) + bandit.rate * bandit.gradient(arms))
             now = Softmax(moved).distribution(())
             for outcome in itertools.product(
-                *(fates(name, *draft, now) for draft in zip(arms, distributions, strict=True))
+                *(outcomes_of(name, *draft, now) for draft in zip(arms, distributions, strict=True))
             ):
-                chances, drawn, stays = zip(*outcome, strict=True)
-                after[tuple(np.round(moved, 9)), drawn, stays] += weight * math.prod(chances)
+                acceptance, sampled, stored = zip(*outcome, strict=True)
+                after[tuple(np.round(moved, 9)), sampled, stored] += weight * math.prod(acceptance)
         states = {state: weight for state, weight in after.items() if weight > 0}
         by_policy = defaultdict(lambda: np.zeros(2))
         for (logits, arms, _), weight in states.items():
             by_policy[logits] += weight * np.eye(2)[list(arms)].mean(axis=0)
         given = sum(
-            distribution.sum() * distance(distribution / distribution.sum(), Softmax(logits).distribution(()))
+            distribution.sum() * total_variation(distribution / distribution.sum(), Softmax(logits).distribution(()))
             for logits, distribution in by_policy.items()
         )
         assert (found.reward, found.given) == pytest.approx(
@@ -257,55 +261,57 @@ def test_a_bandit_s_visits_are_those_of_all_groups(name):
 PAIRS = list(itertools.product((0, 1), repeat=2))
 
 
-def fates(name, arm, distribution, now):
-    """Chance, arm and what stands with it, of a draft of two arms, by the rules' formulas."""
+def outcomes_of(name, arm, distribution, now):
+    """Probability, arm and stored distribution of each outcome for a draft of two arms, by the rules' formulas."""
     lenience = math.exp(0.5) if "0.5" in name else 1.0
     kept = min(1.0, lenience * now[arm] / distribution[arm])
     yield kept, arm, distribution if name.startswith("published") else tuple(now)
-    for other, chance in enumerate(now if name.startswith("published") else np.eye(2)[1 - arm]):
-        yield (1 - kept) * chance, other, tuple(now)
+    for other, probability in enumerate(now if name.startswith("published") else np.eye(2)[1 - arm]):
+        yield (1 - kept) * probability, other, tuple(now)
 
 
 def test_noise_keeps_a_sample_of_two_arms_as_the_residual_rule_does_while_the_better_arm_gains():
     """A uniform below pi(0) stays below it as pi(0) grows; the arm that loses is left by 1 - p / q."""
-    for noise, rule in zip(*(trained(sources()[name], BANDIT, 3) for name in ("Gumbel", "residual")), strict=True):
+    for noise, rule in zip(
+        *(train_bandit(arm_samplers()[name], BANDIT, 3) for name in ("Gumbel", "residual")), strict=True
+    ):
         assert astuple(noise) == pytest.approx(astuple(rule))
 
 
 def test_a_coupled_sample_s_noise_stays():
-    """u below 0.2 draws arm 0 under both policies, one above 0.6 arm 1."""
-    source, at = Coupled(), {p: (math.log(p), math.log(1 - p)) for p in (0.2, 0.6)}
-    first = {way.sample.arm: way for way in source.first(at[0.6])}
-    assert first[0].weight == pytest.approx(0.6)
-    ways = list(source.again(first[0].sample, at[0.2]))
-    assert [(way.sample.arm, way.kept) for way in ways] == [(0, True), (1, False)]
-    assert [way.weight for way in ways] == pytest.approx([1 / 3, 2 / 3])
-    assert [way.weight for way in source.again(first[1].sample, at[0.2])] == [1.0]
+    """u below 0.2 samples arm 0 under both policies, u above 0.6 arm 1."""
+    sampler, at = CoupledSampler(), {p: (math.log(p), math.log(1 - p)) for p in (0.2, 0.6)}
+    first = {outcome.sample.arm: outcome for outcome in sampler.first(at[0.6])}
+    assert first[0].probability == pytest.approx(0.6)
+    outcomes = list(sampler.again(first[0].sample, at[0.2]))
+    assert [(outcome.sample.arm, outcome.kept) for outcome in outcomes] == [(0, True), (1, False)]
+    assert [outcome.probability for outcome in outcomes] == pytest.approx([1 / 3, 2 / 3])
+    assert [outcome.probability for outcome in sampler.again(first[1].sample, at[0.2])] == [1.0]
 
 
 def test_the_laboratory_has_the_rules_that_its_page_names():
     published = ["published, l = 1", "published, l = e^0.5"]
     exact = ["residual", "block", "one-hot"]
     assert {*published, "no verification", "random cut", *exact, "residual, top 2"} <= set(RULES)
-    assert {published[0], "published, l = 1, renewed", *exact} <= set(BY_NUMBERS)
-    assert {"no reuse", *published, "no verification", *exact, "Gumbel"} <= set(sources())
+    assert {published[0], "published, l = 1, renewed", *exact} <= set(NUMBERS_RULES)
+    assert {"no reuse", *published, "no verification", *exact, "Gumbel"} <= set(arm_samplers())
 
 
 def test_all_rows_are_there_and_are_shares(monkeypatch):
-    monkeypatch.setattr(laboratory, "SPACE", Space(WHOLE, 2))
+    monkeypatch.setattr(bias_laboratory, "SPACE", Space(VOCABULARY, 2))
     for name, value in {
         "DRIFTS": (0.1, 0.8),
-        "VISITS": 2,
+        "EPOCH_PASSES": 2,
         "DIRECTIONS": 1,
         "RATES": (0.0, 1.0),
         "GROUPS": (2, 4),
     }.items():
-        monkeypatch.setattr(laboratory, name, value)
-    found = laboratory.distributions()
+        monkeypatch.setattr(bias_laboratory, name, value)
+    found = bias_laboratory.distributions()
     assert {row["rule"] for row in found["drifts"]} == set(RULES)
     assert len(found["drifts"]) == 2 * len(RULES)
-    assert len(found["numbers"]) == 4 * len(BY_NUMBERS) * 2
-    assert len(found["bandit"]) == len(sources()) * (2 * 3 + 3)
+    assert len(found["numbers"]) == 4 * len(NUMBERS_RULES) * 2
+    assert len(found["bandit"]) == len(arm_samplers()) * (2 * 3 + 3)
     for row in (*found["drifts"], *found["numbers"], *found["bandit"]):
         numbers = [
             v

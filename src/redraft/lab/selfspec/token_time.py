@@ -1,27 +1,28 @@
-"""Where the time of one decoded token goes, by the roofline of each part (EfficientRollout, arXiv 2606.18967, Table 3).
+"""Shares of a decoded token's time by component, from rooflines (EfficientRollout, arXiv 2606.18967, Table 3).
 
-Each part takes the longer of its reading and its computing (Appendix B.1), on the data sheet's bandwidth and
-throughput. The parts of Table 3 are projections of the FFN and of attention (QKVO), attention over keys and values, the
-head, and what is nonlinear. The paper does not say what the last one holds. Here it is what moves between its kernels:
+A component's time is the larger of its memory time and its compute time (Appendix B.1), at the data sheet's bandwidth
+and throughput. The components of Table 3 are the projections of the FFN and of attention (QKVO), attention over keys
+and values, the head, and "nonlinear". The paper does not define the last one. Here it is these memory accesses:
 
     softmax     one value for each head and position, B S n_heads
     the rest    for each token and layer: two norms (read and write), two residual additions (two reads, one write), the
                 gate's activation (two reads, one write), the rotation of queries and keys (read and write)
 
-Its few operations a value never take longer than its reading, and are left out.
+Its operations are few per value and always faster than its memory accesses, so they are left out.
 """
 
 from redraft.selfspec.constants import VALUE_BYTES, ModelConstants
 
 A100_BANDWIDTH, A100_FLOPS = 2.039e12, 312e12
-"""Data sheet of the A100 SXM4 80 GB, which the paper measured: bytes/s, and operations/s in 16 bits."""
+"""Data sheet of the A100 SXM4 80 GB, the paper's GPU: bytes/s, and 16-bit operations/s."""
 
 
 def decode_shares(
     model: ModelConstants, batch: int, length: int, *, bandwidth: float = A100_BANDWIDTH, flops: float = A100_FLOPS
 ) -> dict[str, float]:
-    """Shares of the parts, by name, in the time of a decoding pass after `length` positions; their sum is 1."""
+    """Share of each component in the time of a decoding pass after `length` positions; they sum to 1."""
 
+    # bytes moved and operations of each component
     def weights(count: int) -> tuple[float, float]:
         return VALUE_BYTES * count, 2 * batch * count
 

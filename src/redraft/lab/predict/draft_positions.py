@@ -1,4 +1,8 @@
-"""Distributions of two policies at every position of drafts, of which few are held at once."""
+"""Distributions of two policies at every position of drafts, reduced to the numbers that rules need.
+
+A vocabulary of 150,000 makes whole distributions too large to keep, so they are read in pieces and reduced at once.
+Shapes: m positions of a piece, V vocabulary, k stored tokens.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,14 +14,14 @@ from redraft.engines.distributions import chunks
 from redraft.engines.requests import checked
 from redraft.engines.torch.head import Head, hidden_states, refuse_other_heads
 from redraft.errors import UserError
-from redraft.lab.predict.drafts import Draft
+from redraft.lab.predict.saved_rollouts import Draft
 from redraft.methods.acceptance.block import joint_acceptance, joint_weights
 from redraft.methods.acceptance.positions import BothDistributions, Positions
 
-TOKENS_AT_ONCE = 1 << 13
-"""Tokens of the sequences of one pass."""
-NUMBERS_AT_ONCE = 1 << 22
-"""Numbers of a distribution, in float64, that are compared at once."""
+MAX_TOKENS_PER_PASS = 1 << 13
+"""Padded tokens of one forward pass."""
+MAX_VALUES_PER_PIECE = 1 << 22
+"""Float64 values of distributions that are compared at once; bounds memory."""
 
 
 def read_positions(
@@ -28,19 +32,19 @@ def read_positions(
     top: int = 32,
     temperature: float = 1.0,
 ) -> list[Positions]:
-    """Read the distributions of drafts, in their order, by transformers causal language models.
+    """Distributions at the positions of each draft, in the drafts' order, from transformers causal language models.
 
     Args:
         drafts: with at least one token each.
-        prompts: tokens of their prompts, at least one each.
-        policy: the current one.
-        drafter: the one that sampled the drafts; None if it is not known.
+        prompts: token ids of their prompts, at least one each.
+        policy: model of the current policy.
+        drafter: model of the policy that sampled the drafts; None if unknown.
         top: most probable tokens of q that a rule would store.
-        temperature: of both distributions, above 0.
+        temperature: temperature of both distributions, above 0.
 
     Raises:
-        UserError: if log-probabilities are NaN, the models' vocabularies differ, or logits are made in another way than
-            by `Head`.
+        UserError: if log-probabilities are NaN, the models' vocabularies differ, or a model's head is not supported by
+            `Head`.
     """
     models = [policy] if drafter is None else [policy, drafter]
     sizes = [model.config.vocab_size for model in models]
@@ -57,7 +61,7 @@ def read_positions(
 
 
 class _Reader:
-    """Takes the distributions of a draft's positions in their order, and keeps a few numbers of each."""
+    """Reduces the distributions of a draft's positions, which it receives in order, piece by piece."""
 
     def __init__(self, draft: Draft, prompt: list[int], top: int) -> None:
         self.draft, self.top = draft, top
@@ -65,14 +69,14 @@ class _Reader:
         self.first = len(prompt) - 1
         self._tokens = torch.as_tensor(draft.tokens.astype(np.int64))
         self._drawn_from = draft.log_probs.astype(np.float64)
-        self._taken = 0
+        self._read = 0
         self._weights = (1.0, 1.0)
         self._columns: dict[str, list[np.ndarray]] = {}
 
-    def take(self, distributions: Sequence[torch.Tensor]) -> None:
-        """Take the next positions: log p, and log q if it is known, float64 (m, vocabulary) each."""
-        here = slice(self._taken, self._taken + len(distributions[0]))
-        self._taken = here.stop
+    def add(self, distributions: Sequence[torch.Tensor]) -> None:
+        """Add the next m positions: log p, and log q if it is known, float64 (m, V) each."""
+        here = slice(self._read, self._read + len(distributions[0]))
+        self._read = here.stop
         tokens = self._tokens[here, None].to(distributions[0].device)
         policy = checked(distributions[0].gather(1, tokens)[:, 0].cpu().numpy())
         self._keep(policy=policy)
@@ -86,10 +90,11 @@ class _Reader:
     def _compare(
         self, log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, policy: np.ndarray, drawn_from: np.ndarray
     ) -> None:
-        """Keep what takes both distributions."""
+        """Keep the quantities that need both distributions."""
         largest = log_q.topk(min(self.top, log_q.shape[1])).indices
         in_top = (largest == tokens).any(1).cpu().numpy()
         p, q = log_p.exp(), log_q.exp()
+        # block verification's joint weights run over the whole draft: once with all of q stored, once with its top k
         stored = (np.ones_like(in_top), in_top)
         weights = [joint_weights(policy, drawn_from, *each) for each in zip(stored, self._weights, strict=True)]
         before = [np.append(first, w[:-1]) for first, w in zip(self._weights, weights, strict=True)]
@@ -117,9 +122,9 @@ class _Reader:
 
 
 def _same(log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, q: torch.Tensor) -> np.ndarray:
-    """P(p draws v | q drew v) by the same Gumbel noise: 1 / sum over w of max(q_v p_w / p_v, q_w).
+    """P(p samples v | q sampled v) under the same Gumbel noise: 1 / sum over w of max(q_v p_w / p_v, q_w).
 
-    That is the v-th term of the probability that both agree (arXiv 2408.07978), over q_v.
+    That is term v of the probability that both sample the same token (arXiv 2408.07978), divided by q_v.
     """
     at = log_p.gather(1, tokens)
     same = 1 / torch.maximum((log_p + (log_q.gather(1, tokens) - at)).exp(), q).sum(1)
@@ -127,8 +132,10 @@ def _same(log_p: torch.Tensor, log_q: torch.Tensor, tokens: torch.Tensor, q: tor
 
 
 def _rest(p: torch.Tensor, q: torch.Tensor, weights: np.ndarray, outside: bool = False) -> np.ndarray:
-    """R of block verification: the sum of max(w p - q, 0), distributions (m, k); q is 0 where a distribution goes on
-    outside of them."""
+    """Residual mass of block verification, sum of max(w p - q, 0), float64 (m,), for p and q on k tokens, (m, k).
+
+    With `outside`, the k tokens are not the whole vocabulary. q counts as 0 on the others, where all of w p is left.
+    """
     w = torch.as_tensor(weights, device=p.device)
     rest = (w[:, None] * p - q).clamp_(min=0.0).sum(1)
     if outside:
@@ -137,17 +144,16 @@ def _rest(p: torch.Tensor, q: torch.Tensor, weights: np.ndarray, outside: bool =
 
 
 def _batches(readers: Sequence[_Reader]) -> Iterator[list[_Reader]]:
-    """Drafts of about equal length, as many as fit."""
+    """Drafts of similar length, as many as fit into a pass, longest first."""
     waiting = sorted(readers, key=lambda reader: len(reader.sequence))
     while waiting:
-        rows = max(1, TOKENS_AT_ONCE // len(waiting[-1].sequence))
+        rows = max(1, MAX_TOKENS_PER_PASS // len(waiting[-1].sequence))
         yield waiting[-rows:]
         del waiting[-rows:]
 
 
 def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -> None:
-    """Feed sequences to the models, and hand the distributions of responses to their readers, some positions at a
-    time."""
+    """Run the models on a batch, and add the distributions at response positions to the readers."""
     width = max(len(reader.sequence) for reader in batch) - 1  # nothing follows the last token
     rows = [reader.sequence[:width] + [0] * (width - len(reader.sequence)) for reader in batch]
     tokens = torch.tensor(rows, device=models[0].device)
@@ -155,6 +161,6 @@ def _read(batch: Sequence[_Reader], models: Sequence[Any], temperature: float) -
     states = [hidden_states(model, input_ids=tokens, use_cache=False) for model in models]
     for row, reader in enumerate(batch):
         hidden = [state[row, reader.first : len(reader.sequence) - 1] for state in states]
-        for piece in chunks(len(hidden[0]), NUMBERS_AT_ONCE, heads[0].vocabulary):
+        for piece in chunks(len(hidden[0]), MAX_VALUES_PER_PIECE, heads[0].vocabulary):
             logits = [head(each[piece]).double() for head, each in zip(heads, hidden, strict=True)]
-            reader.take([(each / temperature).log_softmax(-1) for each in logits])
+            reader.add([(each / temperature).log_softmax(-1) for each in logits])

@@ -1,5 +1,4 @@
-"""Small transformers models as policies: the same distributions for engines that draw from them and for sums over
-responses."""
+"""Tiny transformers models as policies, so that engines sample from the same distributions that are enumerated."""
 
 from copy import deepcopy
 from functools import cached_property
@@ -15,7 +14,7 @@ PROMPT = [1, 2, 1]
 
 
 def drifting(space: Space, count: int, drift: float, seed: int = 0) -> list[PreTrainedModel]:
-    """Models with random weights, each the one before with noise of the standard deviation `drift` on its matrices."""
+    """Models with random weights. Each adds noise of standard deviation `drift` to the matrices of the one before."""
     config = Qwen3Config(
         vocab_size=space.vocabulary,
         hidden_size=32,
@@ -47,23 +46,23 @@ def _matrices(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 class ModelPolicy(Policy):
-    """The policy of a model after `PROMPT`; its tokens outside the space must have no mass."""
+    """Policy of a model after `PROMPT`. The model's vocabulary must be the space's."""
 
     def __init__(self, space: Space, model: PreTrainedModel, temperature: float = 1.0) -> None:
         super().__init__(space)
         self._model, self._temperature = model, temperature
 
     def distribution(self, prefix: Response) -> np.ndarray:
-        """Distribution of the token behind a prefix, float64 (vocabulary,)."""
+        """Distribution of the token after a prefix, float64 (V,)."""
         return self._distributions[prefix]
 
     @cached_property
     def _distributions(self) -> dict[Response, np.ndarray]:
-        """Distributions behind all prefixes, by one pass for each length."""
-        found: dict[Response, np.ndarray] = {}
+        """Distributions after all prefixes, by one forward pass for each length."""
+        by_prefix: dict[Response, np.ndarray] = {}
         for length in range(self.space.longest):
             prefixes = list(product(range(1, self.space.vocabulary), repeat=length))
             with torch.no_grad():
                 logits = self._model(torch.tensor([[*PROMPT, *prefix] for prefix in prefixes])).logits[:, -1].double()
-            found |= dict(zip(prefixes, (logits / self._temperature).softmax(-1).numpy(), strict=True))
-        return found
+            by_prefix |= dict(zip(prefixes, (logits / self._temperature).softmax(-1).numpy(), strict=True))
+        return by_prefix

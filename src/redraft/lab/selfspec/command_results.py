@@ -1,4 +1,4 @@
-"""What `redraft calibrate`, `redraft simulate` and `redraft replay` do and print, in at most 80 columns."""
+"""Results of `redraft calibrate`, `redraft simulate` and `redraft replay`, as rows of tables up to 80 columns wide."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +9,13 @@ import numpy as np
 from redraft.errors import UserError
 from redraft.files import sha256
 from redraft.lab.selfspec.fit import Fit, fit, ranges_of_device, ranges_of_sweep
-from redraft.lab.selfspec.replay import Rollout, read_rollouts, replay
+from redraft.lab.selfspec.replay import TracedRollout, read_rollouts, replay
 from redraft.lab.selfspec.simulate import (
     MODES,
     Acceptance,
-    Engine,
     Mode,
     RolloutTime,
+    SimulatedEngine,
     Speculation,
     measured_acceptance,
     parse_quantiles,
@@ -31,9 +31,9 @@ from redraft.selfspec.roofline import boundary
 
 Rows = list[list[str]]
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
-"""Columns of the table of boundaries."""
-MANY = 4096
-"""Largest batch of that table."""
+"""Sequence lengths of the table of boundaries, its columns."""
+LARGEST_BATCH = 4096
+"""Largest batch that the table of boundaries considers."""
 
 
 def calibrate(
@@ -42,36 +42,36 @@ def calibrate(
     """Fit a sweep and write the calibration.
 
     Args:
-        sweep_file: measured times.
+        sweep_file: CSV of measured times.
         model: folder or `config.json` of the model.
         tflops: effective throughput, 10^12 operations/s.
-        peak_bandwidth: of the device's data sheet, TB/s; None to search around what the sweep shows.
-        draft_bits: of the drafter's quantised weights.
+        peak_bandwidth: data sheet's bandwidth, TB/s; None for search ranges from the sweep.
+        draft_bits: bits of the drafter's quantised weights.
         out: file of the calibration.
 
     Raises:
-        UserError: for a sweep, model or fit that is not right.
+        UserError: for an invalid sweep, an unsupported model or a failed fit.
     """
     for key, value in (("--tflops", tflops), ("--bandwidth", peak_bandwidth)):
         if value is not None and not 0 < value < np.inf:
-            raise UserError("a device has some throughput", key=key, value=value, allowed="more than 0")
+            raise UserError("a device's throughput is above 0", key=key, value=value, allowed="more than 0")
     sweep, costs = read_sweep(sweep_file), read_model(model, draft_bits=draft_bits).costs
     ranges = ranges_of_device(peak_bandwidth * 1e12) if peak_bandwidth else ranges_of_sweep(sweep, costs)
-    found = fit(sweep, costs, tflops * 1e12, ranges)
+    fitted = fit(sweep, costs, tflops * 1e12, ranges)
     metadata = {
         "sweep": sweep_file.name,
         "sweep_sha256": sha256(sweep_file),
         "gammas": sweep.gammas,
-        "losses": list(found.losses),
-        "agreeing": found.agreeing,
-        "points": found.points,
+        "losses": list(fitted.losses),
+        "agreeing": fitted.agreeing,
+        "points": fitted.points,
     }
-    write_calibration(out, found.calibration, metadata)
-    return sweep, found
+    write_calibration(out, fitted.calibration, metadata)
+    return sweep, fitted
 
 
 def parameters(calibration: Calibration) -> Rows:
-    """Fitted parameters, with the precision that the paper's values have."""
+    """Fitted parameters, at the precision of the paper's values."""
     return [
         ["bandwidth BW_eff, TB/s", f"{calibration.bandwidth / 1e12:.4g}"],
         ["keys and values κ_eff, bytes a position", f"{calibration.kv_bytes:.0f}"],
@@ -83,25 +83,25 @@ def parameters(calibration: Calibration) -> Rows:
     ]
 
 
-def quality(found: Fit) -> str:
-    """How well the fit describes the sweep."""
-    share = found.agreeing / found.points
+def quality(fitted: Fit) -> str:
+    """Losses of the fit, and its agreement with the sweep."""
+    share = fitted.agreeing / fitted.points
     return (
-        f"loss {found.losses[0]:.6f} of plain decoding, {found.losses[1]:.6f} of speculation\n"
-        f"speedup on the measured side of 1 at {found.agreeing} of {found.points} points ({share:.1%})"
+        f"loss {fitted.losses[0]:.6f} of plain decoding, {fitted.losses[1]:.6f} of speculation\n"
+        f"speedup on the measured side of 1 at {fitted.agreeing} of {fitted.points} points ({share:.1%})"
     )
 
 
 def boundaries(calibration: Calibration, gammas: Sequence[int]) -> Rows:
-    """Largest batch at which speculation pays if drafts are accepted whole, by length of drafts and of sequences."""
+    """Largest batch at which speculation pays if all draft tokens are accepted, by draft and sequence length."""
     lengths = np.array(LENGTHS, float)
-    found = {gamma: boundary(calibration, lengths, gamma, gamma + 1, largest=MANY) for gamma in gammas}
-    return [[f"gamma {gamma}", *(f"{batch:d}" for batch in batches)] for gamma, batches in found.items()]
+    by_gamma = {gamma: boundary(calibration, lengths, gamma, gamma + 1, largest=LARGEST_BATCH) for gamma in gammas}
+    return [[f"gamma {gamma}", *(f"{batch:d}" for batch in batches)] for gamma, batches in by_gamma.items()]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Arguments of `redraft simulate`; the help of its options says what each is (`redraft.cli.selfspec`)."""
+class SimulationOptions:
+    """Options of `redraft simulate`, documented in `redraft.cli.selfspec`."""
 
     calibration: Path
     lengths: str
@@ -117,26 +117,26 @@ class Asked:
     last_alpha: float | None = None
 
 
-def simulation(asked: Asked) -> tuple[list[str], Rows]:
-    """Header and a row for each mode.
+def simulation(options: SimulationOptions) -> tuple[list[str], Rows]:
+    """Header, and a row for each mode.
 
     Raises:
-        UserError: for anything in the question that is not right.
+        UserError: for an invalid option.
     """
-    calibration = read_calibration(asked.calibration)
-    if asked.model:
-        calibration = calibration.of_model(read_model(asked.model))
-    if not 0 <= asked.prompt < np.inf:
-        raise UserError("this is no length of prompts", key="--prompt", value=asked.prompt, allowed="0 or more")
-    engine = Engine(calibration, asked.prompt, asked.slots, asked.engines)
-    if ":" in asked.lengths:
-        lengths = parse_quantiles(asked.lengths).lengths(asked.responses)
+    calibration = read_calibration(options.calibration)
+    if options.model:
+        calibration = calibration.of_model(read_model(options.model))
+    if not 0 <= options.prompt < np.inf:
+        raise UserError("invalid length of prompts", key="--prompt", value=options.prompt, allowed="0 or more")
+    engine = SimulatedEngine(calibration, options.prompt, options.slots, options.engines)
+    if ":" in options.lengths:
+        lengths = parse_quantiles(options.lengths).lengths(options.responses)
     else:
-        lengths = read_lengths(Path(asked.lengths))
-    gammas, acceptance = _gammas(asked.gamma), _acceptance(asked.alpha)
-    speculation = Speculation("off", gammas[0], acceptance, asked.threshold)
+        lengths = read_lengths(Path(options.lengths))
+    gammas, acceptance = _gammas(options.gamma), _acceptance(options.alpha)
+    speculation = Speculation("off", gammas[0], acceptance, options.threshold)
     if len(gammas) > 1:
-        return _training(lengths, engine, speculation, Ladder(gammas), _alphas(asked, acceptance))
+        return _training(lengths, engine, speculation, Ladder(gammas), _alphas(options, acceptance))
     times = {mode: simulate_rollout(lengths, engine, replace(speculation, mode=mode)) for mode in MODES}
     rows = []
     for mode, time in times.items():
@@ -150,10 +150,10 @@ def _gammas(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() for part in parts) or sorted({0, *map(int, parts)}) != [0, *map(int, parts)]:
         raise UserError(
-            "these are no lengths of drafts",
+            "invalid draft lengths",
             key="--gamma",
             value=text,
-            allowed="a number such as 7, or rising ones for a ladder such as 5,7,9,11",
+            allowed="a number such as 7, or ascending ones for a ladder such as 5,7,9,11",
         )
     return tuple(map(int, parts))
 
@@ -167,27 +167,27 @@ def _acceptance(text: str) -> Acceptance:
         return Acceptance(alpha, starts)
     except ValueError:
         raise UserError(
-            "this is no acceptance",
+            "invalid acceptance",
             key="--alpha",
             value=text,
             allowed="0 to 1, by position from 0 on, such as 0:0.98,2048:0.95, or a run's steps.jsonl",
         ) from None
 
 
-def _alphas(asked: Asked, acceptance: Acceptance) -> list[float]:
-    """Acceptance in each rollout of a ladder."""
+def _alphas(options: SimulationOptions, acceptance: Acceptance) -> list[float]:
+    """Acceptance in each rollout, interpolated from the first to the last."""
     if len(acceptance.alpha) > 1:
         raise UserError(
-            "a ladder takes one acceptance for all positions", key="--alpha", value=asked.alpha, allowed="0 to 1"
+            "a ladder takes one acceptance for all positions", key="--alpha", value=options.alpha, allowed="0 to 1"
         )
-    last = acceptance.alpha[0] if asked.last_alpha is None else asked.last_alpha
+    last = acceptance.alpha[0] if options.last_alpha is None else options.last_alpha
     if not 0 <= last <= 1:
-        raise UserError("this is no acceptance", key="--last-alpha", value=last, allowed="0 to 1")
-    return np.linspace(acceptance.alpha[0], last, asked.rollouts).tolist()
+        raise UserError("invalid acceptance", key="--last-alpha", value=last, allowed="0 to 1")
+    return np.linspace(acceptance.alpha[0], last, options.rollouts).tolist()
 
 
 def _training(
-    lengths: np.ndarray, engine: Engine, speculation: Speculation, ladder: Ladder, alphas: Sequence[float]
+    lengths: np.ndarray, engine: SimulatedEngine, speculation: Speculation, ladder: Ladder, alphas: Sequence[float]
 ) -> tuple[list[str], Rows]:
     modes: dict[Mode, list[tuple[int, RolloutTime]]] = {
         mode: simulate_training(lengths, engine, replace(speculation, mode=mode), alphas, ladder) for mode in MODES
@@ -206,12 +206,12 @@ def _seconds(seconds: float, plain: float) -> tuple[str, str]:
 
 
 def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int, ramp: int) -> tuple[list[str], Rows]:
-    """Header and a row for each rollout that a run has recorded: what it did, and what another control would do.
+    """Header, and a row for each recorded rollout with its own control and another one.
 
-    The rule is the roofline of a calibration, else the threshold.
+    The other control uses the roofline if there is a calibration, else the threshold.
 
     Raises:
-        UserError: for anything that is not right.
+        UserError: for an invalid option or file.
     """
     roofline = read_calibration(calibration) if calibration else None
 
@@ -224,7 +224,7 @@ def replayed(records: Path, gamma: str, calibration: Path | None, threshold: int
     return header, [[str(a.step + 1), *_switched(a), *_switched(b)] for a, b in zip(before, after, strict=True)]
 
 
-def _switched(rollout: Rollout) -> Iterator[str]:
+def _switched(rollout: TracedRollout) -> Iterator[str]:
     yield str(rollout.gamma)
     yield "never" if rollout.switch is None else str(rollout.switch.active)
     yield "-" if rollout.switch is None else str(rollout.plain)
