@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.figures.drawing import draw
-from redraft.analysis.figures.files import write_figures
-from redraft.analysis.figures.parts import still_drawing
+from redraft.analysis.figures.figure_drawing import draw
+from redraft.analysis.figures.figure_files import write_figures
+from redraft.analysis.figures.figure_parts import still_drawing
 from redraft.analysis.figures.points import COLUMNS, FURTHER
-from redraft.analysis.pages.figure import LIBRARY, figure_assets, figure_fragment, read_points
+from redraft.analysis.pages.figure_page import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.config import Figure
 from redraft.layout import Layout
 from tests.measured import save_measured

@@ -19,7 +19,7 @@ from redraft.analysis.claims.files import write_claims
 from redraft.analysis.claims.verdicts import quantities_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import in_words
-from redraft.analysis.figures.files import write_figures
+from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.measuring import measure
 from redraft.analysis.pages import case_studies
 from redraft.analysis.pages.paper import Paper

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from redraft.analysis.figures.parts import (
+from redraft.analysis.figures.figure_parts import (
     LINES,
     NOT_RUN,
     PAPER_COLOUR,
@@ -186,7 +186,7 @@ def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colour
     axis.figure.colorbar(image, ax=axis).ax.tick_params(labelsize=TEXT)
 
 
-DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
+DRAW_BY_AXIS: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
     **dict.fromkeys(LINES, _lines),
     "cell": _bars,
     "bins": _bins,

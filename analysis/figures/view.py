@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-ROOM = 1.5
+INTERVAL_REACH = 1.5
 """Of an axis, points take a quarter or more, unless half of the intervals go further than that leaves."""
 BELOW = 3
 """On a logarithmic axis, an interval whose end is not positive reaches down to the smallest point by this factor."""
@@ -35,8 +35,8 @@ EVERYTHING = View(-math.inf, math.inf)
 def view(points: Iterable[float], lows: Iterable[float], highs: Iterable[float], log: bool = False) -> View:
     """The range that holds all points and the moderate ends of intervals.
 
-    An end is moderate if it is no further from the points than `ROOM` times what they are apart, or than half of the
-    intervals go: these are always whole.
+    An end is moderate if it is no further from the points than `INTERVAL_REACH` times what they are apart, or than half
+    of the intervals go: these are always whole.
 
     Args:
         points: what must be seen: means, the paper's values, thresholds, the foot of bars; unknown ones are left out.
@@ -55,7 +55,7 @@ def view(points: Iterable[float], lows: Iterable[float], highs: Iterable[float],
         ends[:, 0] = np.maximum(ends[:, 0], shown.min() / BELOW)
     places, placed = (np.log(each) if log else each for each in (shown, ends))
     beyond = np.maximum(places.min() - placed[:, 0], placed[:, 1] - places.max())
-    reach = max(ROOM * np.ptp(places), float(np.median(beyond)) if len(ends) else 0.0)
+    reach = max(INTERVAL_REACH * np.ptp(places), float(np.median(beyond)) if len(ends) else 0.0)
     reach += ROUNDING * (reach + np.abs(places).max())
     near = ends[(placed >= places.min() - reach) & (placed <= places.max() + reach)]
     within = np.concatenate([shown, near])

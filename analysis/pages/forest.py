@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from redraft.analysis.figures.view import Axis, View, ticks, view
-from redraft.analysis.pages.headline import Point, number
+from redraft.analysis.pages.headline import HeadlineNumber, number
 from redraft.analysis.tables.render import TEMPLATES
 
 LABEL, WIDTH, LINE = 232, 300, 25
@@ -23,14 +23,14 @@ SMALL, SMALL_LINE = 150, 13
 """Pixels: width of a claim's plot and height of one of its lines."""
 MOST = 6
 """Lines of a claim's plot; more parts are drawn as the first of them."""
-ROOM = 0.08
+MARGIN_SHARE = 0.08
 """Share of an axis that stays free at its ends."""
 FACTORS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 20, 50, 100)
 FEW_FACTORS = (0.1, 0.5, 1, 2, 5, 10, 50)
 """Ticks of a logarithmic axis, and those of one with more than seven of them."""
 
 
-def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -> Markup:
+def headline_plot(points: Sequence[HeadlineNumber], log: bool, noise: float = math.nan) -> Markup:
     """Plot of the first screen, of points of one kind.
 
     Args:
@@ -49,7 +49,7 @@ def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -
     band = [1 / noise, noise] if log and math.isfinite(noise) and any(p.timed for p, *_ in drawn) else []
     _, means, lows, highs, printed = zip(*drawn, strict=True)
     shown = view([neutral, *band, *means, *printed], lows, highs, log)
-    axis = Axis.around(shown, ROOM, 0, WIDTH, log)
+    axis = Axis.around(shown, MARGIN_SHARE, 0, WIDTH, log)
     lines = [
         {
             "short": p.short,
@@ -84,7 +84,7 @@ def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
         return Markup("")
     lows, highs = ([math.nan if part[name] is None else part[name] for part in drawn] for name in ("low", "high"))
     shown = view([part[name] for part in drawn for name in ("mean", "threshold")], lows, highs)
-    axis = Axis.around(shown, ROOM, 0, SMALL)
+    axis = Axis.around(shown, MARGIN_SHARE, 0, SMALL)
     lines = [
         {
             "y": SMALL_LINE * i + SMALL_LINE / 2,

@@ -57,7 +57,7 @@ benchmark_files, sampled = checked(INPUTS.benchmark_files), checked(INPUTS.sampl
 
 def cost_of_training(runs):
     """What training some runs costs by what the papers report; nothing where they report nothing."""
-    from redraft.analysis.cost import campaign as cost
+    from redraft.analysis.cost import campaign_cost as cost
 
     return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
 

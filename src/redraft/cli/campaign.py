@@ -60,8 +60,8 @@ def cost(
 
     `--preset paper` is the papers' scale. --set costs variants of the cells, which are kept nowhere.
     """
-    from redraft.analysis.cost import campaign as costs
-    from redraft.analysis.cost import text as cost_text
+    from redraft.analysis.cost import campaign_cost as costs
+    from redraft.analysis.cost import cost_text
     from redraft.config import Experiments, variants
     from redraft.files import atomic
     from redraft.layout import Layout
@@ -93,7 +93,7 @@ def cost(
 
 def _timed(preset: "PresetModel") -> tuple[float | None, str]:
     """Mean wall seconds of the preset's runs on another machine, and their source; unscaled without numpy or torch."""
-    from redraft.analysis.cost.campaign import ELSEWHERE
+    from redraft.analysis.cost.campaign_cost import ELSEWHERE
     from redraft.ops.workflow.campaign import SECONDS, priors
 
     try:

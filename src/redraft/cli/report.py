@@ -12,19 +12,19 @@ from redraft.cli.terminal import document, filled
 
 def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
     """Print what the report says first: sentences and verdicts of each paper, and what was not run."""
-    from redraft.analysis.pages.outcome import outcome, text
+    from redraft.analysis.pages.finished_report import headline_summary, summary_text
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
-    found = outcome(layout)
+    summary = headline_summary(layout)
     if as_json:
-        rows = [{"paper": name} | content for name, content in found["papers"].items()]
-        missing = found["missing"]
+        rows = [{"paper": name} | content for name, content in summary["papers"].items()]
+        missing = summary["missing"]
         notes = [f"{missing['runs']} runs are missing: {missing['command']}"] if missing["runs"] else []
         typer.echo(document("results", {"preset": preset}, rows, notes))
     else:
-        typer.echo(text(found, layout))
+        typer.echo(summary_text(summary, layout))
 
 
 def claims(
@@ -34,7 +34,7 @@ def claims(
     as_json: AsJson = False,
 ) -> None:
     """Print the verdicts on claims of papers; with --reported, the sentences that their own tables do not support."""
-    from redraft.analysis.pages.claims import verdicts
+    from redraft.analysis.pages.claims_page import verdicts
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 
@@ -66,11 +66,11 @@ def share(
     file: Annotated[Path | None, typer.Option(help="The zip; results/<preset>/report.zip if empty.")] = None,
 ) -> None:
     """Pack the report and every file that it links to into one zip."""
-    from redraft.analysis.pages.share import share as pack
+    from redraft.analysis.pages.finished_report import pack_report
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
     target = file or layout.folder / "report.zip"
-    number = pack(layout, target)
+    number = pack_report(layout, target)
     typer.echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")

@@ -21,7 +21,15 @@ from redraft.layout import Layout
 
 DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
-DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "tail_share", "entropy", "gradient_norm")
+COURSE_QUANTITIES = (
+    "reward",
+    "tokens_decoded",
+    "tokens_reused",
+    "seconds.total",
+    "tail_share",
+    "entropy",
+    "gradient_norm",
+)
 """Numbers of a step whose course the page shows."""
 BLOCKS = {
     "configuration": "Configuration",
@@ -117,7 +125,7 @@ def drafts_of(folder: Path) -> list[dict[str, Any]]:
 
 def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """A polyline for each number that the run recorded, with its first and last value and its range."""
-    for name in DRAWN:
+    for name in COURSE_QUANTITIES:
         values = steps.sort_values("step")[name].dropna() if name in steps else pd.Series(dtype=float)
         if len(values) > 1:
             low, high, last = float(values.min()), float(values.max()), float(values.iloc[-1])

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from redraft.analysis.figures.panels import CUT_MARK, DRAWN, MUTED, PAPER_MARK, REUSE_MARK, TEXT, Colours
-from redraft.analysis.figures.parts import (
+from redraft.analysis.figures.figure_parts import (
     BARS,
     CUT,
     FIRST_REUSE,
@@ -26,6 +25,7 @@ from redraft.analysis.figures.parts import (
     is_cut,
     with_data,
 )
+from redraft.analysis.figures.panels import CUT_MARK, DRAW_BY_AXIS, MUTED, PAPER_MARK, REUSE_MARK, TEXT, Colours
 from redraft.analysis.figures.points import AUTHORS_SWEEP
 from redraft.analysis.figures.roofline_panel import legend, scale_colours
 from redraft.analysis.figures.roofline_points import agreement_note
@@ -73,7 +73,7 @@ def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) 
     colours = {label: hue.light for label, hue in hues(figure).items()}
     for axis, panel in zip(axes, panels, strict=False):
         part, x = data[data["panel"] == panel.title], figure.axis(panel)
-        DRAWN[x](axis, figure, panel, part, colours)
+        DRAW_BY_AXIS[x](axis, figure, panel, part, colours)
         _head(axis, x, panel, part, int(LETTERS_PER_INCH * wide))
         axis.tick_params(labelsize=TEXT)
         if panel.log and x in (*LINES, "bins") and (part["reproduced"] > 0).any():

@@ -1,15 +1,15 @@
 """Costs of a campaign before it is launched: GPU-hours and storage by cell, and what each table adds.
 
 Runs that are finished count with their measured hours. Others are estimated from the paper's reported times
-(`redraft.analysis.cost.estimates`), where it has any. Each line says where its hours come from. No number here ever
-enters a result.
+(`redraft.analysis.cost.hour_estimates`), where it has any. Each line says where its hours come from. No number here
+ever enters a result.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from redraft.analysis.cost.estimates import UNKNOWN, Estimates, devices
+from redraft.analysis.cost.hour_estimates import UNKNOWN, Estimates, devices
 from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from redraft.analysis.cost.campaign import CellCost, PartCost, total, unit, wall_hours
-from redraft.analysis.cost.estimates import devices
+from redraft.analysis.cost.campaign_cost import CellCost, PartCost, total, unit, wall_hours
+from redraft.analysis.cost.hour_estimates import devices
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 

@@ -16,8 +16,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
-from redraft.analysis.figures.drawing import MOST_COLUMNS
-from redraft.analysis.figures.parts import (
+from redraft.analysis.figures.figure_drawing import MOST_COLUMNS
+from redraft.analysis.figures.figure_parts import (
     FIRST_REUSE,
     INTERVAL,
     LINES,
@@ -57,7 +57,8 @@ def figure_assets() -> tuple[str, str]:
 def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset()) -> str:
     """The HTML of one figure, `<figure id="<paper>-figure<number>">`; a paragraph with that id if it has no data.
 
-    Its files are those of `redraft.analysis.figures.files`; links are relative to the folder, which is the page's.
+    Its files are those of `redraft.analysis.figures.figure_files`; links are relative to the folder, which is the
+    page's.
     """
     data = read_points(stem.with_suffix(".csv"))
     shown = with_data(figure, data)
