@@ -65,8 +65,9 @@ def drift(enumerated: dict[str, Any]) -> LaboratoryPart:
     kept = ", ".join(f"{percent(at['kept'][rule])} ({rule_label(rule)})" for rule in exact)
     answers = [
         f"If two policies are {short(at['policies'].iloc[0])} apart in TV, the published rule's distance to the "
-        f"current policy is {short(at['first'][PUBLISHED])} after one epoch pass at ℓ = 1 and {short(at['first'][LENIENT])} at "
-        f"ℓ = e^0.5. After {last} epoch passes it is {short(at['last'][PUBLISHED])} and {short(at['last'][LENIENT])}.",
+        f"current policy is {short(at['first'][PUBLISHED])} after one epoch pass at ℓ = 1 and "
+        f"{short(at['first'][LENIENT])} at ℓ = e^0.5. After {last} epoch passes it is {short(at['last'][PUBLISHED])} "
+        f"and {short(at['last'][LENIENT])}.",
         f"At every drift {listed(exact)} have the current policy's distribution: the largest distance is "
         f"{rounding(worst[exact].max())}.",
         *[f"{rule_label(rule)} should be exact, but is up to {short(worst[rule])} away." for rule in wrong],
@@ -86,10 +87,10 @@ def drift(enumerated: dict[str, Any]) -> LaboratoryPart:
     table = wide.map(short).rename(columns=heads).assign(**{"kept": at["kept"].map(percent)})
     note = (
         f"Means over {enumerated['directions']} sets of policies. Responses have at most {enumerated['longest']} "
-        f"tokens from a vocabulary of {enumerated['vocabulary']}. The policies of two epoch passes are equally far from a "
-        "common one. Under the published rule a token keeps its log-probability over epoch passes. The table shows the "
-        f"TV to the current policy after {last} epoch passes, a column for each TV between two policies, and the kept "
-        f"share at {short(at['policies'].iloc[0])}. The last diagram is at that TV: points further left save fewer "
+        f"tokens from a vocabulary of {enumerated['vocabulary']}. The policies of two epoch passes are equally far "
+        "from a common one. Under the published rule a token keeps its log-probability over epoch passes. The "
+        f"table shows the TV to the current policy after {last} epoch passes, a column for each TV between two policies, "
+        f"and the kept share at {short(at['policies'].iloc[0])}. The last diagram is at that TV: points further left save fewer "
         "tokens, points further up have more bias. Gumbel coupling samples from the policy by construction; `redraft "
         "audit samplers` tests it."
     )
@@ -124,8 +125,8 @@ def numbers(enumerated: dict[str, Any]) -> LaboratoryPart:
     table = wide.loc[list(fresh.index), kinds].map(short).rename(columns=_numbers)
     note = (
         f"TV after {last} epoch passes; “one” means one number per position. Means over {enumerated['directions']} "
-        f"sets of policies; responses have at most {enumerated['longest_shared']} tokens. The unit interval is split at "
-        "every acceptance probability and every cumulative probability that occurs, so the sums are exact."
+        f"sets of policies; responses have at most {enumerated['longest_shared']} tokens. The unit interval is split "
+        "at every acceptance probability and every cumulative probability that occurs, so the sums are exact."
     )
     return LaboratoryPart(NUMBERS, answers=answers, diagrams=diagrams, table=_named(table), data=data, note=note)
 
@@ -154,8 +155,8 @@ def bandit(enumerated: dict[str, Any]) -> LaboratoryPart:
         f"At learning rate 0, at which no draft changes the policy, the largest distance of any rule is "
         f"{rounding(still)}.",
         f"At rate {rate:g} the mean gradient estimate is {percent(at['gradient_share']['residual'])} of that of a "
-        f"fresh group for the residual rule, {percent(at['gradient_share'][PUBLISHED])} for the published rule at ℓ = 1 and "
-        f"{percent(at['gradient_share']['one-hot'])} for the one-hot rule.",
+        f"fresh group for the residual rule, {percent(at['gradient_share'][PUBLISHED])} for the published rule at "
+        f"ℓ = 1 and {percent(at['gradient_share']['one-hot'])} for the one-hot rule.",
         f"The training reward differs from the reward of fresh samples by {_signed(at['reward_gap']['residual'])} for "
         f"the residual rule and by {_signed(at['reward_gap'][PUBLISHED])} for the published rule.",
         f"The effect shrinks in larger groups, in which one sample changes the policy less: in epoch pass "
