@@ -89,10 +89,10 @@ def drift(enumerated: dict[str, Any]) -> LaboratoryPart:
         f"Means over {enumerated['directions']} sets of policies. Responses have at most {enumerated['longest']} "
         f"tokens from a vocabulary of {enumerated['vocabulary']}. The policies of two epoch passes are equally far "
         "from a common one. Under the published rule a token keeps its log-probability over epoch passes. The "
-        f"table shows the TV to the current policy after {last} epoch passes, a column for each TV between two policies, "
-        f"and the kept share at {short(at['policies'].iloc[0])}. The last diagram is at that TV: points further left save fewer "
-        "tokens, points further up have more bias. Gumbel coupling samples from the policy by construction; `redraft "
-        "audit samplers` tests it."
+        f"table shows the TV to the current policy after {last} epoch passes, a column for each TV between two "
+        f"policies, and the kept share at {short(at['policies'].iloc[0])}. The last diagram is at that TV: points "
+        "further left save fewer tokens, points further up have more bias. Gumbel coupling samples from the policy by "
+        "construction; `redraft audit samplers` tests it."
     )
     return LaboratoryPart(DRIFT, answers=answers, diagrams=diagrams, table=_named(table), data=data, note=note)
 
