@@ -43,15 +43,14 @@ def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:
-    """Number of claims with each verdict, the most frequent first; claims with the same test are one."""
+    """Number of claims by verdict, most frequent first; claims with the same test count once."""
     return dict(Counter(claim[key] for claim in claims if key in claim and not claim["same_as"]).most_common())
 
 
 def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: bool) -> list[dict[str, Any]]:
-    """Verdicts on a paper's claims with their evidence in words: those of the report, or of the paper's own tables.
+    """Verdicts on a paper's claims with evidence in words, one row per judged claim in the order of the paper.
 
-    There is a row a claim, in the order of the paper; none where nothing was judged. The paper's own tables
-    (`reported`) need no run.
+    With `reported` the verdicts are those of the paper's own tables, which need no run.
     """
     declared = {claim.id: claim for claim in experiments.claims(paper).claims}
     if reported:

@@ -1,4 +1,4 @@
-"""The bias laboratory's page: distributions that were enumerated, and drafts of training runs that were observed."""
+"""The bias laboratory's page: enumerated distributions, and observed drafts of training runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ PAGE = "laboratory.html"
 
 
 def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
-    """What the page shows of the papers that have a laboratory; the data of each part are written beside it."""
+    """Content of the page for papers with a laboratory; also writes the data of each part as CSV."""
     enumerated = read_json(layout.distributions) if layout.distributions.exists() else None
     parts = [("", part) for part in enumerated_parts(enumerated)]
     for paper in papers:
@@ -32,7 +32,7 @@ def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
 
 
 def _shown(layout: Layout, part: LaboratoryPart, prefix: str, styles: Mapping[str, Style]) -> dict[str, Any]:
-    """A part with its drawing, whose lines have their styles of the whole page, and a link to its data."""
+    """A part for the template, with its diagrams and a link to its data; line styles are the same on the whole page."""
     file = layout.pages / "laboratory" / f"{prefix}{part.question.name}.csv"
     if len(part.data):
         with atomic(file) as temporary:

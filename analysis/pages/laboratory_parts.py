@@ -42,8 +42,8 @@ class LaboratoryPart:
         diagrams: diagrams.
         table: as people read it, texts.
         data: all numbers; empty if nothing was run.
-        note: what a reader has to know of table and diagrams.
-        missing: why there are no data, or not all.
+        note: explanation of table and diagrams.
+        missing: reason for missing data; empty if complete.
     """
 
     question: LaboratoryQuestion

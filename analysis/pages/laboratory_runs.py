@@ -44,7 +44,7 @@ def observation_files(paper: Paper) -> dict[int, Path]:
 
 
 def observed(paper: Paper) -> pd.DataFrame:
-    """A row for each seed, pair of policies, kind of drafts and rule; `epoch` is that of the later policy."""
+    """One row per seed, pair of policies, kind of drafts and rule; `epoch` belongs to the later policy."""
     return pd.DataFrame(
         row for seed, file in observation_files(paper).items() for row in _rows(seed, read_json(file)["pairs"])
     )

@@ -1,8 +1,8 @@
-"""Small multiples as SVG in a page: lines over a few numbers, in the page's colours, light or dark.
+"""Small multiples as SVG in a page: line diagrams in the page's light or dark colours.
 
-A template and not Matplotlib, whose SVG is still 1.8 times as large after `redraft.analysis.figures.svg` (12.0 kB for
-nine lines of five points), has no dark colours, and does not say a line's name to a pointer; nor uPlot, which draws the
-lines of figures and needs a script.
+The template replaces Matplotlib, whose SVG is still 1.8 times as large after `redraft.analysis.figures.svg` (12.0 kB
+for nine lines of five points), has no dark colours and no tooltips. uPlot, which draws the
+lines of figures, needs a script.
 """
 
 import math
@@ -23,9 +23,9 @@ WIDTH, HEIGHT = 250, 150
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 40
 """Pixels around it."""
 MARGIN_SHARE = 0.04
-"""Share of an axis that stays free at its ends."""
+"""Margin at each end of an axis, as a share of its range."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
-"""Of lines, in pixels; the first colours are of unbroken ones."""
+"""Dash patterns of lines, in pixels; solid lines come first."""
 Points = Sequence[tuple[float, float]]
 Lines = Mapping[str, Points]
 
@@ -42,9 +42,9 @@ class Diagram:
     """A diagram.
 
     Attributes:
-        title: what its vertical axis shows.
-        x: what its horizontal axis shows.
-        lines: label to points; unknown values are left out. A single point has no line.
+        title: title, which names the vertical axis.
+        x: label of the horizontal axis.
+        lines: label to points; NaN is left out. A single point is drawn without a line.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Diagram:
 
     @property
     def known(self) -> dict[str, list[tuple[float, float]]]:
-        """The lines' points both of whose numbers are known; lines without one are left out."""
+        """The lines with finite points only; lines without any are left out."""
         found = {
             label: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
             for label, points in self.lines.items()
@@ -68,9 +68,9 @@ def palette(labels: Iterable[str]) -> dict[str, Style]:
 
 
 def multiples(diagrams: Sequence[Diagram], styles: Mapping[str, Style] | None = None) -> Markup:
-    """The diagrams next to each other under one legend; those without a point are left out.
+    """The diagrams in a grid with one legend; diagrams without points are left out.
 
-    Lines have styles by label, where other diagrams of the page have the same lines; `palette` of these if None.
+    `styles` maps labels to styles, for pages with several grids; the `palette` of these labels if None.
     """
     shown = [diagram for diagram in diagrams if diagram.known]
     labels = dict.fromkeys(label for diagram in shown for label in diagram.known)
@@ -96,7 +96,7 @@ def rule_label(label: str) -> str:
 
 
 def _diagram(diagram: Diagram, styles: Mapping[str, Style]) -> dict[str, object]:
-    """A diagram's ticks and lines in pixels, and what it says to those who do not see it."""
+    """A diagram's ticks and lines in pixels, with the last values for screen readers."""
     xs, ys = zip(*(point for points in diagram.known.values() for point in points), strict=True)
     x_axis, y_axis = Axis.around(xs, MARGIN_SHARE, 0, WIDTH), Axis.around([*ys, 0.0], MARGIN_SHARE, HEIGHT, 0)
     whole = all(float(x).is_integer() for x in xs)
@@ -118,6 +118,6 @@ def _diagram(diagram: Diagram, styles: Mapping[str, Style]) -> dict[str, object]
 
 
 def number(value: float) -> str:
-    """Three digits, with a true minus; what rounding explains is 0."""
+    """Three significant digits; values below 1e-12 are 0."""
     text = "0" if abs(value) < 1e-12 else f"{value:.3g}"
     return text.replace("-", "\N{MINUS SIGN}")
