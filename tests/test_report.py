@@ -356,7 +356,7 @@ def test_what_was_not_made_is_said_or_left_out(campaign):
     tables, figures = (
         Page((campaign / "without_extras" / f"{name}.html").read_text()) for name in ("tables", "figures")
     )
-    assert "Not made: they are taken from grpo-spec-l0.5 seed 0, which was not run." in figures.text
+    assert "Not available: the case studies come from grpo-spec-l0.5 seed 0, which was not run." in figures.text
     assert not {"spec_rl-without", "spec_rl-table4-reported", "spec_rl-figure12"} & {*tables.ids, *figures.ids}
     assert {f"spec_rl-table{n}" for n in KEPT["tables"]} <= set(tables.ids)
 
@@ -399,7 +399,7 @@ def test_cases_in_markdown_hold_the_same():
     assert "verified prefix:\n\n    1&23\n" in first
     assert "rejected:\n\n    <45\n" in first
     assert "continuation:\n\n    678\n" in first
-    assert "cut before token 4: 3 of 5 tokens; the new rollout has 6" in first
+    assert "cut before token 4: 3 of 5 tokens. The new rollout has 6 tokens" in first
     whole, absent = second.split("**Figure 14.**")[0], second.split("**Figure 15.**")[1]
     assert "kept whole" in whole
     assert "rejected" not in whole

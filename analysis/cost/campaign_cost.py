@@ -1,8 +1,8 @@
-"""Costs of a campaign before it is launched: GPU-hours and storage by cell, and what each table adds.
+"""Costs of a campaign before its launch: GPU-hours and storage by cell, and the additional cost of each table.
 
-Runs that are finished count with their measured hours. Others are estimated from the paper's reported times
-(`redraft.analysis.cost.hour_estimates`), where it has any. Each line says where its hours come from. No number here
-ever enters a result.
+Finished runs count with their measured hours. Others are estimated from the paper's reported times, if there are any
+(`redraft.analysis.cost.hour_estimates`). Each line names the source of its hours. No number of this module enters a
+result.
 """
 
 from collections import Counter

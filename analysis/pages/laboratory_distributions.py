@@ -47,6 +47,16 @@ BANDIT = LaboratoryQuestion(
     "policy, is compared with that policy.",
 )
 
+BANDIT_COLUMNS = {
+    "given": "TV given the policy",
+    "overall": "TV of the mean distribution",
+    "reward_gap": "reward − fresh",
+    "gradient_share": "gradient / fresh",
+    "variance_share": "variance / fresh",
+    "kept": "kept drafts",
+}
+"""Column of the bandit's data to its heading."""
+
 
 def enumerated_parts(enumerated: dict[str, Any] | None) -> list[LaboratoryPart]:
     """The three enumerated parts; without data if nothing was enumerated."""
@@ -176,15 +186,7 @@ def bandit(enumerated: dict[str, Any]) -> LaboratoryPart:
             lines(few.sort_values("group"), "group", "given"),
         ),
     ]
-    columns = {
-        "given": "TV given the policy",
-        "overall": "TV of the mean distribution",
-        "reward_gap": "reward − fresh",
-        "gradient_share": "gradient / fresh",
-        "variance_share": "variance / fresh",
-        "kept": "kept drafts",
-    }
-    table = at[list(columns)].map(short).assign(kept=at["kept"].map(percent)).rename(columns=columns)
+    table = at[list(BANDIT_COLUMNS)].map(short).assign(kept=at["kept"].map(percent)).rename(columns=BANDIT_COLUMNS)
     note = (
         f"The table shows epoch pass {last} at rate {rate:g} with groups of {group}. “Given the policy” is the mean "
         "over all policies that training can reach; “TV of the mean distribution” compares the means over these "

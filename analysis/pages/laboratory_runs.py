@@ -76,11 +76,33 @@ def draft_part(paper: Paper, pairs: pd.DataFrame) -> LaboratoryPart:
         f"Means over all pairs of neighbouring policies of {cell}, with 95 % Student intervals over "
         f"{seeds_of(paper, own)}. A share is the mean over drafts of kept tokens over tokens."
     )
+    means = both.groupby(["rule", "epoch"], sort=False)[["share", "gap"]].mean().reset_index()
+    apart = both.drop_duplicates(["seed", "from"]).groupby("epoch").mean(numeric_only=True).reset_index()
+    quantiles = {f"{100 * float(name[3:]):.0f} % quantile": name for name in apart if str(name).startswith("tv ")}
+    drift = {label: points(apart, "epoch", name) for label, name in ({"mean": "tv"} | quantiles).items()}
+    diagrams = [
+        Diagram("TV of two policies at positions of drafts", "epoch of the later policy", drift),
+        Diagram("kept share of own drafts", "epoch of the later policy", lines(means, "epoch", "share")),
+        Diagram("kept share, own − held-out", "epoch of the later policy", lines(means, "epoch", "gap")),
+    ]
+    own_share, held_share, gap, whole = (by_rule(paper, both, name) for name in ("share", "share held", "gap", "whole"))
+    exact = dict(zip(both["rule"], both["exact"], strict=True))
+    table = pd.DataFrame(
+        {
+            "rule": rule_label(rule),
+            "distribution": "exact" if exact[rule] else "not exact",
+            "own drafts": with_interval(own_share[rule], percent),
+            "held-out drafts": with_interval(held_share.get(rule), percent),
+            "own − held-out (points)": with_interval(gap.get(rule), _in_points),
+            "own kept whole": with_interval(whole[rule], percent),
+        }
+        for rule in own_share
+    )
     return LaboratoryPart(
         DRAFTS,
         answers=list(_draft_answers(paper, both)),
-        diagrams=_draft_diagrams(both),
-        table=_draft_table(paper, both),
+        diagrams=diagrams,
+        table=table,
         data=pairs,
         note=note,
         missing=f"Seed {', '.join(absent)} of {cell}." if absent else "",
@@ -123,34 +145,6 @@ def _own_or_held_out(gaps: ByRule) -> Iterator[str]:
         )
 
 
-def _draft_diagrams(both: pd.DataFrame) -> list[Diagram]:
-    means = both.groupby(["rule", "epoch"], sort=False)[["share", "gap"]].mean().reset_index()
-    apart = both.drop_duplicates(["seed", "from"]).groupby("epoch").mean(numeric_only=True).reset_index()
-    quantiles = {f"{100 * float(name[3:]):.0f} % quantile": name for name in apart if str(name).startswith("tv ")}
-    drift = {label: points(apart, "epoch", name) for label, name in ({"mean": "tv"} | quantiles).items()}
-    return [
-        Diagram("TV of two policies at positions of drafts", "epoch of the later policy", drift),
-        Diagram("kept share of own drafts", "epoch of the later policy", lines(means, "epoch", "share")),
-        Diagram("kept share, own − held-out", "epoch of the later policy", lines(means, "epoch", "gap")),
-    ]
-
-
-def _draft_table(paper: Paper, both: pd.DataFrame) -> pd.DataFrame:
-    own, held, gap, whole = (by_rule(paper, both, name) for name in ("share", "share held", "gap", "whole"))
-    exact = dict(zip(both["rule"], both["exact"], strict=True))
-    return pd.DataFrame(
-        {
-            "rule": rule_label(rule),
-            "distribution": "exact" if exact[rule] else "not exact",
-            "own drafts": with_interval(own[rule], percent),
-            "held-out drafts": with_interval(held.get(rule), percent),
-            "own − held-out (points)": with_interval(gap.get(rule), _in_points),
-            "own kept whole": with_interval(whole[rule], percent),
-        }
-        for rule in own
-    )
-
-
 def _in_points(share: float) -> str:
     return short(100 * share)
 
@@ -189,11 +183,29 @@ def training_part(paper: Paper, pairs: pd.DataFrame) -> LaboratoryPart:
         f"{seeds_of(paper, data)}. Expected shares are computed from drafts of the run without reuse. A cell's own "
         "policies differ from that run's, and the tokens of its drafts are older."
     )
+    means = data.groupby(["rule", "epoch"], sort=False)[["kept", "age", "gap"]].mean().reset_index()
+    diagrams = [
+        Diagram("kept share of a draft", "epoch", lines(means, "epoch", "kept")),
+        Diagram("age of tokens, epochs", "epoch", lines(means, "epoch", "age")),
+        Diagram("training reward − fresh reward", "epoch", lines(means, "epoch", "gap")),
+    ]
+    table = pd.DataFrame(
+        {
+            "cell": cell,
+            "rule": rule_label(rule),
+            "kept share": with_interval(found["kept"].get(rule), percent),
+            "expected, own drafts": with_interval(expected[OWN].get(rule), percent),
+            "expected, held-out drafts": with_interval(expected[HELD_OUT].get(rule), percent),
+            "age of tokens (epochs)": with_interval(found["age"].get(rule), short),
+            "reward − fresh reward": with_interval(found["gap"].get(rule), short),
+        }
+        for cell, rule in rules.items()
+    )
     return LaboratoryPart(
         TRAINED,
         answers=list(_training_answers(found, expected[OWN])),
-        diagrams=_training_diagrams(data),
-        table=_training_table(rules, found, expected),
+        diagrams=diagrams,
+        table=table,
         data=data,
         note=note,
         missing=missing,
@@ -220,29 +232,3 @@ def _training_answers(found: Mapping[str, ByRule], expected: ByRule) -> Iterator
             for rule in both
         ]
         yield f"Kept shares of a draft in training: {'; '.join(kept)}."
-
-
-def _training_diagrams(data: pd.DataFrame) -> list[Diagram]:
-    means = data.groupby(["rule", "epoch"], sort=False)[["kept", "age", "gap"]].mean().reset_index()
-    return [
-        Diagram("kept share of a draft", "epoch", lines(means, "epoch", "kept")),
-        Diagram("age of tokens, epochs", "epoch", lines(means, "epoch", "age")),
-        Diagram("training reward − fresh reward", "epoch", lines(means, "epoch", "gap")),
-    ]
-
-
-def _training_table(
-    rules: Mapping[str, str], found: Mapping[str, ByRule], expected: Mapping[str, ByRule]
-) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "cell": cell,
-            "rule": rule_label(rule),
-            "kept share": with_interval(found["kept"].get(rule), percent),
-            "expected, own drafts": with_interval(expected[OWN].get(rule), percent),
-            "expected, held-out drafts": with_interval(expected[HELD_OUT].get(rule), percent),
-            "age of tokens (epochs)": with_interval(found["age"].get(rule), short),
-            "reward − fresh reward": with_interval(found["gap"].get(rule), short),
-        }
-        for cell, rule in rules.items()
-    )

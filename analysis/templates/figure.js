@@ -94,7 +94,7 @@
   const ARROW = [[0, -10], [4, -3], [1, -3], [1, 5], [-1, 5], [-1, -3], [-4, -3]];
 
   // The paper's points as open diamonds, a filled triangle at the first step with drafts, and an arrow where an interval
-  // goes on beyond the axis.
+  // continues beyond the axis.
   function marks(u, panel, lines, colour, ground, partOn) {
     u.ctx.save();
     lines.forEach(({ series, part, x, y }, i) => {
