@@ -336,7 +336,7 @@ def test_a_line_s_points_are_where_their_numbers_are():
     )
     (line,) = re.findall(r'<polyline class="line" points="([^"]*)"', drawn)
     (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in line.split())
-    room = multiples.ROOM / (1 + 2 * multiples.ROOM)
+    room = multiples.MARGIN_SHARE / (1 + 2 * multiples.MARGIN_SHARE)
     assert (x0, x1) == pytest.approx((room * multiples.WIDTH, (1 - room) * multiples.WIDTH), abs=0.1)
     assert (y0, y1) == pytest.approx(((1 - room) * multiples.HEIGHT, room * multiples.HEIGHT), abs=0.1)
     assert re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="5"', drawn) == [("125.0", "75.0")]
