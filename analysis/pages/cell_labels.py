@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from markupsafe import Markup, escape
 
-from redraft.config import Cell
+from redraft.config import Cell, Speed, Staged
 from redraft.config.base import format_lenience
 
 REUSE = {
@@ -51,13 +51,13 @@ def cell_labels(cells: Iterable[Cell]) -> dict[str, str]:
 def _method(cell: Cell) -> str:
     """Algorithm, schedule, reuse and decoding, for example `DAPO + SPEC-RL, lenience e^0.15`."""
     reuse, parts = cell.reuse, [cell.algorithm.kind.upper()]
-    if cell.schedule is not None and cell.schedule.kind == "speed":
+    if isinstance(cell.schedule, Speed):
         parts.append(f"SPEED, {cell.schedule.screening} responses screen a prompt")
     if name := REUSE.get(reuse.kind, reuse.kind):
         details = []
         if (lenience := getattr(reuse, "lenience", None)) is not None:
             details.append(f"lenience {format_lenience(lenience).replace('inf', '∞')}")
-        if reuse.kind == "staged":
+        if isinstance(reuse, Staged):
             details.append(f"{reuse.stage_size} responses per stage, replay {reuse.replay}")
         if every := getattr(reuse, "fresh_every", 0):
             details.append(f"fresh every {every} epoch passes")

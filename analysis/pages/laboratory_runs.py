@@ -125,10 +125,10 @@ def _draft_answers(paper: Paper, both: pd.DataFrame) -> Iterator[str]:
         f"Exact rules would keep these shares of the run's drafts: {shares(kept, exact)}. Other rules would keep "
         f"{shares(kept, [rule for rule in kept if rule not in exact])}."
     )
-    yield from _own_or_held_out({rule: gaps[rule] for rule in exact if rule in gaps})
+    yield from _kept_share_answers({rule: gaps[rule] for rule in exact if rule in gaps})
 
 
-def _own_or_held_out(gaps: ByRule) -> Iterator[str]:
+def _kept_share_answers(gaps: ByRule) -> Iterator[str]:
     """Differences between own and held-out drafts: rules whose interval excludes 0, then all others."""
     if not gaps:
         yield "No held-out drafts were sampled."
