@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from markupsafe import Markup, escape
 
@@ -24,28 +24,47 @@ REUSE = {
     "staged": "AR3PO",
 }
 """Kind of reuse to the method's name; a user-defined kind is written as it is."""
+SHOWN = {"kind", "lenience", "stage_size", "replay", "fresh_every", "screening", "when"}
+"""Fields that a label shows in words."""
 
 
 def cell_labels(cells: Iterable[Cell]) -> dict[str, str]:
     """Cell name to its label, which names the method, and the model and data if they are not the paper's usual ones.
 
-    Labels are unique: cells that differ in something else, such as a trainer's setting, have their name in brackets.
+    Labels are unique: cells with the same label get their other settings, and then their name in brackets.
     """
     known = list(cells)
     if not known:
         return {}
     usual = {key: Counter(getattr(cell, key) for cell in known).most_common(1)[0][0] for key in ("model", "data")}
-    labels = {}
-    for cell in known:
-        unusual = [getattr(cell, key) for key, value in usual.items() if getattr(cell, key) != value]
-        factors = [
-            f"{key.replace('_', ' ')} × {factor}"
-            for key, factor in cell.trainer_factors.items()
-            if not key.startswith("evaluate")  # how often a policy is evaluated does not name a method
-        ]
-        labels[cell.name] = ", ".join([_method(cell), *unusual, *factors])
-    shared = {label for label, count in Counter(labels.values()).items() if count > 1}
-    return {name: f"{label} ({name})" if label in shared else label for name, label in labels.items()}
+    labels = {
+        cell.name: ", ".join(
+            [_method(cell), *(getattr(cell, key) for key, value in usual.items() if getattr(cell, key) != value)]
+        )
+        for cell in known
+    }
+    shared = _shared(labels)
+    labels |= {cell.name: ", ".join([labels[cell.name], *_settings(cell)]) for cell in known if cell.name in shared}
+    return labels | {name: f"{labels[name]} ({name})" for name in _shared(labels)}
+
+
+def _shared(labels: Mapping[str, str]) -> set[str]:
+    """Names whose label another name has too."""
+    counts = Counter(labels.values())
+    return {name for name, label in labels.items() if counts[label] > 1}
+
+
+def _settings(cell: Cell) -> Iterator[str]:
+    """Settings that `_method` does not show: fields that differ from their default, and changes of the trainer."""
+    for config in (cell.reuse, cell.schedule, cell.decoding):
+        for name, field in type(config).model_fields.items() if config is not None else ():
+            value = getattr(config, name)
+            if name not in SHOWN and value != field.get_default(call_default_factory=True):
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                yield f"{name.replace('_', ' ')} {text}"
+    # the evaluation schedule does not distinguish methods
+    yield from (f"{k.replace('_', ' ')} {v}" for k, v in cell.trainer.items() if not k.startswith("evaluat"))
+    yield from (f"{k.replace('_', ' ')} × {v}" for k, v in cell.trainer_factors.items() if not k.startswith("evaluat"))
 
 
 def _method(cell: Cell) -> str:
