@@ -16,9 +16,9 @@ VERL_ONLY = {"log_prob_gap", "log_prob_gap_max"}
 def documented():
     """Field to unit and meaning, from the tables of the section on step records."""
     section = DOCUMENT.read_text(encoding="utf-8").partition("## Step records\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*) \| (.+) \|$", section, flags=re.MULTILINE)
-    assert len(rows) == len({field for field, *_ in rows}) == section.count("\n| `"), "a field is listed twice"
-    return {field: (unit, meaning) for field, unit, meaning in rows}
+    rows = re.findall(r"^\| `([^`]+)` \|([^|]*)\| (.+) \|$", section, flags=re.MULTILINE)
+    assert len(rows) == len({field for field, *_ in rows}) == section.count("\n| `"), "one row per field"
+    return {field: (unit.strip(), meaning) for field, unit, meaning in rows}
 
 
 def fields(record):
