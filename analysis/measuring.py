@@ -6,7 +6,7 @@ from redraft.analysis.data.measured import Measuring, main_quantities
 from redraft.analysis.data.quantities import of_accuracy
 from redraft.analysis.data.reported import no_reported
 from redraft.analysis.data.statistics import Family
-from redraft.analysis.figures.parts import unsampled_benchmarks
+from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.figures.points import points_of
 from redraft.analysis.tables import comparison as tables
 from redraft.analysis.tables.columns import expand

@@ -35,6 +35,6 @@ def _case_numbers(paper: str) -> list[int]:
 
 def report(preset: str, papers: list[str]) -> None:
     """Write the pages that a person opens."""
-    from redraft.analysis.pages.site import write_report
+    from redraft.analysis.pages.report_pages import write_report
 
     write_report(Layout(preset), papers, Experiments())

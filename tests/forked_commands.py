@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from redraft.cli.process import FastExit
 
 LOADED = (
-    "redraft.analysis.figures.files",
+    "redraft.analysis.figures.figure_files",
     "redraft.analysis.stages",
     "redraft.analysis.tables.files",
     "mlflow.tracking",

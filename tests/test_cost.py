@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from redraft.analysis.cost import campaign as cost
-from redraft.analysis.cost import text as cost_text
+from redraft.analysis.cost import campaign_cost as cost
+from redraft.analysis.cost import cost_text
 from redraft.cli.app import main
 from redraft.config import Experiments, run_fingerprint
 from redraft.errors import UserError

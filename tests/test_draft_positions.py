@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.data.acceptance import PARTS, by_position
-from redraft.analysis.pages.runs import drafts_of
+from redraft.analysis.pages.run_pages import drafts_of
 
 
 def rollouts(*pairs):

@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.container import BarContainer
 
-from redraft.analysis.figures.drawing import plot
+from redraft.analysis.figures.figure_drawing import plot
 from redraft.config import Figure
 
 A, B = "a", "b"

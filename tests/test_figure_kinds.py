@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed
 from redraft.analysis.data.rollouts import PROMPT_QUANTITIES, of_prompts
-from redraft.analysis.figures.drawing import plot
-from redraft.analysis.figures.parts import absent
+from redraft.analysis.figures.figure_drawing import plot
+from redraft.analysis.figures.figure_parts import absent
 from redraft.analysis.figures.points import coordinate
 from redraft.config import Cell, Figure
 from redraft.errors import UserError

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.figures.drawing import draw
-from redraft.analysis.figures.files import write_figures
-from redraft.analysis.figures.parts import still_drawing
+from redraft.analysis.figures.figure_drawing import draw
+from redraft.analysis.figures.figure_files import write_figures
+from redraft.analysis.figures.figure_parts import still_drawing
 from redraft.analysis.figures.points import COLUMNS, FURTHER
-from redraft.analysis.pages.figure import LIBRARY, figure_assets, figure_fragment, read_points
+from redraft.analysis.pages.figure_page import LIBRARY, figure_assets, figure_fragment, read_points
 from redraft.config import Figure
 from redraft.layout import Layout
 from tests.measured import save_measured
@@ -146,12 +146,12 @@ def test_a_huge_interval_is_cut_and_an_arrow_and_the_note_say_so(tmp_path):
     (series,) = panel["series"]
     assert series["cut"] == {"low": [3], "high": [3]}, "of two neighbours the one that goes on furthest"
     assert series["high"][2:4] == [50.3, 70.4], "as read at the cursor"
-    assert "An arrow marks an interval that goes on beyond the axis" in text
+    assert "An arrow marks an interval that continues beyond the axis" in text
     drawing = (tmp_path / "figures/p/figure02.svg").read_text()
-    assert "interval goes on" in drawing
+    assert "interval continues" in drawing
     usual = fragment(tmp_path, figure(LINES), [each | {"low": 0.0, "high": 1.0} for each in HUGE])
     assert "An arrow marks" not in usual
-    assert "interval goes on" not in (tmp_path / "figures/p/figure02.svg").read_text()
+    assert "interval continues" not in (tmp_path / "figures/p/figure02.svg").read_text()
 
 
 def test_a_page_of_many_points_stays_light(tmp_path):

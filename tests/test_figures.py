@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import by_seed, of_steps
-from redraft.analysis.figures.drawing import draw, plot
-from redraft.analysis.figures.parts import absent, whole_ticks, with_data
+from redraft.analysis.figures.figure_drawing import draw, plot
+from redraft.analysis.figures.figure_parts import absent, whole_ticks, with_data
 from redraft.analysis.figures.points import reported_bars
 from redraft.config import Experiments, Figure
 from redraft.config.base import STEP_STAGES

@@ -1,4 +1,4 @@
-"""The bias laboratory's page: its numbers are those of its files, and what is missing is said."""
+"""The bias laboratory's page: its numbers are those of its files, and what is missing is rule_label."""
 
 import html
 import json
@@ -13,11 +13,10 @@ import yaml
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures.view import ticks
-from redraft.analysis.pages import laboratory, multiples
-from redraft.analysis.pages.by_rule import rule_of
-from redraft.analysis.pages.multiples import Panel, palette
-from redraft.analysis.pages.part import listed, marked
-from redraft.analysis.pages.site import write_report
+from redraft.analysis.pages import laboratory_page, multiples
+from redraft.analysis.pages.laboratory_parts import listed, marked, rule_of
+from redraft.analysis.pages.multiples import Diagram, palette
+from redraft.analysis.pages.report_pages import write_report
 from redraft.config import Experiments
 from redraft.errors import UserError
 from redraft.files import write_json
@@ -176,7 +175,7 @@ def whole(folder, enumerated):
 
 def sections(layout):
     """Text of each part of the page, by its name."""
-    text = (layout.pages / laboratory.PAGE).read_text(encoding="utf-8")
+    text = (layout.pages / laboratory_page.PAGE).read_text(encoding="utf-8")
     found = re.findall(r'<section id="([\w-]+)".*?</section>', text, flags=re.DOTALL)
     parts = re.findall(r"<section id=.*?</section>", text, flags=re.DOTALL)
     plain = [html.unescape(re.sub(r"(<[^>]*>|[ \n])+", " ", part)) for part in parts]
@@ -185,23 +184,23 @@ def sections(layout):
 
 def table(layout, name):
     """Rows of a part's table, by their first cell."""
-    text = (layout.pages / laboratory.PAGE).read_text(encoding="utf-8")
+    text = (layout.pages / laboratory_page.PAGE).read_text(encoding="utf-8")
     part = re.search(rf'<section id="{name}".*?</section>', text, flags=re.DOTALL)[0]
     head = re.findall(r'<th scope="col">(.*?)</th>', part)
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", part, flags=re.DOTALL)]
     return {row[0]: dict(zip(head, map(html.unescape, row), strict=True)) for row in rows if row}
 
 
-def test_enumerated_numbers_stand_in_sentences_tables_and_files(whole, enumerated):
+def test_enumerated_numbers_are_in_sentences_tables_and_files(whole, enumerated):
     found, drift = sections(whole), table(whole, "drift")
     of = {(row["rule"], row["drift"]): row for row in enumerated["drifts"]}
     published, residual = of["published, l = 1", 0.3], of["residual", 0.3]
-    assert f"are {published['first']:.2g} from the current policy after one visit at ℓ = 1" in found["drift"]
+    assert f"distance to the current policy is {published['first']:.2g} after one epoch pass at ℓ = 1" in found["drift"]
     assert (
         "At every drift residual, residual top 2, block and one-hot have the current policy's distribution"
         in found["drift"]
     )
-    assert "the largest distance is 0 but for rounding" in found["drift"]
+    assert "the largest distance is 0 up to rounding" in found["drift"]
     assert "should be exact" not in found["drift"]
     assert drift["published, ℓ = 1"][f"TV at {published['policies']:.2g}"] == f"{published['last']:.2g}"
     assert drift["residual"]["kept"].split("\N{NARROW NO-BREAK SPACE}")[0] == f"{100 * residual['kept']:.0f}"
@@ -211,17 +210,17 @@ def test_enumerated_numbers_stand_in_sentences_tables_and_files(whole, enumerate
         pd.testing.assert_frame_equal(file[list(expected)], expected)
 
 
-def test_numbers_that_visits_share_and_the_bandit_are_told_by_rule(whole, enumerated):
+def test_shared_numbers_and_the_bandit_are_reported_by_rule(whole, enumerated):
     found, numbers, bandit = sections(whole), table(whole, "numbers"), table(whole, "bandit")
     by = {(row["numbers"], row["rule"], row["visit"]): row["distance"] for row in enumerated["numbers"]}
     shared = by["accepts in all visits", "residual", 2]
-    assert f"residual is {shared:.2g}" in found["numbers"]
+    assert f"residual {shared:.2g}" in found["numbers"]
     assert numbers["residual"] == {
         "rule": "residual",
-        "new numbers at each visit": "0",
-        "one accepts in all visits": f"{shared:.2g}",
-        "one accepts and draws": f"{by['accepts and draws', 'residual', 2]:.2g}",
-        "one accepts and draws in all visits": f"{by['accepts and draws in all visits', 'residual', 2]:.2g}",
+        "new numbers in each epoch pass": "0",
+        "one acceptance number for all passes": f"{shared:.2g}",
+        "one number accepts and samples": f"{by['accepts and draws', 'residual', 2]:.2g}",
+        "one number accepts and samples in all passes": f"{by['accepts and draws in all visits', 'residual', 2]:.2g}",
     }
     (row,) = [
         row
@@ -232,7 +231,7 @@ def test_numbers_that_visits_share_and_the_bandit_are_told_by_rule(whole, enumer
     assert bandit["residual"]["gradient / fresh"] == f"{row['gradient'] / row['fresh_gradient']:.2g}"
     assert bandit["residual"]["reward − fresh"] == f"{row['reward'] - row['fresh_reward']:.2g}".replace("-", "−")
     assert bandit["one-hot"]["gradient / fresh"] == "1"
-    assert "At every rate and in every visit no reuse and one-hot have the policy's distribution." in found["bandit"]
+    assert "At every rate and in every pass no reuse and one-hot have the policy's distribution." in found["bandit"]
 
 
 def test_a_rule_that_should_be_exact_and_is_not_is_named(folder, enumerated):
@@ -240,44 +239,44 @@ def test_a_rule_that_should_be_exact_and_is_not_is_named(folder, enumerated):
     for row in changed["drifts"]:
         row["last"] += 0.25 * (row["rule"] == "block")
     found = sections(reported(folder, "wrong", changed))["drift"]
-    assert "block should be exact, and is up to 0.25 away." in found
+    assert "block should be exact, but is up to 0.25 away." in found
     assert "At every drift residual, residual top 2 and one-hot have" in found
 
 
 def test_drafts_that_were_observed_are_means_over_pairs_and_seeds(whole):
     """Own drafts of the residual rule: 0.75 + 0.05 + 0.011 seed, less 0.05 for the mean of two pairs."""
     found, rows = sections(whole)["exact_reuse-drafts"], table(whole, "exact_reuse-drafts")
-    assert "Policies an epoch apart are at a total variation of 0.11 " in found
-    assert "is 0.89 there" in found
+    assert "Policies that are an epoch apart have a TV of 0.11 " in found
+    assert "over the vocabulary, is 0.89." in found
     own = rows["residual"]
     assert own["own drafts"].startswith("76\N{NARROW NO-BREAK SPACE}% [73, 79")
     assert own["held-out drafts"].startswith("71\N{NARROW NO-BREAK SPACE}% [69, 73")
     assert own["own − held-out (points)"] == "5.1 [4.9, 5.3]"
     assert rows["published, ℓ = 1"]["distribution"] == "not exact"
-    assert "Of own drafts residual would keep 5.1 points more than of held-out ones." in found
+    assert "The rule residual would keep 5.1 points more of own drafts than of held-out drafts." in found
     assert "undecided" not in found
 
 
-def test_what_rules_did_stands_beside_what_was_expected(whole):
+def test_results_of_rules_are_next_to_expected_results(whole):
     found, rows = sections(whole)["exact_reuse-trained"], table(whole, "exact_reuse-trained")
     kept = rows["residual"]
     assert kept["rule"] == "residual"
-    assert kept["kept of a draft"].startswith("72\N{NARROW NO-BREAK SPACE}% [")
+    assert kept["kept share"].startswith("72\N{NARROW NO-BREAK SPACE}% [")
     assert kept["expected, own drafts"].startswith("76\N{NARROW NO-BREAK SPACE}% [")
     assert kept["reward − fresh reward"] == "0.02 [0.02, 0.02]"
     assert kept["age of tokens (epochs)"] == "1.5 [1.5, 1.5]"
-    assert rows["vanilla"]["kept of a draft"] == rows["vanilla"]["expected, own drafts"] == "–"
+    assert rows["vanilla"]["kept share"] == rows["vanilla"]["expected, own drafts"] == "–"
     assert "72\N{NARROW NO-BREAK SPACE}%, expected 76\N{NARROW NO-BREAK SPACE}% (residual)" in found
     assert "not run spec-l0.5, block, gumbel, weighted, adaptive, refreshed." in found
     data = pd.read_csv(whole.pages / "laboratory/exact_reuse-trained.csv")
     assert list(data["epoch"].unique()) == [1, 2, 3]
 
 
-def test_what_is_missing_is_said(folder, enumerated):
+def test_missing_data_are_named(folder, enumerated):
     found = sections(reported(folder, "nothing"))
     for part in ("drift", "numbers", "bandit"):
         assert "not run snakemake laboratory enumerates it" in found[part]
-    assert "not run exact_reuse/vanilla was not observed; snakemake laboratory does it." in found["exact_reuse-drafts"]
+    assert "not run exact_reuse/vanilla was not observed. snakemake laboratory does so." in found["exact_reuse-drafts"]
     assert "one-hot" in found["exact_reuse-trained"].partition("not run")[2]
     some = sections(reported(folder, "some", enumerated, seeds=[1]))
     assert "not run Seed 0, 2 of exact_reuse/vanilla." in some["exact_reuse-drafts"]
@@ -288,8 +287,8 @@ def test_the_page_is_linked_from_all_others_and_links_lead_somewhere(whole, fold
     for name in ("index", "exact_reuse", "runs"):
         assert 'href="laboratory.html"' in (whole.pages / f"{name}.html").read_text()
     first = (whole.pages / "index.html").read_text()
-    assert re.search(r'<h2><a href="laboratory.html">Bias laboratory</a></h2>\s*<ul><li>Where two policies are', first)
-    text = (whole.pages / laboratory.PAGE).read_text()
+    assert re.search(r'<h2><a href="laboratory.html">Bias laboratory</a></h2>\s*<ul><li>If two policies are', first)
+    text = (whole.pages / laboratory_page.PAGE).read_text()
     links = {link for link in re.findall(r'href="([^"#:]+)"', text) if "/" in link}
     assert links >= {"laboratory/drift.csv", "../laboratory/laws.json", "../laboratory/exact_reuse/seed2.json"}
     assert all((whole.pages / link).exists() for link in links)
@@ -300,7 +299,7 @@ def test_a_report_without_a_laboratory_has_no_link_to_one(folder, tmp_path):
     file = tmp_path / "experiments/exact_reuse/cells.yaml"
     file.write_text(file.read_text().replace("laboratory: vanilla\n", ""))
     layout = reported(tmp_path, "results")
-    assert not (layout.pages / laboratory.PAGE).exists()
+    assert not (layout.pages / laboratory_page.PAGE).exists()
     assert "laboratory.html" not in (layout.pages / "index.html").read_text()
 
 
@@ -321,23 +320,23 @@ def test_no_page_is_wider_than_a_narrow_window_and_tables_say_that_they_scroll(w
     script = """setTimeout(() => { document.title = JSON.stringify([document.documentElement.scrollWidth,
       ...[...document.querySelectorAll(".scroll")].map(box => [box.scrollWidth > box.clientWidth + 1,
       !box.previousElementSibling.hidden])]); }, 500);"""
-    found = dom(whole.pages / laboratory.PAGE, script, width=500)
+    found = dom(whole.pages / laboratory_page.PAGE, script, width=500)
     width, *boxes = json.loads(html.unescape(re.search("<title>(.*?)</title>", found)[1]))
     assert width <= 500
     assert [True, True] in boxes
-    assert all(wider == said for wider, said in boxes)
+    assert all(wider == rule_label for wider, rule_label in boxes)
 
 
 def test_a_line_s_points_are_where_their_numbers_are():
     drawn = multiples.multiples(
         [
-            Panel("up", "visit", {"residual": [(0, 0.0), (2, 1.0)], "block": [(1, 0.5), (2, math.nan)]}),
-            Panel("nothing", "visit", {"residual": [(0, math.nan)]}),
+            Diagram("up", "visit", {"residual": [(0, 0.0), (2, 1.0)], "block": [(1, 0.5), (2, math.nan)]}),
+            Diagram("nothing", "visit", {"residual": [(0, math.nan)]}),
         ]
     )
     (line,) = re.findall(r'<polyline class="line" points="([^"]*)"', drawn)
     (x0, y0), (x1, y1) = (map(float, point.split(",")) for point in line.split())
-    room = multiples.ROOM / (1 + 2 * multiples.ROOM)
+    room = multiples.MARGIN_SHARE / (1 + 2 * multiples.MARGIN_SHARE)
     assert (x0, x1) == pytest.approx((room * multiples.WIDTH, (1 - room) * multiples.WIDTH), abs=0.1)
     assert (y0, y1) == pytest.approx(((1 - room) * multiples.HEIGHT, room * multiples.HEIGHT), abs=0.1)
     assert re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="5"', drawn) == [("125.0", "75.0")]
@@ -362,7 +361,7 @@ def test_a_rule_has_one_style_and_one_name_everywhere(whole):
     rules = list(dict.fromkeys((*distributions.RULES, *distributions.sources(), "a rule that nobody listed")))
     assert len(set(palette(rules).values())) == len(rules)
     line = r'<g style="([^"]*)"><title>(.*?), at the end [^\n]*\n<polyline[^>]*?( stroke-dasharray="[^"]*")?/>'
-    drawn = re.findall(line, (whole.pages / laboratory.PAGE).read_text())
+    drawn = re.findall(line, (whole.pages / laboratory_page.PAGE).read_text())
     styles = {name: {(ink, dashes) for ink, other, dashes in drawn if other == name} for _, name, _ in drawn}
     assert len(styles) > 10
     assert all(len(found) == 1 for found in styles.values()), "the same in all diagrams"

@@ -15,9 +15,9 @@ from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.reported import no_reported, read_reported
 from redraft.analysis.data.statistics import Family, corrected, estimate
-from redraft.analysis.figures.drawing import draw, plot
+from redraft.analysis.figures.figure_drawing import draw, plot
 from redraft.analysis.measuring import family_of
-from redraft.analysis.pages.claims import counts
+from redraft.analysis.pages.claims_page import counts
 from redraft.analysis.tables import render
 from redraft.analysis.tables.cells import _without_first_epoch
 from redraft.analysis.tables.columns import expand

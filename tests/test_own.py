@@ -493,7 +493,7 @@ def test_no_fingerprint_changes_by_a_file_of_ones_own(folder):
 
 
 def test_status_and_cost_know_it(folder):
-    from redraft.analysis.cost.campaign import wanted
+    from redraft.analysis.cost.campaign_cost import wanted
 
     keep(folder, *SETTINGS)
     experiments = Experiments(folder)

@@ -19,9 +19,10 @@ from redraft.analysis.claims.files import write_claims
 from redraft.analysis.claims.verdicts import quantities_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.words import in_words
-from redraft.analysis.figures.files import write_figures
+from redraft.analysis.figures.figure_files import write_figures
 from redraft.analysis.measuring import measure
 from redraft.analysis.pages import case_studies
+from redraft.analysis.pages.cell_labels import cell_labels, with_labels
 from redraft.analysis.pages.paper import Paper
 from redraft.analysis.tables.files import write_tables
 from redraft.config import Experiments
@@ -238,11 +239,13 @@ def test_a_claim_has_its_evidence_in_words(campaign, pages):
     text = pages["report/index.html"].text
     claims = {claim["id"]: claim for claim in read_json(campaign / "results/tiny/claims/spec_rl.json")}
     tests = {claim.id: claim.test for claim in Experiments(ROOT).claims("spec_rl").claims}
+    labels = cell_labels(Experiments(ROOT).cells("spec_rl"))
     for name, claim in claims.items():
-        assert plain(in_words(claim["evidence"], quantities_of(tests[name]))) in text, name
+        evidence = with_labels(in_words(claim["evidence"], quantities_of(tests[name])), labels)
+        assert plain(html.unescape(re.sub("<[^>]*>", "", evidence))) in text, name
     evidence = claims["reuse-saves-tokens"]["evidence"]
     assert evidence.startswith("tokens_decoded of grpo-spec-l0.5 / grpo-vanilla: ")
-    assert plain(evidence.replace("tokens_decoded", "decoded tokens")) in text
+    assert "decoded tokens of GRPO + SPEC-RL, lenience e^0.5 / GRPO: " + plain(evidence.partition(": ")[2]) in text
     assert "tokens_decoded" not in text
 
 
@@ -265,7 +268,7 @@ def test_the_first_page_is_small_and_says_what_was_found(campaign, pages):
     first = pages["report/index.html"].text
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert "SPEC-RL (GRPO, ℓ = e^0.5) decodes 59.7 % [" in first
-    assert "Only relative numbers compare with the papers'." in first
+    assert "Compare only relative numbers, such as ratios, with the paper." in first
     summary = read_json(campaign / "results/tiny/report/summary.json")
     headline = summary["papers"]["spec_rl"]["headlines"][0]
     assert headline["mean"] == pytest.approx(59.7, abs=0.2)
@@ -324,7 +327,7 @@ def test_the_main_result_holds_what_compares_and_counts_what_was_not_run(campaig
     # Of 12 steps of 100 tokens, 6 decode 40 in the first seed; the second seed decodes one more in each.
     assert '>0.70 <span class="spread">' in main
     assert "Tokens (M)" not in main
-    assert "8 of 9 comparisons of Table 1 were not run" in text
+    assert "8 of the 9 comparisons in Table 1 were not run" in text
 
 
 def test_trajectories_are_folded_and_what_was_not_run_is_said(campaign):
@@ -356,7 +359,7 @@ def test_what_was_not_made_is_said_or_left_out(campaign):
     tables, figures = (
         Page((campaign / "without_extras" / f"{name}.html").read_text()) for name in ("tables", "figures")
     )
-    assert "Not made: they are taken from grpo-spec-l0.5 seed 0, which was not run." in figures.text
+    assert "Not available: the case studies come from grpo-spec-l0.5 seed 0, which was not run." in figures.text
     assert not {"spec_rl-without", "spec_rl-table4-reported", "spec_rl-figure12"} & {*tables.ids, *figures.ids}
     assert {f"spec_rl-table{n}" for n in KEPT["tables"]} <= set(tables.ids)
 
@@ -399,7 +402,7 @@ def test_cases_in_markdown_hold_the_same():
     assert "verified prefix:\n\n    1&23\n" in first
     assert "rejected:\n\n    <45\n" in first
     assert "continuation:\n\n    678\n" in first
-    assert "cut before token 4: 3 of 5 tokens; the new rollout has 6" in first
+    assert "cut before token 4: 3 of 5 tokens. The new rollout has 6 tokens" in first
     whole, absent = second.split("**Figure 14.**")[0], second.split("**Figure 15.**")[1]
     assert "kept whole" in whole
     assert "rejected" not in whole

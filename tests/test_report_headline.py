@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redraft.analysis.data.timing import Agreement
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
-from redraft.analysis.pages.headline import Point, interval, number, points, said
+from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points
 from redraft.config import Experiments, Headline
 from redraft.errors import UserError
 from redraft.layout import Layout
@@ -70,28 +70,28 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "end", "finding"),
     [
-        ({"verdict": "inconclusive", "p": 0.2, "p_corrected": 0.4}, "undecided with 3 seeds.", "open"),
+        ({"verdict": "inconclusive", "p": 0.2, "p_corrected": 0.4}, "inconclusive with 3 seeds.", "open"),
         (
             {"verdict": "inconclusive", "p": 0.02, "p_corrected": 0.08},
-            "undecided with 3 seeds, not significant after correction.",
+            "inconclusive with 3 seeds, not significant after correction.",
             "open",
         ),
-        ({"verdict": "opposite direction"}, "contradicted, the paper has the other direction.", "no"),
+        ({"verdict": "opposite direction"}, "contradicted: the paper reports the opposite direction.", "no"),
         ({"verdict": "differs"}, "differs from the paper.", "no"),
-        ({"verdict": "same direction"}, "the paper's direction, another size.", "yes"),
+        ({"verdict": "same direction"}, "same direction as in the paper, different size.", "yes"),
         (
             {"verdict": "not comparable", "reported": math.nan},
-            "an effect with 3 seeds, of which the paper has no number.",
+            "an effect with 3 seeds; the paper gives no number.",
             "yes",
         ),
         (
             {"verdict": "not comparable", "reported": math.nan, "p": 0.5, "p_corrected": 0.5, "n_seeds": 1},
-            "undecided with 1 seed.",
+            "inconclusive with 1 seed.",
             "open",
         ),
         (
             {"verdict": "not decided", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64)},
-            "undecided: no time is judged here, since equal work took up to 1.64 times as long.",
+            "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
         (
@@ -101,7 +101,7 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
                 "uneven": Agreement(3, 1.1, 1.64),
                 "p_corrected": math.nan,
             },
-            "undecided: no time is judged here, since equal work took up to 1.64 times as long.",
+            "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
         ({"verdict": "agrees", "uneven": Agreement(3, 1.1, 1.64)}, "reproduced.", "yes"),
@@ -112,7 +112,7 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
                 "reported": math.nan,
                 "uneven": Agreement(3, 1.1, 1.64),
             },
-            "an effect with 3 seeds, of which the paper has no number.",
+            "an effect with 3 seeds; the paper gives no number.",
             "yes",
         ),
     ],
@@ -137,11 +137,11 @@ def test_numbers_have_a_true_minus_and_their_unit():
     assert number(math.inf, "times") == "†"
     assert interval(-6.5, -3.1, "points") == " [−6.5, −3.1]"
     assert interval(math.nan, 1.0, "points") == ""
-    assert said(1.32, "percent fewer") == pytest.approx(-32)
+    assert in_form(1.32, "percent fewer") == pytest.approx(-32)
 
 
 def headline_point(form, mean, low, high, reported=math.nan, timed=False):
-    return Point("short", form, mean, low, high, reported, "agrees", 3, f"sentence {mean}", timed, "yes")
+    return HeadlineNumber("short", form, mean, low, high, reported, "agrees", 3, f"sentence {mean}", timed, "yes")
 
 
 def test_the_plot_of_factors_puts_percent_and_times_on_one_axis():

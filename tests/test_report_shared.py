@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from redraft.analysis.pages import outcome
-from redraft.analysis.pages.share import share
+from redraft.analysis.pages.finished_report import headline_summary, pack_report, summary_text
 from redraft.errors import UserError
 from redraft.files import write_json
 from redraft.layout import Layout
@@ -36,7 +35,7 @@ def layout(tmp_path):
 
 
 def test_the_zip_holds_all_pages_and_what_they_link_to_and_nothing_else(layout, tmp_path):
-    assert share(layout, tmp_path / "shared.zip") == 5
+    assert pack_report(layout, tmp_path / "shared.zip") == 5
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         names = archive.namelist()
     places = ["report.html", "report/index.html", "report/runs/one.html", "data/a.csv", "data/d.json"]
@@ -46,16 +45,16 @@ def test_the_zip_holds_all_pages_and_what_they_link_to_and_nothing_else(layout, 
 def test_a_link_that_leads_nowhere_is_refused_and_nothing_is_written(layout, tmp_path):
     (layout.folder / "data/a.csv").unlink()
     with pytest.raises(UserError, match=r"(?s)not there.*\.\./data/a\.csv"):
-        share(layout, tmp_path / "shared.zip")
+        pack_report(layout, tmp_path / "shared.zip")
     assert not list(tmp_path.glob("*.zip*"))
 
 
 def test_without_a_report_there_is_nothing_to_share_or_to_say(tmp_path):
     layout = Layout("tiny", tmp_path)
     with pytest.raises(UserError, match="no report yet"):
-        share(layout, tmp_path / "shared.zip")
+        pack_report(layout, tmp_path / "shared.zip")
     with pytest.raises(UserError, match="no report yet"):
-        outcome.outcome(layout)
+        headline_summary(layout)
 
 
 def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
@@ -72,12 +71,12 @@ def test_the_terminal_says_what_the_first_screen_says(layout, monkeypatch):
     }
     missing = {"runs": 4, "minutes": 12.4, "command": "snakemake reproduction"}
     write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing})
-    text = outcome.text(outcome.outcome(layout), layout)
+    text = summary_text(headline_summary(layout), layout)
     assert text.startswith(f"SPEC-RL\n  {sentence}\n  5 claims: 3 reproduced, 2 not run\n")
     assert "\n4 runs of the papers are missing, about 12 minutes of training on one core:\n  snakemake rep" in text
     assert text.endswith(f"open {layout.report}")
     write_json(layout.pages / "summary.json", {"papers": papers, "missing": missing | {"runs": 0}})
-    assert "missing" not in outcome.text(outcome.outcome(layout), layout)
+    assert "missing" not in summary_text(headline_summary(layout), layout)
 
 
 def test_claims_against_the_papers_own_tables_need_no_run(capsys, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.colors import to_rgba
 
-from redraft.analysis.figures.roofline import draw_roofline, plot_roofline
+from redraft.analysis.figures.calibration_drawing import draw_roofline, plot_roofline
 from redraft.analysis.figures.roofline_panel import SWITCH
 from redraft.analysis.figures.roofline_points import BORDER
 from redraft.lab.selfspec.sweep import read_sweep, write_sweep

@@ -13,12 +13,12 @@ from matplotlib import pyplot as plt
 from benchmarks.self_speculation import FOLDER, SOURCE, SWEEP
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.figures import roofline_points
-from redraft.analysis.figures.drawing import plot
-from redraft.analysis.figures.files import write_figures
-from redraft.analysis.figures.parts import absent
+from redraft.analysis.figures.figure_drawing import plot
+from redraft.analysis.figures.figure_files import write_figures
+from redraft.analysis.figures.figure_parts import absent
 from redraft.analysis.figures.points import AUTHORS_SWEEP, published_rooflines
 from redraft.analysis.figures.roofline_points import BOUNDARY, MEASURED, PREDICTED, agreement_note
-from redraft.analysis.pages.figure import figure_fragment
+from redraft.analysis.pages.figure_page import figure_fragment
 from redraft.config import Experiments, Figure
 from redraft.errors import UserError
 from redraft.lab.selfspec.sweep import write_sweep

@@ -58,7 +58,7 @@ assert 0 < found.kept < found.draft and found.first > 1e-3
 assert "threshold" in arm_samplers()
 assert [rule.name for rule in chosen(candidates(), ["threshold"])] == ["threshold"]
 
-from redraft.analysis.pages.by_rule import rule_of
+from redraft.analysis.pages.laboratory_parts import rule_of
 
 sys.path.insert(0, "tests")
 from groups import METHODS, name_of, two_epochs

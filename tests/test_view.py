@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.analysis.figures.svg import address, compact
-from redraft.analysis.figures.view import EVERYTHING, ROOM, cut_points, view
+from redraft.analysis.figures.view import EVERYTHING, INTERVAL_REACH, cut_points, view
 
 NUMBER = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))
 
@@ -24,7 +24,7 @@ def test_all_points_and_the_narrower_half_of_the_intervals_are_whole(found):
     assert shown.low <= min(means) <= max(means) <= shown.high
     whole = sum(shown.low <= low and high <= shown.high for low, high in zip(lows, highs, strict=True))
     assert whole >= len(found) / 2
-    reach = max(ROOM * (max(means) - min(means)), float(np.median([half for _, half in found])))
+    reach = max(INTERVAL_REACH * (max(means) - min(means)), float(np.median([half for _, half in found])))
     room = 1e-6 * (1 + reach + max(map(abs, means)))
     assert shown.high - shown.low <= max(means) - min(means) + 2 * reach + room
 

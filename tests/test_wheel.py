@@ -35,7 +35,7 @@ STAGES = {
     "redraft.analysis.stages:collect_runs": "collected/{}",
     "redraft.analysis.measuring:measure": "collected/{}",
     "redraft.analysis.tables.files:write_tables": "tables/{}",
-    "redraft.analysis.figures.files:write_figures": "figures/{}",
+    "redraft.analysis.figures.figure_files:write_figures": "figures/{}",
     "redraft.analysis.claims.files:write_claims": "claims/{}.json",
 }
 """Stages of the report's extra, and what each makes of a paper."""

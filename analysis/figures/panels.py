@@ -1,4 +1,4 @@
-"""Drawing of one diagram: lines, bars of cells, bars over bins, colours over two axes, or a roofline's speedups."""
+"""Drawing of one panel: lines, bars of cells, bars over bins, a coloured surface, or speedups of a roofline."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from redraft.analysis.figures.parts import (
+from redraft.analysis.figures.figure_parts import (
     LINES,
     NOT_RUN,
     PAPER_COLOUR,
@@ -24,7 +24,7 @@ from redraft.analysis.figures.view import View, cut_points
 from redraft.config import Figure, Panel
 
 TEXT = 9
-"""Points of the smallest text, which are 12 pixels of a page."""
+"""Size of the smallest text, in points; 12 pixels in a page."""
 mpl.rcParams.update({"axes.labelsize": TEXT, "legend.fontsize": TEXT, "legend.frameon": False})
 mpl.rcParams["svg.hashsalt"] = "redraft"
 mpl.rcParams["svg.fonttype"] = "none"  # letters stay text, which is smaller than their outlines and can be searched
@@ -43,20 +43,20 @@ CUT_MARK: dict[str, dict[str, Any]] = {
     "low": {"marker": r"$\downarrow$", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.3},
     "high": {"marker": r"$\uparrow$", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.3},
 }
-"""An interval that goes on beyond the axis: an arrow at the axis's end."""
-MANY = 40
-"""Points of a line from which dots would touch each other."""
-LETTER = 0.075
-"""Inches that a letter of the smallest text takes."""
+"""An interval that continues beyond the axis: an arrow at the end of the axis."""
+DENSE_LINE_POINTS = 40
+"""Number of points of a line from which dots would touch each other."""
+LETTER_WIDTH_INCHES = 0.075
+"""Width of a letter of the smallest text, in inches."""
 
 Colours = Mapping[str, str]
 """Label to a colour."""
 
 
 def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
-    """Means as thin lines, intervals as bands; where a quantity is null in a step, the line has a gap.
+    """Draw means as thin lines and intervals as bands; a step in which the quantity is null is a gap.
 
-    A band ends where the axis does (`redraft.analysis.figures.view`), and an arrow says that the interval goes on.
+    A band is cut at the end of the axis (`redraft.analysis.figures.view`); an arrow marks the cut.
     """
     shown = panel_view(figure, panel, data)
     for label in panel.names:
@@ -68,15 +68,17 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
             line = line.reindex(range(int(line.index[0]), int(line.index[-1]) + 1))
         known = line["reproduced"].notna()
         alone = ~(known.shift(1, fill_value=False) | known.shift(-1, fill_value=False))
-        dots = list(np.flatnonzero(known & (alone | (len(line) < MANY))))  # of a long line those that it would not show
+        dots = list(
+            np.flatnonzero(known & (alone | (len(line) < DENSE_LINE_POINTS)))
+        )  # a long line shows only isolated points as dots
         axis.plot(line.index, line["reproduced"], color=colour, linewidth=1, marker=".", markersize=2.5, markevery=dots)
         if panel.smoothing is not None:
             smooth = smoothed(line["reproduced"], panel.smoothing)
             axis.plot(line.index, smooth, color=colour, linewidth=2.2, alpha=0.7)
         ends = line[["low", "high"]].clip(*shown)
         axis.fill_between(line.index, ends["low"], ends["high"], color=colour, alpha=0.15, linewidth=0)
-        for place, end in cut_points(line, shown):
-            axis.plot(line.index[place], getattr(shown, end), color=colour, **CUT_MARK[end])
+        for index, end in cut_points(line, shown):
+            axis.plot(line.index[index], getattr(shown, end), color=colour, **CUT_MARK[end])
         axis.plot(line.index, line["reported"], markeredgecolor=colour, zorder=4, **PAPER_MARK)
         marked = line[line["first_reuse"] == True]  # noqa: E712 - gaps are neither true nor false
         axis.plot(marked.index, marked["reproduced"], color=colour, **REUSE_MARK)
@@ -85,9 +87,9 @@ def _lines(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours
 
 
 def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colours) -> None:
-    """Means with intervals; the paper's value, where it applies, is a diamond next to the bar's middle.
+    """Draw means with intervals as bars; the paper's value is a diamond right of the middle of its bar.
 
-    Names below the bars are aslant if the widest of them would touch the next one.
+    Names below the bars are rotated if the widest of them would touch the next one.
     """
     bars, shown = data.set_index("cell"), panel_view(figure, panel, data)
     for position, cell in enumerate(panel.cells):
@@ -124,26 +126,23 @@ def _bars(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, _: Colou
     axis.set_xticks(range(len(labels)), labels)
     drawing, grid = axis.figure, axis.get_gridspec()
     width = 0.8 * drawing.bbox.width / drawing.dpi / (grid.ncols if grid else 1) / len(labels)
-    if LETTER * max(len(line) for label in labels for line in label.split("\n")) > width:
+    if LETTER_WIDTH_INCHES * max(len(line) for label in labels for line in label.split("\n")) > width:
         axis.tick_params(axis="x", labelrotation=30)
         for label in axis.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
 
 
 def _arrows(axis: Axes, x: Iterable[float], lows: Iterable[float], highs: Iterable[float], shown: View) -> None:
-    """An arrow at each end of a whisker that goes on beyond the axis."""
-    for place, low, high in zip(x, lows, highs, strict=True):
+    """Draw an arrow at each end of a whisker that continues beyond the axis."""
+    for position, low, high in zip(x, lows, highs, strict=True):
         if low < shown.low:
-            axis.plot(place, shown.low, color="black", **CUT_MARK["low"])
+            axis.plot(position, shown.low, color="black", **CUT_MARK["low"])
         if high > shown.high:
-            axis.plot(place, shown.high, color="black", **CUT_MARK["high"])
+            axis.plot(position, shown.high, color="black", **CUT_MARK["high"])
 
 
 def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours: Colours) -> None:
-    """Means of the bins side by side for the cells, with intervals; a bin without a value has no bar.
-
-    The paper's value, where it applies, is a diamond.
-    """
+    """Draw means over bins with intervals, the bars of cells side by side; the paper's value is a diamond."""
     run, shown = [cell for cell in panel.cells if cell in set(data["cell"])], panel_view(figure, panel, data)
     for i, cell in enumerate(run):
         bins = data[data["cell"] == cell]
@@ -164,14 +163,14 @@ def _bins(axis: Axes, figure: Figure, panel: Panel, data: pd.DataFrame, colours:
         axis.plot(left + width / 2, bins["reported"], markeredgecolor=PAPER_COLOUR, **PAPER_MARK)
     edges = panel.bins[:1]
     for edge in panel.bins[1:]:
-        if edge - edges[-1] >= 0.0999 * (panel.bins[-1] - panel.bins[0]):  # closer ones have no room for their numbers
+        if edge - edges[-1] >= 0.0999 * (panel.bins[-1] - panel.bins[0]):  # closer ones would overlap
             edges.append(edge)
     axis.set_xticks(edges)
     axis.set_xlabel(panel.by.replace("_", " "))
 
 
 def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colours) -> None:
-    """A square a point, its colour the mean and its number beside it; the axes are the points' own values in order."""
+    """Draw a heat map with numbers; the axes list the points' coordinates in order."""
     grid = data.pivot_table(index="y", columns="x", values="reproduced", aggfunc="mean")
     image = axis.imshow(np.ma.masked_invalid(grid), origin="lower", aspect="auto", cmap="viridis")
     low, high = image.get_clim()
@@ -186,7 +185,7 @@ def _surface(axis: Axes, _: Figure, panel: Panel, data: pd.DataFrame, __: Colour
     axis.figure.colorbar(image, ax=axis).ax.tick_params(labelsize=TEXT)
 
 
-DRAWN: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
+DRAW_BY_AXIS: dict[str, Callable[[Axes, Figure, Panel, pd.DataFrame, Colours], None]] = {
     **dict.fromkeys(LINES, _lines),
     "cell": _bars,
     "bins": _bins,

@@ -1,4 +1,4 @@
-"""Points of a regenerated figure, a line each, for its CSV file and its drawing."""
+"""Points of a regenerated figure as rows, for its CSV file and its drawing."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -23,13 +23,13 @@ COLUMNS = [
     *("panel", "quantity", "cell", "label", "x", "reproduced", "low", "high", "n_seeds", "reported", "deviation"),
     *("first_reuse", "seeds", "manifests"),
 ]
-"""`x` is a step or an epoch from 1, of an accuracy the steps done by the policy (0 by the initial one), what was spent,
-the position of a bar, or the lower edge of a bin. Over bins there is also `upper`, its upper edge; of a surface and a
-roofline `y`."""
+"""`x` is a step or epoch from 1, the steps done by an evaluated policy (0 for the initial one), hours, tokens or
+updates spent, the position of a bar, or the lower edge of a bin. Bins also have `upper`, the upper edge; surfaces and
+rooflines have `y`."""
 FURTHER = {"upper": ("bins",), "y": ("surface", "roofline")}
-"""Column to the axes whose points have it."""
+"""Further column to the kinds of axes whose points have it."""
 AUTHORS_SWEEP = "the authors' sweep"
-"""Label of points of a roofline: neither a measurement of this project nor a number that the paper prints."""
+"""Label of a roofline's points, which this project did not measure and the paper does not print."""
 
 Bars = Mapping[str, Mapping[str, float]]
 """Title of a panel to cell to the paper's value."""
@@ -47,17 +47,17 @@ def figure_data(
     probe: str = "",
     rooflines: Rooflines | None = None,
 ) -> pd.DataFrame:
-    """All points of a figure, a line each; a panel's cells without runs have no points.
+    """All points of a figure, one row each; cells without runs have no points.
 
-    Papers print few numbers of a figure, so `reported` is mostly NaN; off the paper's scale it is so everywhere.
+    Papers print few numbers of a figure, so `reported` is mostly NaN. It is NaN everywhere at other scales.
 
     Args:
         paper_scale: whether reported values apply.
-        reported: those of the bars, from `reported_bars`.
+        reported: the paper's values of bars, from `reported_bars`.
         cells: definitions of the panels' cells, for the axes of a surface.
-        unsampled: benchmarks that the preset leaves out, of which no policy has an accuracy.
+        unsampled: benchmarks that the preset does not sample.
         probe: protocol by which the preset samples initial policies on training prompts; empty if it does not.
-        rooflines: those of the panels whose published sweep is there, from `published_rooflines`.
+        rooflines: points of panels with a published sweep, from `published_rooflines`.
     """
     points: list[dict[str, Any]] = []
     for panel in figure.panels:
@@ -93,7 +93,7 @@ def figure_data(
 
 
 def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[Point]:
-    """The measurements that a panel over an axis shows of a cell."""
+    """Measurements of a cell for a panel with the axis `x`."""
     if x in ("cell", "surface"):
         return [Point(math.nan, measured.values(panel.quantity, cell), {})]
     return measured.bins(panel, cell, probe) if x == "bins" else measured.series(panel.quantity, cell, x)
@@ -113,7 +113,7 @@ def reported_bars(figure: Figure, experiments: Experiments, paper: str) -> Bars:
 
 
 def published_rooflines(figure: Figure, experiments: Experiments, paper: str) -> Rooflines:
-    """The speedups that rooflines of published sweeps predict, and those measured, of the sweeps that are there."""
+    """Predicted and measured speedups of the published sweeps that are available, by panel title."""
     found: dict[str, pd.DataFrame] = {}
     for panel in figure.panels:
         if panel.roofline and panel.gamma and (fitted := published_fit(experiments, paper, panel.roofline)):
@@ -123,9 +123,10 @@ def published_rooflines(figure: Figure, experiments: Experiments, paper: str) ->
 
 
 def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
-    """The points of one cell in one panel; records count steps and epochs from 0, points from 1.
+    """The points of a cell in a line panel; records count steps and epochs from 0, points from 1.
 
-    Steps at which a quantity is null have none, unless all are: that a cell was run and measures nothing is no gap.
+    A step in which the quantity is null has no point. If it is null in all steps, each step has a point without a
+    value, to distinguish the cell from one that was not run.
     """
     if not found:
         by = "epoch" if x == "epoch" else "step"
@@ -143,20 +144,20 @@ def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -
 
 
 def _at_ends(panel: Panel, positions: Sequence[float]) -> dict[float, float]:
-    """The panel's reported values, which are of the first and the last position."""
+    """The panel's reported values, which belong to the first and the last position."""
     return {positions[0 if end == "first" else -1]: value for end, value in panel.reported.items()}
 
 
 def _single(
     panel: Panel, cell: str, x: float, found: Sequence[Point], runs: Runs, reported: float = math.nan
 ) -> list[dict[str, Any]]:
-    """The point of a cell that has one, none if it was not run."""
+    """The single point of a cell in a list, which is empty if the cell was not run."""
     points = [_point(panel, cell, x, values, runs, reported) for _, values, _ in found]
     return [point for point in points if point["n_seeds"]]
 
 
 def _bins(panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
-    """A point a bin: the share of prompts in it, or the mean of a quantity over its prompts."""
+    """One point per bin: the share of prompts in the bin, or the mean of a quantity over them."""
     reported, upper = _at_ends(panel, panel.bins[:-1]), dict(pairwise(panel.bins))
     return [
         _point(panel, cell, low, values, runs, reported.get(low, math.nan)) | {"upper": upper[low]}
@@ -165,10 +166,10 @@ def _bins(panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[d
 
 
 def coordinate(cell: Cell, axis: str) -> float:
-    """The number that a cell has at a dotted key.
+    """The number at a dotted key of a cell.
 
     Raises:
-        UserError: if it has none there, or something else.
+        UserError: if there is no number at the key.
     """
     value: Any = cell
     for part in axis.split("."):
@@ -180,7 +181,7 @@ def coordinate(cell: Cell, axis: str) -> float:
 
 
 def _published(panel: Panel) -> list[dict[str, Any]]:
-    """The points of a published file, none if it is not there."""
+    """The points of a published file; none if the file is not available."""
     source = panel.published
     if source is None or not (file := published_data() / source.file).exists():
         return []
@@ -198,7 +199,7 @@ def _published(panel: Panel) -> list[dict[str, Any]]:
 
 
 def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
-    """The validations of published curves, none of those that are not there."""
+    """Validation points of the published curves that are available."""
     files = {label: curve_file(source.folder, name) for label, name in source.files.items()}
     return [
         _of_file(panel, label, time * source.scale, value)
@@ -209,7 +210,7 @@ def _curves(panel: Panel, source: PublishedCurves) -> list[dict[str, Any]]:
 
 
 def _of_roofline(panel: Panel, points: pd.DataFrame) -> list[dict[str, Any]]:
-    """Predicted, measured and boundary points of a panel; `quantity` says which."""
+    """Predicted, measured and boundary points of a panel, distinguished by `quantity`."""
     return [
         _of_file(panel, AUTHORS_SWEEP, x, speedup) | {"quantity": kind, "y": y}
         for kind, x, y, speedup in points[["quantity", "x", "y", "reproduced"]].itertuples(index=False)
@@ -217,7 +218,7 @@ def _of_roofline(panel: Panel, points: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _of_file(panel: Panel, label: str, x: float, value: float) -> dict[str, Any]:
-    """A point of no run: without seeds, interval and manifests."""
+    """A point from a published file, without seeds, interval and manifests."""
     empty = {"n_seeds": 0, "reported": math.nan, "first_reuse": False, "seeds": "", "manifests": ""}
     return {
         "panel": panel.title,

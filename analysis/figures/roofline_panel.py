@@ -1,4 +1,4 @@
-"""A diagram of the speedup that a roofline predicts, with the measured one at the points of its sweep."""
+"""Drawing of the speedup that a roofline predicts, with the measured speedups of its sweep."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from redraft.selfspec.roofline import MARGIN
 COLOURS = "PuOr"
 GAIN, SWITCH, SAME_SIDE, OTHER_SIDE = "black", "#0072b2", "#a0a0a0", "#c1121f"
 TICKS = (0.25, 0.33, 0.5, 0.7, 1, 1.4, 2, 3, 4)
-"""Of the scale of colours."""
+"""Ticks of the colour bar."""
 
 
 def draw_speedups(axis: Axes, points: pd.DataFrame) -> None:
-    """Draw the points of `roofline_points.speedups` for one length of drafts; `scale_colours` gives them colours."""
+    """Draw `roofline_points.speedups` for one draft length; call `scale_colours` after all panels."""
     predicted = points[points["quantity"] == PREDICTED].pivot_table(index="y", columns="x", values="reproduced")
     batches, lengths = predicted.columns.to_numpy(), predicted.index.to_numpy()
     axis.pcolormesh(batches, lengths, predicted, shading="gouraud", rasterized=True, cmap=COLOURS)
@@ -54,7 +54,7 @@ def draw_speedups(axis: Axes, points: pd.DataFrame) -> None:
 
 
 def scale_colours(drawing: Drawing, axes: Sequence[Axes], text: float) -> None:
-    """Give all diagrams one scale of colours, even around a speedup of 1, and a bar that shows it."""
+    """Give all panels one colour scale, symmetric around a speedup of 1, and a colour bar."""
     coloured = [each for axis in axes for each in axis.collections if isinstance(each, QuadMesh | PathCollection)]
     values = np.concatenate([np.asarray(each.get_array()).ravel() for each in coloured])
     most = float(np.exp(np.abs(np.log(values)).max()))
@@ -71,7 +71,7 @@ def scale_colours(drawing: Drawing, axes: Sequence[Axes], text: float) -> None:
 
 
 def legend() -> list[Line2D]:
-    """What is drawn besides the predicted speedup, which the colours of the ground are."""
+    """Legend entries of everything but the predicted speedup, which the background colour shows."""
     circle: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 7, "markerfacecolor": "white"}
     return [
         Line2D([], [], color=GAIN, label="predicted: no gain"),
@@ -82,7 +82,7 @@ def legend() -> list[Line2D]:
 
 
 def _ticks(values: pd.Series) -> tuple[list[float], list[str]]:
-    """Measured values that lie far enough apart on a logarithmic axis, and their labels."""
+    """Ticks at measured values that are far enough apart on a logarithmic axis, and their labels."""
     chosen: list[float] = []
     for value in sorted(set(values)):
         if not chosen or value >= 1.8 * chosen[-1]:

@@ -1,6 +1,7 @@
-"""Speedup of self-speculation over batch and length as points: what a roofline predicts and what its sweep measured.
+"""Speedup of self-speculation over batch and length as points: predicted by a roofline and measured by its sweep.
 
-Every draft counts as accepted whole, as in EfficientRollout's Figures 4 (a) and 12 (arXiv 2606.18967, Appendix D.3).
+All drafts are assumed to be accepted whole, as in EfficientRollout's Figures 4 (a) and 12 (arXiv 2606.18967, Appendix
+D.3).
 """
 
 from functools import cache
@@ -18,20 +19,20 @@ from redraft.selfspec.constants import Costs, model_constants
 from redraft.selfspec.roofline import boundary, speedup
 
 PREDICTED, MEASURED, BOUNDARY = "predicted speedup", "measured speedup", "toggle boundary"
-"""Kinds of points; on the boundary the predicted speedup is the least with which the toggle switches on."""
+"""Kinds of points. On the boundary the predicted speedup is the smallest at which the toggle switches on."""
 BORDER = 1.3
-"""Factor by which the points of a prediction go beyond the outermost measured ones, so that none is cut."""
+"""Factor by which the predicted grid exceeds the outermost measured points, so that no marker is cut."""
 FINENESS = 16
-"""Points of a prediction on each axis, besides the measured ones."""
+"""Grid points of the prediction per axis, in addition to the measured ones."""
 LARGEST = 4096
-"""Batch up to which the boundary is looked for."""
+"""Largest batch at which the boundary is searched."""
 
 
 def published_fit(experiments: Experiments, paper: str, source: PublishedSweep) -> tuple[Sweep, Fit] | None:
-    """A sweep that the authors published and the roofline that is fitted to it here; None if it is not there.
+    """A published sweep and the roofline fitted to it; None if the sweep is not available.
 
     Raises:
-        UserError: for a sweep that is damaged, of another model, or that no roofline describes.
+        UserError: if the sweep is damaged, belongs to another model, or cannot be fitted.
     """
     file = sweep_file(source)
     if file is None:
@@ -47,12 +48,12 @@ def published_fit(experiments: Experiments, paper: str, source: PublishedSweep) 
 
 @cache
 def _fitted(sweep: Sweep, costs: Costs, flops: float, bandwidth: float) -> Fit:
-    """The fit with the released ranges; made once, however many panels show it."""
+    """The fit with the released ranges, cached because several panels show it."""
     return fit(sweep, costs, flops, ranges_of_device(bandwidth))
 
 
 def speedups(calibration: Calibration, sweep: Sweep, gamma: int) -> pd.DataFrame:
-    """Points of all kinds, a line each: `quantity`, `x` (batch), `y` (length in tokens), `reproduced` (the speedup)."""
+    """Points of all kinds as rows: `quantity`, `x` (batch), `y` (length in tokens), `reproduced` (the speedup)."""
     target, draft, verify = sweep.blocks(gamma)
     measured = (gamma + 1) * target.seconds / (gamma * draft.seconds + verify.seconds)
     batches, lengths = (
@@ -74,7 +75,7 @@ def speedups(calibration: Calibration, sweep: Sweep, gamma: int) -> pd.DataFrame
 
 
 def on_predicted_side(points: pd.DataFrame) -> pd.DataFrame:
-    """The measured points with `agrees`: whether what is predicted there lies on the same side of 1."""
+    """The measured points with `agrees`: true if the prediction is on the same side of 1."""
     measured, predicted = (points[points["quantity"] == kind] for kind in (MEASURED, PREDICTED))
     both = measured.merge(predicted, on=["x", "y"], suffixes=("", "_predicted"), validate="one_to_one")
     return both.assign(agrees=(both["reproduced"] >= 1) == (both["reproduced_predicted"] >= 1))

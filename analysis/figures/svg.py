@@ -1,4 +1,4 @@
-"""Drawings as small SVG: Matplotlib writes six decimals, a name for each group and a style for each dot.
+"""Compact SVG drawings: Matplotlib writes six decimals, a name for each group and a style for each dot.
 
 Matplotlib has no setting for these, and Scour, the optimizer of SVG in Python, was last released in 2020: it makes a
 figure of six panels no smaller (113 kB of 201 kB by either) and takes ten times as long (0.66 s).
@@ -8,18 +8,18 @@ import re
 from urllib.parse import quote
 
 DECIMALS = 1
-"""Of coordinates, in points: a tenth is less than a pixel of any screen."""
+"""Decimals of coordinates in points: a tenth is less than a pixel of any screen."""
 FONTS = "DejaVu Sans, Verdana, sans-serif"
-"""That in which the drawing is laid out, and others whose letters are as wide."""
+"""The font of the layout and fallbacks of equal letter width."""
 UNQUOTED = " <>=:/;,.()'!*+@?[]^_`{|}~-\\"
-"""What may stand in an address inside double quotes as it is."""
+"""Characters that need no escape in a URL inside double quotes."""
 
 
 def compact(svg: str) -> str:
-    """A drawing of Matplotlib with the same picture in fewer bytes.
+    """The same picture as Matplotlib's SVG in fewer bytes.
 
-    Coordinates have one decimal. Comments, metadata, and names that nothing refers to are left out; dots of a line
-    have their style once, and all texts their font.
+    Coordinates have one decimal. Comments, metadata and unused names are removed. The dots of a line share one style,
+    and all texts one font.
     """
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE[^>]*>", "", svg, flags=re.DOTALL)
     text = re.sub(r' (?:d|x|y|points)="[^"]*"', _short, text)
@@ -38,7 +38,7 @@ def _short(found: re.Match[str]) -> str:
 
 
 def _styled_once(found: re.Match[str]) -> str:
-    """A group whose parts all have one style has it instead of them."""
+    """Move a style that all parts of a group share to the group."""
     styles = set(re.findall(r' style="[^"]*"', found[1]))
     if len(styles) > 1:
         return found[0]
@@ -47,9 +47,9 @@ def _styled_once(found: re.Match[str]) -> str:
 
 
 def address(svg: str) -> str:
-    """A drawing as an address for an image, so that the names inside two drawings cannot clash.
+    """A drawing as a data URL for an image, so that names inside two drawings cannot clash.
 
-    It stands in double quotes. Base64 would be a third longer.
+    The URL must be written in double quotes. Base64 would be a third longer.
     """
     single = re.sub(r"<[^>]*>", lambda tag: tag[0].replace("'", "&apos;").replace('"', "'"), svg)
     return "data:image/svg+xml," + quote(single, safe=UNQUOTED)

@@ -1,9 +1,9 @@
 """Axes of drawings: their range, and for SVG in a page their pixels and ticks.
 
-The range holds all points, and of the intervals those that do not press the points into a line.
+The range contains all points, and the intervals that do not compress the points into a line.
 
-An interval over two seeds, or of a ratio whose denominator is near zero, may be a hundred times as wide as the points
-are apart. It is cut at the axis's end then, and an arrow says so; files of data have its ends.
+An interval over two seeds, or of a ratio with a denominator near zero, can be a hundred times as wide as the range of
+the points. Such an interval is cut at the end of the axis and marked by an arrow; data files contain its ends.
 """
 
 import math
@@ -14,16 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-ROOM = 1.5
-"""Of an axis, points take a quarter or more, unless half of the intervals go further than that leaves."""
+INTERVAL_REACH = 1.5
+"""Distance that intervals may reach beyond the points, in ranges of the points: points get a quarter of an axis or
+more, unless half of the intervals reach further."""
 BELOW = 3
-"""On a logarithmic axis, an interval whose end is not positive reaches down to the smallest point by this factor."""
+"""On a logarithmic axis, an interval with a lower end of 0 or less is cut at the smallest point over this factor."""
 ROUNDING = 1e-9
-"""Share of an axis that two equal numbers may be apart."""
+"""Relative tolerance for equal numbers."""
 
 
 class View(NamedTuple):
-    """Ends of what an axis shows of its intervals; infinite ends cut none."""
+    """Range of an axis at which intervals are cut; infinite ends cut none."""
 
     low: float
     high: float
@@ -33,16 +34,16 @@ EVERYTHING = View(-math.inf, math.inf)
 
 
 def view(points: Iterable[float], lows: Iterable[float], highs: Iterable[float], log: bool = False) -> View:
-    """The range that holds all points and the moderate ends of intervals.
+    """The range that contains all points and the moderate ends of intervals.
 
-    An end is moderate if it is no further from the points than `ROOM` times what they are apart, or than half of the
-    intervals go: these are always whole.
+    An end is moderate if its distance from the points is at most `INTERVAL_REACH` times their range, or at most that of
+    half of the intervals go: these are always whole.
 
     Args:
-        points: what must be seen: means, the paper's values, thresholds, the foot of bars; unknown ones are left out.
-        lows: lower ends of intervals; unknown ones are left out.
-        highs: their upper ends, in the same order.
-        log: whether the axis is logarithmic, which has no place for numbers that are not positive.
+        points: values that must be visible: means, the paper's values, thresholds, the foot of bars; NaN is ignored.
+        lows: lower ends of intervals; NaN is ignored.
+        highs: upper ends, in the same order.
+        log: whether the axis is logarithmic, which cannot show numbers of 0 or less.
     """
     shown = np.asarray(list(points), float)
     shown = shown[np.isfinite(shown) & (shown > (0 if log else -math.inf))]
@@ -53,19 +54,20 @@ def view(points: Iterable[float], lows: Iterable[float], highs: Iterable[float],
     if log:
         ends = ends[ends[:, 1] > 0]
         ends[:, 0] = np.maximum(ends[:, 0], shown.min() / BELOW)
-    places, placed = (np.log(each) if log else each for each in (shown, ends))
-    beyond = np.maximum(places.min() - placed[:, 0], placed[:, 1] - places.max())
-    reach = max(ROOM * np.ptp(places), float(np.median(beyond)) if len(ends) else 0.0)
-    reach += ROUNDING * (reach + np.abs(places).max())
-    near = ends[(placed >= places.min() - reach) & (placed <= places.max() + reach)]
+    # distances are measured in the units of the axis
+    scaled, scaled_ends = (np.log(each) if log else each for each in (shown, ends))
+    beyond = np.maximum(scaled.min() - scaled_ends[:, 0], scaled_ends[:, 1] - scaled.max())
+    reach = max(INTERVAL_REACH * np.ptp(scaled), float(np.median(beyond)) if len(ends) else 0.0)
+    reach += ROUNDING * (reach + np.abs(scaled).max())
+    near = ends[(scaled_ends >= scaled.min() - reach) & (scaled_ends <= scaled.max() + reach)]
     within = np.concatenate([shown, near])
     return View(float(within.min()), float(within.max()))
 
 
 def cut_points(line: pd.DataFrame, shown: View) -> list[tuple[int, str]]:
-    """Where a line's intervals (`low` and `high`) go on beyond the axis: position of a row, and the end.
+    """Rows of a line whose interval (`low`, `high`) exceeds the axis: index of the row, and the end.
 
-    Of neighbours that are cut at the same end, the one that goes on furthest stands for all.
+    Of neighbouring rows that are cut at the same end only the one with the largest excess is returned.
     """
     found = []
     for end, beyond in (("low", shown.low - line["low"]), ("high", line["high"] - shown.high)):
@@ -77,7 +79,7 @@ def cut_points(line: pd.DataFrame, shown: View) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Axis:
-    """Numbers from `low` to `high` as pixels from `first` to `last`; a number beyond an end has that end's pixel."""
+    """Map numbers from `low` to `high` to pixels from `first` to `last`; numbers outside map to the ends."""
 
     low: float
     high: float
@@ -86,17 +88,17 @@ class Axis:
     log: bool = False
 
     @classmethod
-    def around(cls, values: Sequence[float], room: float, first: float, last: float, log: bool = False) -> "Axis":
-        """An axis of all these finite numbers, of which a share `room` stays free at each end."""
+    def around(cls, values: Sequence[float], margin: float, first: float, last: float, log: bool = False) -> "Axis":
+        """An axis over finite numbers with a margin at each end, as a share of the range."""
         low, high = min(values), max(values)
         if log:
-            factor = max((high / low) ** room, 1.05)
+            factor = max((high / low) ** margin, 1.05)
             return cls(low / factor, high * factor, first, last, log)
-        free = room * (high - low) or room * max(abs(high), 1.0)
+        free = margin * (high - low) or margin * max(abs(high), 1.0)
         return cls(low - free, high + free, first, last)
 
     def __call__(self, value: float) -> float:
-        """Pixel of a number, to a tenth; the middle where the axis has one number alone."""
+        """Pixel of a number, rounded to a tenth; the middle if the axis has a single number."""
         if self.low == self.high:
             return round((self.first + self.last) / 2, 1)
         x, *ends = np.log([max(value, 1e-9), self.low, self.high]) if self.log else (value, self.low, self.high)
@@ -104,7 +106,7 @@ class Axis:
 
 
 def ticks(low: float, high: float, whole: bool = False, most: int = 5) -> list[float]:
-    """At most `most` round numbers from `low` to `high`, whole ones if asked for."""
+    """At most `most` round numbers from `low` to `high`; only integers if `whole`."""
     power = 10 ** math.floor(math.log10((high - low) / most))
     power = max(power, 1) if whole else power
     every = next(step * power for step in (1, 2, 5, 10) if (high - low) / (step * power) < most)

@@ -1,1 +1,1 @@
-"""Pages of the report: what was found first, then claims, tables, figures and runs, each page complete in itself."""
+"""Pages of the report: headline numbers and claims, tables, figures and runs; each page is self-contained."""

@@ -1,4 +1,4 @@
-"""Case studies for people: what `redraft.evaluate.cases` chose from a run, as HTML and Markdown."""
+"""Case studies that `redraft.evaluate.cases` chose from a run, as HTML and Markdown."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ from redraft.analysis.tables.render import TEMPLATES
 
 
 def html(content: dict[str, Any], numbers: list[int], paper: str) -> str:
-    """An HTML fragment with one article a case of `redraft.evaluate.cases.cases`; identifiers begin with the paper.
+    """An HTML fragment with one article per case; identifiers begin with the paper.
 
-    `numbers` are the paper's figure numbers, one a kind.
+    `numbers` are the paper's figure numbers, one per kind of case.
     """
     cases = [case | {"number": number} for number, case in zip(numbers, content["cases"], strict=True)]
     return TEMPLATES.get_template("cases.html.j2").render(cases=cases, run=content["run"], paper=paper)
 
 
 def markdown(content: dict[str, Any], numbers: list[int]) -> str:
-    """The same in Markdown."""
+    """The case studies in Markdown."""
     parts = [f"Case studies from {content['run']}.\n"]
     for number, case in zip(numbers, content["cases"], strict=True):
         parts.append(f"**Figure {number}.** {case['title']}\n")
@@ -27,9 +27,10 @@ def _blocks(case: dict[str, Any]) -> list[str]:
     kept, length = case["prefix_length"], case["draft_length"]
     at = "kept whole" if case["rejected"] is None else f"cut before token {case['rejected']['index'] + 1}"
     facts = (
-        f"Step {case['step'] + 1}, prompt {case['prompt']}, sample {case['sample']}. The draft, of step "
-        f"{case['old_step'] + 1}, is {at}: {kept} of {length} tokens; the new rollout has {case['length']}. "
-        f"Reward {case['reward']['old']:g} before, {case['reward']['new']:g} now. The answer is {case['answer']}.\n"
+        f"Step {case['step'] + 1}, prompt {case['prompt']}, sample {case['sample']}. The draft was sampled at "
+        f"step {case['old_step'] + 1} and is {at}: {kept} of {length} tokens. The new rollout has {case['length']} "
+        f"tokens. "
+        f"Reward: {case['reward']['old']:g} before, {case['reward']['new']:g} now. The answer is {case['answer']}.\n"
     )
     texts = {
         "problem": case["problem"],
@@ -41,5 +42,5 @@ def _blocks(case: dict[str, Any]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A code block; indented, since a rollout may hold the marks of a fenced one."""
+    """An indented code block: a rollout may contain the marks of a fenced one."""
     return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -1,9 +1,9 @@
-"""Forest plots as SVG: a point with its interval, next to the paper's value, no effect and the machine's noise.
+"""Forest plots as SVG: points with intervals, the paper's values, the line of no effect and the machine's noise.
 
-An interval that goes on beyond the axis (`redraft.analysis.figures.view`) ends in an arrow at its end.
+An interval that exceeds the axis (`redraft.analysis.figures.view`) ends in an arrow.
 
-Templates and not Matplotlib: two hundred of them are in one page, take its colours, light or dark, and say a point's
-sentence to a pointer. Matplotlib's SVG can do neither; after `redraft.analysis.figures.svg` it is still 4.3 times as
+The plots are templates and not Matplotlib drawings: a page has two hundred of them, in its light or dark colours, with
+tooltips. Matplotlib's SVG has neither; after `redraft.analysis.figures.svg` it is still 4.3 times as
 large for a claim (2.3 kB, 44 ms) and 2.4 times for eight points (9.9 kB).
 """
 
@@ -14,29 +14,29 @@ from typing import Any
 from markupsafe import Markup
 
 from redraft.analysis.figures.view import Axis, View, ticks, view
-from redraft.analysis.pages.headline import Point, number
+from redraft.analysis.pages.headline import HeadlineNumber, number
 from redraft.analysis.tables.render import TEMPLATES
 
 LABEL, WIDTH, LINE = 232, 300, 25
-"""Pixels: labels, diagram, and height of a line."""
+"""Pixels: width of labels, width of the plot, height of a line."""
 SMALL, SMALL_LINE = 150, 13
 """Pixels: width of a claim's plot and height of one of its lines."""
-MOST = 6
-"""Lines of a claim's plot; more parts are drawn as the first of them."""
-ROOM = 0.08
-"""Share of an axis that stays free at its ends."""
+MAX_LINES = 6
+"""Lines of a claim's plot; of more parts only the first are drawn."""
+MARGIN_SHARE = 0.08
+"""Margin at each end of an axis, as a share of its range."""
 FACTORS = (0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 20, 50, 100)
 FEW_FACTORS = (0.1, 0.5, 1, 2, 5, 10, 50)
-"""Ticks of a logarithmic axis, and those of one with more than seven of them."""
+"""Ticks of a logarithmic axis, and fewer ticks for an axis that would have more than seven."""
 
 
-def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -> Markup:
-    """Plot of the first screen, of points of one kind.
+def headline_plot(points: Sequence[HeadlineNumber], log: bool, noise: float = math.nan) -> Markup:
+    """Plot of headline numbers of one kind, all factors or all differences.
 
     Args:
-        points: those of finished runs, all factors or all differences.
-        log: whether they are factors by which less is spent, on a logarithmic axis, `percent fewer` among them.
-        noise: longest over shortest time of equal work, a band around no effect below points of seconds.
+        points: numbers of finished runs.
+        log: whether they are reduction factors, on a logarithmic axis; `percent fewer` is converted to a factor.
+        noise: longest over shortest time of equal work, drawn as a band if a point is computed from times.
     """
     drawn = []
     for p in points:
@@ -49,7 +49,7 @@ def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -
     band = [1 / noise, noise] if log and math.isfinite(noise) and any(p.timed for p, *_ in drawn) else []
     _, means, lows, highs, printed = zip(*drawn, strict=True)
     shown = view([neutral, *band, *means, *printed], lows, highs, log)
-    axis = Axis.around(shown, ROOM, 0, WIDTH, log)
+    axis = Axis.around(shown, MARGIN_SHARE, 0, WIDTH, log)
     lines = [
         {
             "short": p.short,
@@ -78,13 +78,13 @@ def headline_plot(points: Sequence[Point], log: bool, noise: float = math.nan) -
 
 
 def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
-    """Plot of a claim's parts: intervals, means, and the side of each threshold that the paper asserts."""
-    drawn = [part for part in parts if part["mean"] is not None][:MOST]
+    """Plot of a claim's parts: means, intervals, and the range that the paper asserts."""
+    drawn = [part for part in parts if part["mean"] is not None][:MAX_LINES]
     if not drawn:
         return Markup("")
     lows, highs = ([math.nan if part[name] is None else part[name] for part in drawn] for name in ("low", "high"))
     shown = view([part[name] for part in drawn for name in ("mean", "threshold")], lows, highs)
-    axis = Axis.around(shown, ROOM, 0, SMALL)
+    axis = Axis.around(shown, MARGIN_SHARE, 0, SMALL)
     lines = [
         {
             "y": SMALL_LINE * i + SMALL_LINE / 2,
@@ -103,20 +103,20 @@ def claim_plot(parts: Sequence[dict[str, Any]]) -> Markup:
 
 
 def _interval(axis: Axis, shown: View, low: float, high: float) -> dict[str, Any]:
-    """Pixels of an interval, none of an unknown one, and the ends at which it goes on beyond the axis."""
+    """Pixels of an interval (empty if unknown), and the ends at which it exceeds the axis."""
     cut = [end for end, beyond in (("low", low < shown.low), ("high", high > shown.high)) if beyond]
     return {"interval": [axis(low), axis(high)] if math.isfinite(low) and math.isfinite(high) else [], "cut": cut}
 
 
 def _factor(value: float, form: str) -> float:
-    """A number as the factor by which less is spent: 69 % fewer is 3.2 times less."""
+    """A number as a reduction factor: 69 % fewer is a factor of 3.2."""
     if form != "percent fewer":
         return value
     return 100 / (100 - value) if value < 100 else math.nan
 
 
 def _ticks(axis: Axis) -> list[tuple[float, str]]:
-    """Pixels and texts of a few round numbers."""
+    """Pixels and labels of ticks."""
     if axis.log:
         inside = [v for v in FACTORS if axis.low < v < axis.high]
         return [(axis(v), f"{v:g} ×") for v in inside if len(inside) <= 7 or v in FEW_FACTORS]

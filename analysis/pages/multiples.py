@@ -1,11 +1,12 @@
-"""Small multiples as SVG in a page: lines over a few numbers, in the page's colours, light or dark.
+"""Small multiples as SVG in a page: line diagrams in the page's light or dark colours.
 
-A template and not Matplotlib, whose SVG is still 1.8 times as large after `redraft.analysis.figures.svg` (12.0 kB for
-nine lines of five points), has no dark colours, and does not say a line's name to a pointer; nor uPlot, which draws the
-lines of figures and needs a script.
+The template replaces Matplotlib, whose SVG is still 1.8 times as large after `redraft.analysis.figures.svg` (12.0 kB
+for nine lines of five points), has no dark colours and no tooltips. uPlot, which draws the
+lines of figures, needs a script.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from redraft.analysis.figures.parts import DISTINCT, Hue
+from redraft.analysis.figures.figure_parts import DISTINCT, Hue
 from redraft.analysis.figures.view import Axis, ticks
 from redraft.analysis.tables.render import TEMPLATES
 
@@ -21,10 +22,10 @@ WIDTH, HEIGHT = 250, 150
 """Pixels of a diagram without its axes."""
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 40
 """Pixels around it."""
-ROOM = 0.04
-"""Share of an axis that stays free at its ends."""
+MARGIN_SHARE = 0.04
+"""Margin at each end of an axis, as a share of its range."""
 DASHES = ("", "6 3", "2 3", "9 3 2 3")
-"""Of lines, in pixels; the first colours are of unbroken ones."""
+"""Dash patterns of lines, in pixels; solid lines come first."""
 Points = Sequence[tuple[float, float]]
 Lines = Mapping[str, Points]
 
@@ -37,13 +38,13 @@ class Style(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Panel:
+class Diagram:
     """A diagram.
 
     Attributes:
-        title: what its vertical axis shows.
-        x: what its horizontal axis shows.
-        lines: label to points; unknown values are left out. A single point has no line.
+        title: title, which names the vertical axis.
+        x: label of the horizontal axis.
+        lines: label to points; NaN is left out. A single point is drawn without a line.
     """
 
     title: str
@@ -52,7 +53,7 @@ class Panel:
 
     @property
     def known(self) -> dict[str, list[tuple[float, float]]]:
-        """The lines' points both of whose numbers are known; lines without one are left out."""
+        """The lines with finite points only; lines without any are left out."""
         found = {
             label: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
             for label, points in self.lines.items()
@@ -66,18 +67,18 @@ def palette(labels: Iterable[str]) -> dict[str, Style]:
     return dict(zip(dict.fromkeys(labels), styles, strict=False))
 
 
-def multiples(panels: Sequence[Panel], styles: Mapping[str, Style] | None = None) -> Markup:
-    """The diagrams next to each other under one legend; those without a point are left out.
+def multiples(diagrams: Sequence[Diagram], styles: Mapping[str, Style] | None = None) -> Markup:
+    """The diagrams in a grid with one legend; diagrams without points are left out.
 
-    Lines have styles by label, where other diagrams of the page have the same lines; `palette` of these if None.
+    `styles` maps labels to styles, for pages with several grids; the `palette` of these labels if None.
     """
-    shown = [panel for panel in panels if panel.known]
-    labels = dict.fromkeys(label for panel in shown for label in panel.known)
+    shown = [diagram for diagram in diagrams if diagram.known]
+    labels = dict.fromkeys(label for diagram in shown for label in diagram.known)
     styles = palette(labels) if styles is None else styles
     return Markup(
         TEMPLATES.get_template("multiples.html.j2").render(
-            panels=[_drawn(panel, styles) for panel in shown],
-            legend=[(said(label), styles[label]) for label in labels],
+            diagrams=[_diagram(diagram, styles) for diagram in shown],
+            legend=[(rule_label(label), styles[label]) for label in labels],
             width=WIDTH,
             height=HEIGHT,
             left=LEFT,
@@ -88,27 +89,28 @@ def multiples(panels: Sequence[Panel], styles: Mapping[str, Style] | None = None
     )
 
 
-def said(label: str) -> str:
-    """A rule's name as pages write it."""
-    return label.replace("l = ", "\N{SCRIPT SMALL L} = ").replace(", top", " top")
+def rule_label(label: str) -> str:
+    """A rule's name as pages write it: `published, ℓ = e^0.5, fresh every 4 epoch passes`."""
+    text = label.replace("l = ", "\N{SCRIPT SMALL L} = ").replace(", top", " top")
+    return re.sub(r"every (\d+) visits fresh", r"fresh every \1 epoch passes", text)
 
 
-def _drawn(panel: Panel, styles: Mapping[str, Style]) -> dict[str, object]:
-    """A diagram's ticks and lines in pixels, and what it says to those who do not see it."""
-    xs, ys = zip(*(point for points in panel.known.values() for point in points), strict=True)
-    x_axis, y_axis = Axis.around(xs, ROOM, 0, WIDTH), Axis.around([*ys, 0.0], ROOM, HEIGHT, 0)
+def _diagram(diagram: Diagram, styles: Mapping[str, Style]) -> dict[str, object]:
+    """A diagram's ticks and lines in pixels, with the last values for screen readers."""
+    xs, ys = zip(*(point for points in diagram.known.values() for point in points), strict=True)
+    x_axis, y_axis = Axis.around(xs, MARGIN_SHARE, 0, WIDTH), Axis.around([*ys, 0.0], MARGIN_SHARE, HEIGHT, 0)
     whole = all(float(x).is_integer() for x in xs)
     return {
-        "title": panel.title,
-        "x": panel.x,
+        "title": diagram.title,
+        "x": diagram.x,
         "lines": [
             {
-                "label": said(label),
+                "label": rule_label(label),
                 "style": styles[label],
-                "places": [(x_axis(x), y_axis(y)) for x, y in points],
+                "points": [(x_axis(x), y_axis(y)) for x, y in points],
                 "last": number(points[-1][1]),
             }
-            for label, points in panel.known.items()
+            for label, points in diagram.known.items()
         ],
         "x_ticks": [(x_axis(tick), number(tick)) for tick in ticks(x_axis.low, x_axis.high, whole)],
         "y_ticks": [(y_axis(tick), number(tick)) for tick in ticks(y_axis.low, y_axis.high)],
@@ -116,6 +118,6 @@ def _drawn(panel: Panel, styles: Mapping[str, Style]) -> dict[str, object]:
 
 
 def number(value: float) -> str:
-    """Three digits, with a true minus; what rounding explains is 0."""
+    """Three significant digits; values below 1e-12 are 0."""
     text = "0" if abs(value) < 1e-12 else f"{value:.3g}"
     return text.replace("-", "\N{MINUS SIGN}")

@@ -1,4 +1,4 @@
-"""A paper as the pages see it: everything that was made of it, read when a page first asks."""
+"""A paper's results as the pages need them: each is read on first use and cached."""
 
 import math
 import posixpath
@@ -16,11 +16,12 @@ from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
 from redraft.analysis.data.words import THEMES
-from redraft.analysis.figures.parts import unsampled_benchmarks
+from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
-from redraft.analysis.pages.claims import counts, read_claims
-from redraft.analysis.pages.figure import figure_fragment
-from redraft.analysis.pages.runs import RunView, link, views
+from redraft.analysis.pages.cell_labels import cell_labels
+from redraft.analysis.pages.claims_page import counts, read_claims
+from redraft.analysis.pages.figure_page import figure_fragment
+from redraft.analysis.pages.run_pages import RunView, link, views
 from redraft.analysis.tables.main_result import read_table
 from redraft.analysis.tables.verdicts import MISSING
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
@@ -30,7 +31,7 @@ from redraft.layout import Layout
 
 @dataclass(frozen=True)
 class Paper:
-    """What the pages say of a paper, read once."""
+    """Results and declarations of a paper for the templates."""
 
     layout: Layout
     name: str
@@ -43,7 +44,7 @@ class Paper:
 
     @cached_property
     def runs(self) -> Runs:
-        """All finished ones."""
+        """All finished runs."""
         return Runs.load(self.layout.collected(self.name))
 
     @cached_property
@@ -58,7 +59,7 @@ class Paper:
 
     @property
     def method(self) -> str:
-        """Name of the method, by which pages call the paper."""
+        """Name of the paper's method, which pages use as a heading."""
         return self.experiments.cell_file(self.name).method or self.name
 
     @property
@@ -68,19 +69,24 @@ class Paper:
 
     @property
     def own_page(self) -> bool:
-        """True if one page shows all of it."""
+        """True if the paper has one page with all of its tables, figures and claims."""
         return self.experiments.cell_file(self.name).own_page
 
     @property
     def timing(self) -> Agreement | None:
-        """How far the seconds of equal work are apart."""
+        """Spread of times between runs that did equal work."""
         return first_epoch_agreement(self.runs)
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:
-        """Judged claims, the decided first."""
+        """Judged claims, decided ones first; evidence as HTML."""
         declared = self.experiments.claims(self.name).claims
-        return read_claims(self.layout.claims(self.name)) if declared else []
+        return read_claims(self.layout.claims(self.name), self.labels) if declared else []
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Cell name to its label in words."""
+        return cell_labels(self.experiments.cells(self.name))
 
     @property
     def contradicted(self) -> list[dict[str, Any]]:
@@ -89,7 +95,7 @@ class Paper:
 
     @property
     def themes(self) -> list[dict[str, Any]]:
-        """Claims by theme: those that were run, and those that were not; themes without claims are left out."""
+        """Claims with and without runs by theme; themes without claims are left out."""
         found = []
         for theme in THEMES:
             own = [claim for claim in self.claims if claim["theme"] == theme]
@@ -105,7 +111,7 @@ class Paper:
 
     @property
     def reported_counts(self) -> dict[str, int]:
-        """The same against the paper's own tables."""
+        """Number of claims with each verdict of the paper's own tables."""
         return counts(self.claims, "reported_verdict")
 
     @property
@@ -115,19 +121,19 @@ class Paper:
 
     @property
     def weak(self) -> int:
-        """Number of reproduced claims that say little."""
+        """Number of reproduced claims whose test is weak (`weak` in claims.yaml)."""
         return sum(bool(c["weak"]) for c in self.claims if not c["same_as"] and c["verdict"] == REPRODUCED)
 
     @cached_property
-    def points(self) -> list[headline.Point]:
-        """Numbers of the first screen."""
+    def points(self) -> list[headline.HeadlineNumber]:
+        """Headline numbers."""
         declared = self.experiments.tables(self.name)
         uneven = timed_unevenly(self.runs)
         return headline.points(self.layout, self.name, declared.headlines, declared.tables, uneven)
 
     @property
     def main(self) -> dict[str, Any] | None:
-        """The fragment and counts that `tables.main_result` made; None where there is nothing to compare."""
+        """HTML fragment and counts of the main result (`tables.main_result`); None if there is nothing to compare."""
         if not self.experiments.tables(self.name).tables:
             return None
         stem = self.layout.main_result(self.name)
@@ -136,7 +142,7 @@ class Paper:
 
     @cached_property
     def tables(self) -> list[dict[str, Any]]:
-        """All rendered tables, and how much of each is there."""
+        """All rendered tables, with the missing share of each."""
         shown = []
         for declared in self.experiments.tables(self.name).tables:
             stem = self.layout.table(self.name, declared.number)
@@ -157,7 +163,7 @@ class Paper:
 
     @cached_property
     def figures(self) -> list[dict[str, Any]]:
-        """All figures, as fragments."""
+        """All figures, as HTML fragments."""
         unsampled, pages = unsampled_benchmarks(self.experiments, self.layout.preset, self.name), self.layout.pages
         return [
             {
@@ -171,7 +177,7 @@ class Paper:
 
     @property
     def cases(self) -> dict[str, Any] | None:
-        """Case studies of a paper that declares some; without text if they are not made."""
+        """Case studies of a paper that declares some; `html` is empty until they are written."""
         declared = self.experiments.figures(self.name).cases
         if declared is None:
             return None
@@ -181,7 +187,7 @@ class Paper:
 
     @property
     def without_counterpart(self) -> dict[str, Any] | None:
-        """Why reported rows have no reproduced counterpart, with counts; a reason's details are in the file."""
+        """Reasons why reported rows have no reproduced counterpart, with counts; details in brackets are cut."""
         file = self.layout.without_counterpart(self.name).with_suffix(".csv")
         if not file.exists():
             return None
@@ -196,15 +202,16 @@ class Paper:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """What graders found."""
+        """Summary of graded responses."""
         graders = evaluation.graders(self.runs) if self.preset.evaluation.lighteval else []
         return evaluation.summary(self.runs) | {"graders": graders}
 
     @property
     def missing(self) -> tuple[int, float]:
-        """Runs of the paper's own grids that are not finished, and the minutes that they take as the finished ones did.
+        """Number of unfinished runs of the paper's own grids, and an estimate of their minutes.
 
-        Runs that the preset cannot make do not count. Minutes are NaN where none is finished.
+        The estimate uses the median time of finished runs; it is NaN if none is finished. Runs that the preset does not
+        support do not count.
         """
         experiments, preset = self.experiments, self.preset
         cells = experiments.cells(self.name, experiments.grids(self.name, beyond_paper=False))
@@ -221,7 +228,7 @@ class Paper:
         return left, left * float(self.runs.runs["seconds"].median()) / 60 if done else math.nan
 
     def _fragment(self, file: Path) -> str:
-        """A rendered fragment, its links made relative to the pages' folder instead of its own."""
+        """A rendered fragment with links relative to the pages' folder."""
         folder = link(self.layout, file.parent)
 
         def moved(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-// A table that is wider than its place says so, since a scroll bar may be hidden.
+// A hint above each table that is wider than the page, since scroll bars may be hidden.
 (() => {
   const say = box => { box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth + 1; };
   const watch = new ResizeObserver(entries => entries.forEach(({ target }) => say(target)));
@@ -12,7 +12,7 @@
   }
 })();
 
-// Claims: search and filters, kept in the page's address; a link to something folded unfolds it.
+// Claims: search and filters are stored in the page's URL. A link to a folded element opens it.
 (() => {
   const claims = [...document.querySelectorAll(".claim")], filters = document.querySelector(".filters");
   function unfold() {
@@ -43,11 +43,11 @@
     if (text) query.set("q", search.value.trim());
     history.replaceState(null, "", (query.size ? "?" + query : location.pathname.split("/").pop()) + location.hash);
   }
-  const asked = new URLSearchParams(location.search);
-  search.value = asked.get("q") || "";
-  for (const box of boxes) box.checked = !asked.getAll("hide").includes(box.value);
+  const requested = new URLSearchParams(location.search);
+  search.value = requested.get("q") || "";
+  for (const box of boxes) box.checked = !requested.getAll("hide").includes(box.value);
   filters.hidden = false;
   filters.addEventListener("input", apply);
-  if (asked.size) apply();
+  if (requested.size) apply();
   unfold();
 })();

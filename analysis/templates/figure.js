@@ -33,7 +33,7 @@
     }));
   }
 
-  // The place in a series of the point that a reader asks for; -1 if the series has none at that step.
+  // Index of the selected point in a series; -1 if the series has no point at that step.
   function pointAt(panel, series, x) {
     if (panel.ticks) return series.x.indexOf(x);
     let best = 0;
@@ -94,7 +94,7 @@
   const ARROW = [[0, -10], [4, -3], [1, -3], [1, 5], [-1, 5], [-1, -3], [-4, -3]];
 
   // The paper's points as open diamonds, a filled triangle at the first step with drafts, and an arrow where an interval
-  // goes on beyond the axis.
+  // continues beyond the axis.
   function marks(u, panel, lines, colour, ground, partOn) {
     u.ctx.save();
     lines.forEach(({ series, part, x, y }, i) => {
@@ -118,7 +118,7 @@
 
   function draw(panel, holder, tip, keys) {
     const lines = linesOf(panel), { colour, on, partOn } = keys, ink = () => property(holder, "--muted");
-    const ground = () => property(holder, "--page"), place = (series, part) => lines.findIndex(l => l.series === series && l.part === part) + 1;
+    const ground = () => property(holder, "--page"), lineIndex = (series, part) => lines.findIndex(l => l.series === series && l.part === part) + 1;
     const axis = { stroke: ink, font: FONT, grid: { stroke: () => property(holder, "--line"), width: 1 }, ticks: { stroke: () => property(holder, "--line"), width: 1 } };
     const visible = ({ series, part }) => on(series.key) && (NONE.has(part) ? partOn(part === "paper" ? "paper" : "band") : true);
     const u = new uPlot({
@@ -138,7 +138,7 @@
         alpha: line.series.smooth && line.part === "mean" ? 0.55 : 1, ...(line.part === "paper" && { paths: () => null }),
         points: line.part === "mean" ? { size: 4, width: 0, fill: () => colour(line.series.key), show: line.x.length < 80 } : { show: false },
       }))],
-      bands: panel.series.filter(series => series.low).map(series => ({ series: [place(series, "high"), place(series, "low")], fill: () => colour(series.key) + BAND })),
+      bands: panel.series.filter(series => series.low).map(series => ({ series: [lineIndex(series, "high"), lineIndex(series, "low")], fill: () => colour(series.key) + BAND })),
       hooks: { draw: [self => marks(self, panel, lines, colour, ground, partOn)], setCursor: [self => tell(self, panel, tip, colour, on)] },
     }, uPlot.join(lines.map(({ x, y }) => [x, y])), holder);
     new ResizeObserver(() => { if (holder.clientWidth) u.setSize({ width: holder.clientWidth, height: HEIGHT }); }).observe(holder);

@@ -4,9 +4,9 @@
   let waiting;
 
   const beside = (details, button) => {
-    const place = button.getBoundingClientRect(), below = place.bottom + details.offsetHeight + 8 < innerHeight;
-    const top = below ? place.bottom + 4 : Math.max(4, place.top - details.offsetHeight - 4);
-    const left = Math.max(4, Math.min(place.left, innerWidth - details.offsetWidth - 8));
+    const box = button.getBoundingClientRect(), below = box.bottom + details.offsetHeight + 8 < innerHeight;
+    const top = below ? box.bottom + 4 : Math.max(4, box.top - details.offsetHeight - 4);
+    const left = Math.max(4, Math.min(box.left, innerWidth - details.offsetWidth - 8));
     Object.assign(details.style, { position: "fixed", margin: 0, inset: "auto", top: `${top}px`, left: `${left}px` });
   };
   const show = (button) => { const details = button.popoverTargetElement; if (details && !details.matches(":popover-open")) details.showPopover(); };

@@ -56,7 +56,7 @@ benchmark_files, sampled = checked(INPUTS.benchmark_files), checked(INPUTS.sampl
 
 def cost_of_training(runs):
     """Training cost of runs as a line, from the papers' reported hours; empty if they report none."""
-    from redraft.analysis.cost import campaign as cost
+    from redraft.analysis.cost import campaign_cost as cost
 
     return cost.training_line([cell for cell, _ in runs], EXPERIMENTS, PRESET, LAYOUT)
 

@@ -61,8 +61,8 @@ def cost(
 
     `--preset paper` is the papers' scale. --set costs variants of the cells without saving them.
     """
-    from redraft.analysis.cost import campaign as costs
-    from redraft.analysis.cost import text as cost_text
+    from redraft.analysis.cost import campaign_cost as costs
+    from redraft.analysis.cost import cost_text
     from redraft.config import Experiments, variants
     from redraft.files import atomic
     from redraft.layout import Layout
@@ -97,7 +97,7 @@ def cost(
 def _prior_seconds(preset: "PresetModel") -> tuple[float | None, str]:
     """Mean wall time of the preset's runs on another machine, in seconds, and its source; unscaled without numpy or
     torch."""
-    from redraft.analysis.cost.campaign import ELSEWHERE
+    from redraft.analysis.cost.campaign_cost import ELSEWHERE
     from redraft.ops.workflow.job_times import SECONDS, priors
 
     try:

@@ -11,20 +11,20 @@ from redraft.cli.terminal import document, filled
 
 
 def results(preset: Preset = DEFAULT_PRESET, as_json: AsJson = False) -> None:
-    """Print the report's first screen: main results and verdicts of each paper, and the missing runs."""
-    from redraft.analysis.pages.outcome import outcome, text
+    """Print what the report says first: sentences and verdicts of each paper, and what was not run."""
+    from redraft.analysis.pages.finished_report import headline_summary, summary_text
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
-    content = outcome(layout)
+    summary = headline_summary(layout)
     if as_json:
-        rows = [{"paper": name} | result for name, result in content["papers"].items()]
-        missing = content["missing"]
+        rows = [{"paper": name} | content for name, content in summary["papers"].items()]
+        missing = summary["missing"]
         notes = [f"{missing['runs']} runs are missing: {missing['command']}"] if missing["runs"] else []
         typer.echo(document("results", {"preset": preset}, rows, notes))
     else:
-        typer.echo(text(content, layout))
+        typer.echo(summary_text(summary, layout))
 
 
 def claims(
@@ -35,8 +35,8 @@ def claims(
     preset: Preset = DEFAULT_PRESET,
     as_json: AsJson = False,
 ) -> None:
-    """Print the verdicts on the papers' claims; with --reported, the claims that their own tables do not support."""
-    from redraft.analysis.pages.claims import verdicts
+    """Print the verdicts on claims of papers; with --reported, the sentences that their own tables do not support."""
+    from redraft.analysis.pages.claims_page import verdicts
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 
@@ -69,12 +69,12 @@ def share(
     preset: Preset = DEFAULT_PRESET,
     file: Annotated[Path | None, typer.Option(help="Zip file; results/<preset>/report.zip if empty.")] = None,
 ) -> None:
-    """Pack the report and all files that it links to into one zip."""
-    from redraft.analysis.pages.share import share as pack
+    """Pack the report and every file that it links to into one zip."""
+    from redraft.analysis.pages.finished_report import pack_report
     from redraft.layout import Layout, require
 
     require("results")
     layout = Layout(preset)
     target = file or layout.folder / "report.zip"
-    count = pack(layout, target)
-    typer.echo(f"{count} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")
+    number = pack_report(layout, target)
+    typer.echo(f"{number} files, {target.stat().st_size / 1e6:.1f} MB: {target}\nopen {preset}/report.html in it")

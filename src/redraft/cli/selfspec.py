@@ -29,7 +29,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit a roofline to a sweep of a model on a device, and print when self-speculation pays off there."""
-    from redraft.analysis.figures.roofline import draw_roofline
+    from redraft.analysis.figures.calibration_drawing import draw_roofline
     from redraft.lab.selfspec import command_results
     from redraft.lab.selfspec.sweep import write_sweep
     from redraft.selfspec.roofline import MARGIN
@@ -87,7 +87,7 @@ def calibrate_preset(preset_name: str, role: str, bits: int, model: Path, file: 
     Raises:
         UserError: for a model that the roofline does not cover, or a sweep that it does not fit.
     """
-    from redraft.analysis.figures.roofline import draw_roofline
+    from redraft.analysis.figures.calibration_drawing import draw_roofline
     from redraft.config import Experiments
     from redraft.lab.selfspec import command_results
     from redraft.lab.selfspec.machine import measure

@@ -1,4 +1,4 @@
-"""All pages of a preset's report, and the few sentences that also end a campaign on the terminal."""
+"""Writes all pages of a preset's report, and `summary.json`, which the terminal prints at the end of a campaign."""
 
 import math
 import re
@@ -9,11 +9,11 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
-from redraft.analysis.pages import headline, laboratory
-from redraft.analysis.pages.figure import figure_assets
+from redraft.analysis.pages import headline, laboratory_page
+from redraft.analysis.pages.figure_page import figure_assets
 from redraft.analysis.pages.forest import headline_plot
 from redraft.analysis.pages.paper import Paper
-from redraft.analysis.pages.runs import page_content
+from redraft.analysis.pages.run_pages import page_content
 from redraft.analysis.tables.render import TEMPLATES
 from redraft.config import Experiments
 from redraft.config.read import read_yaml
@@ -21,40 +21,41 @@ from redraft.files import write_atomically, write_json
 from redraft.layout import Layout, code_root
 
 TABLES, FIGURES = ("tables.html", "comparison.html"), ("figures.html", "comparison.html")
-"""Templates of pages with tables, and with figures: others do without their styles and scripts."""
+"""Templates that need the styles and scripts of tables, and those of figures."""
 
 
 def write_report(layout: Layout, papers: list[str], experiments: Experiments) -> None:
-    """Write all pages: `report.html`, which leads to them, and `report/`.
+    """Write all pages: `report.html`, which redirects to the first of them, and the folder `report/`.
 
-    What a paper does not have (tables, figures, claims, case studies, transcribed tables) has no heading. Case studies
-    that were declared and not made are said to be missing.
+    A paper without tables, figures, claims, case studies or transcribed tables gets no heading for them. Declared case
+    studies that do not exist yet are listed as missing.
     """
-    preset, told = experiments.preset(layout.preset), [Paper(layout, paper, experiments) for paper in papers]
-    manifests = [run.manifest for paper in told for run in paper.run_views]
+    preset, shown = experiments.preset(layout.preset), [Paper(layout, paper, experiments) for paper in papers]
+    manifests = [run.manifest for paper in shown for run in paper.run_views]
     common: dict[str, Any] = {
         "preset": preset,
-        "papers": told,
+        "papers": shown,
         "blocks": preset.blocks,
         "commits": sorted(
             {(m["git"]["commit"] or "no commit")[:12] + " with changes" * bool(m["git"]["modified"]) for m in manifests}
         ),
         "machines": sorted({f"{m['machine']['processor']}, {m['machine']['cores']} cores" for m in manifests}),
-        "runs": list({run.page: run for paper in told for run in paper.run_views}.values()),  # a base has two papers
-        "own_pages": [(paper.name, paper.method) for paper in told if paper.own_page],
-        "missing": _missing(layout.preset, told),
+        "runs": list({run.page: run for paper in shown for run in paper.run_views}.values()),  # a base has two papers
+        "labels": {f"{paper.name}/{cell}": label for paper in shown for cell, label in paper.labels.items()},
+        "own_pages": [(paper.name, paper.method) for paper in shown if paper.own_page],
+        "missing": _missing(layout.preset, shown),
         "definitions": _definitions(code_root() / "docs/metrics.md"),
     }
-    if observed := [paper for paper in told if experiments.observed_cell(paper.name)]:
-        common["laboratory"] = laboratory.content(layout, observed)
-        _page(layout, laboratory.PAGE, common | common["laboratory"])
+    if observed := [paper for paper in shown if experiments.observed_cell(paper.name)]:
+        common["laboratory"] = laboratory_page.content(layout, observed)
+        _page(layout, laboratory_page.PAGE, common | common["laboratory"])
     if common["definitions"]:
         _page(layout, "definitions.html", common)
-    _page(layout, "index.html", common | {"plots": _plots(told), "citations": _citations(code_root(), told)})
+    _page(layout, "index.html", common | {"plots": _plots(shown), "citations": _citations(code_root(), shown)})
     for name in ("tables", "figures", "audit"):
         _page(layout, f"{name}.html", common)
-    _page(layout, "runs.html", common | _benchmarks(told))
-    for paper in told:
+    _page(layout, "runs.html", common | _benchmarks(shown))
+    for paper in shown:
         if paper.own_page:
             _page(layout, f"{paper.name}.html", common | {"paper": paper}, "comparison.html")
         for run in paper.run_views:
@@ -68,35 +69,35 @@ def write_report(layout: Layout, papers: list[str], experiments: Experiments) ->
             "headlines": headline.as_data(paper.points),
             "claims": paper.counts,
         }
-        for paper in told
+        for paper in shown
     }
     write_json(layout.pages / "summary.json", {"papers": first_screen, "missing": common["missing"]})
     write_atomically(layout.report, TEMPLATES.get_template("entry.html.j2").render(preset=preset))
 
 
 def _missing(preset: str, papers: list[Paper]) -> dict[str, Any]:
-    """What of the papers was not run: runs, minutes (None if unknown) and the command.
+    """Missing runs of the papers: their number, estimated minutes (None if unknown) and the command that trains them.
 
-    Cells of one's own do not count.
+    User-defined cells do not count.
     """
     papers = [paper for paper in papers if paper.name not in paper.experiments.own_papers]
-    found = [paper.missing for paper in papers]
-    minutes = sum(minutes for runs, minutes in found if runs)
-    asked = ",".join(paper.name for paper, (runs, _) in zip(papers, found, strict=True) if runs)
-    command = f"snakemake reproduction --config preset={preset} papers={asked}"
+    missing = [paper.missing for paper in papers]
+    minutes = sum(minutes for runs, minutes in missing if runs)
+    unfinished = ",".join(paper.name for paper, (runs, _) in zip(papers, missing, strict=True) if runs)
+    command = f"snakemake reproduction --config preset={preset} papers={unfinished}"
     return {
-        "runs": sum(runs for runs, _ in found),
+        "runs": sum(runs for runs, _ in missing),
         "minutes": minutes if math.isfinite(minutes) else None,
         "command": command,
     }
 
 
 def _page(layout: Layout, name: str, content: dict[str, Any], template: str = "") -> None:
-    """Write a page; `template` is the name of its template where that is not its own, and `root` where pages lie."""
+    """Write a page from its template (`name` by default); `content["root"]` is the relative path to the first page."""
     template = template or name
     folder = FOLDER / "templates"
     named = ["base.css", "claims.js"] + (["table.css", "table.js"] if template in TABLES else [])
-    named += ["multiples.css"] if template == laboratory.PAGE else []
+    named += ["multiples.css"] if template == laboratory_page.PAGE else []
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in named}
     css, js = ([text for name, text in texts.items() if name.endswith(kind)] for kind in (".css", ".js"))
     if template in FIGURES:
@@ -116,12 +117,12 @@ def _page(layout: Layout, name: str, content: dict[str, Any], template: str = ""
 
 
 def _plots(papers: list[Paper]) -> list[dict[str, Any]]:
-    """The two forest plots of the first screen: factors of cost, and differences of accuracy."""
+    """Forest plots of the first screen: cost as a factor, and accuracy as a difference."""
     points = [point for paper in papers for point in paper.points]
     noise = max((t.largest for paper in papers if (t := paper.timing)), default=math.nan)
     kinds = (
-        ("Cost: times less", True, ("percent fewer", "times")),
-        ("Accuracy: points of difference", False, ("points",)),
+        ("Cost: reduction factor", True, ("percent fewer", "times")),
+        ("Accuracy: difference in points", False, ("points",)),
     )
     plots = [
         {"title": title, "svg": headline_plot([p for p in points if p.form in forms], log, noise)}
@@ -143,7 +144,7 @@ def _benchmarks(papers: list[Paper]) -> dict[str, Any]:
 
 
 def _definitions(file: Path) -> Markup | None:
-    """What every number means, with links to other files as plain text; None where the code has no documentation."""
+    """docs/metrics.md as HTML without its links to other files; None if the code is installed without docs."""
     if not file.exists():
         return None
     html = MarkdownIt("commonmark", {"html": False}).enable("table").render(file.read_text(encoding="utf-8"))

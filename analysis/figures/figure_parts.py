@@ -1,4 +1,4 @@
-"""What of a figure is shown, in drawings and pages alike: its panels with data, its axes and its colours."""
+"""Decisions that drawings and pages share: panels with data, reasons for absent ones, axes and colours."""
 
 import math
 from collections.abc import Set
@@ -12,7 +12,7 @@ from redraft.analysis.figures.view import View, view
 from redraft.config import Experiments, Figure, Panel
 
 LINES = ("step", "epoch", *SPENT)
-"""Axes of figures that are lines."""
+"""Kinds of horizontal axes that are drawn as lines."""
 BARS = ("cell", "bins")
 
 NOT_RUN, NO_DATA = "not run", "no data"
@@ -32,13 +32,13 @@ STEPS_DONE = "steps done (0: initial policy)"
 INTERVAL = "95 % interval"
 PAPER, PAPER_COLOUR = "paper", "#d55e00"
 FIRST_REUSE = "first reuse"
-CUT = "interval goes on"
+CUT = "interval continues"
 
 MOST_TICKS = 6
 
 
 class Hue(NamedTuple):
-    """A series' colour, on light and on dark ground, as #rrggbb."""
+    """Colour of a series on a light and on a dark background, as #rrggbb."""
 
     light: str
     dark: str
@@ -54,11 +54,11 @@ DISTINCT = (
     Hue("#8a7400", "#e0d04a"),
     Hue("#6a3d9a", "#b79cf0"),
 )
-"""Colours of lines, the first five told apart by colour-blind people too (Okabe and Ito); more lines get a scale."""
+"""Colours of lines. The first five are safe for colour-blind readers (Okabe and Ito); more lines get a colour scale."""
 GREY = Hue("#9aa5b1", "#9aa5b1")
-"""Colour of a baseline's bar."""
+"""Colour of baselines' bars."""
 SWEEP = (0.0, 0.72), (0.3, 1.0)
-"""Part of the scale "plasma" that stands out from light and from dark ground."""
+"""Range of the colour scale "plasma" with enough contrast on a light and on a dark background."""
 
 
 def with_data(figure: Figure, data: pd.DataFrame) -> list[Panel]:
@@ -68,19 +68,18 @@ def with_data(figure: Figure, data: pd.DataFrame) -> list[Panel]:
 
 
 def absent(figure: Figure, data: pd.DataFrame, unsampled: Set[str] = frozenset()) -> str:
-    """Why panels are not shown, a sentence a reason: `Not run: (a) reward; (b) length.` A reason of all names none."""
+    """Reasons for absent panels, one sentence each: `Not run: (a) reward; (b) length.`
+
+    A reason that applies to all panels is given without their titles.
+    """
     shown, reasons = {panel.title for panel in with_data(figure, data)}, dict[str, list[str]]()
     for panel in figure.panels:
         if panel.title not in shown:
-            reasons.setdefault(_reason(panel, data, unsampled), []).append(panel.title)
+            reason = _reason(panel, data, unsampled)
+            reasons.setdefault(reason[0].upper() + reason[1:], []).append(panel.title)
     if not shown and len(reasons) == 1:
-        return f"{_capital(*reasons)}."
-    return " ".join(f"{_capital(reason)}: {'; '.join(titles)}." for reason, titles in reasons.items())
-
-
-def _capital(text: str) -> str:
-    """The text with a capital letter in front, the others as they are."""
-    return text[0].upper() + text[1:]
+        return f"{next(iter(reasons))}."
+    return " ".join(f"{reason}: {'; '.join(titles)}." for reason, titles in reasons.items())
 
 
 def _reason(panel: Panel, data: pd.DataFrame, unsampled: Set[str]) -> str:
@@ -92,30 +91,30 @@ def _reason(panel: Panel, data: pd.DataFrame, unsampled: Set[str]) -> str:
 
 
 def still_drawing(stem: Path) -> Path:
-    """The drawing of those panels of a figure that pages do not draw themselves, without suffix."""
+    """Path without suffix of the drawing of bar panels, which pages show next to interactive lines."""
     return stem.with_name(f"{stem.name}-still")
 
 
 def unsampled_benchmarks(experiments: Experiments, preset: str, paper: str) -> Set[str]:
-    """Benchmarks that figures may name and a preset leaves out."""
+    """Benchmarks that figures may name but the preset does not sample."""
     return experiments.benchmark_file().sets.keys() - experiments.preset_of(preset, paper).benchmarks.keys()
 
 
 def cells_not_run(panel: Panel, points: pd.DataFrame) -> str:
-    """The cells of a panel that have no points, in a line; empty if all have some."""
+    """Note on the cells of a panel without points; empty if all have points."""
     run = set(points["cell"])
     missing = [panel.label(cell) for cell in panel.cells if cell not in run]
     return f"{NOT_RUN}: {', '.join(missing)}" if missing else ""
 
 
 def axis_label(figure: Figure, panel: Panel) -> str:
-    """What the horizontal axis of lines counts, with its unit; accuracies and published validations begin at 0."""
+    """Label of the horizontal axis of lines, with its unit; accuracies and published validations begin at 0."""
     x = figure.axis(panel)
     return STEPS_DONE if x == "step" and from_initial(panel) else AXIS_LABELS[x]
 
 
 def from_initial(panel: Panel) -> bool:
-    """True if the points are of policies, the initial one first, and not of steps."""
+    """True if the points are policies, beginning with the initial one, and not steps."""
     return bool(panel.curves) or panel.quantity.startswith(ACCURACY)
 
 
@@ -125,13 +124,13 @@ def has_gaps(figure: Figure, panel: Panel) -> bool:
 
 
 def panel_view(figure: Figure, panel: Panel, data: pd.DataFrame) -> View:
-    """What the vertical axis of a panel of lines or bars shows of its intervals."""
+    """Range of intervals that the vertical axis of a line or bar panel shows."""
     foot = [0.0] if figure.axis(panel) in BARS else []
     return view([*data["reproduced"], *data["reported"], *foot], data["low"], data["high"], panel.log)
 
 
 def is_cut(figure: Figure, panels: list[Panel], data: pd.DataFrame) -> bool:
-    """True if an interval goes on beyond the axis of one of the panels."""
+    """True if an interval exceeds the axis of one of the panels."""
     for panel in panels:
         if figure.axis(panel) in (*LINES, *BARS):
             points = data[data["panel"] == panel.title]
@@ -142,7 +141,7 @@ def is_cut(figure: Figure, panels: list[Panel], data: pd.DataFrame) -> bool:
 
 
 def whole_ticks(first: int, last: int) -> list[int]:
-    """Ticks of an axis of whole numbers: the first one, and behind it multiples of 1, 2 or 5 and a power of ten."""
+    """Ticks of an integer axis: the first number, then multiples of 1, 2 or 5 times a power of ten."""
     least = (last - first) / MOST_TICKS
     power = 10 ** math.floor(math.log10(max(least, 1)))
     every = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
@@ -151,12 +150,12 @@ def whole_ticks(first: int, last: int) -> list[int]:
 
 
 def smoothed(means: pd.Series, smoothing: float) -> pd.Series:
-    """The exponential moving average of a line's means, in which the past weighs `smoothing`."""
+    """Exponential moving average of a line's means; `smoothing` is the weight of the past."""
     return means.ewm(alpha=1 - smoothing, adjust=False).mean()
 
 
 def hues(figure: Figure) -> dict[str, Hue]:
-    """A colour for each label of lines and bins; more of them than `DISTINCT` has get a scale beside dark baselines."""
+    """A colour for each label of lines and bins; with more labels than `DISTINCT`, a scale for all but baselines."""
     panels = [panel for panel in figure.panels if figure.axis(panel) not in ("cell", "surface", "roofline")]
     labels = list(dict.fromkeys(label for panel in panels for label in panel.names))
     if len(labels) <= len(DISTINCT):
@@ -173,5 +172,5 @@ def hues(figure: Figure) -> dict[str, Hue]:
 
 
 def bar_hue(figure: Figure, cell: str) -> Hue:
-    """The colour of a cell's bar: its name tells it apart, so that the colour says only whether it is a baseline."""
+    """Colour of a cell's bar, which only distinguishes baselines: the axis names the cell."""
     return GREY if cell in figure.baselines else DISTINCT[1]

@@ -1,13 +1,14 @@
-"""The bias laboratory's page: distributions that were enumerated, and drafts of training runs that were observed."""
+"""The bias laboratory's page: enumerated distributions, and observed drafts of training runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redraft.analysis.pages import distributions, drafts, trained
+from redraft.analysis.pages.laboratory_distributions import enumerated_parts
+from redraft.analysis.pages.laboratory_parts import LaboratoryPart, marked
+from redraft.analysis.pages.laboratory_runs import draft_part, observation_files, observed, training_part
 from redraft.analysis.pages.multiples import Style, multiples, palette
 from redraft.analysis.pages.paper import Paper
-from redraft.analysis.pages.part import Part, marked
-from redraft.analysis.pages.runs import link
+from redraft.analysis.pages.run_pages import link
 from redraft.files import atomic, read_json
 from redraft.layout import Layout
 
@@ -15,23 +16,23 @@ PAGE = "laboratory.html"
 
 
 def content(layout: Layout, papers: Sequence[Paper]) -> dict[str, Any]:
-    """What the page shows of the papers that have a laboratory; the data of each part are written beside it."""
+    """Content of the page for papers with a laboratory; also writes the data of each part as CSV."""
     enumerated = read_json(layout.distributions) if layout.distributions.exists() else None
-    parts = [("", part) for part in distributions.parts(enumerated)]
+    parts = [("", part) for part in enumerated_parts(enumerated)]
     for paper in papers:
-        pairs = drafts.observed(paper)
-        parts += [(f"{paper.name}-", part) for part in (drafts.part(paper, pairs), trained.part(paper, pairs))]
-    styles = palette(label for _, part in parts for panel in part.panels for label in panel.lines)
+        pairs = observed(paper)
+        parts += [(f"{paper.name}-", part) for part in (draft_part(paper, pairs), training_part(paper, pairs))]
+    styles = palette(label for _, part in parts for diagram in part.diagrams for label in diagram.lines)
     shown = [_shown(layout, part, prefix, styles) for prefix, part in parts]
-    files = [file for paper in papers for file in drafts.files(paper).values()]
+    files = [file for paper in papers for file in observation_files(paper).values()]
     sources = [
         (file.relative_to(layout.folder).as_posix(), link(layout, file)) for file in (layout.distributions, *files)
     ]
     return {"parts": shown, "sources": sources if enumerated else sources[1:], "of": papers}
 
 
-def _shown(layout: Layout, part: Part, prefix: str, styles: Mapping[str, Style]) -> dict[str, Any]:
-    """A part with its drawing, whose lines have their styles of the whole page, and a link to its data."""
+def _shown(layout: Layout, part: LaboratoryPart, prefix: str, styles: Mapping[str, Style]) -> dict[str, Any]:
+    """A part for the template, with its diagrams and a link to its data; line styles are the same on the whole page."""
     file = layout.pages / "laboratory" / f"{prefix}{part.question.name}.csv"
     if len(part.data):
         with atomic(file) as temporary:
@@ -39,7 +40,7 @@ def _shown(layout: Layout, part: Part, prefix: str, styles: Mapping[str, Style])
     return {
         "name": f"{prefix}{part.question.name}",
         "part": part,
-        "drawing": multiples(part.panels, styles),
+        "drawing": multiples(part.diagrams, styles),
         "note": marked(part.note),
         "missing": marked(part.missing),
         "csv": file.relative_to(layout.pages).as_posix() if len(part.data) else "",

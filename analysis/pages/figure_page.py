@@ -1,6 +1,6 @@
-"""A figure in a page: lines that a reader can ask for their values, over a drawing for pages without JavaScript.
+"""A figure in a page: interactive lines, and a drawing for browsers without JavaScript.
 
-The page holds the styles and the script of `figure_assets` once, and each figure's fragment with its points as JSON.
+The page contains the styles and the script of `figure_assets` once, and each figure's fragment with its points as JSON.
 """
 
 import json
@@ -16,8 +16,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from redraft.analysis import FOLDER
-from redraft.analysis.figures.drawing import MOST_COLUMNS
-from redraft.analysis.figures.parts import (
+from redraft.analysis.figures.figure_drawing import MOST_COLUMNS
+from redraft.analysis.figures.figure_parts import (
     FIRST_REUSE,
     INTERVAL,
     LINES,
@@ -41,12 +41,12 @@ from redraft.config import Figure, Panel
 
 LIBRARY = FOLDER / "vendor" / "uplot"
 DIGITS = 5
-"""Significant digits of the numbers in a page; the CSV file has all."""
+"""Significant digits of numbers in a page; the CSV file has all digits."""
 NUMBERS = ("x", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "upper", "y")
 
 
 def figure_assets() -> tuple[str, str]:
-    """The styles and the script that all figures of a page need, each to be inlined once."""
+    """Styles and script that all figures of a page share; each is inlined once."""
     styles = [LIBRARY / "uPlot.min.css", FOLDER / "templates" / "figure.css"]
     scripts = [LIBRARY / "uPlot.iife.min.js", FOLDER / "templates" / "figure.js"]
     licence = f"/*\n{(LIBRARY / 'LICENSE').read_text(encoding='utf-8')}\n*/\n"
@@ -57,7 +57,8 @@ def figure_assets() -> tuple[str, str]:
 def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsampled: Set[str] = frozenset()) -> str:
     """The HTML of one figure, `<figure id="<paper>-figure<number>">`; a paragraph with that id if it has no data.
 
-    Its files are those of `redraft.analysis.figures.files`; links are relative to the folder, which is the page's.
+    Its files are those of `redraft.analysis.figures.figure_files`; links are relative to the folder, which is the
+    page's.
     """
     data = read_points(stem.with_suffix(".csv"))
     shown = with_data(figure, data)
@@ -94,7 +95,7 @@ def figure_fragment(figure: Figure, stem: Path, paper: str, folder: Path, unsamp
 
 
 def read_points(file: Path) -> pd.DataFrame:
-    """The points of a figure from its CSV file; text is never taken for a number."""
+    """The points of a figure from its CSV file; text that looks like a number stays text."""
     columns = pd.read_csv(file, nrows=0).columns
     numbers = [name for name in columns if name in NUMBERS]
     text = {name: str for name in columns if name not in numbers}
@@ -103,7 +104,7 @@ def read_points(file: Path) -> pd.DataFrame:
 
 
 def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, Any]:
-    """A panel of lines, its points rounded: an array a column, an entry a series in the order of `hues`."""
+    """A line panel for the script: rounded points as one array per column, one entry per series."""
     points, names = data[data["panel"] == panel.title], list(hues(figure))
     whole, shown = figure.axis(panel) in ("step", "epoch"), panel_view(figure, panel, points)
     labels = [label for label in panel.names if label in set(points["label"])]
@@ -119,7 +120,7 @@ def panel_points(figure: Figure, panel: Panel, data: pd.DataFrame) -> dict[str, 
 
 
 def _series(panel: Panel, key: int, label: str, points: pd.DataFrame, shown: View) -> dict[str, Any]:
-    """The points of one line; columns that it does not need are left out, and seeds stand once if all have the same."""
+    """The points of one line without empty columns; equal seeds of all points are written once."""
     line = points[points["label"] == label].sort_values("x", kind="stable")
     found: dict[str, Any] = {"key": key, "label": label, "x": _rounded(line["x"]), "mean": _rounded(line["reproduced"])}
     for name, column in (("low", "low"), ("high", "high"), ("paper", "reported")):
@@ -136,12 +137,12 @@ def _series(panel: Panel, key: int, label: str, points: pd.DataFrame, shown: Vie
 
 
 def _rounded(values: pd.Series) -> list[float | int | None]:
-    """Numbers of few digits, and null for what is none."""
+    """Numbers with `DIGITS` significant digits, None for NaN."""
     rounded = [float(f"{value:.{DIGITS}g}") for value in values]
     return [None if math.isnan(value) else int(value) if value.is_integer() else value for value in rounded]
 
 
 def _image(stem: Path, stand_in: str) -> Markup:
-    """A drawing as an address, without the line on stand-ins, which a page has once."""
+    """A drawing as a data URL, without the note on stand-ins, which a page shows once."""
     svg = stem.with_suffix(".svg").read_text(encoding="utf-8")
     return Markup(address(re.sub(rf"<text[^>]*>{re.escape(escape(stand_in))}</text>", "", svg) if stand_in else svg))

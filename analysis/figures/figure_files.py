@@ -3,8 +3,8 @@
 import numpy as np
 
 from redraft.analysis.data.measured import Measured
-from redraft.analysis.figures.drawing import draw
-from redraft.analysis.figures.parts import LINES, still_drawing, unsampled_benchmarks, with_data
+from redraft.analysis.figures.figure_drawing import draw
+from redraft.analysis.figures.figure_parts import LINES, still_drawing, unsampled_benchmarks, with_data
 from redraft.analysis.figures.points import figure_data, published_rooflines, reported_bars
 from redraft.config import Experiments, id_of
 from redraft.files import atomic

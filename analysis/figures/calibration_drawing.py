@@ -1,4 +1,4 @@
-"""The drawing of a calibration: predicted and measured speedup for each length of drafts of its sweep."""
+"""Drawing of a calibration: predicted and measured speedup for each draft length of its sweep."""
 
 import math
 from pathlib import Path
@@ -16,9 +16,9 @@ COLUMNS = 2
 
 
 def draw_roofline(calibration: Calibration, sweep: Sweep, file: Path) -> None:
-    """Draw predicted and measured speedup over batch and length, a panel for each length of drafts, as SVG.
+    """Write an SVG of speedups over batch and length, with one panel per draft length.
 
-    Every draft counts as accepted whole, as in EfficientRollout's Figure 12.
+    All drafts are assumed to be accepted whole, as in EfficientRollout's Figure 12.
     """
     drawing = plot_roofline(calibration, sweep)
     with atomic(file) as temporary:
@@ -26,7 +26,7 @@ def draw_roofline(calibration: Calibration, sweep: Sweep, file: Path) -> None:
 
 
 def plot_roofline(calibration: Calibration, sweep: Sweep) -> Drawing:
-    """The drawing; all panels have one scale of colours, even around a speedup of 1."""
+    """The Matplotlib figure; all panels share a colour scale."""
     gammas = sweep.gammas
     columns = min(len(gammas), COLUMNS)
     rows = math.ceil(len(gammas) / columns)

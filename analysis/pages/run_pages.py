@@ -1,4 +1,4 @@
-"""Finished runs: a line each, and a page each from its manifest."""
+"""Finished runs for the list of runs, and the page of each run."""
 
 import math
 from collections.abc import Iterator
@@ -21,8 +21,16 @@ from redraft.layout import Layout
 
 DATA = ("steps.jsonl", "scores.json", "diversity.parquet", "manifest.json")
 """Files of a run that its page links to."""
-DRAWN = ("reward", "tokens_decoded", "tokens_reused", "seconds.total", "tail_share", "entropy", "gradient_norm")
-"""Numbers of a step whose course the page shows."""
+COURSE_QUANTITIES = (
+    "reward",
+    "tokens_decoded",
+    "tokens_reused",
+    "seconds.total",
+    "tail_share",
+    "entropy",
+    "gradient_norm",
+)
+"""Quantities of a step that a run's page plots over steps."""
 BLOCKS = {
     "configuration": "Configuration",
     "git": "Commit of the code",
@@ -37,12 +45,12 @@ class RunView:
     """A finished run as pages show it.
 
     Attributes:
-        cell: its name among the collected runs of the paper whose pages show it.
+        cell: name in the collected runs of the paper.
         cell_id: `paper/cell`.
-        page: relative to the folder of pages.
-        seconds: processor seconds that it took.
-        fresh_reward: of the last epoch, as text.
-        scores: correct of all answers of its last policy, by benchmark.
+        page: path relative to the folder of pages.
+        seconds: training time.
+        fresh_reward: reward of fresh samples in the last epoch, as text.
+        scores: benchmark to `correct of total` of the last policy.
     """
 
     cell: str
@@ -63,7 +71,7 @@ class RunView:
 
 
 def link(layout: Layout, path: Path | str) -> str:
-    """A result's file as a page links to it."""
+    """Link to a result file, relative to the folder of pages."""
     return "../" + Path(path).relative_to(layout.folder).as_posix()
 
 
@@ -88,14 +96,14 @@ def views(paper: str, runs: Runs) -> list[RunView]:
 
 
 def _last_scores(scores: pd.DataFrame, cell: str, seed: int) -> dict[str, str]:
-    """Counts of the last policy."""
+    """Correct answers of the last policy by benchmark."""
     chosen = scores[(scores["cell"] == cell) & (scores["seed"] == seed)]
     chosen = chosen[chosen["step"] == chosen["step"].max()]
     return {str(row.benchmark): f"{row.correct} of {row.total}" for row in chosen.itertuples()}
 
 
 def page_content(layout: Layout, run: RunView, steps: pd.DataFrame) -> dict[str, Any]:
-    """What a run's page shows: courses of a few numbers, what became of drafts, and what it was made of."""
+    """Content of a run's page: quantities over steps, kept drafts by position, files, manifest and hashes."""
     files = [run.folder / name for name in DATA if (run.folder / name).exists()]
     blocks = {name: run.manifest[key] for key, name in BLOCKS.items() if key in run.manifest}
     return {
@@ -109,15 +117,15 @@ def page_content(layout: Layout, run: RunView, steps: pd.DataFrame) -> dict[str,
 
 
 def drafts_of(folder: Path) -> list[dict[str, Any]]:
-    """What became of a run's drafts by position; empty without drafts, or if its rollouts were removed."""
+    """Kept shares of a run's drafts by position; empty without drafts, or if its rollouts were removed."""
     if not (folder / "rollouts").is_dir():
         return []
     return by_position(read_rollouts(folder, ["prefix_length", "draft_length"])).to_dict("records")
 
 
 def _courses(steps: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """A polyline for each number that the run recorded, with its first and last value and its range."""
-    for name in DRAWN:
+    """A polyline for each recorded quantity, with its range and last value."""
+    for name in COURSE_QUANTITIES:
         values = steps.sort_values("step")[name].dropna() if name in steps else pd.Series(dtype=float)
         if len(values) > 1:
             low, high, last = float(values.min()), float(values.max()), float(values.iloc[-1])

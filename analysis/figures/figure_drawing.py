@@ -1,4 +1,4 @@
-"""Drawing of a whole figure from its points; `redraft.analysis.figures.panels` draws its diagrams."""
+"""Matplotlib drawing of a whole figure; `redraft.analysis.figures.panels` draws its panels."""
 
 import io
 import math
@@ -11,8 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from redraft.analysis.figures.panels import CUT_MARK, DRAWN, MUTED, PAPER_MARK, REUSE_MARK, TEXT, Colours
-from redraft.analysis.figures.parts import (
+from redraft.analysis.figures.figure_parts import (
     BARS,
     CUT,
     FIRST_REUSE,
@@ -26,6 +25,7 @@ from redraft.analysis.figures.parts import (
     is_cut,
     with_data,
 )
+from redraft.analysis.figures.panels import CUT_MARK, DRAW_BY_AXIS, MUTED, PAPER_MARK, REUSE_MARK, TEXT, Colours
 from redraft.analysis.figures.points import AUTHORS_SWEEP
 from redraft.analysis.figures.roofline_panel import legend, scale_colours
 from redraft.analysis.figures.roofline_points import agreement_note
@@ -36,19 +36,21 @@ from redraft.files import atomic, write_atomically
 PANEL_WIDTH, PANEL_HEIGHT = 3.7, 2.8
 """Inches."""
 MOST_COLUMNS = 3
-"""More diagrams in a row would be wider than a page, which makes them smaller, and their text too small to read."""
+"""Panels in a row; with more of them the text would be too small to read after scaling to the width of a page."""
 LINE_HEIGHT = 12
 """Height of a line of a note, points."""
 LETTERS_PER_INCH = 12
-"""Letters of a note or a title in an inch; the widest of the labels take less."""
+"""Letters of a note or title per inch, for wrapping."""
 LEGEND_KEY = 0.65
-"""Inches that an entry of the legend takes beside its letters."""
+"""Inches of a legend entry in addition to its letters."""
 
 
 def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", panels: list[Panel] | None = None) -> None:
-    """Draw the points, of which there must be some, as `<stem>.png` and `<stem>.svg`, under the line `stand_in`.
+    """Draw a figure with data as `<stem>.png` and `<stem>.svg`.
 
-    All panels that have data are drawn if `panels` is None.
+    Args:
+        stand_in: note above the figure; none if empty.
+        panels: panels to draw; all panels with data if None.
     """
     drawing = plot(figure, data, panels)
     if stand_in:
@@ -61,7 +63,7 @@ def draw(figure: Figure, data: pd.DataFrame, stem: Path, stand_in: str = "", pan
 
 
 def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) -> Drawing:
-    """The drawing of a figure's points, one axis for each of its panels with data."""
+    """The Matplotlib figure, with one axis per panel with data."""
     panels = with_data(figure, data) if panels is None else panels
     data = data[data["panel"].isin([panel.title for panel in panels])]
     columns = min(figure.columns, len(panels), MOST_COLUMNS)
@@ -73,7 +75,7 @@ def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) 
     colours = {label: hue.light for label, hue in hues(figure).items()}
     for axis, panel in zip(axes, panels, strict=False):
         part, x = data[data["panel"] == panel.title], figure.axis(panel)
-        DRAWN[x](axis, figure, panel, part, colours)
+        DRAW_BY_AXIS[x](axis, figure, panel, part, colours)
         _head(axis, x, panel, part, int(LETTERS_PER_INCH * wide))
         axis.tick_params(labelsize=TEXT)
         if panel.log and x in (*LINES, "bins") and (part["reproduced"] > 0).any():
@@ -95,9 +97,9 @@ def plot(figure: Figure, data: pd.DataFrame, panels: list[Panel] | None = None) 
 
 
 def _head(axis: Axes, x: str, panel: Panel, points: pd.DataFrame, letters: int) -> None:
-    """Write the title, and between it and the diagram, where it hides no line, what was not run or whose points it has.
+    """Write the title, and below it a note about cells that were not run or about published data.
 
-    Bars have what was not run at its position.
+    A bar panel has no such note: it marks cells that were not run at their positions.
     """
     note = "" if x == "cell" else cells_not_run(panel, points)
     if x == "roofline":
@@ -119,7 +121,7 @@ def _head(axis: Axes, x: str, panel: Panel, points: pd.DataFrame, letters: int) 
 
 
 def _legend(figure: Figure, panels: list[Panel], data: pd.DataFrame, colours: Colours) -> list[Line2D | Patch]:
-    """An entry for each label that has points, and for each kind of mark that is drawn."""
+    """Legend entries: one per label with points and one per kind of mark in the figure."""
     kinds = {figure.axis(panel) for panel in panels}
     named = set(data.loc[data["panel"].isin([p.title for p in panels if figure.axis(p) != "cell"]), "label"])
     handles: list[Line2D | Patch] = [

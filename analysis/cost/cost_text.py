@@ -1,12 +1,12 @@
-"""Costs for people and for other programs: a text for the terminal, and rows for a CSV file and JSON."""
+"""Costs as text for the terminal, and as rows for CSV and JSON."""
 
 import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from redraft.analysis.cost.campaign import CellCost, PartCost, total, unit, wall_hours
-from redraft.analysis.cost.estimates import devices
+from redraft.analysis.cost.campaign_cost import CellCost, PartCost, total, unit, wall_hours
+from redraft.analysis.cost.hour_estimates import devices
 from redraft.cli.terminal import filled, table
 from redraft.config import Preset
 
@@ -31,7 +31,7 @@ COUNTS = {"cells", "runs"}
 
 
 def rows_of(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> list[dict[str, Any]]:
-    """Everything as rows with `COLUMNS`, one a cell, then one a table or figure; hours and bytes, None if unknown."""
+    """Costs as rows with `COLUMNS`: one per cell, then one per table or figure; hours and bytes, None if unknown."""
     cells = [
         {
             "kind": "cell",
@@ -66,7 +66,7 @@ def rows_of(costs: list[CellCost], lines: list[PartCost], preset: Preset) -> lis
 
 
 def _plain(column: str, value: Any) -> Any:
-    """The value; hours and bytes as floats, so that a sum which happens to be an integer prints like the others."""
+    """The value; hours and bytes as floats, so that integral sums print like other values."""
     return value if value is None or isinstance(value, str) or column in COUNTS else float(value)
 
 
@@ -80,7 +80,7 @@ def write_csv(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide: bool = False) -> str:
-    """The table of cells and that of tables and figures; `wide` has parts of the storage and each cell's source."""
+    """A table of cells, and one of tables and figures; `wide` adds parts of the storage and each cell's source."""
     per_part = [
         [p.part, str(p.cells), _number(p.device_hours), _number(p.added), _number(p.cumulative), _unknown(p)]
         for p in lines
@@ -91,7 +91,7 @@ def tables(costs: list[CellCost], lines: list[PartCost], preset: Preset, *, wide
 
 
 def _narrow(costs: list[CellCost], preset: Preset) -> str:
-    """Cells with their hours and storage; a letter stands for where these come from."""
+    """Cells with hours and storage; letters refer to a list of sources."""
     letters = {source: _letter(i) for i, source in enumerate(dict.fromkeys(map(_sources, costs)))}
     rows = [
         [c.cell, str(c.runs), _number(c.hours), _number(c.device_hours), _gigabytes(c.stored), letters[_sources(c)]]
@@ -130,13 +130,13 @@ def _wide(costs: list[CellCost], preset: Preset) -> str:
 
 
 def ending(costs: list[CellCost], preset: Preset, available: int, hardware: str | None = None) -> str:
-    """The totals, and what is not in them.
+    """The totals, and costs that they do not include.
 
     Args:
-        costs: a line a cell.
-        preset: whose runs these are.
-        available: GPUs, or cores, at hand.
-        hardware: what estimated hours are of; None if none is estimated.
+        costs: costs by cell.
+        preset: preset of the runs.
+        available: number of available GPUs or cores.
+        hardware: hardware of the estimated hours; None if none is estimated.
     """
     return "\n".join([*_totals(costs, preset, available), "", *map(filled, _left_out(costs, preset, hardware))])
 

@@ -1,8 +1,8 @@
 """Estimates of hours and storage from a paper's own tables, by the rules that its `reported.yaml` declares.
 
-Hours are those that the paper prints where a cell is a row of its times. Else they follow from the seconds of a step of
-its model and algorithm: of the baseline, or of the rows that stand for reuse (`cost.reference`). Only at the paper's
-scale; elsewhere nothing is estimated.
+If the paper prints the time of a cell, that is its estimate. Otherwise the estimate uses the seconds of a step with the
+same model and algorithm: of the baseline, or of the reference row for reuse (`cost.reference`). Estimates exist only at
+the paper's scale.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel
 from redraft.config.hyperparameters import trainer_of
 
 WEIGHT_BYTES = 2
-"""A kept policy holds bfloat16."""
+"""Bytes of a weight of a kept policy (bfloat16)."""
 ROLLOUT_BYTES = 8
-"""A token of a saved rollout, before compression: the token and the step it was sampled at."""
+"""Bytes of a token of a saved rollout before compression: token and step of sampling."""
 DRAFT_BYTES = 12
-"""A token of a draft in memory: the token, its log-probability and the step."""
+"""Bytes of a token of a draft in memory: token, log-probability and step."""
 
 EVALUATION = {"evaluate_every", "evaluation_clock"}
-"""Settings of a trainer that change no step."""
+"""Trainer settings that do not change a step."""
 SAME_UPDATES = EVALUATION | {"epochs"}
-"""Settings of a trainer that leave its updates as they are."""
+"""Trainer settings that do not change updates."""
 UNKNOWN = "unknown until one run is finished"
 
 Values = Mapping[str, float]
@@ -30,13 +30,13 @@ Storage = tuple[float | None, float | None, float | None]
 
 
 def devices(preset: Preset) -> int:
-    """GPUs that one run takes, or cores where it takes no GPU."""
+    """Number of GPUs of one run, or of cores if it uses no GPU."""
     return preset.engine.gpus or preset.engine.threads
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The model of the reported times that stands for a cell's, and the factor on its hours."""
+    """The model of the reported times that replaces a cell's model, and the factor on its hours."""
 
     model: str
     factor: float = 1.0
@@ -45,7 +45,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Estimates:
-    """A paper's rules with its tables, read once; without rules everything is unknown."""
+    """Estimates by a paper's rules and tables; without rules every estimate is unknown."""
 
     preset: Preset
     rules: "_Rules | None" = None
@@ -66,7 +66,7 @@ class Estimates:
         return cls(preset, _Rules(preset, spec, stated, spec.cost, spec.times, tables))
 
     def hours(self, cell: Cell, run: Run) -> tuple[float | None, str]:
-        """Wall hours of one run, and by which rule; None where the tables say nothing."""
+        """Wall hours of one run and the name of the rule; None if the tables have no basis for an estimate."""
         if not self.preset.paper_scale or not (rules := self.rules):
             return None, UNKNOWN
         if (scale := rules.scale(cell)) is None:
@@ -83,7 +83,7 @@ class Estimates:
         return hours, f"{rule} × {run.steps} steps{note}{stand_in}{scale.note}"
 
     def storage(self, cell: Cell, run: Run, runs: int) -> Storage:
-        """Bytes of all kept policies, of all rollouts, and of one memory of drafts; None where they are unknown."""
+        """Bytes of all kept policies, of all rollouts, and of one draft store; None if unknown."""
         if not (rules := self.rules):
             return None, None, None
         size = rules.parameters(cell.model)
@@ -101,7 +101,7 @@ class Estimates:
 class _Rules:
     """Declared rules at work on the tables that they name and that are transcribed, by number.
 
-    `stated` is the paper's trainer, without what cells change.
+    `stated` is the paper's trainer, without changes by cells.
     """
 
     preset: Preset
@@ -113,25 +113,25 @@ class _Rules:
 
     @property
     def breakdown(self) -> ReportedTable:
-        """The table of times."""
+        """The paper's table of times."""
         return self.tables[self.times.table]
 
     def value(self, row: Values, quantity: str) -> float:
-        """A quantity of one column from a row, 0 where the row has no cell of it."""
+        """Value of a one-column quantity in a row; 0 if the row lacks it."""
         return row.get(self.spec.quantities[quantity].columns[0], 0.0)
 
     def column(self, of: str) -> str:
-        """The key column that holds a field of cells."""
+        """The key column for a field of cells."""
         return next(name for name, column in self.spec.key.items() if column.of == of)
 
     def values_of(self, column: str) -> list[str]:
-        """Values of a key column in the table of times, each once."""
+        """Distinct values of a key column in the table of times."""
         return list(dict.fromkeys(key[self.spec.row.index(column)] for key in self.breakdown.rows))
 
     def scale(self, cell: Cell) -> Scale | None:
-        """The model of the times that stands for a cell's; None if there is none.
+        """The model of the times that replaces a cell's model; None if its parameters are unknown.
 
-        A model that is not there takes the hours of the largest one, in proportion to parameters.
+        A model without reported times uses those of the largest one, scaled by parameters.
         """
         models = self.values_of(self.column("model"))
         if cell.model in models:
@@ -144,26 +144,26 @@ class _Rules:
         return Scale(nearest, factor, f", scaled from {nearest} by parameters (× {factor:.2f})")
 
     def parameters(self, role: str) -> float | None:
-        """Parameters of what the preset has for a model."""
+        """Number of parameters of the preset's model."""
         model = self.preset.models.get(role)
         return self.cost.parameters.get(model.path) if isinstance(model, PretrainedModel) else None
 
     def printed(self, cell: Cell, model: str) -> Values:
-        """The own row of a cell in the table of times, if it has one and an unchanged trainer."""
+        """The row of a cell in the table of times; empty if it has none or its trainer is changed."""
         match = match_of(cell, self.spec)
         if match is None or (cell.trainer | cell.trainer_factors).keys() - EVALUATION:
             return {}
         return self.breakdown.select(match | {self.column("model"): model})
 
     def setting(self, cell: Cell, model: str) -> tuple[dict[str, str], str]:
-        """Key columns that a cell shares with its baseline, with replaced values; and a note on these."""
+        """Key columns that a cell shares with its baseline, with replacements, and a note on these."""
         plain = self._plain(cell) | {self.column("model"): model}
         found = self._substituted(plain)
         notes = [f", {plain[name]} as {found[name]}" for name in found if found[name] != plain[name]]
         return {name: found[name] for name in self.times.setting}, "".join(notes)
 
     def _plain(self, cell: Cell) -> dict[str, str]:
-        """Key columns of a cell, whether or not the paper reports such cells."""
+        """Key columns of a cell, also if the paper does not report such cells."""
         unnamed = {name: column.model_copy(update={"names": {}}) for name, column in self.spec.key.items()}
         return match_of(cell, self.spec.model_copy(update={"key": unnamed})) or {}
 
@@ -171,11 +171,11 @@ class _Rules:
         return {name: self.cost.stand_ins.get(name, {}).get(value, value) for name, value in match.items()}
 
     def seconds_a_step(self, cell: Cell, setting: Mapping[str, str]) -> tuple[float | None, str]:
-        """Seconds of a step that the paper does not print for this cell, and the rule.
+        """Estimated seconds of a step of a cell that the table of times lacks, and the rule.
 
-        A baseline takes the seconds of its setting. A cell with a printed speedup takes those less the rollout's, the
-        rollout's over that speedup, and verification and assembly as the reference has them, without verification
-        where it pays none. Any other takes the seconds of the reference.
+        A baseline has the seconds of its setting. For a cell with a printed speedup the rollout time of the baseline is
+        divided by that speedup, and verification (if the method verifies) and assembly of the reference are added. Any
+        other cell has the seconds of the reference.
         """
         baseline = self.breakdown.select({**setting, **self.times.baseline})
         reference = self.breakdown.select({**setting, **self.cost.reference})
@@ -195,7 +195,7 @@ class _Rules:
         return self.value(reference, "seconds:total"), f"{name} s/step of {self.cost.reference_name}"
 
     def speedup(self, cell: Cell, match: Mapping[str, str]) -> tuple[float, int] | None:
-        """The printed speedup of a cell's rollouts and the number of its table; none for a trainer of other updates."""
+        """The printed rollout speedup of a cell and the number of its table; None if its updates differ."""
         if not self.spec.speedup or (cell.trainer | cell.trainer_factors).keys() - SAME_UPDATES:
             return None
         column = self.spec.speedup.column
@@ -203,14 +203,15 @@ class _Rules:
         return next(((row[column], number) for row, number in found if column in row), None)
 
     def work(self, trainer: Trainer) -> float:
-        """Tokens of a step over those of the paper's, whose responses are longer where the limit is."""
+        """Maximum tokens of a step relative to the paper's step."""
         tokens = [t.prompts_per_step * t.group_size * t.max_response_tokens for t in (trainer, self.stated)]
         return tokens[0] / tokens[1]
 
     def length(self, cell: Cell, trainer: Trainer) -> float | None:
-        """Mean tokens of a response: what the baseline decoded over its rollouts, on the cell's data or the times'.
+        """Mean tokens of a response: decoded tokens of the baseline over its rollouts, on the cell's data or the
+        times'.
 
-        In proportion to the limit, where it is another than the paper's.
+        The mean is scaled by the limit of tokens if that differs from the paper's.
         """
         limit = trainer.max_response_tokens / self.stated.max_response_tokens
         tokens, data = self.spec.quantities.get("tokens_decoded"), self.column("data")

@@ -1,4 +1,4 @@
-"""Claims as the report shows them: by theme, the decided first, each with its plot and its evidence in words."""
+"""Claims as the report shows them: grouped by theme, decided ones first, each with a plot and its evidence."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,22 @@ from pydantic import TypeAdapter
 from redraft.analysis.claims.reported_claims import ReportedTables, check
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, quantities_of
 from redraft.analysis.data.words import in_words, words
+from redraft.analysis.pages.cell_labels import with_labels
 from redraft.analysis.pages.forest import claim_plot
 from redraft.config import Experiments, Test
 from redraft.files import read_json
 from redraft.layout import Layout
 
 ORDER = (CONTRADICTED, REPRODUCED, INCONCLUSIVE, NOT_RUN)
-"""Verdicts in the order in which claims stand."""
+"""Order of claims by verdict: the decided ones first."""
 _TEST: TypeAdapter[Test] = TypeAdapter(Test)
 
 
-def read_claims(file: Path) -> list[dict[str, Any]]:
-    """Judged claims with theme, plot and evidence in words, by `ORDER`, in the order of the paper within it."""
+def read_claims(file: Path, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Judged claims with theme, plot and evidence as HTML, sorted by `ORDER` and then in the order of the paper.
+
+    `labels` maps names of cells to their labels (`redraft.analysis.pages.cell_labels`).
+    """
     views = []
     for claim in read_json(file):
         quantities = quantities_of(_TEST.validate_python(claim["test"]))
@@ -30,23 +34,23 @@ def read_claims(file: Path) -> list[dict[str, Any]]:
             | {
                 "theme": words(quantities[0]).theme,
                 "plot": claim_plot(claim["parts"]),
-                "words": in_words(claim["evidence"], quantities),
-                "reported_words": in_words(claim.get("reported_evidence", ""), quantities),
+                "words": with_labels(in_words(claim["evidence"], quantities), labels),
+                "reported_words": with_labels(in_words(claim.get("reported_evidence", ""), quantities), labels),
+                "cells": {name: (labels.get(name, name), files) for name, files in claim["manifests"].items()},
             }
         )
     return sorted(views, key=lambda claim: ORDER.index(claim["verdict"]))
 
 
 def counts(claims: Sequence[Mapping[str, Any]], key: str = "verdict") -> dict[str, int]:
-    """Number of claims with each verdict, the most frequent first; claims with the same test are one."""
+    """Number of claims by verdict, most frequent first; claims with the same test count once."""
     return dict(Counter(claim[key] for claim in claims if key in claim and not claim["same_as"]).most_common())
 
 
 def verdicts(layout: Layout, paper: str, experiments: Experiments, reported: bool) -> list[dict[str, Any]]:
-    """Verdicts on a paper's claims with their evidence in words: those of the report, or of the paper's own tables.
+    """Verdicts on a paper's claims with evidence in words, one row per judged claim in the order of the paper.
 
-    There is a row a claim, in the order of the paper; none where nothing was judged. The paper's own tables
-    (`reported`) need no run.
+    With `reported` the verdicts are those of the paper's own tables, which need no run.
     """
     declared = {claim.id: claim for claim in experiments.claims(paper).claims}
     if reported:

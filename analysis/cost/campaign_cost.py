@@ -1,24 +1,24 @@
-"""Costs of a campaign before it is launched: GPU-hours and storage by cell, and what each table adds.
+"""Costs of a campaign before its launch: GPU-hours and storage by cell, and the additional cost of each table.
 
-Runs that are finished count with their measured hours. Others are estimated from the paper's reported times
-(`redraft.analysis.cost.estimates`), where it has any. Each line says where its hours come from. No number here ever
-enters a result.
+Finished runs count with their measured hours. Others are estimated from the paper's reported times, if there are any
+(`redraft.analysis.cost.hour_estimates`). Each line names the source of its hours. No number of this module enters a
+result.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from redraft.analysis.cost.estimates import UNKNOWN, Estimates, devices
+from redraft.analysis.cost.hour_estimates import UNKNOWN, Estimates, devices
 from redraft.config import Cell, Experiments, Preset, Run, run_fingerprint
 from redraft.errors import UserError
 from redraft.files import read_json
 from redraft.layout import Layout
 
 CHECKPOINTS = 2
-"""Checkpoints that a run keeps."""
+"""Number of checkpoints that a run keeps."""
 ELSEWHERE = "mean of the preset's runs on another machine, at this one's pace (workflows/seconds.yaml)"
-"""Source of hours where nothing is known of the cell itself."""
+"""Source of hours if nothing is known about the cell itself."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class CellCost:
         cell: name.
         runs: number of seeds.
         hours: wall hours of one run.
-        device_hours: of all runs, in the preset's unit.
+        device_hours: GPU- or core-hours of all runs.
         policies: bytes of all kept policies.
         rollouts: bytes of all saved rollouts, before compression.
         drafts: bytes of one run's draft store, in memory and in a checkpoint.
-        source: where the hours come from.
-        stored: bytes on disk of all runs when they are finished.
-        stored_source: where these come from.
-        fresh_share: new samples whose reward is logged, over rollouts that are trained on.
+        source: source of the hours.
+        stored: bytes on disk of all finished runs.
+        stored_source: source of `stored`.
+        fresh_share: samples for `fresh_reward` over rollouts for training.
     """
 
     cell: str
@@ -54,9 +54,9 @@ class CellCost:
 
 @dataclass(frozen=True)
 class PartCost:
-    """Costs of a table or figure: its cells' hours, those that nothing before it needs, and the sum so far.
+    """Costs of a table or figure: hours of its cells, hours of cells that no earlier part needs, and the running total.
 
-    Hours are of the known cells; None if none is known.
+    Hours sum the known cells; None if none is known.
     """
 
     part: str
@@ -68,13 +68,13 @@ class PartCost:
 
 
 def wanted(experiments: Experiments, preset: Preset, targets: Sequence[str]) -> dict[str, list[Cell]]:
-    """The cells that targets stand for, by paper, each once; papers are the preset's where a target names none.
+    """Cells of targets by paper, each once; a target without a paper applies to the preset's papers.
 
-    Targets are `reproduction` (what papers report), `extras` (the preset's grids and those beyond the papers, as
-    `snakemake extras`), a paper, a grid, `paper/grid`, or `paper/cell`; nothing is `reproduction`.
+    Targets are `reproduction` (what papers report), `extras` (also grids beyond the papers, as `snakemake extras`), a
+    paper, a grid, `paper/grid`, or `paper/cell`. No target means `reproduction`.
 
     Raises:
-        UserError: for a target that is none of these.
+        UserError: for an unknown target.
     """
     found: dict[str, list[Cell]] = {}
     for target in targets or ["reproduction"]:
@@ -113,9 +113,9 @@ def costs_of(
     timed: float | None = None,
     timed_source: str = ELSEWHERE,
 ) -> list[CellCost]:
-    """One line a cell, of those that the preset has a model and data for; what is lacking is unknown.
+    """Costs of the cells for which the preset has a model and data.
 
-    `timed` are mean wall seconds of the preset's runs on another machine, for cells of which nothing else is known.
+    `timed` is the mean wall time (seconds) of the preset's runs on another machine, for cells without any other source.
     """
     known = [cell for cell in cells if cell.model in preset.models and cell.data in preset.data]
     estimates = {paper: Estimates.of(experiments, paper, preset) for paper in {cell.home for cell in known}}
@@ -146,12 +146,12 @@ def _cell_cost(
     policies, rollouts, drafts = storage
     if policies is None or rollouts is None or drafts is None:
         return CellCost(cell.name, count, estimated, total, *storage, source, fresh_share=fresh)
-    left = policies + rollouts + drafts * CHECKPOINTS * count  # the last checkpoints hold a draft store each
+    left = policies + rollouts + drafts * CHECKPOINTS * count  # each of the last checkpoints contains a draft store
     return CellCost(cell.name, count, estimated, total, *storage, source, left, "parameters and token counts", fresh)
 
 
 def training_line(cell_ids: Sequence[str], experiments: Experiments, preset: Preset, layout: Layout) -> str:
-    """What training some runs, given by their cells, costs, as a line; empty if no hours are known."""
+    """One line with the cost of training runs, given by their cells; empty if no hours are known."""
     counts = Counter(cell_ids)
     found = costs_of([experiments.cell(cell) for cell in counts], experiments, preset, layout)
     known = [cost.hours * count for cost, count in zip(found, counts.values(), strict=True) if cost.hours is not None]
@@ -168,7 +168,7 @@ def unit(preset: Preset) -> str:
 
 
 def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[float, float, int] | None:
-    """Wall hours, hours of the GPUs (or cores) that it had, and bytes of a finished run of this configuration."""
+    """Wall hours, GPU- or core-hours, and bytes of a finished run of this configuration; None if there is none."""
     folder = layout.run(cell.id, run.seed)
     if not (folder / "manifest.json").exists():
         return None
@@ -176,14 +176,14 @@ def _measured(run: Run, cell: Cell, layout: Layout, preset: Preset) -> tuple[flo
     if manifest["fingerprint"] != run_fingerprint(run):
         return None
     engine = manifest.get("configuration", {}).get("engine", {})
-    had = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
+    run_devices = engine.get("gpus", 0) or (engine.get("threads") if engine else None) or devices(preset)
     stored = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     hours = manifest["seconds"] / 3600
-    return hours, hours * had, stored
+    return hours, hours * run_devices, stored
 
 
 def parts(experiments: Experiments, paper: str, extras: bool) -> dict[str, list[str]]:
-    """Cells by the table or figure that needs them, tables first, in order of number."""
+    """Table or figure to the cells that it needs, tables first, by number."""
     needed = {
         f"Table {table.number}": table.cells
         for table in sorted(experiments.tables(paper).tables, key=lambda table: table.number)
@@ -196,7 +196,7 @@ def parts(experiments: Experiments, paper: str, extras: bool) -> dict[str, list[
 
 
 def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[PartCost]:
-    """One line a table or figure that needs one of these cells, and one for the cells that none needs."""
+    """Costs of each table or figure that needs one of these cells, and of the cells that none needs."""
     by_cell = {cost.cell: cost for cost in costs}
     seen: set[str] = set()
     lines = []
@@ -221,16 +221,16 @@ def part_costs(costs: Iterable[CellCost], needed: dict[str, list[str]]) -> list[
 
 
 def total(costs: Iterable[CellCost]) -> float | None:
-    """GPU- or core-hours of all that are known; None if none of some is."""
+    """Sum of known GPU- or core-hours; None if there are cells and none is known."""
     hours = [cost.device_hours for cost in sorted(costs, key=lambda cost: cost.cell)]
     known = [each for each in hours if each is not None]
     return sum(known) if known or not hours else None
 
 
 def wall_hours(costs: list[CellCost], preset: Preset, available: int) -> float | None:
-    """Wall hours of all runs with known hours on so many GPUs (or cores), never less than the longest run.
+    """Wall hours of all runs with known hours on `available` GPUs (or cores), at least that of the longest run.
 
-    None if that is too few for one run.
+    None if one run needs more devices.
     """
     if not (together := available // devices(preset)):
         return None
