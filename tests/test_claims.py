@@ -17,7 +17,7 @@ from redraft.analysis.claims.reported_claims import (
     check,
     columns_of,
 )
-from redraft.analysis.claims.tests import FEWEST, cells_of, question
+from redraft.analysis.claims.tests import FEWEST, cells_of, comparison_set
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
@@ -294,13 +294,13 @@ def test_all_kinds_are_tried_and_come_out_in_every_way():
 
 def test_the_numbers_behind_a_verdict_are_those_worked_out(runs):
     source = RunValues(Measuring(runs))
-    largest_fall = question(Fluctuation(quantity="accuracy:all", cell=E, baseline=A), source).parts[0]
+    largest_fall = comparison_set(Fluctuation(quantity="accuracy:all", cell=E, baseline=A), source).parts[0]
     assert largest_fall.values == pytest.approx({0: 40.0, 1: 40.0, 2: 40.0}), "30 down against 10 up"
-    mean = question(pairs(B, C, D, statistic="mean"), source).parts[0]
+    mean = comparison_set(pairs(B, C, D, statistic="mean"), source).parts[0]
     assert mean.values[1] == pytest.approx((501 + 401 + 101) / 3 / 1001)
-    correlation = question(WEAK_CORRELATION, source).parts[0]
+    correlation = comparison_set(WEAK_CORRELATION, source).parts[0]
     assert correlation.values == pytest.approx({0: 0.5, 1: 0.5, 2: 0.5}), "ranks 3 2 1 and 2 3 1"
-    early, late = (part.values[0] for part in question(trend("rises", "rises"), source).parts)
+    early, late = (part.values[0] for part in comparison_set(trend("rises", "rises"), source).parts)
     assert (early, late) == (2.5, 10.0)
 
 

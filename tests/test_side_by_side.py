@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.repeats import SPREAD, with_repeats
+from redraft.analysis.data.collect import SPREAD, Runs, with_repeats
 from redraft.analysis.data.timing import first_epoch_agreement
 from redraft.config import Speculative, Vanilla
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES

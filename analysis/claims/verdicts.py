@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
-from redraft.analysis.claims.tests import BySeed, Part, Question, cells_of, question
+from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, cells_of, comparison_set
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
@@ -30,11 +30,11 @@ class RunValues:
 
     Attributes:
         measured: of all runs of a paper.
-        lenient: whether a benchmark that the preset does not have is absent instead of an error.
+        missing_benchmarks_allowed: whether a benchmark that the preset does not have is absent instead of an error.
     """
 
     measured: Measured
-    lenient: bool = False
+    missing_benchmarks_allowed: bool = False
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
         """A quantity of a cell by seed, no NaN."""
@@ -53,14 +53,18 @@ class RunValues:
 
     def _unknown(self, quantity: str) -> bool:
         scores = self.measured.runs.scores
-        return self.lenient and not set(of_accuracy(quantity)) <= {"all", *scores["benchmark"], *scores["role"]}
+        return self.missing_benchmarks_allowed and not set(of_accuracy(quantity)) <= {
+            "all",
+            *scores["benchmark"],
+            *scores["role"],
+        }
 
 
 @dataclass(frozen=True)
 class Compared:
     """A part of a claim with its estimate; `p` is NaN where too few seeds allow no test."""
 
-    part: Part
+    part: Comparison
     found: Estimate
     p: float
 
@@ -73,40 +77,40 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Posed:
+class ClaimOnRuns:
     """A claim put to runs.
 
     Attributes:
-        asked: its question, with values.
+        comparisons: its question, with values.
         undecidable: why these runs cannot decide it; None if they can.
     """
 
     claim: Claim
-    asked: Question
+    comparisons: ComparisonSet
     undecidable: str | None
 
     @property
     def counts(self) -> bool:
         """True if its comparisons belong to the family."""
-        return self.undecidable is None and self.asked.answerable
+        return self.undecidable is None and self.comparisons.answerable
 
 
-def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[Posed]:
+def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[ClaimOnRuns]:
     """Each claim's question. One about seconds is decided only where equal work took about equal time."""
-    sources = {here: RunValues(measured, lenient=not here) for here in (True, False)}
+    sources = {here: RunValues(measured, missing_benchmarks_allowed=not here) for here in (True, False)}
     return [
-        Posed(
+        ClaimOnRuns(
             claim,
-            question(claim.test, sources[paper_scale or claim.scale == "any"]),
+            comparison_set(claim.test, sources[paper_scale or claim.scale == "any"]),
             _undecidable(claim, paper_scale, measured.runs),
         )
         for claim in claims
     ]
 
 
-def comparisons(posed: Iterable[Posed]) -> Iterator[tuple[BySeed, float]]:
+def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float]]:
     """Values and threshold of every part of the claims that can be decided."""
-    return ((part.values, part.threshold) for each in posed if each.counts for part in each.asked.parts)
+    return ((part.values, part.threshold) for each in posed if each.counts for part in each.comparisons.parts)
 
 
 def judge(
@@ -153,28 +157,30 @@ def quantities_of(test: Test) -> list[str]:
     return [name for name in [*named, *content.get("quantities", [])] if name]
 
 
-def _decide(posed: Posed, family: Family, blocks: Blocks) -> dict[str, Any]:
+def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim."""
-    asked = posed.asked
-    if not asked.answerable:
+    comparisons = posed.comparisons
+    if not comparisons.answerable:
         reason = (
-            f"no finished run with this quantity: {', '.join(asked.absent)}"
-            if asked.absent
+            f"no finished run with this quantity: {', '.join(comparisons.absent)}"
+            if comparisons.absent
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
-    estimates = [estimate(part.values, blocks) for part in asked.parts]
-    parts = [Compared(p, found, found.p_value(p.threshold)) for p, found in zip(asked.parts, estimates, strict=True)]
+    estimates = [estimate(part.values, blocks) for part in comparisons.parts]
+    parts = [
+        Compared(p, found, found.p_value(p.threshold)) for p, found in zip(comparisons.parts, estimates, strict=True)
+    ]
     sides = [each.verdict(each.p) for each in parts]
-    before, p = overall(asked, sides, [each.p for each in parts])
-    evidence = asked.summary + _show_parts(parts)
+    before, p = overall(comparisons, sides, [each.p for each in parts])
+    evidence = comparisons.summary + _show_parts(parts)
     drawn = {"parts": [_drawn(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
         return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | drawn
-    adjusted = [family.corrected(part.values, part.threshold) for part in asked.parts]
-    _, p_corrected = overall(asked, sides, adjusted)
-    after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
+    adjusted = [family.corrected(part.values, part.threshold) for part in comparisons.parts]
+    _, p_corrected = overall(comparisons, sides, adjusted)
+    after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
         evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
     return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | drawn
@@ -188,19 +194,19 @@ def _drawn(compared: Compared) -> dict[str, Any]:
     return {"label": part.label, "expected": part.expected, "threshold": part.threshold} | finite
 
 
-def overall(asked: Question, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:
+def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:
     """The verdict on a claim from those on its parts, and the p-value it hangs on.
 
     That is the largest of the parts that must hold; for a contradicted claim, the largest of the fewest parts that
     contradict it; for one that is neither, the largest it would have needed.
     """
-    enough = asked.total - asked.needed + 1
-    for verdict, needed in ((REPRODUCED, asked.needed), (CONTRADICTED, enough)):
+    enough = comparisons.total - comparisons.needed + 1
+    for verdict, needed in ((REPRODUCED, comparisons.needed), (CONTRADICTED, enough)):
         ps = sorted(p for p, v in zip(p_values, verdicts, strict=True) if v == verdict)
         if len(ps) >= needed:
             return verdict, ps[needed - 1]
     ps = sorted(p_values, key=lambda p: (math.isnan(p), p))
-    return INCONCLUSIVE, ps[min(asked.needed, len(ps)) - 1]
+    return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1]
 
 
 def _show_parts(parts: list[Compared]) -> str:
@@ -226,7 +232,7 @@ def show(found: Estimate) -> str:
     return f"{found.mean:.4g}{interval}, {seeds}"
 
 
-def _describe(posed: Posed, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
+def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
     """Fields that do not depend on the verdict; `first` is the first claim with this test."""
     claim = posed.claim
     return {

@@ -8,7 +8,7 @@ scale; elsewhere nothing is estimated.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redraft.analysis.data.reported import ReportedTable, match_of, read_reported
+from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
 from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
 from redraft.config.hyperparameters import trainer_of
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.rollouts import in_bin, of_prompts, quantities_of_bins
+from redraft.analysis.data.prompt_frames import in_bin, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import MEASURED, correlation, token_acceptance, token_acceptance_from
 from redraft.analysis.data.statistics import noise_floor
 from redraft.config.base import STEP_STAGES

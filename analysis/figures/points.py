@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measured, Point
+from redraft.analysis.data.measured import Measured, MeasuredPoint
 from redraft.analysis.data.quantities import SPENT, of_accuracy
-from redraft.analysis.data.reported import read_reported
+from redraft.analysis.data.reported_tables import read_reported
 from redraft.analysis.data.statistics import estimate
 from redraft.analysis.figures.roofline_points import published_fit, speedups
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
@@ -92,10 +92,10 @@ def figure_data(
     return data
 
 
-def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[Point]:
+def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[MeasuredPoint]:
     """The measurements that a panel over an axis shows of a cell."""
     if x in ("cell", "surface"):
-        return [Point(math.nan, measured.values(panel.quantity, cell), {})]
+        return [MeasuredPoint(math.nan, measured.values(panel.quantity, cell), {})]
     return measured.bins(panel, cell, probe) if x == "bins" else measured.series(panel.quantity, cell, x)
 
 
@@ -122,7 +122,7 @@ def published_rooflines(figure: Figure, experiments: Experiments, paper: str) ->
     return found
 
 
-def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
+def _line(x: str, panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs: Runs) -> list[dict[str, Any]]:
     """The points of one cell in one panel; records count steps and epochs from 0, points from 1.
 
     Steps at which a quantity is null have none, unless all are: that a cell was run and measures nothing is no gap.
@@ -148,14 +148,14 @@ def _at_ends(panel: Panel, positions: Sequence[float]) -> dict[float, float]:
 
 
 def _single(
-    panel: Panel, cell: str, x: float, found: Sequence[Point], runs: Runs, reported: float = math.nan
+    panel: Panel, cell: str, x: float, found: Sequence[MeasuredPoint], runs: Runs, reported: float = math.nan
 ) -> list[dict[str, Any]]:
     """The point of a cell that has one, none if it was not run."""
     points = [_point(panel, cell, x, values, runs, reported) for _, values, _ in found]
     return [point for point in points if point["n_seeds"]]
 
 
-def _bins(panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
+def _bins(panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs: Runs) -> list[dict[str, Any]]:
     """A point a bin: the share of prompts in it, or the mean of a quantity over its prompts."""
     reported, upper = _at_ends(panel, panel.bins[:-1]), dict(pairwise(panel.bins))
     return [

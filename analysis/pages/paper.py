@@ -14,15 +14,15 @@ from redraft.analysis.claims.reported_claims import NOT_SUPPORTED
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REPRODUCED
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.analysis.data.timing import TimingSpread, first_epoch_spread, timed_unevenly
 from redraft.analysis.data.words import THEMES
 from redraft.analysis.figures.parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
 from redraft.analysis.pages.claims import counts, read_claims
 from redraft.analysis.pages.figure import figure_fragment
 from redraft.analysis.pages.runs import RunView, link, views
-from redraft.analysis.tables.main_result import read_table
-from redraft.analysis.tables.verdicts import MISSING
+from redraft.analysis.tables.cell_verdicts import MISSING
+from redraft.analysis.tables.files import read_table
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
 from redraft.files import read_json
 from redraft.layout import Layout
@@ -72,9 +72,9 @@ class Paper:
         return self.experiments.cell_file(self.name).own_page
 
     @property
-    def timing(self) -> Agreement | None:
+    def timing(self) -> TimingSpread | None:
         """How far the seconds of equal work are apart."""
-        return first_epoch_agreement(self.runs)
+        return first_epoch_spread(self.runs)
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:

@@ -9,10 +9,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from redraft.analysis import FOLDER
-from redraft.analysis.tables.render_latex import latex
-from redraft.analysis.tables.sheet import ABSENT, Line, Sheet, Slot, digits, number
-from redraft.analysis.tables.sparklines import trajectories
-from redraft.analysis.tables.verdicts import (
+from redraft.analysis.tables.cell_verdicts import (
     AGREES,
     BASELINE,
     DIFFERS,
@@ -22,6 +19,9 @@ from redraft.analysis.tables.verdicts import (
     NOT_COMPARABLE,
     UNEVEN,
 )
+from redraft.analysis.tables.render_latex import latex
+from redraft.analysis.tables.sheet import ABSENT, Sheet, SheetRow, Slot, digits, number
+from redraft.analysis.tables.sparklines import trajectories
 from redraft.config import StepTable
 
 TEMPLATES = Environment(
@@ -130,7 +130,7 @@ def _column(sheet: Sheet, i: int) -> dict[str, Any]:
     }
 
 
-def _details(slot: Slot, line: Line, base: Path) -> dict[str, Any] | None:
+def _details(slot: Slot, line: SheetRow, base: Path) -> dict[str, Any] | None:
     """What a number's details say, by heading; None where there is no number."""
     if slot.verdict in (*ABSENT, NOT_APPLICABLE):
         return None

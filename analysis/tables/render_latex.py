@@ -4,8 +4,8 @@ import math
 
 from pylatexenc.latexencode import unicode_to_latex
 
-from redraft.analysis.tables.sheet import ABSENT, NEVER, NOTHING, Line, Sheet, Slot, digits
-from redraft.analysis.tables.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, UNEVEN
+from redraft.analysis.tables.cell_verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, UNEVEN
+from redraft.analysis.tables.sheet import ABSENT, NEVER, NOTHING, Sheet, SheetRow, Slot, digits
 
 COMMANDS = {
     AGREES: (r"\verdictagrees", "$=$"),
@@ -80,7 +80,7 @@ def _headers(sheet: Sheet) -> list[str]:
     return sheet.beside(narrow, [r"\emph{paper}"] * len(narrow))
 
 
-def _row(line: Line, sheet: Sheet, first: bool) -> str:
+def _row(line: SheetRow, sheet: Sheet, first: bool) -> str:
     """A line, below its group's heading if one begins there."""
     values, printed = [_value(slot) for slot in line.slots], [_paper(slot) for slot in line.slots]
     cells = [escaped(line.label), *sheet.beside(values, printed)]

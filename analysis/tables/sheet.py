@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from redraft.analysis.tables.verdicts import BASELINE, MARKS, MISSING, NO_DATA, NOT_APPLICABLE
+from redraft.analysis.tables.cell_verdicts import BASELINE, MARKS, MISSING, NO_DATA, NOT_APPLICABLE
 from redraft.config import Column, TableWithoutRuns
 from redraft.config.tables import AnyTable
 
@@ -106,7 +106,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Line:
+class SheetRow:
     """A line of the table: the heading of the group that begins there, if one does, and a slot a header."""
 
     group: str
@@ -169,7 +169,7 @@ class Sheet:
         ]
 
     @cached_property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[SheetRow]:
         """The lines in order."""
         return list(self._lines())
 
@@ -215,7 +215,7 @@ class Sheet:
         ]
         return list(dict.fromkeys(names))
 
-    def _lines(self) -> Iterator[Line]:
+    def _lines(self) -> Iterator[SheetRow]:
         before = ""
         for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
             indexed = part.set_index("column")
@@ -223,5 +223,5 @@ class Sheet:
             for column in self.columns:
                 slot = Slot(indexed.loc[column.name], column)
                 slots[-1].behind.append(slot) if column.in_brackets else slots.append(slot)
-            yield Line(str(group), str(group) if group != before else "", str(label), slots)
+            yield SheetRow(str(group), str(group) if group != before else "", str(label), slots)
             before = group

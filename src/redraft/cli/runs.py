@@ -124,7 +124,7 @@ def prompts(
     cells: Cells = None,
 ) -> None:
     """Log of every prompt of a run, as CSV: responses made, correct ones, and what memory gave."""
-    from redraft.analysis.data.prompt_log import prompt_log
+    from redraft.analysis.data.prompt_frames import prompt_log
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, SECONDS
-from redraft.analysis.data.speedups import SPEEDUP
+from redraft.analysis.data.timing import SPEEDUP
 from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
 from redraft.config.tables import EACH, Budget, Clock, RunTarget, Target
 
