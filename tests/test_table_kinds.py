@@ -17,7 +17,7 @@ from redraft.analysis.data.quantities import by_seed, over_time
 from redraft.analysis.data.reported_tables import ReportedTable, match_of, no_reported
 from redraft.analysis.data.statistics import estimate
 from redraft.analysis.tables import render
-from redraft.analysis.tables.cell_verdicts import verdict
+from redraft.analysis.tables.cell_verdicts import budget_verdicts, verdict
 from redraft.analysis.tables.comparison import TableSource, make_table
 from redraft.analysis.tables.table_columns import expand
 from redraft.analysis.tables.without_runs import make_published, published_columns
