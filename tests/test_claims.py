@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from redraft.analysis.claims.files import cell_titles
 from redraft.analysis.claims.reported_claims import (
     NOT_IN_TABLES,
     NOT_SUPPORTED,
@@ -18,7 +19,7 @@ from redraft.analysis.claims.reported_claims import (
     columns_of,
 )
 from redraft.analysis.claims.tests import FEWEST, cells_of, comparison_set
-from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, with_titles
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES
@@ -304,10 +305,34 @@ def test_the_numbers_behind_a_verdict_are_those_worked_out(runs):
     assert (early, late) == (2.5, 10.0)
 
 
+def test_the_verdict_is_a_sentence_whose_largest_comparison_comes_first(runs):
+    wrong = pairs(B, C, D, expected="above", threshold=1.0)
+    evidence = judged(wrong, runs)["evidence"]
+    assert evidence.startswith(
+        f"Contradicted on 3 of 3 comparisons; the largest: {D} divided by {A}, tokens_decoded: 0.1"
+    )
+    assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; the paper claims a value above 1 ", evidence)
+    titled = judge([claim(wrong)], runs, True, titles={A: "GRPO", D: "GRPO + full reuse"})[0]["evidence"]
+    assert "the largest: GRPO + full reuse divided by GRPO, tokens_decoded: 0.1" in titled
+    single = judged(ratio(B, A, "below", 1.0), runs)["evidence"]
+    assert single.startswith(f"{B} divided by {A}, tokens_decoded: 0.5"), "one comparison needs no count"
+
+
+def test_a_title_replaces_whole_cell_names_only():
+    titles = cell_titles(EXPERIMENTS, "spec_rl")
+    assert titles["grpo-vanilla"] == "GRPO (Qwen3-1.7B-Base)"
+    assert titles["8b-grpo-spec-l0.5"] == "GRPO + SPEC-RL (Qwen3-8B-Base)"
+    assert len(set(titles.values())) == len(titles)
+    text = "8b-grpo-vanilla minus grpo-vanilla; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (grpo-vanilla)."
+    assert with_titles(text, {"grpo-vanilla": "GRPO"}) == (
+        "8b-grpo-vanilla minus GRPO; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (GRPO)."
+    )
+
+
 def test_what_was_left_out_is_said(runs):
-    assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("on 3 of 4 pairs: ")
+    assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("3 of 4 pairs have values: ")
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
-    assert partly["evidence"].startswith("on 3 of 4 cells: tokens_decoded 6006 (grpo-vanilla) → ")
+    assert partly["evidence"].startswith("3 of 4 cells have values: tokens_decoded 6006 (grpo-vanilla) → ")
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
     assert absent == f"no finished run with this quantity: {ABSENT}, {ALSO_ABSENT}"
     assert FEWEST == 3

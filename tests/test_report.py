@@ -241,7 +241,7 @@ def test_a_claim_has_its_evidence_in_words(campaign, pages):
     for name, claim in claims.items():
         assert plain(in_words(claim["evidence"], quantities_of(tests[name]))) in text, name
     evidence = claims["reuse-saves-tokens"]["evidence"]
-    assert evidence.startswith("tokens_decoded of grpo-spec-l0.5 / grpo-vanilla: ")
+    assert evidence.startswith("GRPO + SPEC-RL (Qwen3-1.7B-Base) divided by GRPO (Qwen3-1.7B-Base), tokens_decoded: ")
     assert plain(evidence.replace("tokens_decoded", "decoded tokens")) in text
     assert "tokens_decoded" not in text
 

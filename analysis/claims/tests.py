@@ -138,10 +138,12 @@ def _sides(label: str, values: BySeed, test: Compare | Pairs) -> list[Comparison
     ]
 
 
-def _related(test: Compare | Pairs | Extreme, of: str, baseline: str = "baseline") -> str:
-    """`quantity of cell - baseline`, with the sign of the relation and the baseline's quantity if it is another one."""
-    over = f"{test.over} of " if test.over else ""
-    return f"{test.quantity}{of} {'/' if test.relative == 'ratio' else '-'} {over}{baseline}"
+def _related(test: Compare | Pairs | Extreme, cell: str = "cell", baseline: str = "baseline") -> str:
+    """`cell minus baseline, quantity`, or both quantities where the baseline's is another one."""
+    relation = "divided by" if test.relative == "ratio" else "minus"
+    if test.over:
+        return f"{test.quantity} of {cell} {relation} {test.over} of {baseline}"
+    return f"{cell} {relation} {baseline}, {test.quantity}"
 
 
 def _of_cells(quantity: str, cells: Sequence[str], source: ValueSource) -> tuple[dict[str, BySeed], list[str]]:
@@ -171,17 +173,17 @@ def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Valu
         return _unanswerable(test, absent)
     on = _on(len(found), len(pairs), "pairs")
     if isinstance(test, Pairs) and test.statistic == "mean":
-        label = f"mean over {len(found)} pairs of {_related(test, ', cell')}"
+        label = f"mean over {len(found)} pairs of {_related(test)}"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
         return _all(_sides(label, means, test), absent, on)
     parts = [
         part
         for (cell, baseline), values in found.items()
-        for part in _sides(_related(test, f" of {cell}", baseline), values, test)
+        for part in _sides(_related(test, cell, baseline), values, test)
     ]
     if isinstance(test, Pairs) and test.at_least:
-        return ComparisonSet(parts, test.at_least, len(pairs), absent, f"{on}of at least {test.at_least}: ")
+        return ComparisonSet(parts, test.at_least, len(pairs), absent, f"{on}at least {test.at_least} must hold: ")
     return _all(parts, absent, on)
 
 
@@ -190,12 +192,14 @@ def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
     if len(found) < min(FEWEST, len(test.cells)):
         return _unanswerable(test, absent)
     parts = [
-        Comparison(f"{later} - {earlier}", paired(found[later], found[earlier], "difference"), SIDE[test.expected], 0.0)
+        Comparison(
+            f"{later} minus {earlier}", paired(found[later], found[earlier], "difference"), SIDE[test.expected], 0.0
+        )
         for earlier, later in itertools.pairwise(found)
     ]
     path = " → ".join(f"{estimate(values).mean:.4g} ({cell})" for cell, values in found.items())
     on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
-    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; asserted: {test.expected}; ")
+    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; claimed: {test.expected}; ")
 
 
 def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
@@ -204,11 +208,11 @@ def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
     if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Comparison(f"{test.cell} - {cell}", paired(own, values, "difference"), "above", 0.0)
+        Comparison(f"{test.cell} minus {cell}", paired(own, values, "difference"), "above", 0.0)
         for cell, values in found.items()
     ]
     on = _on(len(found) + 1, len(test.others) + 1, "cells")
-    return _all(parts, absent, f"{on}{test.quantity}, {test.cell} asserted the highest; ")
+    return _all(parts, absent, f"{on}{test.quantity}, {test.cell} claimed the highest; ")
 
 
 def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
@@ -218,11 +222,11 @@ def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
     if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Comparison(f"{test.pair[0]} - {cell}", paired(own, values, "difference"), SIDE[test.expected], 0.0)
+        Comparison(f"{test.pair[0]} minus {cell}", paired(own, values, "difference"), SIDE[test.expected], 0.0)
         for (cell, _), values in found.items()
     ]
     mean = f"{estimate(own).mean:.4g} ({test.pair[0]})"
-    return _all(parts, absent, f"{on}{_related(test, ', cell')}: {mean} asserted the {test.expected}; ")
+    return _all(parts, absent, f"{on}{_related(test)}: {mean} claimed the {test.expected}; ")
 
 
 def _limits(
@@ -265,7 +269,7 @@ def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
             absent.append(cell)
             continue
         for (earlier, later), direction in zip(itertools.pairwise(range(len(found))), test.expected, strict=True):
-            label = f"{test.quantities[later]} - {test.quantities[earlier]} of {cell}"
+            label = f"{test.quantities[later]} minus {test.quantities[earlier]} of {cell}"
             parts.append(Comparison(label, paired(found[later], found[earlier], "difference"), SIDE[direction], 0.0))
     return _all(parts, absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
 
@@ -280,7 +284,7 @@ def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
         }
         for cell in (test.cell, test.baseline)
     }
-    label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} - {test.baseline}"
+    label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} minus {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
     return _all([Comparison(label, values, "above", 0.0)], absent or ([] if values else list(falls)))
@@ -291,4 +295,4 @@ def _unanswerable(test: Test, absent: Sequence[str]) -> ComparisonSet:
 
 
 def _on(present: int, total: int, what: str) -> str:
-    return f"on {present} of {total} {what}: " if present < total else ""
+    return f"{present} of {total} {what} have values: " if present < total else ""

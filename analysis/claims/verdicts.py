@@ -5,6 +5,7 @@ Beside it, and labelled apart, is whether the paper's own tables support the cla
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,12 @@ class Compared:
     found: Estimate
     p: float
 
+    @property
+    def distance(self) -> float:
+        """Distance of the mean from the threshold; 0 if either is not a number."""
+        distance = abs(self.found.mean - self.part.threshold)
+        return 0.0 if math.isnan(distance) else distance
+
     def verdict(self, p: float) -> str:
         """On which side of the threshold the part lies, if `p` is significant."""
         if not p <= LEVEL:
@@ -119,6 +126,7 @@ def judge(
     paper_scale: bool,
     tables: ReportedTables | None = None,
     family: Family | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
@@ -128,17 +136,20 @@ def judge(
     `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
     Without the paper's reported tables, that check is left out. The family is by default that of these claims.
+    `titles` are those of cells, shown in place of their names.
     """
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     first: dict[str, str] = {}
-    return [
+    judged = [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
         | _decide(each, family, runs.blocks)
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
+    evidence = [name for name in ("evidence", "reported_evidence") if judged and name in judged[0]]
+    return [claim | {name: with_titles(claim[name], titles or {}) for name in evidence} for claim in judged]
 
 
 def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
@@ -173,7 +184,7 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any
     ]
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
-    evidence = comparisons.summary + _show_parts(parts)
+    evidence = comparisons.summary + _sentence(parts, before)
     drawn = {"parts": [_drawn(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
@@ -209,27 +220,44 @@ def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[floa
     return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1]
 
 
-def _show_parts(parts: list[Compared]) -> str:
-    """Each label with its estimate, and what is asserted of it; how each part came out, where there are several."""
-    shown: dict[tuple[str, str], list[str]] = {}
-    for each in parts:
-        text = f"{each.part.label}: {show(each.found)}"
-        shown.setdefault((text, each.verdict(each.p)), []).append(f"{each.part.expected} {each.part.threshold:g}")
+def _sentence(parts: list[Compared], verdict: str) -> str:
+    """The parts of a claim in words; of several, how many have the claim's verdict, and the largest of these first.
+
+    The largest lies farthest from its threshold. Parts with one label and one verdict, such as the two limits of a
+    range, are shown once.
+    """
+    texts: dict[tuple[str, str], list[str]] = {}
+    for part in sorted(parts, key=lambda each: (each.verdict(each.p) != verdict, -each.distance)):
+        text = f"{part.part.label}: {show(part.found)}"
+        limit = f"{part.part.expected} {part.part.threshold:g}"
+        texts.setdefault((text, part.verdict(part.p)), []).append(limit)
     several = len(parts) > 1
-    return "; ".join(
-        f"{text}; asserted {' and '.join(asserted)}" + (f" ({verdict})" if several else "")
-        for (text, verdict), asserted in shown.items()
-    )
+    shown = [
+        f"{text}; the paper claims a value {' and '.join(limits)}" + (f" ({side})" if several else "")
+        for (text, side), limits in texts.items()
+    ]
+    count = sum(part.verdict(part.p) == verdict for part in parts)
+    lead = f"{verdict.capitalize()} on {count} of {len(parts)} comparisons; "
+    return (lead + ("the largest: " if count else "") if several else "") + "; ".join(shown)
 
 
-def show(found: Estimate) -> str:
-    """`0.31 [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
-    number, units = len(found.seeds), len(found.units)
+def show(mean: Estimate) -> str:
+    """`0.31, 95 % interval [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
+    number, units = len(mean.seeds), len(mean.units)
     seeds = f"{number} seed{'s' * (number != 1)}"
     seeds += f" in {units} block{'s' * (units != 1)}" if units < number else ""
-    low, high = found.interval.low, found.interval.high
-    interval = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) and math.isfinite(high) else " without an interval"
-    return f"{found.mean:.4g}{interval}, {seeds}"
+    low, high = mean.interval.low, mean.interval.high
+    finite = math.isfinite(low) and math.isfinite(high)
+    return f"{mean.mean:.4g}, {f'95 % interval [{low:.4g}, {high:.4g}]' if finite else 'without an interval'}, {seeds}"
+
+
+def with_titles(text: str, titles: Mapping[str, str]) -> str:
+    """The text with a cell's title in place of its name."""
+    if not titles:
+        return text
+    names = "|".join(map(re.escape, sorted(titles, key=len, reverse=True)))
+    # A name may begin or end another one: `grpo-vanilla` is part of `8b-grpo-vanilla`.
+    return re.sub(rf"(?<![\w./-])(?:{names})(?![\w/-]|\.\w)", lambda match: titles[match[0]], text)
 
 
 def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Times of runs and of reported tables: speedups, and whether a campaign's seconds can be compared at all.
 
-The same functions serve reproduced runs and the times that a paper reports. In the first epoch nothing can be reused, so
+The same functions serve reproduced runs and the times that a paper reports. In the first epoch nothing can be reused:
 runs that decode the same tokens there do the same work, whatever their method, and should take the same time.
 """
 

@@ -1,7 +1,7 @@
 """A regenerated table, from its rows to the lines of its CSV file: reproduced and reported values, intervals, verdicts.
 
-`lines_of` lists the table's lines, `cell_of` looks up measured and reported values of one cell, `make_table` adds intervals
-and verdicts.
+`lines_of` lists the table's lines, `cell_of` looks up the measured and reported values of one cell, and `make_table`
+adds intervals and verdicts.
 """
 
 import math
@@ -304,7 +304,7 @@ the same over the family of the paper's report. `noise` is the standard error th
 
 
 def make_table(table: RunTable, source: TableSource, family: Family | None = None) -> pd.DataFrame:
-    """All cells of a table with all its columns (`redraft.analysis.tables.table_columns.expand`), a line each, by `COLUMNS`.
+    """All cells of a table that `redraft.analysis.tables.table_columns.expand` returned, one row each, by `COLUMNS`.
 
     The comparisons that are corrected together are those of this table by default.
     """

@@ -1,4 +1,4 @@
-"""Reported rows without a regenerated counterpart, and speedups computed from reported times alone; nothing is reproduced."""
+"""Reported rows without a regenerated counterpart, and speedups computed from reported times alone."""
 
 from collections.abc import Mapping
 from dataclasses import replace
