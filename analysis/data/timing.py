@@ -39,16 +39,14 @@ class StageTimes:
         return self.rollout + self.verification + self.assembly
 
 
-def _over(baseline: float, method: float) -> float:
-    return PAIRINGS["speedup"](method, baseline)
-
+_speedup = PAIRINGS["speedup"]
 
 KINDS: dict[str, Callable[[StageTimes, StageTimes], float]] = {
-    "printed": lambda baseline, method: _over(baseline.rollout, method.rollout),
-    "honest": lambda baseline, method: _over(baseline.generation, method.generation),
-    "step": lambda baseline, method: _over(baseline.total, method.total),
-    "end_to_end": lambda baseline, method: _over(baseline.hours, method.hours),
-    "controlled": lambda b, method: _over(b.total, b.total - b.generation + method.generation),
+    "printed": lambda baseline, method: _speedup(method.rollout, baseline.rollout),
+    "honest": lambda baseline, method: _speedup(method.generation, baseline.generation),
+    "step": lambda baseline, method: _speedup(method.total, baseline.total),
+    "end_to_end": lambda baseline, method: _speedup(method.hours, baseline.hours),
+    "controlled": lambda b, method: _speedup(b.total - b.generation + method.generation, b.total),
 }
 """Kind to its speedup: of rollouts alone, as papers print it; with the verification and assembly that the method adds;
 of a step; of the run, which may have another number of steps; of a step whose other stages take as long as the

@@ -5,7 +5,7 @@ adds intervals and verdicts.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -166,7 +166,16 @@ def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSourc
     """One cell of a table."""
     declared, column = column, column.of_group(line.group)
     relative = relation(column)
-    values = {seed: value * column.scale for seed, value in _values(line, column, source).items()}
+    cell, baseline, measured = line.row.cell, line.baseline, source.measured
+    if _lacks(column.quantity, source):
+        values = {}
+    elif column.quantity.startswith(SPEEDUP):
+        values = speedups_by_seed(measured, column.quantity, (cell, baseline), line.at, line.clock)
+    else:
+        values = measured.values(column.quantity, cell, line.at, line.clock)
+        if column.relative:
+            values = paired(values, measured.values(column.quantity, baseline, line.at, line.clock), column.relative)
+    values = {seed: value * column.scale for seed, value in values.items()}
     applicable = _applicable(line, column, values, source)
     compared = bool(relative) and not line.is_baseline
     return TableCell(
@@ -204,19 +213,6 @@ def _lacks(quantity: str, source: TableSource) -> bool:
     scores, sets = source.runs.scores, source.experiments.benchmark_file().sets
     unscored = set(of_accuracy(quantity)) - {"all", *scores["benchmark"], *scores["role"]}
     return bool(unscored) and unscored <= set(sets)
-
-
-def _values(line: TableLine, column: Column, source: TableSource) -> dict[int, float]:
-    cell, quantity = line.row.cell, column.quantity
-    if _lacks(quantity, source):
-        return {}
-    if quantity.startswith(SPEEDUP):
-        return speedups_by_seed(source.measured, quantity, (cell, line.baseline), line.at, line.clock)
-    values = source.measured.values(quantity, cell, line.at, line.clock)
-    if column.relative:
-        baseline = source.measured.values(quantity, line.baseline, line.at, line.clock)
-        values = paired(values, baseline, column.relative)
-    return values
 
 
 def average_cell(line: TableLine, column: Column, cells: list[TableCell]) -> TableCell:
@@ -377,6 +373,9 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
     line, found = cell.line, cell.estimate
     of = "initial" if line.at == 0 else "manifest"
     name = id_of(source.paper, line.row.cell) if line.row.cell else ""
+    preset = source.experiments.preset(source.preset)
+    # Seeds without a finished run are named only where another seed of the cell has one.
+    wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
     return {
         "group": line.group,
         "row": line.label,
@@ -397,16 +396,9 @@ def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
         "noise": cell.noise,
         "cell": name,
         "seeds": " ".join(map(str, found.seeds)),
-        "missing_seeds": " ".join(map(str, _missing(name, found.seeds, source))),
+        "missing_seeds": " ".join(str(seed) for seed in wanted if found.seeds and seed not in found.seeds),
         "manifests": " ".join(path for name in cell.cells for path in source.runs.manifests(name, found.seeds, of)),
     }
-
-
-def _missing(name: str, seeds: Sequence[int], source: TableSource) -> list[int]:
-    """Seeds that a row's cell has no finished run of; none where nothing of the row is finished."""
-    preset = source.experiments.preset(source.preset)
-    wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
-    return [seed for seed in wanted if seeds and seed not in seeds]
 
 
 def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:

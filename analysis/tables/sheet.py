@@ -1,7 +1,7 @@
 """A made table as people see it: lines of slots, each a value with what decides it and the paper's value beside it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -170,8 +170,21 @@ class Sheet:
 
     @cached_property
     def lines(self) -> list[SheetRow]:
-        """The lines in order."""
-        return list(self._lines())
+        """The lines in order; the heading of a group is at its first line."""
+        lines, previous_group = [], ""
+        for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
+            indexed = part.set_index("column")
+            slots: list[Slot] = []
+            for column in self.columns:
+                slot = Slot(indexed.loc[column.name], column)
+                if column.in_brackets:
+                    slots[-1].behind.append(slot)
+                else:
+                    slots.append(slot)
+            heading = str(group) if group != previous_group else ""
+            lines.append(SheetRow(str(group), heading, str(label), slots))
+            previous_group = group
+        return lines
 
     @cached_property
     def papers(self) -> list[bool]:
@@ -214,14 +227,3 @@ class Sheet:
             for line in absent
         ]
         return list(dict.fromkeys(names))
-
-    def _lines(self) -> Iterator[SheetRow]:
-        before = ""
-        for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
-            indexed = part.set_index("column")
-            slots: list[Slot] = []
-            for column in self.columns:
-                slot = Slot(indexed.loc[column.name], column)
-                slots[-1].behind.append(slot) if column.in_brackets else slots.append(slot)
-            yield SheetRow(str(group), str(group) if group != before else "", str(label), slots)
-            before = group
