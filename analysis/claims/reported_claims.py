@@ -79,7 +79,7 @@ class ReportedValues:
     """The reported values as a source of `redraft.analysis.claims.tests`, with 0 for the seed.
 
     Attributes:
-        tables: where they stand.
+        tables: which hold them.
         as_speedup: whether seconds are one over the printed speedup; so where they are not printed for every cell.
             That is a time in units of the baseline's, good for comparing only.
     """
@@ -126,14 +126,14 @@ def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
     source = _source(tables, cells_of(claim.test))
     comparisons = comparison_set(claim.test, source)
     answered = comparisons.answerable
-    held = [_holds(part) for part in comparisons.parts] if answered else []
+    part_holds = [_holds(part) for part in comparisons.parts] if answered else []
     evidence = [comparisons.summary + _show(comparisons.parts)] if answered else []
     numbers = [_printed(number, comparisons.parts if answered else [], tables) for number in claim.printed]
     found = [number for number in numbers if number]
     evidence += [text for _, text in found]
     if not answered and not found:
         return {"reported_verdict": NOT_IN_TABLES, "reported_evidence": ""}
-    right = (not answered or sum(held) >= comparisons.needed) and all(agrees for agrees, _ in found)
+    right = (not answered or sum(part_holds) >= comparisons.needed) and all(agrees for agrees, _ in found)
     return {"reported_verdict": SUPPORTED if right else NOT_SUPPORTED, "reported_evidence": "; ".join(evidence)}
 
 

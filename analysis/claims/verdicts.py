@@ -185,19 +185,19 @@ def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any
     sides = [each.verdict(each.p) for each in parts]
     before, p = overall(comparisons, sides, [each.p for each in parts])
     evidence = comparisons.summary + _sentence(parts, before)
-    drawn = {"parts": [_drawn(each) for each in parts]}
+    plotted = {"parts": [_plotted(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
-        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | drawn
+        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | plotted
     adjusted = [family.corrected(part.values, part.threshold) for part in comparisons.parts]
     _, p_corrected = overall(comparisons, sides, adjusted)
     after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
         evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
-    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | drawn
+    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | plotted
 
 
-def _drawn(compared: Compared) -> dict[str, Any]:
+def _plotted(compared: Compared) -> dict[str, Any]:
     """What a plot of a part shows: its mean with the interval that decides, the threshold, and the asserted side."""
     part, interval = compared.part, compared.found.interval
     values = {"mean": compared.found.mean, "low": interval.low, "high": interval.high}

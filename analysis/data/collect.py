@@ -98,7 +98,8 @@ class Runs:
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
-    """All complete runs of a paper's cells, and of those that they start from, also if nobody asked for them this time.
+    """All complete runs of a paper's cells and of the cells they start from, also runs that were not requested this
+    time.
 
     A cell of another paper goes by its id, `paper/cell`.
     A run whose configuration or benchmarks are not today's, or whose initial policy was not evaluated, is left out
@@ -108,7 +109,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         UserError: if there is no run, or a run's files do not belong together.
     """
     runs, steps, scores = [], [], []
-    asked = experiments.preset(layout.preset)
+    requested = experiments.preset(layout.preset)
     for name, manifest in _manifests(layout, paper, experiments):
         folder = manifest.parent
         seed = int(folder.name.removeprefix("seed"))
@@ -120,7 +121,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
         sampled = {_sampled(folder), _sampled(initial)}
-        missing = [name for place in (folder, initial) for name in _lacking(place, place == folder)]
+        missing = [name for evaluated in (folder, initial) for name in _lacking(evaluated, evaluated == folder)]
         reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
         reason = reason or (f"it was evaluated without {missing[0]}, by an earlier version" if missing else None)
         if reason:
@@ -128,7 +129,11 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
             continue
         _check(folder, manifest)
         _check(initial, None)
-        own = {"manifest": str(manifest), "initial": str(initial / "generations.json"), "block": asked.unit(seed)}
+        own = {
+            "manifest": str(manifest),
+            "initial": str(initial / "generations.json"),
+            "block": requested.unit(seed),
+        }
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
         steps.append(_steps(folder).assign(**key))
         scores += [
@@ -138,7 +143,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         ]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
-    _warn_of_missing_seeds(pd.DataFrame(runs), paper, asked, experiments)
+    _warn_of_missing_seeds(pd.DataFrame(runs), paper, requested, experiments)
     manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
     timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
     return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))

@@ -129,7 +129,7 @@ class Measured:
 
 
 class Measuring(Measured):
-    """Measurements that are made when they are first asked for."""
+    """Measurements that are made at their first request."""
 
     def _points(self, key: Key, measure: Callable[[], list[MeasuredPoint]]) -> list[MeasuredPoint]:
         if key not in self._found:
@@ -137,7 +137,7 @@ class Measuring(Measured):
         return self._found[key]
 
     def save(self, folder: Path, family: Family) -> None:
-        """Write all that was asked for, and the family, next to the collected runs; the record holds their hashes."""
+        """Write all measurements and the family next to the collected runs; the record holds their hashes."""
         rows = [
             (*key, position, point.x, seed, value, point.noise.get(seed, math.nan))
             for key, points in self._found.items()

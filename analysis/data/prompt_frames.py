@@ -205,7 +205,7 @@ def by_position(rollouts: pd.DataFrame) -> pd.DataFrame:
         columns first and last, the positions of the part, the response's first token being 1; drafts, the number of
         drafts that have its first token; reached, the share of these that is kept up to there; tokens, the number of
         draft tokens in the part that a decision fell on; kept, the share of them that is kept. A decision falls on each
-        token that is kept and on the first one behind, if the draft goes on. Empty without drafts.
+        token that is kept and on the first one after them, if the draft goes on. Empty without drafts.
     """
     kept, length = rollouts["prefix_length"].to_numpy(), rollouts["draft_length"].to_numpy()
     edges = np.unique(np.linspace(0, max(length, default=0), PARTS + 1).round().astype(int))

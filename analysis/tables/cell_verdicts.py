@@ -27,7 +27,7 @@ MARKS = {
     "supported": "✓",
     "not supported": "✗",
 }
-"""Marks of verdicts, so that none is told by its colour alone."""
+"""Marks of verdicts, so that no verdict depends on its colour alone."""
 
 SIGNIFICANT = 0.05
 """Corrected p-value above which no effect is asserted."""
@@ -73,7 +73,7 @@ def _never(found: Estimate, reported: float) -> str:
 def budget_verdicts(table: BudgetTable, cells: pd.DataFrame, uneven: bool = False) -> list[str]:
     """A sentence or two a budget, in the order of the table; none for a budget that is not known.
 
-    Nothing is said of seconds if they are `uneven`: equal work took unequal time.
+    Budgets of seconds are not decided if times are `uneven`: equal work took unequal time.
     """
     return [text for budget in table.budgets if (text := _budget_verdict(budget, table, cells, uneven))]
 

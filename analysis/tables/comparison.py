@@ -83,7 +83,7 @@ def lines_of(table: RunTable, source: TableSource) -> list[TableLine]:
 
 
 def _along(line: TableLine, source: TableSource) -> list[TableLine]:
-    """A line a policy that is evaluated during the run; the line itself if the preset has no such run."""
+    """One line per policy evaluated during the run; only `line` if the preset has no such run."""
     try:
         run = source.experiments.run(id_of(source.paper, line.row.cell), 0, source.preset)
     except UserError:
@@ -98,7 +98,7 @@ def _along(line: TableLine, source: TableSource) -> list[TableLine]:
 def _ticks(line: TableLine, run: Run, source: TableSource) -> list[int]:
     """Steps after which policies are evaluated, by the line's clock.
 
-    How many training steps a run has, it says itself. Before one is finished, the ticks are those of the paper's rows.
+    Only a finished run records its number of training steps; before that, the ticks are those of the paper's rows.
     """
     every, total = run.trainer.evaluate_every, run.steps
     if line.clock == "steps":
@@ -158,7 +158,7 @@ class TableCell:
 
 
 def relation(column: Column) -> str | None:
-    """Relation of a column's values to the baseline's; a speedup has one by itself."""
+    """Relation of a column's values to the baseline's; a speedup is always relative."""
     return "speedup" if column.quantity.startswith(SPEEDUP) else column.relative
 
 
@@ -274,8 +274,8 @@ def _reported(line: TableLine, column: Column, table: RunTable, source: TableSou
 def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> float:
     """A reported ratio of tokens without the first epoch, in which cell and baseline decode the same.
 
-    The paper prints no epoch. Its first is taken for its share s of the baseline's steps, as if all decoded as much; a
-    whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
+    The paper prints no epoch. Its first epoch counts as its share s of the baseline's steps, as if all decoded as much;
+    a whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
     paper's, and where no later epoch has begun.
     """
     cells = [lookup(source, line.row.cell), lookup(source, line.baseline)]

@@ -81,7 +81,7 @@ def _sheet(table: Table, source: TableSource, family: Family) -> Sheet:
 
 
 def _reported(table: Table, source: TableSource) -> ReportedTable:
-    """The transcription that stands beside a table, without rows if there is none."""
+    """The transcription of the paper's table; without rows if there is none."""
     vocabulary = source.experiments.reported(source.paper)
     if vocabulary is None or table.reported_number is None:
         return no_reported()
@@ -99,7 +99,7 @@ def _write_reported_speedups(vocabulary: Reported, times: ReportedTimes, source:
 
 
 def _write_counterparts(tables: dict[int, RunTable], vocabulary: Reported, source: TableSource, layout: Layout) -> None:
-    """The reported rows that no regenerated row stands beside at this preset."""
+    """Write the reported rows without a regenerated row at this preset."""
     folder = source.experiments.folder_of(source.paper)
     reported = {number: read_reported(folder, number, vocabulary) for number in sorted(tables)}
     missing = without_counterpart(tables, source, reported, vocabulary)

@@ -31,13 +31,13 @@ def without_counterpart(
     lines = []
     for n, table in reported.items():
         candidates = lines_of(tables[n], replace(source, reported=table)) if n in tables else []
-        taken: dict[Key, TableLine] = {}
+        line_of_key: dict[Key, TableLine] = {}
         for line in candidates:
             row = line.row
             if line.known and (key := table.key(lookup(source, row.cell), row.reported, line.share, line.clock)):
-                taken[key] = line
+                line_of_key[key] = line
         for key in table.rows:
-            cell, reason = _reason(key, taken, candidates, source, finished, spec)
+            cell, reason = _reason(key, line_of_key, candidates, source, finished, spec)
             if reason:
                 lines.append((n, *key, cell, reason))
     return pd.DataFrame(lines, columns=counterpart_columns(spec))
@@ -45,15 +45,15 @@ def without_counterpart(
 
 def _reason(
     key: Key,
-    taken: Mapping[Key, TableLine],
+    line_of_key: Mapping[Key, TableLine],
     lines: list[TableLine],
     source: TableSource,
     finished: set[str],
     spec: Reported,
 ) -> tuple[str, str | None]:
     """The cell that a reported row is about, and why it has no counterpart; None if it has one."""
-    if key in taken:
-        cell = taken[key].row.cell
+    if key in line_of_key:
+        cell = line_of_key[key].row.cell
         return cell, None if cell in finished else _missing(cell, source)
     for line in lines:
         if not _about(key, line, source, spec):
@@ -110,9 +110,9 @@ def speedups_html(speedups: pd.DataFrame, table: int, name: str) -> str:
 def _speedups(speedups: pd.DataFrame) -> pd.DataFrame:
     """A line a setting and method, labelled by what tells them apart."""
     names = [name for name in speedups if name not in KINDS]
-    told = [name for name in names if speedups[name].iloc[:-1].nunique() > 1] or names[:1]
-    labels = [" ".join(filter(None, row)) for row in speedups[told].itertuples(index=False)]
-    if names[0] not in told:
+    varying = [name for name in names if speedups[name].iloc[:-1].nunique() > 1] or names[:1]
+    labels = [" ".join(filter(None, row)) for row in speedups[varying].itertuples(index=False)]
+    if names[0] not in varying:
         labels[-1] = str(speedups[names[0]].iloc[-1])
     texts = {TITLES[kind]: [number(value, 2) for value in speedups[kind]] for kind in KINDS}
     return pd.DataFrame(texts, index=labels)

@@ -90,7 +90,7 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
 
 
 def pair(target: Target, quantity: str, decimals: int, unit: str) -> list[Column]:
-    """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
+    """The column of the time to a target and, in brackets after it, that of the speedup over the baseline."""
     speedup = Column(
         name=f"{target.name}_speedup",
         title=f"{target.title}, speedup (×)",

@@ -146,7 +146,7 @@ def _mean(values: Sequence[float]) -> float:
 def _curve_record(
     line: _CurveRow, column: str, value: float, reported: float, decimals: int, baseline: _CurveRow | str | None = ""
 ) -> Record:
-    """A cell; a `baseline` of None says that the row is one itself."""
+    """A cell; a `baseline` of None marks the row as a baseline."""
     verdict = BASELINE if baseline is None else as_printed(value, reported, decimals)
     return record(line.group, line.row.label, column, value, reported, NO_DATA if line.times is None else verdict)
 
