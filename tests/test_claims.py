@@ -322,6 +322,7 @@ def test_a_title_replaces_whole_cell_names_only():
     titles = cell_titles(EXPERIMENTS, "spec_rl")
     assert titles["grpo-vanilla"] == "GRPO (Qwen3-1.7B-Base)"
     assert titles["8b-grpo-spec-l0.5"] == "GRPO + SPEC-RL (Qwen3-8B-Base)"
+    assert titles["14b-grpo-vanilla"] == "GRPO [14b-grpo-vanilla]", "its table has no groups, which name the model"
     assert len(set(titles.values())) == len(titles)
     text = "8b-grpo-vanilla minus grpo-vanilla; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (grpo-vanilla)."
     assert with_titles(text, {"grpo-vanilla": "GRPO"}) == (

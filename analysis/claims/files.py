@@ -25,9 +25,10 @@ def write_claims(preset: str, paper: str) -> None:
 def cell_titles(experiments: Experiments, paper: str) -> dict[str, str]:
     """Title of each cell that has a row in a table of the paper, such as `GRPO + SPEC-RL (Qwen3-1.7B-Base)`.
 
-    The first table that has the cell decides. Cells whose titles are equal keep their names.
+    The first table that has the cell decides. A label alone may mean several cells: without a group, or where two
+    titles are equal, the cell's name follows it in brackets.
     """
-    titles: dict[str, str] = {}
+    labels: dict[str, tuple[str, str]] = {}
     for table in experiments.tables(paper).tables:
         if isinstance(table, TableWithoutRuns):
             continue
@@ -35,6 +36,9 @@ def cell_titles(experiments: Experiments, paper: str) -> dict[str, str]:
         for row in table.rows:
             group = row.group or group
             if row.at != "start":
-                titles.setdefault(row.cell, f"{row.label} ({group})" if group else row.label)
-    counts = Counter(titles.values())
-    return {cell: title for cell, title in titles.items() if counts[title] == 1}
+                labels.setdefault(row.cell, (row.label.removeprefix("+ "), group))
+    counts = Counter(labels.values())
+    return {
+        cell: f"{label} ({group})" if group and counts[label, group] == 1 else f"{label} [{cell}]"
+        for cell, (label, group) in labels.items()
+    }
