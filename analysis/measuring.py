@@ -4,13 +4,13 @@ from redraft.analysis.claims import verdicts as claims
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring, main_quantities
 from redraft.analysis.data.quantities import of_accuracy
-from redraft.analysis.data.reported import no_reported
+from redraft.analysis.data.reported_tables import no_reported
 from redraft.analysis.data.statistics import Family
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.figures.points import points_of
 from redraft.analysis.tables import comparison as tables
-from redraft.analysis.tables.columns import expand
-from redraft.analysis.tables.lines import Source
+from redraft.analysis.tables.comparison import TableSource
+from redraft.analysis.tables.table_columns import expand
 from redraft.config import Experiments, TableWithoutRuns
 from redraft.layout import Layout
 
@@ -20,7 +20,7 @@ def measure(preset: str, paper: str) -> None:
     layout, experiments = Layout(preset), Experiments()
     folder, paper_scale = layout.collected(paper), experiments.preset(preset).paper_scale
     measured = Measuring(Runs.load(folder))
-    family = family_of(Source(measured, no_reported(), experiments, paper, preset, paper_scale))
+    family = family_of(TableSource(measured, no_reported(), experiments, paper, preset, paper_scale))
     ask_for_figures(measured, experiments, paper, preset)
     for cell in measured.runs.runs["cell"].unique():
         for quantity in main_quantities(measured.runs, cell):
@@ -28,7 +28,7 @@ def measure(preset: str, paper: str) -> None:
     measured.save(folder, family)
 
 
-def family_of(source: Source) -> Family:
+def family_of(source: TableSource) -> Family:
     """Comparisons of every table of runs with "no effect", and of every decidable claim with its threshold.
 
     They are corrected together, so that a number has one verdict in a paper's report.

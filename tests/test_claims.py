@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from redraft.analysis.claims.files import cell_titles
 from redraft.analysis.claims.reported_claims import (
     NOT_IN_TABLES,
     NOT_SUPPORTED,
@@ -17,8 +18,8 @@ from redraft.analysis.claims.reported_claims import (
     check,
     columns_of,
 )
-from redraft.analysis.claims.tests import FEWEST, cells_of, question
-from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
+from redraft.analysis.claims.tests import FEWEST, cells_of, comparison_set
+from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues, with_titles
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import ACCURACY, RUN_QUANTITIES
@@ -294,20 +295,45 @@ def test_all_kinds_are_tried_and_come_out_in_every_way():
 
 def test_the_numbers_behind_a_verdict_are_those_worked_out(runs):
     source = RunValues(Measuring(runs))
-    largest_fall = question(Fluctuation(quantity="accuracy:all", cell=E, baseline=A), source).parts[0]
+    largest_fall = comparison_set(Fluctuation(quantity="accuracy:all", cell=E, baseline=A), source).parts[0]
     assert largest_fall.values == pytest.approx({0: 40.0, 1: 40.0, 2: 40.0}), "30 down against 10 up"
-    mean = question(pairs(B, C, D, statistic="mean"), source).parts[0]
+    mean = comparison_set(pairs(B, C, D, statistic="mean"), source).parts[0]
     assert mean.values[1] == pytest.approx((501 + 401 + 101) / 3 / 1001)
-    correlation = question(WEAK_CORRELATION, source).parts[0]
+    correlation = comparison_set(WEAK_CORRELATION, source).parts[0]
     assert correlation.values == pytest.approx({0: 0.5, 1: 0.5, 2: 0.5}), "ranks 3 2 1 and 2 3 1"
-    early, late = (part.values[0] for part in question(trend("rises", "rises"), source).parts)
+    early, late = (part.values[0] for part in comparison_set(trend("rises", "rises"), source).parts)
     assert (early, late) == (2.5, 10.0)
 
 
+def test_the_verdict_is_a_sentence_whose_largest_comparison_comes_first(runs):
+    wrong = pairs(B, C, D, expected="above", threshold=1.0)
+    evidence = judged(wrong, runs)["evidence"]
+    assert evidence.startswith(
+        f"Contradicted on 3 of 3 comparisons; the largest: {D} divided by {A}, tokens_decoded: 0.1"
+    )
+    assert re.search(r", 95 % interval \[0\.\d+, 0\.\d+\], 3 seeds; the paper claims a value above 1 ", evidence)
+    titled = judge([claim(wrong)], runs, True, titles={A: "GRPO", D: "GRPO + full reuse"})[0]["evidence"]
+    assert "the largest: GRPO + full reuse divided by GRPO, tokens_decoded: 0.1" in titled
+    single = judged(ratio(B, A, "below", 1.0), runs)["evidence"]
+    assert single.startswith(f"{B} divided by {A}, tokens_decoded: 0.5"), "one comparison needs no count"
+
+
+def test_a_title_replaces_whole_cell_names_only():
+    titles = cell_titles(EXPERIMENTS, "spec_rl")
+    assert titles["grpo-vanilla"] == "GRPO (Qwen3-1.7B-Base)"
+    assert titles["8b-grpo-spec-l0.5"] == "GRPO + SPEC-RL (Qwen3-8B-Base)"
+    assert titles["14b-grpo-vanilla"] == "GRPO [14b-grpo-vanilla]", "its table has no groups, which name the model"
+    assert len(set(titles.values())) == len(titles)
+    text = "8b-grpo-vanilla minus grpo-vanilla; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (grpo-vanilla)."
+    assert with_titles(text, {"grpo-vanilla": "GRPO"}) == (
+        "8b-grpo-vanilla minus GRPO; own/grpo-vanilla, grpo-vanilla-x, grpo-vanilla.y (GRPO)."
+    )
+
+
 def test_what_was_left_out_is_said(runs):
-    assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("on 3 of 4 pairs: ")
+    assert judged(pairs(B, C, D, ABSENT), runs)["evidence"].startswith("3 of 4 pairs have values: ")
     partly = judged(tokens(Monotone, cells=[A, B, ABSENT, D], expected="falls"), runs)
-    assert partly["evidence"].startswith("on 3 of 4 cells: tokens_decoded 6006 (grpo-vanilla) → ")
+    assert partly["evidence"].startswith("3 of 4 cells have values: tokens_decoded 6006 (grpo-vanilla) → ")
     absent = judged(pairs(B, ABSENT, ALSO_ABSENT), runs)["evidence"]
     assert absent == f"no finished run with this quantity: {ABSENT}, {ALSO_ABSENT}"
     assert FEWEST == 3

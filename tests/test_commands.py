@@ -265,7 +265,7 @@ def test_an_error_of_the_system_keeps_its_traceback():
 def test_a_log_of_prompts_is_printed_as_csv_or_json(folder, monkeypatch):
     log, asked = pd.DataFrame({"uid": ["0-1"], "step": [3], "reused": [True], "share": [float("nan")]}), []
     monkeypatch.setattr(
-        "redraft.analysis.data.prompt_log.prompt_log", lambda run, place: asked.append((run.seed, place.name)) or log
+        "redraft.analysis.data.prompt_frames.prompt_log", lambda run, place: asked.append((run.seed, place.name)) or log
     )
     assert printed(folder, "prompts", CELLS[0]) == log.to_csv(index=False)
     rows = document(folder, "prompts", CELLS[0], "--seed", "1")["rows"]

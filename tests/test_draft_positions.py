@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.analysis.data.acceptance import PARTS, by_position
+from redraft.analysis.data.prompt_frames import PARTS, by_position
 from redraft.analysis.pages.run_pages import drafts_of
 
 

@@ -10,8 +10,8 @@ from redraft.analysis.claims.reported_claims import NOT_IN_TABLES, NOT_SUPPORTED
 from redraft.analysis.claims.tests import cells_of
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.quantities import ACCURACY, by_seed
-from redraft.analysis.data.reported import read_reported
-from redraft.analysis.tables.decomposition import make_decomposition
+from redraft.analysis.data.reported_tables import read_reported
+from redraft.analysis.tables.without_runs import make_decomposition
 from redraft.cli.selfspec import calibrate_preset
 from redraft.config import Experiments, TableWithoutRuns
 from redraft.config.tables import DecodedModel

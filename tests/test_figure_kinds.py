@@ -10,8 +10,8 @@ from matplotlib import pyplot as plt
 from pydantic import ValidationError
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.prompt_frames import PROMPT_QUANTITIES, of_prompts
 from redraft.analysis.data.quantities import by_seed
-from redraft.analysis.data.rollouts import PROMPT_QUANTITIES, of_prompts
 from redraft.analysis.figures.figure_drawing import plot
 from redraft.analysis.figures.figure_parts import absent
 from redraft.analysis.figures.points import coordinate

@@ -13,19 +13,23 @@ from matplotlib import pyplot as plt
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
-from redraft.analysis.data.reported import no_reported, read_reported
+from redraft.analysis.data.reported_tables import no_reported, read_reported
 from redraft.analysis.data.statistics import Family, corrected, estimate
 from redraft.analysis.figures.figure_drawing import draw, plot
 from redraft.analysis.measuring import family_of
 from redraft.analysis.pages.claims_page import counts
 from redraft.analysis.tables import render
-from redraft.analysis.tables.cells import _without_first_epoch
-from redraft.analysis.tables.columns import expand
-from redraft.analysis.tables.comparison import cells_of, comparisons, make_table
-from redraft.analysis.tables.files import _write_table
-from redraft.analysis.tables.lines import Line, Source
-from redraft.analysis.tables.main_result import read_table
-from redraft.analysis.tables.verdicts import INCONCLUSIVE, MISSING, UNEVEN
+from redraft.analysis.tables.cell_verdicts import INCONCLUSIVE, MISSING, UNEVEN
+from redraft.analysis.tables.comparison import (
+    TableLine,
+    TableSource,
+    _without_first_epoch,
+    cells_of,
+    comparisons,
+    make_table,
+)
+from redraft.analysis.tables.files import _write_table, read_table
+from redraft.analysis.tables.table_columns import expand
 from redraft.config import CellTable, Experiments, Figure, Row
 from redraft.config.claims import ClaimFile
 from redraft.config.tables import TableFile, TargetTable
@@ -113,7 +117,9 @@ def experiments(tmp_path_factory):
 
 
 def source(experiments, runs=None, reported=None):
-    return Source(Measuring(runs or uneven.runs()), reported or no_reported(), experiments, "spec_rl", "tiny", False)
+    return TableSource(
+        Measuring(runs or uneven.runs()), reported or no_reported(), experiments, "spec_rl", "tiny", False
+    )
 
 
 def table(number=3):
@@ -216,7 +222,7 @@ def test_tokens_are_judged_without_the_first_epoch_as_the_paper_s_are(experiment
 @pytest.mark.parametrize(("share", "expected"), [(None, 4 / 14), (Fraction(1, 3), 0.0), (Fraction(1, 15), math.nan)])
 def test_the_first_epoch_is_a_fifteenth_of_the_paper_s_run_and_more_of_what_is_done_of_it(share, expected):
     """At a third of the run the first epoch is a fifth of what is done: a ratio of 1/5 is all of it."""
-    line = Line(Row(label="reuse", cell=REUSE), "", "reuse", PLAIN, share=share)
+    line = TableLine(Row(label="reuse", cell=REUSE), "", "reuse", PLAIN, share=share)
     ratio = 1 / 3 if share is None else 1 / 5
     found = _without_first_epoch(ratio, line, source(Experiments(ROOT)))
     assert found == pytest.approx(expected, nan_ok=True)
@@ -224,7 +230,7 @@ def test_the_first_epoch_is_a_fifteenth_of_the_paper_s_run_and_more_of_what_is_d
 
 def test_cells_with_epochs_of_their_own_have_no_first_epoch_to_be_taken_off():
     """The sets of 2,000 problems pass 45 epochs in as many steps."""
-    line = Line(Row(label="2K", cell="2k-grpo-spec-l0.5"), "", "2K", PLAIN)
+    line = TableLine(Row(label="2K", cell="2k-grpo-spec-l0.5"), "", "2K", PLAIN)
     assert math.isnan(_without_first_epoch(0.5, line, source(Experiments(ROOT))))
 
 

@@ -8,9 +8,8 @@ import yaml
 
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
-from redraft.analysis.data.reported import no_reported
-from redraft.analysis.tables.comparison import make_table
-from redraft.analysis.tables.lines import Source
+from redraft.analysis.data.reported_tables import no_reported
+from redraft.analysis.tables.comparison import TableSource, make_table
 from redraft.config import Experiments, id_of, own, run_fingerprint, variants
 from redraft.config.cell import CellFile
 from redraft.config.schema import _reference
@@ -458,7 +457,7 @@ def test_each_cell_stands_beside_its_base(folder):
     cells = [BASE, NAME, "ar3po/ar3po", "mine"]
     assert [row.cell for row in table.rows] == cells
     runs = runs_of(cells, [100, 50, 1000, 4000])
-    made = make_table(table, Source(Measuring(runs), no_reported(), experiments, "own", "smoke", False))
+    made = make_table(table, TableSource(Measuring(runs), no_reported(), experiments, "own", "smoke", False))
     made = made.set_index(["column", "cell"])
     found = {
         column: [made.loc[(column, id_of("own", cell)), "reproduced"] for cell in cells]

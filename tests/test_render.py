@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from redraft.analysis.data.speedups import KINDS
+from redraft.analysis.data.timing import KINDS
 from redraft.analysis.tables import render
-from redraft.analysis.tables.columns import expand
 from redraft.analysis.tables.comparison import COLUMNS
 from redraft.analysis.tables.sparklines import HEIGHT, MARGIN, WIDTH, trajectories
+from redraft.analysis.tables.table_columns import expand
 from redraft.config import CellTable, Column, Experiments, Row, StepTable, TableWithoutRuns
 
 ROOT = Path(__file__).parents[1]

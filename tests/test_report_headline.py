@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.analysis.data.timing import Agreement
+from redraft.analysis.data.timing import TimingSpread
 from redraft.analysis.figures.view import Axis
 from redraft.analysis.pages.forest import claim_plot, headline_plot
 from redraft.analysis.pages.headline import HeadlineNumber, in_form, interval, number, points
@@ -90,7 +90,7 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
             "open",
         ),
         (
-            {"verdict": "not decided", "column": "rollout_seconds", "uneven": Agreement(3, 1.1, 1.64)},
+            {"verdict": "not decided", "column": "rollout_seconds", "uneven": TimingSpread(3, 1.1, 1.64)},
             "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
@@ -98,19 +98,19 @@ def test_what_is_less_than_nothing_fewer_is_more(tmp_path):
             {
                 "verdict": "not comparable",
                 "column": "rollout_seconds",
-                "uneven": Agreement(3, 1.1, 1.64),
+                "uneven": TimingSpread(3, 1.1, 1.64),
                 "p_corrected": math.nan,
             },
             "not judged: runs with equal work differed in time by a factor of up to 1.64.",
             "open",
         ),
-        ({"verdict": "agrees", "uneven": Agreement(3, 1.1, 1.64)}, "reproduced.", "yes"),
+        ({"verdict": "agrees", "uneven": TimingSpread(3, 1.1, 1.64)}, "reproduced.", "yes"),
         (
             {
                 "verdict": "not comparable",
                 "column": "tokens_decoded",
                 "reported": math.nan,
-                "uneven": Agreement(3, 1.1, 1.64),
+                "uneven": TimingSpread(3, 1.1, 1.64),
             },
             "an effect with 3 seeds; the paper gives no number.",
             "yes",
@@ -207,7 +207,7 @@ def test_a_headline_of_a_table_that_is_not_there_is_refused():
 
 def test_every_paper_has_headlines_that_its_tables_can_show():
     """Cell and column are those of the named table at the tiny scale, so that a typo does not read as not run."""
-    from redraft.analysis.tables.columns import expand
+    from redraft.analysis.tables.table_columns import expand
 
     experiments = Experiments()
     for paper in experiments.papers:

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.self_speculation import MODELS
-from redraft.analysis.tables.decomposition import PARTS
+from redraft.analysis.tables.without_runs import PARTS
 from redraft.lab.selfspec.token_time import decode_shares
 from redraft.selfspec.constants import ModelConstants
 

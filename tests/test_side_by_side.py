@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.repeats import SPREAD, with_repeats
-from redraft.analysis.data.timing import first_epoch_agreement
+from redraft.analysis.data.collect import SPREAD, Runs, with_repeats
+from redraft.analysis.data.timing import first_epoch_spread
 from redraft.config import Speculative, Vanilla
 from redraft.config.base import GENERATION_STAGES, STEP_STAGES
 from redraft.errors import UserError
@@ -183,8 +182,8 @@ def test_a_changed_file_of_repeats_is_an_error(timed):
 
 def test_the_agreement_says_how_far_rounds_are_apart(timed):
     layout, steps, manifests = timed
-    agreement = first_epoch_agreement(Runs(pd.DataFrame(), with_repeats(steps, manifests, layout, "p"), pd.DataFrame()))
+    agreement = first_epoch_spread(Runs(pd.DataFrame(), with_repeats(steps, manifests, layout, "p"), pd.DataFrame()))
     assert agreement.largest == pytest.approx(5 / 3)
     assert agreement.repeats == pytest.approx((6 / 3 + 8 / 5) / 2)
-    before = first_epoch_agreement(Runs(pd.DataFrame(), steps, pd.DataFrame()))
+    before = first_epoch_spread(Runs(pd.DataFrame(), steps, pd.DataFrame()))
     assert math.isnan(before.repeats)

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
-from redraft.analysis.data.reported import read_reported
-from redraft.analysis.tables.columns import expand
-from redraft.analysis.tables.published import make_published
+from redraft.analysis.data.reported_tables import read_reported
+from redraft.analysis.tables.table_columns import expand
+from redraft.analysis.tables.without_runs import make_published
 from redraft.config import Experiments
 from redraft.layout import PUBLISHED
 from redraft.published import check_published, read_curve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.analysis.data.prompt_log import prompt_log
+from redraft.analysis.data.prompt_frames import prompt_log
 from redraft.config import GRPO, Epochs, Speed, Staged, Vanilla
 from redraft.errors import UserError
 from redraft.rollout.memory import Memory

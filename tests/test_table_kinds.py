@@ -14,15 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, over_time
-from redraft.analysis.data.reported import ReportedTable, match_of, no_reported
+from redraft.analysis.data.reported_tables import ReportedTable, match_of, no_reported
 from redraft.analysis.data.statistics import estimate
 from redraft.analysis.tables import render
-from redraft.analysis.tables.budgets import verdicts
-from redraft.analysis.tables.columns import expand
-from redraft.analysis.tables.comparison import make_table
-from redraft.analysis.tables.lines import Source
-from redraft.analysis.tables.published import columns_of, make_published
-from redraft.analysis.tables.verdicts import verdict
+from redraft.analysis.tables.cell_verdicts import budget_verdicts, verdict
+from redraft.analysis.tables.comparison import TableSource, make_table
+from redraft.analysis.tables.table_columns import expand
+from redraft.analysis.tables.without_runs import make_published, published_columns
 from redraft.config import BudgetTable, CellTable, Experiments, PublishedTable, Reported, StageTable, Table, TargetTable
 from redraft.config.figures import FigureFile
 from redraft.config.tables import Row, TableFile
@@ -85,7 +83,7 @@ RUNS = made_up({SLOW: (2.0, [10, 20, 30, 40]), FAST: (1.0, [10, 30, 40, 50]), WE
 
 
 def source(runs=RUNS, reported=None, paper_scale=False):
-    return Source(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return TableSource(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
 
 
 TARGETS = TargetTable(
@@ -333,7 +331,7 @@ def test_a_replay_takes_the_first_time_and_agrees_with_what_is_printed_so(curves
     assert cells.loc[("fast", "high"), "verdict"] == "agrees", "both say never"
     assert cells.loc[("fast", "average_speedup"), "reproduced"] == 3.0
     assert set(cells.loc["gone", "verdict"]) == {"no data"}
-    shown = render.markdown(render.Sheet(CURVES, columns_of(CURVES), cells.reset_index()))
+    shown = render.markdown(render.Sheet(CURVES, published_columns(CURVES), cells.reset_index()))
     fast = next(line for line in shown.splitlines() if line.startswith("| fast "))
     assert [part.strip() for part in fast.split("|")[2:4]] == ["0.5 (3.0 ×)", "0.6 (2.5 ×)"]
     assert "no data" in shown
@@ -556,7 +554,7 @@ def test_a_table_of_budgets_says_what_is_spent_and_bought():
 def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
     table, cells = made(BUDGETS)
     cells.loc[("weak", "seconds_difference"), ["low", "high"]] = (-30.0, 4.0)
-    first, second = verdicts(table, cells.reset_index())
+    first, second = budget_verdicts(table, cells.reset_index())
     assert first == (
         "At equal tokens, fast is highest with 50.5 %. By the 95 % interval of the difference, above slow: fast; "
         "below slow: weak. This is for those who pay for tokens."
@@ -566,7 +564,7 @@ def test_the_verdict_of_a_budget_names_the_best_and_what_is_told_apart():
 
 def test_there_is_no_verdict_on_a_budget_that_is_not_known():
     table, cells = made(BUDGETS.model_copy(update={"rows": [*BUDGETS.rows, Row(label="none", cell="ppo-vanilla")]}))
-    assert verdicts(table, cells.reset_index()) == []
+    assert budget_verdicts(table, cells.reset_index()) == []
 
 
 def test_what_runs_spend_may_be_an_axis():
@@ -578,11 +576,11 @@ def test_what_runs_spend_may_be_an_axis():
 
 def test_seconds_have_no_verdict_where_equal_work_took_unequal_time_and_nothing_without_an_interval():
     table, cells = made(BUDGETS)
-    first, second = verdicts(table, cells.reset_index(), uneven=True)
+    first, second = budget_verdicts(table, cells.reset_index(), uneven=True)
     assert "fast is highest" in first
     assert second == "At equal seconds nothing is decided: equal work took unequal time on this machine."
     cells[["low", "high"]] = math.nan
-    assert "told apart" not in " ".join(verdicts(table, cells.reset_index()))
+    assert "told apart" not in " ".join(budget_verdicts(table, cells.reset_index()))
 
 
 @pytest.mark.parametrize("change", [{"mean_row": True}, {"rows": [{"label": "slow", "cell": SLOW, "at": "start"}]}])

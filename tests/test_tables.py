@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, noise_by_seed
-from redraft.analysis.data.reported import no_reported
-from redraft.analysis.data.reported import read_reported as read
-from redraft.analysis.data.speedups import KINDS, Times, of_reported, reported_speedups
+from redraft.analysis.data.reported_tables import no_reported
+from redraft.analysis.data.reported_tables import read_reported as read
 from redraft.analysis.data.statistics import corrected, estimate, noise_floor
-from redraft.analysis.tables import render, render_reported
-from redraft.analysis.tables.columns import expand
-from redraft.analysis.tables.comparison import make_table
-from redraft.analysis.tables.counterparts import NO_ROW, without_counterpart
-from redraft.analysis.tables.lines import Source, lines_of
+from redraft.analysis.data.timing import KINDS, StageTimes, of_reported, reported_speedups
+from redraft.analysis.tables import render, reported_only
+from redraft.analysis.tables.comparison import TableSource, lines_of, make_table
+from redraft.analysis.tables.reported_only import NO_ROW, without_counterpart
+from redraft.analysis.tables.table_columns import expand
 from redraft.config import CellTable, Column, Experiments, Row
 from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
@@ -132,7 +131,7 @@ def runs():
 
 def source(runs, number=None, paper_scale=False):
     reported = no_reported() if number is None or number > 100 else read_reported(REPORTED, number)
-    return Source(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    return TableSource(Measuring(runs), reported, EXPERIMENTS, "spec_rl", "tiny", paper_scale)
 
 
 def made(runs, number, **arguments):
@@ -323,15 +322,15 @@ def test_noise_of_means_and_differences_by_hand(runs):
 
 
 def test_all_kinds_of_speedup_by_hand():
-    baseline = Times(total=20, rollout=12, verification=0, assembly=0, hours=10)
-    method = Times(total=10, rollout=4, verification=1, assembly=1, hours=4)
+    baseline = StageTimes(total=20, rollout=12, verification=0, assembly=0, hours=10)
+    method = StageTimes(total=10, rollout=4, verification=1, assembly=1, hours=4)
     found = {name: kind(baseline, method) for name, kind in KINDS.items()}
     assert found == {"printed": 3, "honest": 2, "step": 2, "end_to_end": 2.5, "controlled": pytest.approx(20 / 14)}
 
 
 def test_a_stage_without_a_reported_cell_took_no_time():
     times = of_reported({"total_s": 9.0, "rollout_s": 4.0, "end_to_end_h": 1.0}, SPEC)
-    assert times == Times(total=9, rollout=4, verification=0, assembly=0, hours=1)
+    assert times == StageTimes(total=9, rollout=4, verification=0, assembly=0, hours=1)
     assert of_reported({"speedup": 2.0}, SPEC) is None
 
 
@@ -359,7 +358,7 @@ def test_the_reported_table_4_is_worth_less_than_it_prints():
 
 def test_reported_speedups_are_labelled_as_such():
     found = reported_speedups(read_reported(REPORTED, 4), SPEC.times)
-    for text in (render_reported.speedups_markdown(found, 4), render_reported.speedups_html(found, 4, "id")):
+    for text in (reported_only.speedups_markdown(found, 4), reported_only.speedups_html(found, 4, "id")):
         assert "computed from the numbers that the paper reports, nothing reproduced" in text
         assert "2.31" in text
 
@@ -575,19 +574,19 @@ def test_rows_without_a_counterpart_are_listed_with_the_reason(runs):
 
 
 def test_a_preset_without_the_model_is_the_reason(runs):
-    smoke = Source(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
+    smoke = TableSource(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "smoke", False)
     missing = without_counterpart({2: TABLES[2]}, smoke, {2: read_reported(REPORTED, 2)}, SPEC)
     assert set(missing["cell"]) == {"grpo-random", "grpo-delayed-l0.5"}
     table = TABLES[7].model_copy(update={"rows": TABLES[7].rows[1:]})
-    lines = lines_of(table, Source(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
+    lines = lines_of(table, TableSource(Measuring(runs), no_reported(), EXPERIMENTS, "spec_rl", "nothing", False))
     assert not any(line.known for line in lines)
 
 
 def test_the_list_of_rows_without_a_counterpart_is_readable(runs):
-    from redraft.analysis.tables.counterparts import summary
+    from redraft.analysis.tables.reported_only import summary
 
     reported = {16: read_reported(REPORTED, 16)}
     missing = without_counterpart({16: TABLES[16]}, source(runs), reported, SPEC)
-    text = render_reported.counterparts_markdown(missing, summary(missing, reported), "tiny", SPEC)
+    text = reported_only.counterparts_markdown(missing, summary(missing, reported), "tiny", SPEC)
     assert "12 of the 19 reported rows have none" in text
     assert "10, 20, 40, 50, 70, 80" in text

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.timing import first_epoch_agreement
+from redraft.analysis.data.timing import first_epoch_spread
 
 
 def runs(*lines):
@@ -13,7 +13,7 @@ def runs(*lines):
 
 
 def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
-    found = first_epoch_agreement(
+    found = first_epoch_spread(
         runs(
             ("a", 0, 0, 0, 10, 1.0),
             ("a", 0, 1, 0, 12, 3.0),
@@ -31,5 +31,5 @@ def test_runs_that_decode_the_same_in_the_first_epoch_are_compared():
 
 
 def test_runs_of_other_seeds_or_other_tokens_are_not():
-    assert first_epoch_agreement(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))) is None
-    assert first_epoch_agreement(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None
+    assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 1, 0, 0, 10, 9.0))) is None
+    assert first_epoch_spread(runs(("a", 0, 0, 0, 10, 1.0), ("b", 0, 0, 0, 11, 9.0))) is None

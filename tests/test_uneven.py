@@ -11,8 +11,8 @@ from redraft.analysis.claims.verdicts import INCONCLUSIVE, NOT_RUN, RunValues
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
 from redraft.analysis.data.quantities import by_seed, noise_by_seed
-from redraft.analysis.data.speedups import speedups_by_seed
 from redraft.analysis.data.statistics import estimate, paired
+from redraft.analysis.data.timing import speedups_by_seed
 from redraft.config import Bound, Claim, Compare, Pairs
 from redraft.evaluate.metrics import interval
 from tests import uneven

@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 
 from redraft.analysis.claims.reported_claims import NOT_SUPPORTED, SUPPORTED, ReportedTables, check
-from redraft.analysis.claims.tests import question
+from redraft.analysis.claims.tests import comparison_set
 from redraft.analysis.claims.verdicts import CONTRADICTED, INCONCLUSIVE, NOT_RUN, REPRODUCED, RunValues
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measuring
-from redraft.analysis.data.timing import Agreement, first_epoch_agreement
+from redraft.analysis.data.timing import TimingSpread, first_epoch_spread
 from redraft.config import Bound, Claim, Compare, Experiments, Fluctuation, Monotone, Pairs, Peak, Range, Trend
 from tests import uneven
 from tests.measured import judge
@@ -33,7 +33,7 @@ def runs():
 def parts(runs, kind, **fields):
     """Values by seed, side and threshold of each part."""
     fields = {"quantity": "tokens_decoded"} | fields
-    asked = question(
+    asked = comparison_set(
         kind(**{name: value for name, value in fields.items() if value is not None}), RunValues(Measuring(runs))
     )
     return [(part.values, part.expected, part.threshold) for part in asked.parts]
@@ -125,10 +125,10 @@ def test_a_verdict_is_by_side_and_threshold(runs, name):
 def test_equal_work_is_that_of_one_seed_and_one_pair_that_differs_spoils_all(runs):
     """All first epochs decode the same tokens, and take longer the higher the seed; seed 0 takes 1.3 times as long."""
     steps = runs.steps[runs.steps["cell"].isin([PLAIN, REUSE])].assign(tokens_decoded=125)
-    assert first_epoch_agreement(Runs(runs.runs, steps, runs.scores)) == Agreement(2, 1.0, 1.0)
+    assert first_epoch_spread(Runs(runs.runs, steps, runs.scores)) == TimingSpread(2, 1.0, 1.0)
     slow = (steps["cell"] == REUSE) & (steps["seed"] == 0)
     steps.loc[slow, "seconds.rollout"] *= 1.3
-    agreement = first_epoch_agreement(Runs(runs.runs, steps, runs.scores))
+    agreement = first_epoch_spread(Runs(runs.runs, steps, runs.scores))
     assert (agreement.groups, agreement.median, agreement.largest) == (2, pytest.approx(1.15), pytest.approx(1.3))
     assert not agreement.comparable
 

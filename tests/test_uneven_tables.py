@@ -5,12 +5,10 @@ import math
 import pytest
 
 from redraft.analysis.data.measured import Measuring
-from redraft.analysis.data.reported import ReportedTable, mean_of, no_reported
-from redraft.analysis.tables.cells import TableCell, average
-from redraft.analysis.tables.columns import AVERAGE
-from redraft.analysis.tables.columns import average as average_column
-from redraft.analysis.tables.comparison import make_table
-from redraft.analysis.tables.lines import Line, Source
+from redraft.analysis.data.reported_tables import ReportedTable, mean_of, no_reported
+from redraft.analysis.tables.comparison import TableCell, TableLine, TableSource, average_cell, make_table
+from redraft.analysis.tables.table_columns import AVERAGE
+from redraft.analysis.tables.table_columns import average as average_column
 from redraft.config import CellTable, Column, Experiments, Reported, Row
 from tests import uneven
 from tests.uneven import PLAIN, REUSE
@@ -33,7 +31,7 @@ def transcription(*lines):
 def made(runs, columns, rows, reported=None, paper_scale=True, **fields):
     """Cells by row and column."""
     table = CellTable(number=1, title="t", baseline=PLAIN, columns=columns, rows=rows, **fields)
-    source = Source(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
+    source = TableSource(Measuring(runs), reported or no_reported(), EXPERIMENTS, "spec_rl", "tiny", paper_scale)
     return make_table(table, source).set_index(["row", "column"])
 
 
@@ -129,7 +127,7 @@ def test_absolute_values_are_compared_at_the_paper_s_scale_only(runs):
 
 def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_over_its_own():
     """Three speedups in brackets, of which the run reached two and the paper has two others."""
-    line = Line(Row(label="r", cell=REUSE), "", "r", PLAIN)
+    line = TableLine(Row(label="r", cell=REUSE), "", "r", PLAIN)
     bracket = Column(name="s", title="s", quantity="hours_to:1:reward", relative="speedup", in_brackets=True)
     cells = [
         TableCell(line, bracket, {0: 2.0, 2: 4.0}, 3.0, (REUSE,)),
@@ -137,11 +135,11 @@ def test_a_row_s_average_is_over_the_targets_that_it_reached_and_the_paper_s_ove
         TableCell(line, bracket, {}, 5.0, (REUSE,), applicable=False),
         TableCell(line, Column(name="t", title="t", quantity="hours"), {0: 1.0}, 99.0, (REUSE,)),
     ]
-    found = average(line, average_column(1), cells)
+    found = average_cell(line, average_column(1), cells)
     assert found.column.quantity == AVERAGE
     assert (found.values, found.reported) == ({0: 2.5, 2: 6.0}, 4.0)
     assert found.applicable
-    assert not average(line, average_column(1), cells[2:]).applicable
+    assert not average_cell(line, average_column(1), cells[2:]).applicable
 
 
 def test_the_interval_is_student_s_and_the_bootstrap_s_stands_beside(runs):

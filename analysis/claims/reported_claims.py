@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from redraft.analysis.claims.tests import Part, cells_of, question
+from redraft.analysis.claims.tests import Comparison, cells_of, comparison_set
 from redraft.analysis.data.quantities import ACCURACY
-from redraft.analysis.data.reported import ReportedTable, match_of, read_reported
+from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
 from redraft.analysis.data.statistics import PAIRINGS
 from redraft.config import Cell, Claim, Experiments, Printed, Reported
 from redraft.config.reported import ReportedQuantity
@@ -79,7 +79,7 @@ class ReportedValues:
     """The reported values as a source of `redraft.analysis.claims.tests`, with 0 for the seed.
 
     Attributes:
-        tables: where they stand.
+        tables: which hold them.
         as_speedup: whether seconds are one over the printed speedup; so where they are not printed for every cell.
             That is a time in units of the baseline's, good for comparing only.
     """
@@ -124,16 +124,16 @@ def _total(of: ReportedQuantity, values: Sequence[float]) -> float:
 def check(claim: Claim, tables: ReportedTables) -> dict[str, str]:
     """`reported_verdict` and `reported_evidence` of a claim."""
     source = _source(tables, cells_of(claim.test))
-    asked = question(claim.test, source)
-    answered = asked.answerable
-    held = [_holds(part) for part in asked.parts] if answered else []
-    evidence = [asked.summary + _show(asked.parts)] if answered else []
-    numbers = [_printed(number, asked.parts if answered else [], tables) for number in claim.printed]
+    comparisons = comparison_set(claim.test, source)
+    answered = comparisons.answerable
+    part_holds = [_holds(part) for part in comparisons.parts] if answered else []
+    evidence = [comparisons.summary + _show(comparisons.parts)] if answered else []
+    numbers = [_printed(number, comparisons.parts if answered else [], tables) for number in claim.printed]
     found = [number for number in numbers if number]
     evidence += [text for _, text in found]
     if not answered and not found:
         return {"reported_verdict": NOT_IN_TABLES, "reported_evidence": ""}
-    right = (not answered or sum(held) >= asked.needed) and all(agrees for agrees, _ in found)
+    right = (not answered or sum(part_holds) >= comparisons.needed) and all(agrees for agrees, _ in found)
     return {"reported_verdict": SUPPORTED if right else NOT_SUPPORTED, "reported_evidence": "; ".join(evidence)}
 
 
@@ -147,11 +147,11 @@ def _source(tables: ReportedTables, cells: list[str]) -> ReportedValues:
     return ReportedValues(tables, as_speedup=not all(tables.row(cell, seconds) for cell in reported))
 
 
-def _holds(part: Part) -> bool:
+def _holds(part: Comparison) -> bool:
     return part.values[0] > part.threshold if part.expected == "above" else part.values[0] < part.threshold
 
 
-def _show(parts: list[Part]) -> str:
+def _show(parts: list[Comparison]) -> str:
     """Each value with what is asserted of it; which do not hold."""
     shown: dict[str, list[str]] = {}
     failed: dict[str, bool] = {}
@@ -165,7 +165,7 @@ def _show(parts: list[Part]) -> str:
     )
 
 
-def _printed(printed: Printed, parts: list[Part], tables: ReportedTables) -> tuple[bool, str] | None:
+def _printed(printed: Printed, parts: list[Comparison], tables: ReportedTables) -> tuple[bool, str] | None:
     """Agreement of the tables with a printed number, and their value; nothing if they have none."""
     values = [part.values[0] for part in parts] if printed.cell is None else _own_values(printed, tables)
     if not values:

@@ -33,7 +33,7 @@ SIDE = {"rises": "above", "falls": "below", "highest": "above", "lowest": "below
 BySeed = Mapping[int, float]
 
 
-class Source(Protocol):
+class ValueSource(Protocol):
     """A source of values."""
 
     def values(self, quantity: str, cell: str) -> BySeed:
@@ -46,7 +46,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class Comparison:
     """One comparison: `values` should lie on the side `expected` (`above` or `below`) of `threshold`."""
 
     label: str
@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Question:
+class ComparisonSet:
     """The question of a test.
 
     Attributes:
@@ -67,7 +67,7 @@ class Question:
         summary: what a reader should see before the parts.
     """
 
-    parts: list[Part]
+    parts: list[Comparison]
     needed: int
     total: int
     absent: list[str]
@@ -79,7 +79,7 @@ class Question:
         return bool(self.parts) and all(part.values for part in self.parts)
 
 
-def question(test: Test, source: Source) -> Question:
+def comparison_set(test: Test, source: ValueSource) -> ComparisonSet:
     """The parts of a test, with their values."""
     match test:
         case Compare():
@@ -122,36 +122,38 @@ def cells_of(test: Test) -> list[str]:
     return list(dict.fromkeys(cells))
 
 
-def _all(parts: list[Part], absent: Sequence[str], summary: str = "") -> Question:
+def _all(parts: list[Comparison], absent: Sequence[str], summary: str = "") -> ComparisonSet:
     """A question of which every part must hold."""
-    return Question(parts, len(parts), len(parts), list(absent), summary)
+    return ComparisonSet(parts, len(parts), len(parts), list(absent), summary)
 
 
-def _sides(label: str, values: BySeed, test: Compare | Pairs) -> list[Part]:
+def _sides(label: str, values: BySeed, test: Compare | Pairs) -> list[Comparison]:
     """One part, or two where a value should lie within a distance of the neutral one."""
     if test.expected != "within":
-        return [Part(label, values, test.expected, test.threshold)]
+        return [Comparison(label, values, test.expected, test.threshold)]
     neutral = NEUTRAL[test.relative]
     return [
-        Part(label, values, "above", neutral - test.threshold),
-        Part(label, values, "below", neutral + test.threshold),
+        Comparison(label, values, "above", neutral - test.threshold),
+        Comparison(label, values, "below", neutral + test.threshold),
     ]
 
 
-def _related(test: Compare | Pairs | Extreme, of: str, baseline: str = "baseline") -> str:
-    """`quantity of cell - baseline`, with the sign of the relation and the baseline's quantity if it is another one."""
-    over = f"{test.over} of " if test.over else ""
-    return f"{test.quantity}{of} {'/' if test.relative == 'ratio' else '-'} {over}{baseline}"
+def _related(test: Compare | Pairs | Extreme, cell: str = "cell", baseline: str = "baseline") -> str:
+    """`cell minus baseline, quantity`, or both quantities where the baseline's is another one."""
+    relation = "divided by" if test.relative == "ratio" else "minus"
+    if test.over:
+        return f"{test.quantity} of {cell} {relation} {test.over} of {baseline}"
+    return f"{cell} {relation} {baseline}, {test.quantity}"
 
 
-def _of_cells(quantity: str, cells: Sequence[str], source: Source) -> tuple[dict[str, BySeed], list[str]]:
+def _of_cells(quantity: str, cells: Sequence[str], source: ValueSource) -> tuple[dict[str, BySeed], list[str]]:
     """A quantity of each cell that has one, and the cells that have none."""
     found = {cell: source.values(quantity, cell) for cell in cells}
     return {cell: values for cell, values in found.items() if values}, [cell for cell in found if not found[cell]]
 
 
 def _by_pair(
-    pairs: Sequence[tuple[str, str]], quantity: str, over: str | None, relative: str, source: Source
+    pairs: Sequence[tuple[str, str]], quantity: str, over: str | None, relative: str, source: ValueSource
 ) -> tuple[dict[tuple[str, str], BySeed], list[str]]:
     """The relative quantity of each pair that has one, and the cells of those that have none."""
     found: dict[tuple[str, str], BySeed] = {}
@@ -165,78 +167,83 @@ def _by_pair(
     return found, list(dict.fromkeys(absent))
 
 
-def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: Source) -> Question:
+def _pairs(test: Compare | Pairs, pairs: Sequence[tuple[str, str]], source: ValueSource) -> ComparisonSet:
     found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
     if len(found) < min(FEWEST, len(pairs)):
         return _unanswerable(test, absent)
     on = _on(len(found), len(pairs), "pairs")
     if isinstance(test, Pairs) and test.statistic == "mean":
-        label = f"mean over {len(found)} pairs of {_related(test, ', cell')}"
+        label = f"mean over {len(found)} pairs of {_related(test)}"
         seeds = sorted(set.intersection(*(set(values) for values in found.values())))
         means = {seed: math.fsum(values[seed] for values in found.values()) / len(found) for seed in seeds}
         return _all(_sides(label, means, test), absent, on)
     parts = [
         part
         for (cell, baseline), values in found.items()
-        for part in _sides(_related(test, f" of {cell}", baseline), values, test)
+        for part in _sides(_related(test, cell, baseline), values, test)
     ]
     if isinstance(test, Pairs) and test.at_least:
-        return Question(parts, test.at_least, len(pairs), absent, f"{on}of at least {test.at_least}: ")
+        return ComparisonSet(parts, test.at_least, len(pairs), absent, f"{on}at least {test.at_least} must hold: ")
     return _all(parts, absent, on)
 
 
-def _monotone(test: Monotone, source: Source) -> Question:
+def _monotone(test: Monotone, source: ValueSource) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, test.cells, source)
     if len(found) < min(FEWEST, len(test.cells)):
         return _unanswerable(test, absent)
     parts = [
-        Part(f"{later} - {earlier}", paired(found[later], found[earlier], "difference"), SIDE[test.expected], 0.0)
+        Comparison(
+            f"{later} minus {earlier}", paired(found[later], found[earlier], "difference"), SIDE[test.expected], 0.0
+        )
         for earlier, later in itertools.pairwise(found)
     ]
     path = " → ".join(f"{estimate(values).mean:.4g} ({cell})" for cell, values in found.items())
     on, missing = _on(len(found), len(test.cells), "cells"), [] if all(part.values for part in parts) else list(found)
-    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; asserted: {test.expected}; ")
+    return _all(parts, absent or missing, f"{on}{test.quantity} {path}; claimed: {test.expected}; ")
 
 
-def _peak(test: Peak, source: Source) -> Question:
+def _peak(test: Peak, source: ValueSource) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, [test.cell, *test.others], source)
     own = found.pop(test.cell, None)
     if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Part(f"{test.cell} - {cell}", paired(own, values, "difference"), "above", 0.0) for cell, values in found.items()
+        Comparison(f"{test.cell} minus {cell}", paired(own, values, "difference"), "above", 0.0)
+        for cell, values in found.items()
     ]
     on = _on(len(found) + 1, len(test.others) + 1, "cells")
-    return _all(parts, absent, f"{on}{test.quantity}, {test.cell} asserted the highest; ")
+    return _all(parts, absent, f"{on}{test.quantity}, {test.cell} claimed the highest; ")
 
 
-def _extreme(test: Extreme, source: Source) -> Question:
+def _extreme(test: Extreme, source: ValueSource) -> ComparisonSet:
     pairs = [test.pair, *test.others]
     found, absent = _by_pair(pairs, test.quantity, test.over, test.relative, source)
     on, own = _on(len(found), len(pairs), "pairs"), found.pop(test.pair, None)
     if not own or not found:
         return _unanswerable(test, absent)
     parts = [
-        Part(f"{test.pair[0]} - {cell}", paired(own, values, "difference"), SIDE[test.expected], 0.0)
+        Comparison(f"{test.pair[0]} minus {cell}", paired(own, values, "difference"), SIDE[test.expected], 0.0)
         for (cell, _), values in found.items()
     ]
     mean = f"{estimate(own).mean:.4g} ({test.pair[0]})"
-    return _all(parts, absent, f"{on}{_related(test, ', cell')}: {mean} asserted the {test.expected}; ")
+    return _all(parts, absent, f"{on}{_related(test)}: {mean} claimed the {test.expected}; ")
 
 
-def _limits(test: Bound | Range, cells: Sequence[str], limits: Sequence[tuple[str, float]], source: Source) -> Question:
+def _limits(
+    test: Bound | Range, cells: Sequence[str], limits: Sequence[tuple[str, float]], source: ValueSource
+) -> ComparisonSet:
     found, absent = _of_cells(test.quantity, cells, source)
     if len(found) < min(FEWEST, len(cells)):
         return _unanswerable(test, absent)
     parts = [
-        Part(f"{test.quantity} of {cell}", values, side, limit)
+        Comparison(f"{test.quantity} of {cell}", values, side, limit)
         for cell, values in found.items()
         for side, limit in limits
     ]
     return _all(parts, absent, _on(len(found), len(cells), "cells"))
 
 
-def _correlation(test: Correlation, source: Source) -> Question:
+def _correlation(test: Correlation, source: ValueSource) -> ComparisonSet:
     first, absent = _by_pair(test.pairs, test.quantity, None, test.relative, source)
     second, also_absent = _by_pair(test.pairs, test.other, None, test.other_relative or test.relative, source)
     pairs = [pair for pair in test.pairs if pair in first and pair in second]
@@ -250,11 +257,11 @@ def _correlation(test: Correlation, source: Source) -> Question:
             values[seed] = float(ranked)
     label = f"rank correlation of {test.quantity} and {test.other} over {len(pairs)} pairs"
     return _all(
-        [Part(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")
+        [Comparison(label, values, test.expected, test.threshold)], missing, _on(len(pairs), len(test.pairs), "pairs")
     )
 
 
-def _trend(test: Trend, source: Source) -> Question:
+def _trend(test: Trend, source: ValueSource) -> ComparisonSet:
     parts, absent = [], []
     for cell in test.cells:
         found = [source.values(quantity, cell) for quantity in test.quantities]
@@ -262,12 +269,12 @@ def _trend(test: Trend, source: Source) -> Question:
             absent.append(cell)
             continue
         for (earlier, later), direction in zip(itertools.pairwise(range(len(found))), test.expected, strict=True):
-            label = f"{test.quantities[later]} - {test.quantities[earlier]} of {cell}"
-            parts.append(Part(label, paired(found[later], found[earlier], "difference"), SIDE[direction], 0.0))
+            label = f"{test.quantities[later]} minus {test.quantities[earlier]} of {cell}"
+            parts.append(Comparison(label, paired(found[later], found[earlier], "difference"), SIDE[direction], 0.0))
     return _all(parts, absent, _on(len(test.cells) - len(absent), len(test.cells), "cells"))
 
 
-def _fluctuation(test: Fluctuation, source: Source) -> Question:
+def _fluctuation(test: Fluctuation, source: ValueSource) -> ComparisonSet:
     """Largest fall by seed from one value to the next, below zero if it always rises; needs two values."""
     falls = {
         cell: {
@@ -277,15 +284,15 @@ def _fluctuation(test: Fluctuation, source: Source) -> Question:
         }
         for cell in (test.cell, test.baseline)
     }
-    label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} - {test.baseline}"
+    label = f"largest fall of {test.quantity} between successive evaluations, {test.cell} minus {test.baseline}"
     values = paired(falls[test.cell], falls[test.baseline], "difference")
     absent = [cell for cell, fall in falls.items() if not fall]
-    return _all([Part(label, values, "above", 0.0)], absent or ([] if values else list(falls)))
+    return _all([Comparison(label, values, "above", 0.0)], absent or ([] if values else list(falls)))
 
 
-def _unanswerable(test: Test, absent: Sequence[str]) -> Question:
-    return Question([], 0, 0, list(absent) or cells_of(test))
+def _unanswerable(test: Test, absent: Sequence[str]) -> ComparisonSet:
+    return ComparisonSet([], 0, 0, list(absent) or cells_of(test))
 
 
 def _on(present: int, total: int, what: str) -> str:
-    return f"on {present} of {total} {what}: " if present < total else ""
+    return f"{present} of {total} {what} have values: " if present < total else ""

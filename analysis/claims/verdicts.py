@@ -5,12 +5,13 @@ Beside it, and labelled apart, is whether the paper's own tables support the cla
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redraft.analysis.claims.reported_claims import ReportedTables, check
-from redraft.analysis.claims.tests import BySeed, Part, Question, cells_of, question
+from redraft.analysis.claims.tests import BySeed, Comparison, ComparisonSet, cells_of, comparison_set
 from redraft.analysis.data.collect import Runs
 from redraft.analysis.data.measured import Measured
 from redraft.analysis.data.quantities import of_accuracy
@@ -30,11 +31,11 @@ class RunValues:
 
     Attributes:
         measured: of all runs of a paper.
-        lenient: whether a benchmark that the preset does not have is absent instead of an error.
+        missing_benchmarks_allowed: whether a benchmark that the preset does not have is absent instead of an error.
     """
 
     measured: Measured
-    lenient: bool = False
+    missing_benchmarks_allowed: bool = False
 
     def values(self, quantity: str, cell: str) -> dict[int, float]:
         """A quantity of a cell by seed, no NaN."""
@@ -53,16 +54,26 @@ class RunValues:
 
     def _unknown(self, quantity: str) -> bool:
         scores = self.measured.runs.scores
-        return self.lenient and not set(of_accuracy(quantity)) <= {"all", *scores["benchmark"], *scores["role"]}
+        return self.missing_benchmarks_allowed and not set(of_accuracy(quantity)) <= {
+            "all",
+            *scores["benchmark"],
+            *scores["role"],
+        }
 
 
 @dataclass(frozen=True)
 class Compared:
     """A part of a claim with its estimate; `p` is NaN where too few seeds allow no test."""
 
-    part: Part
+    part: Comparison
     found: Estimate
     p: float
+
+    @property
+    def distance(self) -> float:
+        """Distance of the mean from the threshold; 0 if either is not a number."""
+        distance = abs(self.found.mean - self.part.threshold)
+        return 0.0 if math.isnan(distance) else distance
 
     def verdict(self, p: float) -> str:
         """On which side of the threshold the part lies, if `p` is significant."""
@@ -73,40 +84,40 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Posed:
+class ClaimOnRuns:
     """A claim put to runs.
 
     Attributes:
-        asked: its question, with values.
+        comparisons: its question, with values.
         undecidable: why these runs cannot decide it; None if they can.
     """
 
     claim: Claim
-    asked: Question
+    comparisons: ComparisonSet
     undecidable: str | None
 
     @property
     def counts(self) -> bool:
         """True if its comparisons belong to the family."""
-        return self.undecidable is None and self.asked.answerable
+        return self.undecidable is None and self.comparisons.answerable
 
 
-def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[Posed]:
+def pose(claims: Sequence[Claim], measured: Measured, paper_scale: bool) -> list[ClaimOnRuns]:
     """Each claim's question. One about seconds is decided only where equal work took about equal time."""
-    sources = {here: RunValues(measured, lenient=not here) for here in (True, False)}
+    sources = {here: RunValues(measured, missing_benchmarks_allowed=not here) for here in (True, False)}
     return [
-        Posed(
+        ClaimOnRuns(
             claim,
-            question(claim.test, sources[paper_scale or claim.scale == "any"]),
+            comparison_set(claim.test, sources[paper_scale or claim.scale == "any"]),
             _undecidable(claim, paper_scale, measured.runs),
         )
         for claim in claims
     ]
 
 
-def comparisons(posed: Iterable[Posed]) -> Iterator[tuple[BySeed, float]]:
+def comparisons(posed: Iterable[ClaimOnRuns]) -> Iterator[tuple[BySeed, float]]:
     """Values and threshold of every part of the claims that can be decided."""
-    return ((part.values, part.threshold) for each in posed if each.counts for part in each.asked.parts)
+    return ((part.values, part.threshold) for each in posed if each.counts for part in each.comparisons.parts)
 
 
 def judge(
@@ -115,6 +126,7 @@ def judge(
     paper_scale: bool,
     tables: ReportedTables | None = None,
     family: Family | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The verdict on each claim, with its evidence as text and the manifests it rests on.
 
@@ -124,17 +136,20 @@ def judge(
     `contradicted` if so many lie elsewhere that it cannot hold, else `inconclusive`.
 
     Without the paper's reported tables, that check is left out. The family is by default that of these claims.
+    `titles` are those of cells, shown in place of their names.
     """
     posed, runs = pose(claims, measured, paper_scale), measured.runs
     family = family or Family(comparisons(posed), runs.blocks)
     manifests = {str(cell): list(part["manifest"]) for cell, part in runs.runs.sort_values("seed").groupby("cell")}
     first: dict[str, str] = {}
-    return [
+    judged = [
         _describe(each, manifests, first.setdefault(each.claim.test.model_dump_json(), each.claim.id))
         | _decide(each, family, runs.blocks)
         | (check(each.claim, tables) if tables else {})
         for each in posed
     ]
+    evidence = [name for name in ("evidence", "reported_evidence") if judged and name in judged[0]]
+    return [claim | {name: with_titles(claim[name], titles or {}) for name in evidence} for claim in judged]
 
 
 def _undecidable(claim: Claim, paper_scale: bool, runs: Runs) -> str | None:
@@ -153,34 +168,36 @@ def quantities_of(test: Test) -> list[str]:
     return [name for name in [*named, *content.get("quantities", [])] if name]
 
 
-def _decide(posed: Posed, family: Family, blocks: Blocks) -> dict[str, Any]:
+def _decide(posed: ClaimOnRuns, family: Family, blocks: Blocks) -> dict[str, Any]:
     """Verdict, evidence and p-values of one claim."""
-    asked = posed.asked
-    if not asked.answerable:
+    comparisons = posed.comparisons
+    if not comparisons.answerable:
         reason = (
-            f"no finished run with this quantity: {', '.join(asked.absent)}"
-            if asked.absent
+            f"no finished run with this quantity: {', '.join(comparisons.absent)}"
+            if comparisons.absent
             else "the cells share no seed"
         )
         return {"verdict": NOT_RUN, "evidence": reason, "p": None, "p_corrected": None, "parts": []}
-    estimates = [estimate(part.values, blocks) for part in asked.parts]
-    parts = [Compared(p, found, found.p_value(p.threshold)) for p, found in zip(asked.parts, estimates, strict=True)]
+    estimates = [estimate(part.values, blocks) for part in comparisons.parts]
+    parts = [
+        Compared(p, found, found.p_value(p.threshold)) for p, found in zip(comparisons.parts, estimates, strict=True)
+    ]
     sides = [each.verdict(each.p) for each in parts]
-    before, p = overall(asked, sides, [each.p for each in parts])
-    evidence = asked.summary + _show_parts(parts)
-    drawn = {"parts": [_drawn(each) for each in parts]}
+    before, p = overall(comparisons, sides, [each.p for each in parts])
+    evidence = comparisons.summary + _sentence(parts, before)
+    plotted = {"parts": [_plotted(each) for each in parts]}
     if posed.undecidable:
         evidence += f"; {posed.undecidable}"
-        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | drawn
-    adjusted = [family.corrected(part.values, part.threshold) for part in asked.parts]
-    _, p_corrected = overall(asked, sides, adjusted)
-    after, _ = overall(asked, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
+        return {"verdict": INCONCLUSIVE, "evidence": evidence, "p": _number(p), "p_corrected": None} | plotted
+    adjusted = [family.corrected(part.values, part.threshold) for part in comparisons.parts]
+    _, p_corrected = overall(comparisons, sides, adjusted)
+    after, _ = overall(comparisons, [each.verdict(q) for each, q in zip(parts, adjusted, strict=True)], adjusted)
     if after != before:
         evidence += f"; not significant after correction for {len(family)} comparisons (p = {p_corrected:.2g})"
-    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | drawn
+    return {"verdict": after, "evidence": evidence, "p": _number(p), "p_corrected": _number(p_corrected)} | plotted
 
 
-def _drawn(compared: Compared) -> dict[str, Any]:
+def _plotted(compared: Compared) -> dict[str, Any]:
     """What a plot of a part shows: its mean with the interval that decides, the threshold, and the asserted side."""
     part, interval = compared.part, compared.found.interval
     values = {"mean": compared.found.mean, "low": interval.low, "high": interval.high}
@@ -188,45 +205,62 @@ def _drawn(compared: Compared) -> dict[str, Any]:
     return {"label": part.label, "expected": part.expected, "threshold": part.threshold} | finite
 
 
-def overall(asked: Question, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:
+def overall(comparisons: ComparisonSet, verdicts: list[str], p_values: list[float]) -> tuple[str, float]:
     """The verdict on a claim from those on its parts, and the p-value it hangs on.
 
     That is the largest of the parts that must hold; for a contradicted claim, the largest of the fewest parts that
     contradict it; for one that is neither, the largest it would have needed.
     """
-    enough = asked.total - asked.needed + 1
-    for verdict, needed in ((REPRODUCED, asked.needed), (CONTRADICTED, enough)):
+    enough = comparisons.total - comparisons.needed + 1
+    for verdict, needed in ((REPRODUCED, comparisons.needed), (CONTRADICTED, enough)):
         ps = sorted(p for p, v in zip(p_values, verdicts, strict=True) if v == verdict)
         if len(ps) >= needed:
             return verdict, ps[needed - 1]
     ps = sorted(p_values, key=lambda p: (math.isnan(p), p))
-    return INCONCLUSIVE, ps[min(asked.needed, len(ps)) - 1]
+    return INCONCLUSIVE, ps[min(comparisons.needed, len(ps)) - 1]
 
 
-def _show_parts(parts: list[Compared]) -> str:
-    """Each label with its estimate, and what is asserted of it; how each part came out, where there are several."""
-    shown: dict[tuple[str, str], list[str]] = {}
-    for each in parts:
-        text = f"{each.part.label}: {show(each.found)}"
-        shown.setdefault((text, each.verdict(each.p)), []).append(f"{each.part.expected} {each.part.threshold:g}")
+def _sentence(parts: list[Compared], verdict: str) -> str:
+    """The parts of a claim in words; of several, how many have the claim's verdict, and the largest of these first.
+
+    The largest lies farthest from its threshold. Parts with one label and one verdict, such as the two limits of a
+    range, are shown once.
+    """
+    texts: dict[tuple[str, str], list[str]] = {}
+    for part in sorted(parts, key=lambda each: (each.verdict(each.p) != verdict, -each.distance)):
+        text = f"{part.part.label}: {show(part.found)}"
+        limit = f"{part.part.expected} {part.part.threshold:g}"
+        texts.setdefault((text, part.verdict(part.p)), []).append(limit)
     several = len(parts) > 1
-    return "; ".join(
-        f"{text}; asserted {' and '.join(asserted)}" + (f" ({verdict})" if several else "")
-        for (text, verdict), asserted in shown.items()
-    )
+    shown = [
+        f"{text}; the paper claims a value {' and '.join(limits)}" + (f" ({side})" if several else "")
+        for (text, side), limits in texts.items()
+    ]
+    count = sum(part.verdict(part.p) == verdict for part in parts)
+    lead = f"{verdict.capitalize()} on {count} of {len(parts)} comparisons; "
+    return (lead + ("the largest: " if count else "") if several else "") + "; ".join(shown)
 
 
-def show(found: Estimate) -> str:
-    """`0.31 [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
-    number, units = len(found.seeds), len(found.units)
+def show(mean: Estimate) -> str:
+    """`0.31, 95 % interval [0.28, 0.34], 10 seeds in 5 blocks`, with the interval that is tested."""
+    number, units = len(mean.seeds), len(mean.units)
     seeds = f"{number} seed{'s' * (number != 1)}"
     seeds += f" in {units} block{'s' * (units != 1)}" if units < number else ""
-    low, high = found.interval.low, found.interval.high
-    interval = f" [{low:.4g}, {high:.4g}]" if math.isfinite(low) and math.isfinite(high) else " without an interval"
-    return f"{found.mean:.4g}{interval}, {seeds}"
+    low, high = mean.interval.low, mean.interval.high
+    finite = math.isfinite(low) and math.isfinite(high)
+    return f"{mean.mean:.4g}, {f'95 % interval [{low:.4g}, {high:.4g}]' if finite else 'without an interval'}, {seeds}"
 
 
-def _describe(posed: Posed, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
+def with_titles(text: str, titles: Mapping[str, str]) -> str:
+    """The text with a cell's title in place of its name."""
+    if not titles:
+        return text
+    names = "|".join(map(re.escape, sorted(titles, key=len, reverse=True)))
+    # A name may begin or end another one: `grpo-vanilla` is part of `8b-grpo-vanilla`.
+    return re.sub(rf"(?<![\w./-])(?:{names})(?![\w/-]|\.\w)", lambda match: titles[match[0]], text)
+
+
+def _describe(posed: ClaimOnRuns, manifests: Mapping[str, list[str]], first: str) -> dict[str, Any]:
     """Fields that do not depend on the verdict; `first` is the first claim with this test."""
     claim = posed.claim
     return {

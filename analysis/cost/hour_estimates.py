@@ -8,7 +8,7 @@ the paper's scale.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redraft.analysis.data.reported import ReportedTable, match_of, read_reported
+from redraft.analysis.data.reported_tables import ReportedTable, match_of, read_reported
 from redraft.config import Cell, CostRules, Experiments, Preset, PretrainedModel, Reported, ReportedTimes, Run, Trainer
 from redraft.config.hyperparameters import trainer_of
 

@@ -1,7 +1,8 @@
 """Gathering finished runs of a paper into three frames: a line a step, a line a run, a line a score."""
 
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.analysis.data.repeats import with_repeats
 from redraft.analysis.data.speculation import with_measurements
 from redraft.analysis.data.statistics import NO_BLOCKS, Blocks
 from redraft.config import Benchmark, Clock, Experiments, Preset, id_of, run_fingerprint, sampling_fingerprint
@@ -28,7 +28,7 @@ class Runs:
         runs: cell, seed, block (`Preset.unit`), fingerprint, manifest (path), initial (path of the initial policy's
             record), seconds.
         steps: cell, seed and every number of each step's record; stages as `seconds.<stage>`, those of repeats where
-            there are any (`redraft.analysis.data.repeats`).
+            there are any (`redraft.analysis.data.collect`).
         scores: cell, seed, step (done by the graded policy; 0 is the initial one), benchmark, role, correct, total and
             what else grading counts.
     """
@@ -98,7 +98,8 @@ class Runs:
 
 
 def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
-    """All complete runs of a paper's cells, and of those that they start from, also if nobody asked for them this time.
+    """All complete runs of a paper's cells and of the cells they start from, also runs that were not requested this
+    time.
 
     A cell of another paper goes by its id, `paper/cell`.
     A run whose configuration or benchmarks are not today's, or whose initial policy was not evaluated, is left out
@@ -108,7 +109,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         UserError: if there is no run, or a run's files do not belong together.
     """
     runs, steps, scores = [], [], []
-    asked = experiments.preset(layout.preset)
+    requested = experiments.preset(layout.preset)
     for name, manifest in _manifests(layout, paper, experiments):
         folder = manifest.parent
         seed = int(folder.name.removeprefix("seed"))
@@ -120,7 +121,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         initial = layout.initial(protocol, content["configuration"]["model_role"], seed)
         first = read_json(initial / "scores.json") if (initial / "scores.json").exists() else {}
         sampled = {_sampled(folder), _sampled(initial)}
-        missing = [name for place in (folder, initial) for name in _lacking(place, place == folder)]
+        missing = [name for evaluated in (folder, initial) for name in _lacking(evaluated, evaluated == folder)]
         reason = _outdated(content, scored, first, sampled, layout.preset, experiments)
         reason = reason or (f"it was evaluated without {missing[0]}, by an earlier version" if missing else None)
         if reason:
@@ -128,7 +129,11 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
             continue
         _check(folder, manifest)
         _check(initial, None)
-        own = {"manifest": str(manifest), "initial": str(initial / "generations.json"), "block": asked.unit(seed)}
+        own = {
+            "manifest": str(manifest),
+            "initial": str(initial / "generations.json"),
+            "block": requested.unit(seed),
+        }
         runs.append(key | {name: content[name] for name in ("fingerprint", "seconds")} | own)
         steps.append(_steps(folder).assign(**key))
         scores += [
@@ -138,7 +143,7 @@ def collect(layout: Layout, paper: str, experiments: Experiments) -> Runs:
         ]
     if not runs:
         raise UserError("there is no finished run to collect", file=layout.folder / "runs" / paper)
-    _warn_of_missing_seeds(pd.DataFrame(runs), paper, asked, experiments)
+    _warn_of_missing_seeds(pd.DataFrame(runs), paper, requested, experiments)
     manifests = {(run["cell"], run["seed"]): Path(run["manifest"]) for run in runs}
     timed = with_repeats(pd.concat(steps, ignore_index=True), manifests, layout, paper)
     return Runs(pd.DataFrame(runs), timed, pd.DataFrame(scores))
@@ -277,3 +282,53 @@ def _steps(folder: Path) -> pd.DataFrame:
             allowed=str(len(frame)),
         )
     return frame.merge(measured, on=["step", "epoch"], validate="1:1")
+
+
+SPREAD = "repeats_spread"
+"""Column of steps: longest over shortest seconds of the step's rollouts among the rounds; NaN without rounds."""
+GENERATION = ["seconds.verification", "seconds.rollout", "seconds.assembly"]
+REPEATS_KEY = ["cell", "step"]
+
+
+def with_repeats(
+    steps: pd.DataFrame, manifests: Mapping[tuple[str, int], Path], layout: Layout, paper: str
+) -> pd.DataFrame:
+    """Steps with the median seconds of their repeats, for the seeds all of whose runs were repeated.
+
+    Seconds of one seed are compared with each other, so all are of training, or all of repeats. `manifests` are
+    those of the runs by cell and seed.
+
+    Raises:
+        UserError: if a file of repeats is not the one that its record names.
+    """
+    parts = []
+    for seed, part in steps.groupby("seed", sort=False):
+        file = layout.timing(paper, int(seed))  # type: ignore[call-overload]
+        own = {cell: path for (cell, of), path in manifests.items() if of == seed}
+        parts.append(_repeated(part, file) if _covers(file, own) else part.assign(**{SPREAD: math.nan}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _covers(file: Path, manifests: Mapping[str, Path]) -> bool:
+    """Test for repeats of all these runs as they are now; if there are repeats of some, say of which there are none."""
+    record = file.with_suffix(".json")
+    if not record.exists():
+        return False
+    content = read_json(record)
+    check_hashes(file.parent, content["sha256"], record)
+    without = [cell for cell, path in manifests.items() if content["made_from"].get(cell) not in hashes(path).values()]
+    if without:
+        print(f"seconds are those of training, since {', '.join(without)} was not repeated: {file}", file=sys.stderr)
+    return not without
+
+
+def _repeated(steps: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """Steps of one seed with the seconds of a file of repeats."""
+    rounds = read_parquet(file, (*REPEATS_KEY, "round", *GENERATION))
+    stages = [name for name in rounds if name.startswith("seconds.")]
+    by_step = rounds.assign(generation=rounds[GENERATION].sum(axis=1)).groupby(REPEATS_KEY)
+    seconds = by_step[stages].median()  # stages that are not repeated have one value, and NaN in the other rounds
+    seconds["seconds.total"] = seconds.sum(axis=1)
+    seconds[SPREAD] = by_step["generation"].max() / by_step["generation"].min()
+    kept = steps.drop(columns=[name for name in seconds if name in steps])
+    return kept.merge(seconds.reset_index(), on=REPEATS_KEY, validate="1:1")

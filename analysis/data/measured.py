@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.prompt_frames import over_bins
 from redraft.analysis.data.quantities import ACCURACY, by_seed, noise_by_seed, over_time
-from redraft.analysis.data.rollouts import over_bins
 from redraft.analysis.data.statistics import Family
 from redraft.config import Clock, Panel
 from redraft.errors import UserError
@@ -40,7 +40,7 @@ RELATIONS = {
 """Main quantities of a run, besides its accuracies: unit, and how tables relate two cells of it."""
 
 
-class Point(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """A measurement at one coordinate of a series; of a run, which has one point, the coordinate is NaN."""
 
     x: float
@@ -54,7 +54,7 @@ class Measured:
     Of a cell without a finished run nothing is measured, and every measurement is empty.
     """
 
-    def __init__(self, runs: Runs, found: dict[Key, list[Point]] | None = None) -> None:
+    def __init__(self, runs: Runs, found: dict[Key, list[MeasuredPoint]] | None = None) -> None:
         self.runs = runs
         self._found = found or {}
 
@@ -66,33 +66,33 @@ class Measured:
         """The standard error, points, that sampling alone gives an accuracy; NaN of another quantity."""
         return self._of_runs(quantity, cell, at, clock).noise
 
-    def _of_runs(self, quantity: str, cell: str, at: int | None, clock: Clock) -> Point:
-        def measure() -> list[Point]:
+    def _of_runs(self, quantity: str, cell: str, at: int | None, clock: Clock) -> MeasuredPoint:
+        def measure() -> list[MeasuredPoint]:
             values, noise = (each(self.runs.by(clock), quantity, cell, at) for each in (by_seed, noise_by_seed))
-            return [Point(math.nan, values, noise)] if values else []
+            return [MeasuredPoint(math.nan, values, noise)] if values else []
 
         points = self._points((cell, quantity, "run" if at is None else f"{at} {clock}"), measure)
-        return points[0] if points else Point(math.nan, {}, {})
+        return points[0] if points else MeasuredPoint(math.nan, {}, {})
 
-    def series(self, quantity: str, cell: str, x: str) -> list[Point]:
+    def series(self, quantity: str, cell: str, x: str) -> list[MeasuredPoint]:
         """A quantity over steps, epochs or what was spent (`redraft.analysis.data.quantities.over_time`)."""
 
-        def measure() -> list[Point]:
+        def measure() -> list[MeasuredPoint]:
             rows = over_time(self.runs, quantity, cell, x).iterrows()
-            return [Point(float(at), values.dropna().to_dict(), {}) for at, values in rows]  # type: ignore[arg-type]
+            return [MeasuredPoint(float(at), values.dropna().to_dict(), {}) for at, values in rows]  # type: ignore[arg-type]
 
         return self._points((cell, quantity, f"by {x}"), measure)
 
-    def bins(self, panel: Panel, cell: str, probe: str) -> list[Point]:
+    def bins(self, panel: Panel, cell: str, probe: str) -> list[MeasuredPoint]:
         """A quantity of prompts in each of a panel's bins, at their lower edges; none if no run has such prompts."""
         scope = f"bins of {panel.by}, visits of {panel.epochs}: {', '.join(map(str, panel.bins))}"
 
-        def measure() -> list[Point]:
-            return [Point(low, values, {}) for low, values in over_bins(self.runs, panel, cell, probe)]
+        def measure() -> list[MeasuredPoint]:
+            return [MeasuredPoint(low, values, {}) for low, values in over_bins(self.runs, panel, cell, probe)]
 
         return self._points((cell, panel.quantity, scope), measure)
 
-    def _points(self, key: Key, measure: Callable[[], list[Point]]) -> list[Point]:
+    def _points(self, key: Key, measure: Callable[[], list[MeasuredPoint]]) -> list[MeasuredPoint]:
         if key in self._found or key[0] not in self._cells:
             return self._found.get(key, [])
         cell, quantity, scope = key
@@ -116,28 +116,28 @@ class Measured:
         """
         record = read_json(folder / RECORD)
         check_hashes(folder, record["sha256"] | record["made_from"], folder / RECORD)
-        found: dict[Key, list[Point]] = {}
+        found: dict[Key, list[MeasuredPoint]] = {}
         columns = [read_parquet(folder / MEASURED, COLUMNS)[name].tolist() for name in COLUMNS]
         for cell, quantity, scope, position, x, seed, value, noise in zip(*columns, strict=True):
             points = found.setdefault((cell, quantity, scope), [])
             if seed is pd.NA:
                 continue
             if position == len(points):
-                points.append(Point(x, {}, {}))
+                points.append(MeasuredPoint(x, {}, {}))
             points[-1].values[seed], points[-1].noise[seed] = value, noise
         return cls(Runs.load(folder), found)
 
 
 class Measuring(Measured):
-    """Measurements that are made when they are first asked for."""
+    """Measurements that are made at their first request."""
 
-    def _points(self, key: Key, measure: Callable[[], list[Point]]) -> list[Point]:
+    def _points(self, key: Key, measure: Callable[[], list[MeasuredPoint]]) -> list[MeasuredPoint]:
         if key not in self._found:
             self._found[key] = measure()
         return self._found[key]
 
     def save(self, folder: Path, family: Family) -> None:
-        """Write all that was asked for, and the family, next to the collected runs; the record holds their hashes."""
+        """Write all measurements and the family next to the collected runs; the record holds their hashes."""
         rows = [
             (*key, position, point.x, seed, value, point.noise.get(seed, math.nan))
             for key, points in self._found.items()

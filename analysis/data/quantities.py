@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.rollouts import in_bin, of_prompts, quantities_of_bins
+from redraft.analysis.data.prompt_frames import in_bin, of_prompts, quantities_of_bins
 from redraft.analysis.data.speculation import MEASURED, correlation, token_acceptance, token_acceptance_from
 from redraft.analysis.data.statistics import noise_floor
 from redraft.config.base import STEP_STAGES
@@ -152,7 +152,7 @@ def by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -> dict
 
     Args:
         at: steps done, at most. Sums and means are over those steps, and accuracies are those of the policy after
-            exactly so many, 0 being the initial one; runs without such a policy are left out. By default all steps
+            exactly that many, 0 being the initial one; runs without such a policy are left out. By default all steps
             and the last policy: which one counts is fixed in advance and never the best.
 
     Raises:
@@ -188,7 +188,7 @@ def noise_by_seed(runs: Runs, quantity: str, cell: str, at: int | None = None) -
 
 @lru_cache(maxsize=1 << 8)
 def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
-    """The scores of a cell's policies after so many steps, or of its last ones."""
+    """The scores of a cell's policies after `at` steps, or of its last ones."""
     scores = runs.scores[runs.scores["cell"] == cell]
     wanted = scores.groupby("seed")["step"].transform("max") if at is None else at
     return scores[scores["step"] == wanted]
@@ -196,11 +196,11 @@ def _scores(runs: Runs, cell: str, at: int | None) -> pd.DataFrame:
 
 def _of(scores: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Those of benchmarks, a role or all."""
-    asked = of_accuracy(quantity)
+    names = of_accuracy(quantity)
     known = {*scores["benchmark"], *scores["role"], "all"}
-    if len(scores) and not known.issuperset(asked):
+    if len(scores) and not known.issuperset(names):
         raise UserError("no such benchmark or role", key="quantity", value=quantity, allowed=known)
-    return scores if "all" in asked else scores[scores["benchmark"].isin(asked) | scores["role"].isin(asked)]
+    return scores if "all" in names else scores[scores["benchmark"].isin(names) | scores["role"].isin(names)]
 
 
 def of_accuracy(quantity: str) -> list[str]:
@@ -239,7 +239,7 @@ def _of_step(steps: pd.DataFrame, quantity: str) -> pd.Series:
 
 
 def _of_derived(quantity: str, reduce: Reduce) -> Reduce:
-    """The reduction, behind the computation of the quantity where records do not hold it."""
+    """The reduction, after the computation of the quantity where records do not hold it."""
     derive = STEP_QUANTITIES.get(quantity)
     return reduce if derive is None else lambda steps: reduce(steps.assign(**{quantity: derive(steps)}))
 
@@ -356,7 +356,7 @@ SPENT = {"hours": ("seconds.total", 1 / 3600), "tokens": ("tokens_decoded", 1e-6
 def over_time(runs: Runs, quantity: str, cell: str, x: str) -> pd.DataFrame:
     """A quantity over steps or epochs from 0, or over what was spent: index x, one column a seed.
 
-    An accuracy is one of the policies after so many steps, so that of the initial policy stands at step -1. Over hours,
+    An accuracy is one of the policies after a number of steps, so that of the initial policy is at step -1. Over hours,
     tokens or updates x is the mean over seeds of what they spent up to the end of a step.
 
     Raises:

@@ -121,7 +121,7 @@ def _student(units: np.ndarray, mean: float) -> Interval:
 
 
 def _two_level(blocks: list[np.ndarray]) -> Interval:
-    """Percentile bootstrap of the mean of blocks' means: blocks are drawn, and in each of them its values."""
+    """Percentile bootstrap of the mean of blocks' means: blocks are resampled, and in each block its values."""
     rng = np.random.default_rng(0)
     chosen = rng.integers(len(blocks), size=(RESAMPLES, len(blocks)))
     means = np.empty(chosen.shape)

@@ -1,19 +1,132 @@
-"""Comparability of a campaign's seconds: in the first epoch nothing can be reused, so runs that decode the same
-tokens there do the same work, whatever their method, and should take the same time."""
+"""Times of runs and of reported tables: speedups, and whether a campaign's seconds can be compared at all.
+
+The same functions serve reproduced runs and the times that a paper reports. In the first epoch nothing can be reused:
+runs that decode the same tokens there do the same work, whatever their method, and should take the same time.
+"""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pandas as pd
 
-from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.repeats import SPREAD
-from redraft.analysis.data.speedups import SPEEDUP
+from redraft.analysis.data.collect import SPREAD, Runs
+from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.quantities import SECONDS
+from redraft.analysis.data.reported_tables import ReportedTable
+from redraft.analysis.data.statistics import PAIRINGS
+from redraft.config import Clock, Reported, ReportedTimes
+from redraft.errors import UserError
+
+SPEEDUP = "speedup:"
+"""Prefix of a table column's quantity that compares the times of a cell and its baseline in one of `KINDS`."""
 
 
 @dataclass(frozen=True)
-class Agreement:
+class StageTimes:
+    """Mean seconds a step by stage, and the hours of the whole run."""
+
+    total: float
+    rollout: float
+    verification: float
+    assembly: float
+    hours: float
+
+    @property
+    def generation(self) -> float:
+        """All that getting rollouts costs."""
+        return self.rollout + self.verification + self.assembly
+
+
+_speedup = PAIRINGS["speedup"]
+
+KINDS: dict[str, Callable[[StageTimes, StageTimes], float]] = {
+    "printed": lambda baseline, method: _speedup(method.rollout, baseline.rollout),
+    "honest": lambda baseline, method: _speedup(method.generation, baseline.generation),
+    "step": lambda baseline, method: _speedup(method.total, baseline.total),
+    "end_to_end": lambda baseline, method: _speedup(method.hours, baseline.hours),
+    "controlled": lambda b, method: _speedup(b.total - b.generation + method.generation, b.total),
+}
+"""Kind to its speedup: of rollouts alone, as papers print it; with the verification and assembly that the method adds;
+of a step; of the run, which may have another number of steps; of a step whose other stages take as long as the
+baseline's, since the method does not change them."""
+
+TITLES = {
+    "printed": "Speedup as printed (rollout only, ×)",
+    "honest": "Speedup with verification and assembly counted (×)",
+    "step": "Speedup of a step (×)",
+    "end_to_end": "End-to-end speedup (hours, ×)",
+    "controlled": "Controlled end-to-end speedup (other stages as the baseline's, ×)",
+}
+
+
+def kind_of(quantity: str) -> Callable[[StageTimes, StageTimes], float]:
+    """The function that `speedup:<kind>` names.
+
+    Raises:
+        UserError: if there is no such kind.
+    """
+    name = quantity.removeprefix(SPEEDUP)
+    if name not in KINDS:
+        raise UserError("no such speedup", key="quantity", value=quantity, allowed=[SPEEDUP + kind for kind in KINDS])
+    return KINDS[name]
+
+
+def of_runs(measured: Measured, cell: str, at: int | None, clock: Clock) -> dict[int, StageTimes]:
+    """The times of each finished run of a cell, by seed."""
+    names = ("total", "rollout", "verification", "assembly")
+    found = {name: measured.values(SECONDS + name, cell, at, clock) for name in names}
+    hours = measured.values("hours", cell, at, clock)
+    return {seed: StageTimes(**{name: found[name][seed] for name in names}, hours=hours[seed]) for seed in hours}
+
+
+def of_reported(row: Mapping[str, float], spec: Reported) -> StageTimes | None:
+    """The times of a row of the reported times; None if it lacks any. A stage without a cell did not run."""
+    total, rollout, verification, assembly = (
+        _reported(row, spec, SECONDS + name) for name in ("total", "rollout", "verification", "assembly")
+    )
+    hours = _reported(row, spec, "hours")
+    if total is None or rollout is None or hours is None:
+        return None
+    return StageTimes(total, rollout, verification or 0.0, assembly or 0.0, hours)
+
+
+def _reported(row: Mapping[str, float], spec: Reported, quantity: str) -> float | None:
+    """A quantity of one column from a reported row."""
+    declared = spec.quantities.get(quantity)
+    return row.get(declared.columns[0]) if declared else None
+
+
+def speedups_by_seed(
+    measured: Measured, quantity: str, pair: tuple[str, str], at: int | None, clock: Clock
+) -> dict[int, float]:
+    """A speedup of each run of a cell over the run of the same seed of its baseline."""
+    kind, (cells, baselines) = kind_of(quantity), (of_runs(measured, cell, at, clock) for cell in pair)
+    return {seed: kind(baselines[seed], times) for seed, times in cells.items() if seed in baselines}
+
+
+def reported_speedups(table: ReportedTable, times: ReportedTimes) -> pd.DataFrame:
+    """Every kind of speedup from the reported times alone: a line a setting and method, the last one the mean."""
+    names = [*times.setting, *times.baseline]
+    lines, baselines = [], {}
+    for key, row in table.rows.items():
+        named, found = dict(zip(table.spec.row, key, strict=True)), of_reported(row, table.spec)
+        if found and times.baseline.items() <= named.items():
+            baselines[tuple(named[name] for name in times.setting)] = found
+    for key, row in table.rows.items():
+        named, found = dict(zip(table.spec.row, key, strict=True)), of_reported(row, table.spec)
+        baseline = baselines.get(tuple(named[name] for name in times.setting))
+        if found and baseline and not times.baseline.items() <= named.items():
+            speedups = {name: kind(baseline, found) for name, kind in KINDS.items()}
+            lines.append({name: named[name] for name in names} | speedups)
+    frame = pd.DataFrame(lines, columns=[*names, *KINDS])
+    mean = dict.fromkeys(names, "") | {names[0]: "mean"} | {name: frame[name].mean() for name in KINDS}
+    return pd.concat([frame, pd.DataFrame([mean])], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class TimingSpread:
     """Spread of the seconds of equal work.
 
     Attributes:
@@ -36,7 +149,7 @@ class Agreement:
 
 
 @lru_cache(maxsize=4)
-def first_epoch_agreement(runs: Runs) -> Agreement | None:
+def first_epoch_spread(runs: Runs) -> TimingSpread | None:
     """Compare the rollout seconds of the first epoch between runs of one seed that decoded the same in each step of it.
 
     Returns:
@@ -51,12 +164,12 @@ def first_epoch_agreement(runs: Runs) -> Agreement | None:
         return None
     ratios = pd.Series(spread)
     repeats = float(runs.steps[SPREAD].median()) if SPREAD in runs.steps else math.nan
-    return Agreement(len(ratios), float(ratios.median()), float(ratios.max()), repeats)
+    return TimingSpread(len(ratios), float(ratios.median()), float(ratios.max()), repeats)
 
 
-def timed_unevenly(runs: Runs) -> Agreement | None:
+def timed_unevenly(runs: Runs) -> TimingSpread | None:
     """The agreement of the runs' seconds if it is too bad for a verdict on any; else None."""
-    agreement = first_epoch_agreement(runs)
+    agreement = first_epoch_spread(runs)
     return agreement if agreement and not agreement.comparable else None
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.measured import Measured, Point
+from redraft.analysis.data.measured import Measured, MeasuredPoint
 from redraft.analysis.data.quantities import SPENT, of_accuracy
-from redraft.analysis.data.reported import read_reported
+from redraft.analysis.data.reported_tables import read_reported
 from redraft.analysis.data.statistics import estimate
 from redraft.analysis.figures.roofline_points import published_fit, speedups
 from redraft.config import Cell, Experiments, Figure, Panel, id_of
@@ -92,10 +92,10 @@ def figure_data(
     return data
 
 
-def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[Point]:
+def points_of(x: str, panel: Panel, cell: str, measured: Measured, probe: str) -> list[MeasuredPoint]:
     """Measurements of a cell for a panel with the axis `x`."""
     if x in ("cell", "surface"):
-        return [Point(math.nan, measured.values(panel.quantity, cell), {})]
+        return [MeasuredPoint(math.nan, measured.values(panel.quantity, cell), {})]
     return measured.bins(panel, cell, probe) if x == "bins" else measured.series(panel.quantity, cell, x)
 
 
@@ -122,7 +122,7 @@ def published_rooflines(figure: Figure, experiments: Experiments, paper: str) ->
     return found
 
 
-def _line(x: str, panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
+def _line(x: str, panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs: Runs) -> list[dict[str, Any]]:
     """The points of a cell in a line panel; records count steps and epochs from 0, points from 1.
 
     A step in which the quantity is null has no point. If it is null in all steps, each step has a point without a
@@ -149,14 +149,14 @@ def _at_ends(panel: Panel, positions: Sequence[float]) -> dict[float, float]:
 
 
 def _single(
-    panel: Panel, cell: str, x: float, found: Sequence[Point], runs: Runs, reported: float = math.nan
+    panel: Panel, cell: str, x: float, found: Sequence[MeasuredPoint], runs: Runs, reported: float = math.nan
 ) -> list[dict[str, Any]]:
     """The single point of a cell in a list, which is empty if the cell was not run."""
     points = [_point(panel, cell, x, values, runs, reported) for _, values, _ in found]
     return [point for point in points if point["n_seeds"]]
 
 
-def _bins(panel: Panel, cell: str, found: Sequence[Point], runs: Runs) -> list[dict[str, Any]]:
+def _bins(panel: Panel, cell: str, found: Sequence[MeasuredPoint], runs: Runs) -> list[dict[str, Any]]:
     """One point per bin: the share of prompts in the bin, or the mean of a quantity over them."""
     reported, upper = _at_ends(panel, panel.bins[:-1]), dict(pairwise(panel.bins))
     return [

@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from redraft.analysis.data.timing import Agreement, is_timed
-from redraft.analysis.tables.main_result import read_table
-from redraft.analysis.tables.verdicts import (
+from redraft.analysis.data.timing import TimingSpread, is_timed
+from redraft.analysis.tables.cell_verdicts import (
     AGREES,
     BASELINE,
     DIFFERS,
@@ -21,6 +20,7 @@ from redraft.analysis.tables.verdicts import (
     SIGNIFICANT,
     UNEVEN,
 )
+from redraft.analysis.tables.files import read_table
 from redraft.config import Headline, Table, TargetTable
 from redraft.layout import Layout
 
@@ -63,7 +63,7 @@ class HeadlineNumber:
 
 
 def points(
-    layout: Layout, paper: str, headlines: Sequence[Headline], tables: Sequence[Table], uneven: Agreement | None
+    layout: Layout, paper: str, headlines: Sequence[Headline], tables: Sequence[Table], uneven: TimingSpread | None
 ) -> list[HeadlineNumber]:
     """The numbers of a paper's declared headlines, in their order.
 
@@ -87,7 +87,7 @@ def points(
     return found
 
 
-def _point(headline: Headline, cell: pd.Series, table: Table, uneven: Agreement | None) -> HeadlineNumber:
+def _point(headline: Headline, cell: pd.Series, table: Table, uneven: TimingSpread | None) -> HeadlineNumber:
     ends = ("high", "low") if headline.form == "percent fewer" else ("low", "high")
     mean, low, high, reported = (in_form(cell[name], headline.form) for name in ("reproduced", *ends, "reported"))
     quantity = next((c.quantity for c in getattr(table, "columns", []) if c.name == headline.column), headline.column)
@@ -142,7 +142,7 @@ def interval(low: float, high: float, form: str) -> str:
     return f" [{low:.{DECIMALS[form]}f}, {high:.{DECIMALS[form]}f}]".replace("-", MINUS)
 
 
-def verdict_words(cell: pd.Series, uneven: Agreement | None) -> str:
+def verdict_words(cell: pd.Series, uneven: TimingSpread | None) -> str:
     """The verdict on a table's cell as the end of a sentence; `uneven` as in `points`, for times."""
     verdict, seeds = cell["verdict"], int(cell["n_seeds"])
     several = f"{seeds} seed{'s' * (seeds != 1)}"

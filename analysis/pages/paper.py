@@ -14,7 +14,7 @@ from redraft.analysis.claims.reported_claims import NOT_SUPPORTED
 from redraft.analysis.claims.verdicts import CONTRADICTED, NOT_RUN, REPRODUCED
 from redraft.analysis.data import evaluation
 from redraft.analysis.data.collect import Runs
-from redraft.analysis.data.timing import Agreement, first_epoch_agreement, timed_unevenly
+from redraft.analysis.data.timing import TimingSpread, first_epoch_spread, timed_unevenly
 from redraft.analysis.data.words import THEMES
 from redraft.analysis.figures.figure_parts import unsampled_benchmarks
 from redraft.analysis.pages import headline
@@ -22,8 +22,8 @@ from redraft.analysis.pages.cell_labels import cell_labels
 from redraft.analysis.pages.claims_page import counts, read_claims
 from redraft.analysis.pages.figure_page import figure_fragment
 from redraft.analysis.pages.run_pages import RunView, link, views
-from redraft.analysis.tables.main_result import read_table
-from redraft.analysis.tables.verdicts import MISSING
+from redraft.analysis.tables.cell_verdicts import MISSING
+from redraft.analysis.tables.files import read_table
 from redraft.config import Experiments, Preset, StepTable, TableWithoutRuns
 from redraft.files import read_json
 from redraft.layout import Layout
@@ -73,9 +73,9 @@ class Paper:
         return self.experiments.cell_file(self.name).own_page
 
     @property
-    def timing(self) -> Agreement | None:
+    def timing(self) -> TimingSpread | None:
         """Spread of times between runs that did equal work."""
-        return first_epoch_agreement(self.runs)
+        return first_epoch_spread(self.runs)
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:

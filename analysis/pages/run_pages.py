@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from redraft.analysis.data.acceptance import by_position
 from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.prompt_frames import by_position, read_rollouts
 from redraft.analysis.data.quantities import by_seed
-from redraft.analysis.data.rollouts import read_rollouts
 from redraft.analysis.data.words import words
 from redraft.analysis.tables.render import number
 from redraft.config import id_of

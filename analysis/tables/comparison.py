@@ -1,17 +1,290 @@
-"""A regenerated table: every cell with its reproduced and reported value, interval, seeds and verdict."""
+"""A regenerated table, from its rows to the lines of its CSV file: reproduced and reported values, intervals, verdicts.
+
+`lines_of` lists the table's lines, `cell_of` looks up the measured and reported values of one cell, and `make_table`
+adds intervals and verdicts.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
 
 import pandas as pd
 
-from redraft.analysis.data.statistics import Family
-from redraft.analysis.data.timing import timed_unevenly
-from redraft.analysis.tables.cells import TableCell, average, cell_of, relation
-from redraft.analysis.tables.columns import AVERAGE
-from redraft.analysis.tables.lines import Line, Source, lines_of
-from redraft.analysis.tables.verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
-from redraft.config import Row, RunTable, id_of
+from redraft.analysis.data.collect import Runs
+from redraft.analysis.data.measured import Measured
+from redraft.analysis.data.quantities import ACCURACY, FIRST_REACHED, SECONDS, of_accuracy
+from redraft.analysis.data.reported_tables import ReportedTable, mean_of
+from redraft.analysis.data.statistics import NEUTRAL, PAIRINGS, Blocks, Estimate, Family, estimate, paired
+from redraft.analysis.data.timing import SPEEDUP, is_timed, kind_of, of_reported, speedups_by_seed, timed_unevenly
+from redraft.analysis.tables.cell_verdicts import BASELINE, MISSING, NOT_APPLICABLE, NOT_COMPARABLE, UNEVEN, verdict
+from redraft.analysis.tables.table_columns import AVERAGE
+from redraft.config import Cell, Clock, Column, Experiments, Row, Run, RunTable, StepTable, id_of
+from redraft.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """What a table is made from: measured and reported values."""
+
+    measured: Measured
+    reported: ReportedTable
+    experiments: Experiments
+    paper: str
+    preset: str
+    paper_scale: bool
+
+    @property
+    def runs(self) -> Runs:
+        """The runs that were measured."""
+        return self.measured.runs
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """A line of the regenerated table: a row of the file, at some point of its run.
+
+    Attributes:
+        at: steps done, by the clock; None is the last policy.
+        share: `at` as a share of all steps of the run; None with `at`.
+        clock: by which the run's policies are evaluated, where rows are policies.
+        known: whether the preset has what the cell needs.
+    """
+
+    row: Row
+    group: str
+    label: str
+    baseline: str
+    at: int | None = None
+    share: Fraction | None = None
+    clock: Clock = "steps"
+    known: bool = True
+
+    @property
+    def is_baseline(self) -> bool:
+        """True if relative columns compare the line with itself."""
+        return self.row.cell == self.baseline and self.at != 0
+
+
+def lines_of(table: RunTable, source: TableSource) -> list[TableLine]:
+    """The table's lines in order; where rows are steps, those of one step after those of another."""
+    lines, group, along = [], "", isinstance(table, StepTable)
+    for row in table.rows:
+        group = row.group or group
+        line = TableLine(row, group, row.label, row.baseline or table.baseline)
+        if row.at == "start":
+            lines.append(replace(line, at=0, share=Fraction(0)))
+        elif along:
+            lines += _along(line, source)
+        else:
+            lines.append(line)
+    return sorted(lines, key=lambda line: line.at or 0) if along else lines
+
+
+def _along(line: TableLine, source: TableSource) -> list[TableLine]:
+    """One line per policy evaluated during the run; only `line` if the preset has no such run."""
+    try:
+        run = source.experiments.run(id_of(source.paper, line.row.cell), 0, source.preset)
+    except UserError:
+        return [replace(line, known=False)]
+    timed = replace(line, clock=run.trainer.evaluation_clock)
+    return [
+        replace(timed, label=f"{line.label} @ {step}", at=step, share=Fraction(step, run.steps))
+        for step in _ticks(timed, run, source)
+    ]
+
+
+def _ticks(line: TableLine, run: Run, source: TableSource) -> list[int]:
+    """Steps after which policies are evaluated, by the line's clock.
+
+    Only a finished run records its number of training steps; before that, the ticks are those of the paper's rows.
+    """
+    every, total = run.trainer.evaluate_every, run.steps
+    if line.clock == "steps":
+        return [*range(every, total, every), total]
+    scores = source.runs.by(line.clock).scores
+    finished = set(scores.loc[scores["cell"] == line.row.cell, "step"]) - {0}
+    ticks = range(every, total + 1, every)
+    if finished:
+        return [tick for tick in ticks if tick in finished]
+    cell, named = lookup(source, line.row.cell), line.row.reported
+    return [tick for tick in ticks if source.reported.key(cell, named, Fraction(tick, total), line.clock)]
+
+
+def lookup(source: TableSource, cell: str) -> Cell:
+    """The cell of that name."""
+    return source.experiments.cell(id_of(source.paper, cell))
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A cell of the table before it is compared.
+
+    Attributes:
+        values: by seed, in the column's unit.
+        cells: whose runs they come from.
+        noise: standard error that sampling alone causes, NaN where that is unknown.
+        applicable: false if there can be no such value.
+        timed: whether it is made of seconds.
+        blocks: of the seeds.
+    """
+
+    line: TableLine
+    column: Column
+    values: Mapping[int, float]
+    reported: float
+    cells: tuple[str, ...]
+    noise: float = math.nan
+    applicable: bool = True
+    timed: bool = False
+    blocks: Blocks = field(default_factory=dict, repr=False)
+
+    @property
+    def compared(self) -> bool:
+        """True if the cell has an effect to be tested."""
+        return bool(relation(self.column)) and self.applicable and not self.line.is_baseline
+
+    @property
+    def neutral(self) -> float:
+        """Value of a relative cell without an effect; NaN for an absolute one."""
+        relative = relation(self.column)
+        return NEUTRAL[relative] if relative else math.nan
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The mean of the values, with its intervals."""
+        return estimate(self.values, self.blocks)
+
+
+def relation(column: Column) -> str | None:
+    """Relation of a column's values to the baseline's; a speedup is always relative."""
+    return "speedup" if column.quantity.startswith(SPEEDUP) else column.relative
+
+
+def cell_of(line: TableLine, column: Column, table: RunTable, source: TableSource) -> TableCell:
+    """One cell of a table."""
+    declared, column = column, column.of_group(line.group)
+    relative = relation(column)
+    cell, baseline, measured = line.row.cell, line.baseline, source.measured
+    if _lacks(column.quantity, source):
+        values = {}
+    elif column.quantity.startswith(SPEEDUP):
+        values = speedups_by_seed(measured, column.quantity, (cell, baseline), line.at, line.clock)
+    else:
+        values = measured.values(column.quantity, cell, line.at, line.clock)
+        if column.relative:
+            values = paired(values, measured.values(column.quantity, baseline, line.at, line.clock), column.relative)
+    values = {seed: value * column.scale for seed, value in values.items()}
+    applicable = _applicable(line, column, values, source)
+    compared = bool(relative) and not line.is_baseline
+    return TableCell(
+        line=line,
+        column=declared,
+        values=values if applicable else {},
+        reported=_reported(line, column, table, source),
+        cells=(line.row.cell, line.baseline) if compared else (line.row.cell,),
+        noise=_noise(line, column, source, list(values)) if applicable else math.nan,
+        applicable=applicable,
+        timed=is_timed(column.quantity),
+        blocks=source.runs.blocks,
+    )
+
+
+def _applicable(line: TableLine, column: Column, values: Mapping[int, float], source: TableSource) -> bool:
+    """True if there can be such a value.
+
+    The initial policy has accuracies only. A stage without a second in any step is none of the algorithm's. What no
+    run could measure, such as the prefix of a method without drafts, is not there to be missed; nor is a benchmark
+    that the preset leaves out, nor a speedup to a target that a run never reached.
+    """
+    relative, quantity = relation(column), column.quantity
+    if _lacks(quantity, source) or (line.at == 0 and (relative or not quantity.startswith(ACCURACY))):
+        return False
+    if values and all(map(math.isnan, values.values())):
+        return False
+    if quantity.startswith(tuple(FIRST_REACHED)) and relative:
+        return all(value and math.isfinite(value) for value in values.values())
+    return not (quantity.startswith(SECONDS) and not relative and values and not any(values.values()))
+
+
+def _lacks(quantity: str, source: TableSource) -> bool:
+    """Test for a benchmark that the suite has and the preset does not."""
+    scores, sets = source.runs.scores, source.experiments.benchmark_file().sets
+    unscored = set(of_accuracy(quantity)) - {"all", *scores["benchmark"], *scores["role"]}
+    return bool(unscored) and unscored <= set(sets)
+
+
+def average_cell(line: TableLine, column: Column, cells: list[TableCell]) -> TableCell:
+    """The mean of a line's speedups, of those targets that were reached."""
+    parts = [cell for cell in cells if cell.column.in_brackets and cell.applicable]
+    seeds = set.intersection(*(set(cell.values) for cell in parts)) if parts else set()
+    reported = [cell.reported for cell in cells if cell.column.in_brackets and not math.isnan(cell.reported)]
+    return TableCell(
+        line=line,
+        column=column,
+        values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in sorted(seeds)},
+        reported=sum(reported) / len(reported) if reported else math.nan,
+        cells=(line.row.cell,) if line.is_baseline else (line.row.cell, line.baseline),
+        applicable=bool(parts),
+        timed=any(cell.timed for cell in cells if cell.column.in_brackets),
+        blocks=cells[0].blocks,
+    )
+
+
+def _noise(line: TableLine, column: Column, source: TableSource, seeds: list[int]) -> float:
+    """Standard error of a mean over seeds, or of a difference between two, that sampling alone causes."""
+    if not column.quantity.startswith(ACCURACY) or column.relative not in (None, "difference"):
+        return math.nan
+    if line.is_baseline and column.relative:
+        return math.nan
+    cells = [line.row.cell, line.baseline] if column.relative else [line.row.cell]
+    floors = [source.measured.noise(column.quantity, cell, line.at, line.clock) for cell in cells]
+    squares = [floor.get(seed, math.nan) ** 2 for floor in floors for seed in seeds]
+    return column.scale * math.sqrt(sum(squares)) / len(seeds) if seeds else math.nan
+
+
+def _reported(line: TableLine, column: Column, table: RunTable, source: TableSource) -> float:
+    """The paper's value of a cell, NaN where there is none that may be compared.
+
+    Ratios and differences of accuracies compare at any scale; other values only with the paper's own models and
+    benchmarks.
+    """
+    relative = relation(column)
+    of_any_scale = relative in ("ratio", "speedup") or (relative and column.quantity.startswith(ACCURACY))
+    if not column.reported or not line.known or not (of_any_scale or source.paper_scale):
+        return math.nan
+    if relative and line.at == 0:
+        return math.nan
+    row = source.reported.row(lookup(source, line.row.cell), line.row.reported, line.share, line.clock)
+    if relative is None or column.printed_relative:
+        return mean_of(row, column.reported)
+    override = next((r.reported for r in table.rows if r.cell == line.baseline and r.at == "end"), {})
+    baseline = source.reported.row(lookup(source, line.baseline), override, line.share, line.clock)
+    if column.quantity.startswith(SPEEDUP):
+        spec = source.reported.spec
+        times, before = of_reported(row, spec), of_reported(baseline, spec)
+        return kind_of(column.quantity)(before, times) if before and times else math.nan
+    value = PAIRINGS[relative](mean_of(row, column.reported), mean_of(baseline, column.reported))
+    if column.without_first_epoch:
+        value = _without_first_epoch(value, line, source)
+    return value if math.isfinite(value) and (value or relative == "difference") else math.nan
+
+
+def _without_first_epoch(ratio: float, line: TableLine, source: TableSource) -> float:
+    """A reported ratio of tokens without the first epoch, in which cell and baseline decode the same.
+
+    The paper prints no epoch. Its first epoch counts as its share s of the baseline's steps, as if all decoded as much;
+    a whole run's ratio is then s + (1 - s) r, with r that of the later epochs. NaN for cells with other epochs than the
+    paper's, and where no later epoch has begun.
+    """
+    cells = [lookup(source, line.row.cell), lookup(source, line.baseline)]
+    if any("epochs" in {**cell.trainer, **cell.trainer_factors} for cell in cells):
+        return math.nan
+    epochs = float(source.experiments.hyperparameters(source.paper).trainer["epochs"].value)
+    share = 1 / (epochs * float(line.share or 1))
+    return (ratio - share) / (1 - share) if share < 1 else math.nan
+
 
 COLUMNS = [
     *("group", "row", "step", "column", "reproduced", "low", "high", "n_seeds", "reported", "deviation", "verdict"),
@@ -26,8 +299,8 @@ the same over the family of the paper's report. `noise` is the standard error th
 """
 
 
-def make_table(table: RunTable, source: Source, family: Family | None = None) -> pd.DataFrame:
-    """All cells of a table with all its columns (`redraft.analysis.tables.columns.expand`), a line each, by `COLUMNS`.
+def make_table(table: RunTable, source: TableSource, family: Family | None = None) -> pd.DataFrame:
+    """All cells of a table that `redraft.analysis.tables.table_columns.expand` returned, one row each, by `COLUMNS`.
 
     The comparisons that are corrected together are those of this table by default.
     """
@@ -37,21 +310,21 @@ def make_table(table: RunTable, source: Source, family: Family | None = None) ->
     return _judged_by_others(frame, table)
 
 
-def cells_of(table: RunTable, source: Source) -> list[TableCell]:
+def cells_of(table: RunTable, source: TableSource) -> list[TableCell]:
     """All cells of a table, line by line, a mean row last."""
     cells: list[TableCell] = []
     for line in lines_of(table, source):
         own: list[TableCell] = []
         for column in table.columns:
             is_average = column.quantity == AVERAGE
-            own.append(average(line, column, own) if is_average else cell_of(line, column, table, source))
+            own.append(average_cell(line, column, own) if is_average else cell_of(line, column, table, source))
         cells += own
     if table.mean_row:
         cells += [_mean_of([cell for cell in cells if cell.column == column]) for column in table.columns]
     return cells
 
 
-def comparisons(cells: Iterable[TableCell], source: Source) -> Iterator[tuple[Mapping[int, float], float]]:
+def comparisons(cells: Iterable[TableCell], source: TableSource) -> Iterator[tuple[Mapping[int, float], float]]:
     """Values and neutral value of each cell that is tested; seconds are not where equal work took unequal time."""
     for cell in cells:
         if cell.compared and not (cell.timed and timed_unevenly(source.runs)):
@@ -83,7 +356,7 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
     reported = [cell.reported for cell in parts if not math.isnan(cell.reported)]
     row = Row.model_construct(label="Mean", cell="", at="end", reported={}, group="", baseline=None)
     return TableCell(
-        line=Line(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
+        line=TableLine(row, "All" if grouped else "", "Mean", baseline="(each row's)"),
         column=column,
         values={seed: sum(cell.values[seed] for cell in parts) / len(parts) for seed in seeds},
         reported=sum(reported) / len(reported) if reported else math.nan,
@@ -95,11 +368,14 @@ def _mean_of(cells: list[TableCell]) -> TableCell:
     )
 
 
-def _record(cell: TableCell, family: Family, source: Source) -> dict:
+def _record(cell: TableCell, family: Family, source: TableSource) -> dict:
     """A cell as a line of the CSV file."""
     line, found = cell.line, cell.estimate
     of = "initial" if line.at == 0 else "manifest"
     name = id_of(source.paper, line.row.cell) if line.row.cell else ""
+    preset = source.experiments.preset(source.preset)
+    # Seeds without a finished run are named only where another seed of the cell has one.
+    wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
     return {
         "group": line.group,
         "row": line.label,
@@ -120,19 +396,12 @@ def _record(cell: TableCell, family: Family, source: Source) -> dict:
         "noise": cell.noise,
         "cell": name,
         "seeds": " ".join(map(str, found.seeds)),
-        "missing_seeds": " ".join(map(str, _missing(name, found.seeds, source))),
+        "missing_seeds": " ".join(str(seed) for seed in wanted if found.seeds and seed not in found.seeds),
         "manifests": " ".join(path for name in cell.cells for path in source.runs.manifests(name, found.seeds, of)),
     }
 
 
-def _missing(name: str, seeds: Sequence[int], source: Source) -> list[int]:
-    """Seeds that a row's cell has no finished run of; none where nothing of the row is finished."""
-    preset = source.experiments.preset(source.preset)
-    wanted = source.experiments.seeds(source.experiments.cell(name), preset) if name else preset.seeds
-    return [seed for seed in wanted if seeds and seed not in seeds]
-
-
-def _verdict(cell: TableCell, family: Family, source: Source) -> str:
+def _verdict(cell: TableCell, family: Family, source: TableSource) -> str:
     if not cell.applicable:
         return NOT_APPLICABLE
     relative = relation(cell.column)

@@ -9,10 +9,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from redraft.analysis import FOLDER
-from redraft.analysis.tables.render_latex import latex
-from redraft.analysis.tables.sheet import ABSENT, Line, Sheet, Slot, digits, number
-from redraft.analysis.tables.sparklines import trajectories
-from redraft.analysis.tables.verdicts import (
+from redraft.analysis.tables.cell_verdicts import (
     AGREES,
     BASELINE,
     DIFFERS,
@@ -22,6 +19,9 @@ from redraft.analysis.tables.verdicts import (
     NOT_COMPARABLE,
     UNEVEN,
 )
+from redraft.analysis.tables.render_latex import latex
+from redraft.analysis.tables.sheet import ABSENT, Sheet, SheetRow, Slot, digits, number
+from redraft.analysis.tables.sparklines import trajectories
 from redraft.config import StepTable
 
 TEMPLATES = Environment(
@@ -48,7 +48,7 @@ MEANINGS = {
 
 
 def wide(sheet: Sheet, heading: str = "{}") -> pd.DataFrame:
-    """Rows and columns as the paper prints them, each cell as text, the paper's value in a column behind its own.
+    """Rows and columns as the paper prints them, each cell as text, the paper's value in the next column.
 
     A group's heading is a row of empty cells.
     """
@@ -120,7 +120,7 @@ def html(sheet: Sheet, base: Path, name: str = "", data: str = "") -> str:
 
 
 def _column(sheet: Sheet, i: int) -> dict[str, Any]:
-    """A column's title, its width of what stands behind values, and whether it has marks and the paper's values."""
+    """A column's title, its widest spread, and whether it has marks and the paper's values."""
     slots = [line.slots[i] for line in sheet.lines]
     return {
         "title": sheet.headers[i],
@@ -130,13 +130,13 @@ def _column(sheet: Sheet, i: int) -> dict[str, Any]:
     }
 
 
-def _details(slot: Slot, line: Line, base: Path) -> dict[str, Any] | None:
+def _details(slot: Slot, line: SheetRow, base: Path) -> dict[str, Any] | None:
     """What a number's details say, by heading; None where there is no number."""
     if slot.verdict in (*ABSENT, NOT_APPLICABLE):
         return None
-    found = {column.column.title: _terms(column) for column in (slot, *slot.behind) if column.verdict not in ABSENT}
+    found = {column.column.title: _terms(column) for column in (slot, *slot.bracketed) if column.verdict not in ABSENT}
     title = ", ".join(filter(None, (line.group, line.label)))
-    paths = [Path(path) for each in (slot, *slot.behind) for path in str(each.cell["manifests"]).split()]
+    paths = [Path(path) for each in (slot, *slot.bracketed) for path in str(each.cell["manifests"]).split()]
     links = [(" ".join(path.parent.parts[-2:]), Path(os.path.relpath(path, base)).as_posix()) for path in paths]
     return {"title": title, "terms": found, "links": list(dict.fromkeys(links))}
 

@@ -4,8 +4,8 @@ import math
 
 from pylatexenc.latexencode import unicode_to_latex
 
-from redraft.analysis.tables.sheet import ABSENT, NEVER, NOTHING, Line, Sheet, Slot, digits
-from redraft.analysis.tables.verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, UNEVEN
+from redraft.analysis.tables.cell_verdicts import AGREES, DIFFERS, INCONCLUSIVE, MISSING, NO_DATA, UNEVEN
+from redraft.analysis.tables.sheet import ABSENT, NEVER, NOTHING, Sheet, SheetRow, Slot, digits
 
 COMMANDS = {
     AGREES: (r"\verdictagrees", "$=$"),
@@ -72,7 +72,7 @@ def _caption(sheet: Sheet, shown: list[str]) -> str:
 
 
 def _headers(sheet: Sheet) -> list[str]:
-    """Titles, broken into lines of a column's width, and the paper's columns behind those that have one."""
+    """Titles, broken into lines of a column's width, each followed by the paper's column if it has one."""
     narrow = [
         rf"\parbox[b]{{6em}}{{\raggedleft {escaped(title)}}}" if len(title) > 9 else escaped(title)
         for title in sheet.headers
@@ -80,7 +80,7 @@ def _headers(sheet: Sheet) -> list[str]:
     return sheet.beside(narrow, [r"\emph{paper}"] * len(narrow))
 
 
-def _row(line: Line, sheet: Sheet, first: bool) -> str:
+def _row(line: SheetRow, sheet: Sheet, first: bool) -> str:
     """A line, below its group's heading if one begins there."""
     values, printed = [_value(slot) for slot in line.slots], [_paper(slot) for slot in line.slots]
     cells = [escaped(line.label), *sheet.beside(values, printed)]
@@ -98,12 +98,12 @@ def _value(slot: Slot) -> str:
     text = _number(slot.cell["reproduced"], decimals, half)
     if slot.has_interval and math.isnan(half):
         text += f" [{_number(slot.cell['low'], decimals)}, {_number(slot.cell['high'], decimals)}]"
-    text += "".join(f" ({escaped(behind)})" for behind in (slot.fewer_seeds, *slot.brackets) if behind)
+    text += "".join(f" ({escaped(note)})" for note in (slot.fewer_seeds, *slot.brackets) if note)
     return text + (rf"~{COMMANDS[slot.marked.verdict][0]}" if slot.marked else "")
 
 
 def _paper(slot: Slot) -> str:
-    plain = not slot.behind and math.isfinite(slot.cell["reported"])
+    plain = not slot.bracketed and math.isfinite(slot.cell["reported"])
     return _number(slot.cell["reported"], slot.column.decimals) if plain else escaped(slot.paper)
 
 

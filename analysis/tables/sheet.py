@@ -1,13 +1,13 @@
 """A made table as people see it: lines of slots, each a value with what decides it and the paper's value beside it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
 
-from redraft.analysis.tables.verdicts import BASELINE, MARKS, MISSING, NO_DATA, NOT_APPLICABLE
+from redraft.analysis.tables.cell_verdicts import BASELINE, MARKS, MISSING, NO_DATA, NOT_APPLICABLE
 from redraft.config import Column, TableWithoutRuns
 from redraft.config.tables import AnyTable
 
@@ -20,7 +20,7 @@ ABSENT = (MISSING, NO_DATA)
 
 
 def number(value: float, decimals: int) -> str:
-    """A number for people with so many decimals and a true minus, `–` for NaN, † for infinity."""
+    """A number with this number of decimals and a true minus, `–` for NaN, † for infinity."""
     return digits(value, decimals).replace("-", "−")
 
 
@@ -31,11 +31,11 @@ def digits(value: float, decimals: int) -> str:
 
 @dataclass(frozen=True)
 class Slot:
-    """What stands below one header in one line: a cell, and those that stand in brackets behind it."""
+    """One cell below a header, and the cells shown in brackets after it (`bracketed`)."""
 
     cell: pd.Series
     column: Column
-    behind: list["Slot"] = field(default_factory=list)
+    bracketed: list["Slot"] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -45,7 +45,7 @@ class Slot:
     @property
     def marked(self) -> "Slot | None":
         """The first of the cell and those in brackets whose verdict has a mark."""
-        return next((slot for slot in (self, *self.behind) if slot.verdict in MARKS), None)
+        return next((slot for slot in (self, *self.bracketed) if slot.verdict in MARKS), None)
 
     @property
     def value(self) -> str:
@@ -86,14 +86,14 @@ class Slot:
     @property
     def brackets(self) -> list[str]:
         """`3.4 ×` of each cell in brackets; † where one of the two compared never reached the target."""
-        shown = [slot for slot in self.behind if slot.verdict not in (*ABSENT, BASELINE)]
+        shown = [slot for slot in self.bracketed if slot.verdict not in (*ABSENT, BASELINE)]
         return [NEVER if slot.verdict == NOT_APPLICABLE else f"{slot.value} ×" for slot in shown]
 
     @property
     def paper(self) -> str:
         """`7.6 (3.4 ×)`: the paper's values of the cell and of those in brackets, empty without any."""
         parts = [] if math.isnan(self.cell["reported"]) else [number(self.cell["reported"], self.column.decimals)]
-        for slot in self.behind:
+        for slot in self.bracketed:
             if not math.isnan(slot.cell["reported"]) and slot.verdict != BASELINE:
                 parts.append(f"({number(slot.cell['reported'], slot.column.decimals)} ×)")
         return " ".join(parts)
@@ -101,12 +101,12 @@ class Slot:
     @property
     def text(self) -> str:
         """`7.6 ± 0.3 (n = 2, without seed 1) (3.4 ×)`."""
-        behind = [f"({text})" for text in (self.fewer_seeds, *self.brackets) if text]
-        return " ".join(filter(None, [self.value, self.spread, *behind]))
+        notes = [f"({text})" for text in (self.fewer_seeds, *self.brackets) if text]
+        return " ".join(filter(None, [self.value, self.spread, *notes]))
 
 
 @dataclass(frozen=True)
-class Line:
+class SheetRow:
     """A line of the table: the heading of the group that begins there, if one does, and a slot a header."""
 
     group: str
@@ -117,7 +117,7 @@ class Line:
     @property
     def cells(self) -> list[Slot]:
         """A slot a column, those in brackets too."""
-        return [each for slot in self.slots for each in (slot, *slot.behind)]
+        return [each for slot in self.slots for each in (slot, *slot.bracketed)]
 
     @cached_property
     def was_run(self) -> bool:
@@ -150,12 +150,12 @@ class Sheet:
 
     @property
     def title(self) -> str:
-        """The table's title, behind the word that it is not of what the title names, where it is not."""
+        """Title, prefixed with the stand-in notice if the runs do not use the paper's models and data."""
         return f"{self.stand_in}. {self.table.title}" if self.stand_in else self.table.title
 
     @property
     def headers(self) -> list[str]:
-        """Titles of the columns that stand by themselves."""
+        """Titles of the columns that are not shown in brackets."""
         return [column.title for column in self.columns if not column.in_brackets]
 
     @property
@@ -169,17 +169,30 @@ class Sheet:
         ]
 
     @cached_property
-    def lines(self) -> list[Line]:
-        """The lines in order."""
-        return list(self._lines())
+    def lines(self) -> list[SheetRow]:
+        """The lines in order; the heading of a group is at its first line."""
+        lines, previous_group = [], ""
+        for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
+            indexed = part.set_index("column")
+            slots: list[Slot] = []
+            for column in self.columns:
+                slot = Slot(indexed.loc[column.name], column)
+                if column.in_brackets:
+                    slots[-1].bracketed.append(slot)
+                else:
+                    slots.append(slot)
+            heading = str(group) if group != previous_group else ""
+            lines.append(SheetRow(str(group), heading, str(label), slots))
+            previous_group = group
+        return lines
 
     @cached_property
     def papers(self) -> list[bool]:
-        """For each header whether the paper's values stand beside it."""
+        """For each header, whether a column of the paper's values follows it."""
         return [any(line.slots[i].paper for line in self.lines) for i in range(len(self.headers))]
 
     def beside(self, own: Iterable[str], printed: Iterable[str]) -> list[str]:
-        """Texts of a line, each with the paper's behind it where that has a column."""
+        """Texts of a line, each followed by the paper's value where that has a column."""
         texts = zip(own, printed, self.papers, strict=True)
         return [text for mine, paper, shown in texts for text in ((mine, paper) if shown else (mine,))]
 
@@ -214,14 +227,3 @@ class Sheet:
             for line in absent
         ]
         return list(dict.fromkeys(names))
-
-    def _lines(self) -> Iterator[Line]:
-        before = ""
-        for (group, label), part in self.cells.fillna({"group": ""}).groupby(["group", "row"], sort=False):
-            indexed = part.set_index("column")
-            slots: list[Slot] = []
-            for column in self.columns:
-                slot = Slot(indexed.loc[column.name], column)
-                slots[-1].behind.append(slot) if column.in_brackets else slots.append(slot)
-            yield Line(str(group), str(group) if group != before else "", str(label), slots)
-            before = group

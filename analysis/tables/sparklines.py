@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from redraft.analysis.figures.view import EVERYTHING, Axis, view
-from redraft.analysis.tables.sheet import Line, Sheet, Slot, number
+from redraft.analysis.tables.sheet import Sheet, SheetRow, Slot, number
 
 WIDTH, HEIGHT, MARGIN = 120.0, 40.0, 4.0
 """Size of a drawing in CSS pixels, and what stays free at its edges."""
@@ -28,7 +28,7 @@ class Sparkline:
 
 
 @dataclass(frozen=True)
-class Trajectories:
+class SparklineTable:
     """All drawings of a table by series, and the range of values that each column's drawings span."""
 
     steps: tuple[int, int]
@@ -36,10 +36,10 @@ class Trajectories:
     series: list[tuple[str, list[Sparkline | None]]]
 
 
-def trajectories(sheet: Sheet) -> Trajectories:
+def trajectories(sheet: Sheet) -> SparklineTable:
     """The drawings of the lines that were run; a column's share their axis of values, all share that of steps."""
     lines = [line for line in sheet.lines if line.step and line.was_run]
-    by_series: dict[str, list[Line]] = {}
+    by_series: dict[str, list[SheetRow]] = {}
     for line in lines:
         by_series.setdefault(line.series, []).append(line)
     steps = [int(line.step) for line in lines]
@@ -47,7 +47,7 @@ def trajectories(sheet: Sheet) -> Trajectories:
     over, columns = Axis(first, last, MARGIN, WIDTH - MARGIN), range(len(sheet.headers))
     axes = [_axis([line.slots[i] for line in lines]) for i in columns]
     decimals = [slot.column.decimals for slot in sheet.lines[0].slots]
-    return Trajectories(
+    return SparklineTable(
         steps=(first, last),
         ranges=[
             f"{number(axis.low, digits)} to {number(axis.high, digits)}" if axis else ""
@@ -67,7 +67,7 @@ def _axis(slots: list[Slot]) -> Axis | None:
     return None if shown == EVERYTHING else Axis(*shown, HEIGHT - MARGIN, MARGIN)
 
 
-def _drawn(lines: list[Line], i: int, over: Axis, axis: Axis | None) -> Sparkline | None:
+def _drawn(lines: list[SheetRow], i: int, over: Axis, axis: Axis | None) -> Sparkline | None:
     """A series' drawing in one column, None without a value."""
     slots = [(int(line.step), line.slots[i]) for line in lines]
     there = [(step, slot) for step, slot in slots if math.isfinite(slot.cell["reproduced"])]

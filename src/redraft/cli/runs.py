@@ -122,7 +122,7 @@ def prompts(
     cells: Cells = None,
 ) -> None:
     """Print a log of a run's prompts as CSV: sampled and correct responses, and responses reused from memory."""
-    from redraft.analysis.data.prompt_log import prompt_log
+    from redraft.analysis.data.prompt_frames import prompt_log
     from redraft.config import Experiments
     from redraft.layout import Layout, require
 

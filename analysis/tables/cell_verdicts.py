@@ -1,8 +1,13 @@
-"""Verdicts on single numbers: how a reproduced value stands to a reported one."""
+"""Verdicts on single numbers, and the sentences below a table of budgets."""
 
 import math
 
+import pandas as pd
+
 from redraft.analysis.data.statistics import NEUTRAL, Estimate
+from redraft.analysis.data.timing import is_timed
+from redraft.config import BudgetTable
+from redraft.config.tables import Budget
 
 MISSING, BASELINE, NOT_COMPARABLE, NOT_APPLICABLE = "missing", "baseline", "not comparable", "not applicable"
 INCONCLUSIVE, AGREES, DIFFERS = "inconclusive", "agrees", "differs"
@@ -22,7 +27,7 @@ MARKS = {
     "supported": "✓",
     "not supported": "✗",
 }
-"""Marks of verdicts, so that none is told by its colour alone."""
+"""Marks of verdicts, so that no verdict depends on its colour alone."""
 
 SIGNIFICANT = 0.05
 """Corrected p-value above which no effect is asserted."""
@@ -63,3 +68,34 @@ def _never(found: Estimate, reported: float) -> str:
     if not all(map(math.isinf, found.values)):
         return INCONCLUSIVE
     return AGREES if math.isinf(reported) else DIFFERS
+
+
+def budget_verdicts(table: BudgetTable, cells: pd.DataFrame, uneven: bool = False) -> list[str]:
+    """A sentence or two a budget, in the order of the table; none for a budget that is not known.
+
+    Budgets of seconds are not decided if times are `uneven`: equal work took unequal time.
+    """
+    return [text for budget in table.budgets if (text := _budget_verdict(budget, table, cells, uneven))]
+
+
+def _budget_verdict(budget: Budget, table: BudgetTable, cells: pd.DataFrame, uneven: bool) -> str:
+    if uneven and is_timed(budget.quantity):
+        return f"At equal {budget.title} nothing is decided: equal work took unequal time on this machine."
+    accuracy = cells[cells["column"] == f"{budget.name}_accuracy"].set_index("row")["reproduced"].dropna()
+    if accuracy.empty:
+        return ""
+    baseline = next(row.label for row in table.rows if row.cell == table.baseline)
+    best = str(accuracy.idxmax())
+    text = f"At equal {budget.title}, {best} is highest with {accuracy[best]:.1f} %"
+    return f"{text}{_against(baseline, budget, cells)} This is for {budget.whom}."
+
+
+def _against(baseline: str, budget: Budget, cells: pd.DataFrame) -> str:
+    """What is above the baseline, below it, or not told apart, by the 95 % interval of the paired difference."""
+    differences = cells[cells["column"] == f"{budget.name}_difference"].set_index("row")
+    parts: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
+    for label, cell in differences.drop(index=baseline).dropna(subset=["low", "high"]).iterrows():
+        where = "above" if cell["low"] > 0 else "below" if cell["high"] < 0 else "not told apart from"
+        parts[where].append(str(label))
+    found = [f"{where} {baseline}: {', '.join(labels)}" for where, labels in parts.items() if labels]
+    return f". By the 95 % interval of the difference, {'; '.join(found)}." if found else "."

@@ -58,7 +58,7 @@ class ReportedTable:
     def key(
         self, cell: Cell, override: Mapping[str, str] | None = None, at: Fraction | None = None, clock: Clock = "steps"
     ) -> Key | None:
-        """Key of the row that `row` takes; None if there is none. A row at another share of the run never stands in."""
+        """Key of the row that `row` returns; None without one. A row at another share of the run never replaces it."""
         selected = match_of(cell, self.spec)
         if selected is None:
             return None
@@ -67,8 +67,8 @@ class ReportedTable:
 
     def last(self, selected: Mapping[str, str], at: Fraction | None = None, clock: Clock = "steps") -> Key | None:
         """The last row with these values, or the one at this share of a run; None if there is none."""
-        places = {self.spec.row.index(name): value for name, value in selected.items()}
-        keys = [key for key in self.rows if all(key[i] == value for i, value in places.items())]
+        positions = {self.spec.row.index(name): value for name, value in selected.items()}
+        keys = [key for key in self.rows if all(key[i] == value for i, value in positions.items())]
         if at:
             wanted = _position(self.spec, selected, at, clock)
             keys = [key for key in keys if wanted and key[self.spec.row.index(wanted[0])] == wanted[1]]

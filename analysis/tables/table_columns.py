@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from redraft.analysis.data.quantities import ACCURACY, AT_EQUAL, SECONDS
-from redraft.analysis.data.speedups import SPEEDUP
+from redraft.analysis.data.timing import SPEEDUP
 from redraft.config import Benchmark, BudgetTable, Column, Reported, RunTable, StageTable, TargetTable
 from redraft.config.tables import EACH, Budget, Clock, RunTarget, Target
 
@@ -90,7 +90,7 @@ def _of_budget(budget: Budget, table: BudgetTable) -> list[Column]:
 
 
 def pair(target: Target, quantity: str, decimals: int, unit: str) -> list[Column]:
-    """The column of the time to a target and, in brackets behind it, that of the speedup over the baseline."""
+    """The column of the time to a target and, in brackets after it, that of the speedup over the baseline."""
     speedup = Column(
         name=f"{target.name}_speedup",
         title=f"{target.title}, speedup (×)",

@@ -1,4 +1,4 @@
-"""Quantities of prompts, from the rollouts that runs keep: a line a prompt and visit, for histograms.
+"""Frames from the rollouts that runs keep: prompts by epoch pass, the prompt log, and accepted lengths by position.
 
 Only the columns that a quantity needs are read; the tokens of rollouts, by far the most of a file, only for lengths.
 """
@@ -8,12 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from redraft.analysis.data.collect import Runs
-from redraft.config import Panel
+from redraft.config import Panel, Run, Staged
 from redraft.errors import UserError
 from redraft.files import read_parquet
+from redraft.rollout.types import CORRECT
 from redraft.tasks.answers import Outcome
 
 SHARE = "share"
@@ -148,3 +150,77 @@ def read_rollouts(folder: Path, columns: list[str]) -> pd.DataFrame:
             frame = frame.assign(length=frame["tokens"].map(len)).drop(columns="tokens")
         steps.append(frame.assign(step=int(file.stem.removeprefix("step-"))))
     return pd.concat(steps, ignore_index=True)
+
+
+NONE = -1
+"""Step of a response that was not reused."""
+
+
+def prompt_log(run: Run, folder: Path) -> pd.DataFrame:
+    """A line for each step in which a prompt was rolled out, in order.
+
+    Columns: `uid` (prompt and visit), `step` from 0, `prompt`, `visit`, `n_generated`, `n_correct`, `reused` (whether a
+    response from memory took part), `buffer_size` (correct responses in memory before the step) and `source_step` (at
+    which the reused one was completed, -1 if none was). The folder is the run's.
+
+    Raises:
+        UserError: if the run has no rollouts.
+    """
+    columns = ["visit", "reward", "replayed_from", "prefix_length", "draft_length", "tokens"]
+    rollouts = read_rollouts(folder, columns)
+    correct = rollouts["reward"] > CORRECT
+    # A draft that was kept to its end repeats a response that memory has.
+    repeated = (rollouts["draft_length"] > 0) & (rollouts["prefix_length"] == rollouts["length"])
+    rollouts = rollouts.assign(correct=correct, new=correct & ~repeated)
+    of_visit = rollouts.groupby(["step", "prompt", "visit"])
+    log = of_visit.agg(
+        n_generated=("correct", "size"),
+        n_correct=("correct", "sum"),
+        n_new=("new", "sum"),
+        source_step=("replayed_from", "max"),
+    ).reset_index()
+    earlier = log.groupby("prompt")["n_new"].cumsum() - log["n_new"]
+    log["buffer_size"] = earlier.clip(upper=capacity(run))
+    log["reused"] = log["source_step"] != NONE
+    log["uid"] = log["prompt"].astype(str) + "-" + log["visit"].astype(str)
+    return log[["uid", "step", "prompt", "visit", "n_generated", "n_correct", "reused", "buffer_size", "source_step"]]
+
+
+def capacity(run: Run) -> int:
+    """Correct responses that the run's method keeps of a prompt."""
+    return run.reuse.capacity if isinstance(run.reuse, Staged) and run.reuse.replay != "none" else 0
+
+
+PARTS = 8
+"""Parts of the longest draft that get a line each."""
+
+
+def by_position(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """What becomes of drafts along the response, a line a part.
+
+    Args:
+        rollouts: columns prefix_length and draft_length, in tokens, a line a rollout; 0 without a draft.
+
+    Returns:
+        columns first and last, the positions of the part, the response's first token being 1; drafts, the number of
+        drafts that have its first token; reached, the share of these that is kept up to there; tokens, the number of
+        draft tokens in the part that a decision fell on; kept, the share of them that is kept. A decision falls on each
+        token that is kept and on the first one after them, if the draft goes on. Empty without drafts.
+    """
+    kept, length = rollouts["prefix_length"].to_numpy(), rollouts["draft_length"].to_numpy()
+    edges = np.unique(np.linspace(0, max(length, default=0), PARTS + 1).round().astype(int))
+    return pd.DataFrame([_part(kept, length, int(low), int(high)) for low, high in pairwise(edges)])
+
+
+def _part(kept: np.ndarray, length: np.ndarray, low: int, high: int) -> dict[str, float]:
+    there = length > low
+    decided = np.where(kept < length, kept + 1, kept)
+    tokens = int((decided.clip(low, high) - low).sum())
+    return {
+        "first": low + 1,
+        "last": high,
+        "drafts": int(there.sum()),
+        "reached": float((kept[there] >= low).mean()),
+        "tokens": tokens,
+        "kept": float((kept.clip(low, high) - low).sum()) / tokens if tokens else float("nan"),
+    }
