@@ -45,8 +45,8 @@ class OneHotReuse(DraftsOfLastVisit):
     @classmethod
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
         """Tokens by the policy's probability."""
-        from redraft.methods.acceptance.distributions import Distributions
         from redraft.methods.acceptance.residual import ResidualRule
+        from redraft.methods.acceptance.rule import Distributions
 
         rule = ResidualRule()
         return [

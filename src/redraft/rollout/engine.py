@@ -25,7 +25,7 @@ class Inversion:
 
 @dataclass(frozen=True)
 class Gumbel:
-    """Draws as argmax of log-probabilities plus Gumbel noise, which `redraft.rollout.noise` makes again from the key.
+    """Draws as argmax of log-probabilities plus Gumbel noise, which `redraft.rollout.streams` makes again from the key.
 
     Attributes:
         key: 64 bits that name the response; the noise of a token depends on key, position and token alone.

@@ -1,8 +1,8 @@
 """Groups in Arrow's IPC format: files of checkpoints, and bytes between processes.
 
 The format executes no code. It is uncompressed, so that no length in a file can ask for more memory than the file has
-bytes, and it is the one with an index at its end, so that a cut file is noticed. docs/decisions/memory.md compares it with
-Arrow's stream format, compression and Parquet. Writing and reading go batch by batch: neither holds a second copy.
+bytes, and it is the one with an index at its end, so that a cut file is noticed. docs/decisions/memory.md compares it
+with Arrow's stream format, compression and Parquet. Writing and reading go batch by batch: neither holds a second copy.
 
 Checksums are left out, since a checkpoint holds the SHA-256 of each of its files (`train/checkpoint.py`).
 """

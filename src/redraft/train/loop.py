@@ -15,9 +15,15 @@ from redraft.rollout.types import Task
 from redraft.tasks.problems import Problem
 from redraft.train.checkpoint import Checkpoints, State
 from redraft.train.contract import Trainer
-from redraft.train.records import append_record, describe, describe_batch, save_groups_of_step, truncate_records
+from redraft.train.records import (
+    StageClock,
+    append_record,
+    describe,
+    describe_batch,
+    save_groups_of_step,
+    truncate_records,
+)
 from redraft.train.run_folder import RunFolder
-from redraft.train.stages import StageClock
 
 Progress = Callable[[int, int, dict[str, Any]], None]
 """Called after each step with (steps done, steps in all, the step's record)."""

@@ -14,8 +14,8 @@ from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.goodness import Tested, draws_for, g_test
 from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
 from redraft.lab.audit.sampling import Running, SharedUniforms, counts, last_visit
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.acceptance.rule import Distributions
 from redraft.methods.drafts.groups import reuse_drafts
 from redraft.methods.drafts.verification import stored_top_verifier
 from redraft.methods.reuse import ReuseMethod

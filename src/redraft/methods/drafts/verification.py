@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule
-from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.rule import Distributions, Rule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.drafts.response import DraftVerifier, Verification
 from redraft.rollout.context import RolloutContext

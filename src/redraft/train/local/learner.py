@@ -17,7 +17,7 @@ from redraft.train import models
 from redraft.train.local.batch import Batch
 from redraft.train.losses import WEIGHTS, PolicyLoss, advantages, importance_weights, shaped, value_loss
 from redraft.train.pretrained.precision import computing_in, dtype_of
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 
 NO_UPDATE: dict[str, float | None] = dict.fromkeys(("entropy", "drift", "kl", "clip_fraction", "gradient_norm"))
 """Metrics of a step without an update."""

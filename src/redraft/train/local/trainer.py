@@ -33,7 +33,7 @@ from redraft.train.local.tensors import restore_parts, save_parts
 from redraft.train.loop import Progress, State, TrainingLoop, inputs_of
 from redraft.train.pretrained.memory import available, refuse, training
 from redraft.train.pretrained.precision import dtype_of, rounded
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 
 MEMORY = "memory.arrow"
 DECODING = "decoding.json"
