@@ -15,7 +15,7 @@ from redraft.lab.audit.goodness import LEVEL, POWER, draws_for, g_test, power
 from redraft.lab.audit.models import ModelPolicy, drifting
 from redraft.lab.audit.sampling import counts, last_visit
 from redraft.methods.block import BlockReuse
-from redraft.methods.drafts.groups import is_renewed
+from redraft.methods.drafts.response import is_renewed
 from redraft.methods.gumbel import CoupledReuse
 from redraft.methods.one_hot import OneHotReuse
 from redraft.methods.residual import ResidualReuse

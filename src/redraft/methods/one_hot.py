@@ -20,7 +20,7 @@ class OneHotReuse(DraftsOfLastVisit):
     def strategy(self) -> Strategy:
         """Reuse of drafts that are taken to be certain."""
         from redraft.methods.acceptance.residual import ResidualRule
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import one_hot_verifier
 
         return reuse_drafts(one_hot_verifier(ResidualRule()), fresh_every=self.fresh_every)

@@ -16,7 +16,7 @@ from redraft.lab.audit.models import PROMPT, ModelPolicy, drifting
 from redraft.lab.audit.sampling import Running, SharedUniforms, counts, last_visit
 from redraft.methods.acceptance.residual import ResidualRule
 from redraft.methods.acceptance.rule import Distributions
-from redraft.methods.drafts.groups import reuse_drafts
+from redraft.methods.drafts.response import reuse_drafts
 from redraft.methods.drafts.verification import stored_top_verifier
 from redraft.methods.reuse import ReuseMethod
 from redraft.methods.strategy import Strategy

@@ -14,7 +14,7 @@ from redraft.config.capability import Capability
 from redraft.config.experiment import Run
 from redraft.engines.torch.loop import Outside, now
 from redraft.files import read_json, sha256, write_json
-from redraft.methods.drafts.groups import indices
+from redraft.methods.drafts.response import indices
 from redraft.methods.strategy import Strategy
 from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.lease import Lease
