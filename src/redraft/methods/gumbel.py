@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class CoupledReuse(DraftsOfLastVisit):
-    """Exact reuse by Gumbel coupling: each visit samples with the same noise, which is not stored (arXiv 2408.07978)."""
+    """Exact reuse by Gumbel coupling: each visit samples with the same noise, which is not stored (arXiv
+    2408.07978)."""
 
     order: ClassVar[int] = 90
     exact: ClassVar[bool] = True

@@ -143,8 +143,8 @@ async def _judged_by_top(
 ) -> tuple[Verification, Distributions]:
     """Verification by the stored distributions and the current policy's, and both distributions.
 
-    If the engine reports only the policy's own top k, S is the intersection of both tops. Like either of them it depends
-    on the tokens before a position alone, so responses still have the policy's distribution.
+    If the engine reports only the policy's own top k, S is the intersection of both tops. Like either of them it
+    depends on the tokens before a position alone, so responses still have the policy's distribution.
     """
     if draft.top is None:
         raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored distribution")
