@@ -33,7 +33,7 @@ THREADS = min(16, os.cpu_count() or 1)
 
 
 @dataclass
-class State:
+class TrainingState:
     """Progress of a run.
 
     Attributes:
@@ -68,7 +68,7 @@ class Checkpoints:
         self.run = {"run": fingerprint, "inputs": inputs, "format": FORMAT}
 
     @contextmanager
-    def written(self, step: int, state: State) -> Iterator[Path]:
+    def written(self, step: int, state: TrainingState) -> Iterator[Path]:
         """A checkpoint's folder, to be filled in the block; it counts, with the state of then, when the block ends."""
         with atomic_folder(self.folder / f"step-{step:06d}") as unfinished:
             yield unfinished
@@ -97,7 +97,7 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
-    def latest(self, *, hashes: bool) -> tuple[Path | None, State]:
+    def latest(self, *, hashes: bool) -> tuple[Path | None, TrainingState]:
         """The last undamaged checkpoint and its state; None and the start of the run if there is none.
 
         Damaged checkpoints are set aside. All are if they started from other inputs.
@@ -116,15 +116,15 @@ class Checkpoints:
             content, wrong = self._read(folder)
             if not wrong and content["inputs"] != self.inputs:
                 self.folder.rename(self.folder.with_name(f".{self.folder.name}"))  # at once; removing takes longer
-                return None, State()
+                return None, TrainingState()
             if not (wrong := wrong or damage(folder, content, sizes_only=not hashes)):
                 if hashes:
                     self.screen(folder)
-                return folder, State(**{name: content[name] for name in asdict(State())})
+                return folder, TrainingState(**{name: content[name] for name in asdict(TrainingState())})
             set_aside(folder, wrong)
         if complete:
             print(f"{self.folder}: no undamaged checkpoint is left; the run starts anew", file=sys.stderr, flush=True)
-        return None, State()
+        return None, TrainingState()
 
     def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
         """State of a checkpoint, and what is wrong with it.

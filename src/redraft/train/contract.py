@@ -32,7 +32,7 @@ class RolloutResult:
 
 
 @dataclass(frozen=True)
-class Updated:
+class UpdateResult:
     """Measurements of an update, and its seconds by stage."""
 
     metrics: Metrics
@@ -40,7 +40,7 @@ class Updated:
 
 
 @dataclass(frozen=True)
-class Fresh:
+class FreshSamples:
     """New samples of the current policy, which nothing is trained on."""
 
     rewards: list[float]
@@ -64,7 +64,7 @@ class Trainer(Protocol):
         """Roll tasks out under the current policy and remember what the method retains."""
         ...
 
-    def update(self, groups: Sequence[Group]) -> Updated:
+    def update(self, groups: Sequence[Group]) -> UpdateResult:
         """Update the policy from graded groups; a UserError if it has diverged."""
         ...
 
@@ -72,7 +72,7 @@ class Trainer(Protocol):
         """Let the engine sample from the updated policy."""
         ...
 
-    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+    def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
         """Measure new samples of the current policy, as many for each task as it says."""
         ...
 

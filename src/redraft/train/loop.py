@@ -13,7 +13,7 @@ from redraft.methods.adaptive import AdaptiveReuse, with_lenience
 from redraft.ops.locking.lease import Lease
 from redraft.rollout.types import Task
 from redraft.tasks.problems import Problem
-from redraft.train.checkpoint import Checkpoints, State
+from redraft.train.checkpoint import Checkpoints, TrainingState
 from redraft.train.contract import Trainer
 from redraft.train.records import (
     StageClock,
@@ -60,7 +60,7 @@ class TrainingLoop:
         self.steps, self.steps_per_epoch = run.steps, run.trainer.steps_per_epoch(problems)
         self.schedule = run.schedule.schedule(run.trainer, problems, run.seed)
         self.checkpoints = Checkpoints(self.folder.checkpoints(self.identity), self.identity, dict(inputs), screen)
-        self.state = State()
+        self.state = TrainingState()
         self.check: Callable[[], None] = lambda: None
 
     def prepare(self, commit: str | None, lease: Lease | None = None) -> None:

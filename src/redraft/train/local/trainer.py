@@ -24,13 +24,13 @@ from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.problems import load_problems
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
+from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateResult
 from redraft.train.local.batch import Batch
 from redraft.train.local.decoding import open_decoding
 from redraft.train.local.grading import Graders
 from redraft.train.local.learner import Learner
 from redraft.train.local.tensors import restore_parts, save_parts
-from redraft.train.loop import Progress, State, TrainingLoop, inputs_of
+from redraft.train.loop import Progress, TrainingLoop, TrainingState, inputs_of
 from redraft.train.pretrained.memory import available, refuse, training
 from redraft.train.pretrained.precision import dtype_of, rounded
 from redraft.train.records import StageClock
@@ -70,7 +70,7 @@ class LocalTrainer:
         self.engine = self.decoding.engine
 
     @property
-    def state(self) -> State:
+    def state(self) -> TrainingState:
         """Progress of the run."""
         return self.loop.state
 
@@ -149,24 +149,25 @@ class LocalTrainer:
             log_probs = self.learner.log_probs(self.learner.policy, batch)[0].cpu().numpy()
             return {(d.prompt, d.sample): row[: d.length] for d, row in zip(drafts, log_probs, strict=True)}
 
-    def update(self, groups: Sequence[Group]) -> Updated:
+    def update(self, groups: Sequence[Group]) -> UpdateResult:
         """Update policy and critic."""
         clock = StageClock(self.now)
         self.learner.warm_up(self.state.training_step - 1)
         metrics = self.learner.update(groups, self.prompts, clock)
-        return Updated(metrics, clock.seconds)
+        return UpdateResult(metrics, clock.seconds)
 
     def publish(self) -> None:
         """Tell the decoding of the updated weights."""
         self.decoding.publish()
 
-    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+    def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
         """Measure new samples of the current policy; the divergence is exact, over the vocabulary."""
         meter, outside = Meter(), Outside()
         context = self._context(Streams(self.run.seed, step, "fresh"), meter, outside, {})
         groups = self._groups(vanilla, tasks, context, outside)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
-        return Fresh(rewards, self.learner.divergence([r for group in groups for r in group.rollouts], self.prompts))
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        return FreshSamples(rewards, self.learner.divergence(rollouts, self.prompts))
 
     def save(self, folder: Path) -> None:
         """Write models, optimizers, random state, memory and the decoding's state."""
