@@ -145,14 +145,11 @@ class Memory:
     def _retained(self, rollout: Rollout) -> Rollout:
         """The rollout with as much of its top distribution as is kept, and with arrays of its own."""
         k, top = self.retention.top, rollout.top
-        return replace(
-            rollout,
-            tokens=_owned(rollout.tokens),
-            log_probs=_owned(rollout.log_probs),
-            sampled_at=_owned(rollout.sampled_at),
-            log_weights=None if rollout.log_weights is None else _owned(rollout.log_weights),
-            top=TopLogProbs(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
-        )
+        arrays = {name: getattr(rollout, name) for name in ("tokens", "log_probs", "sampled_at", "log_weights")}
+        # a view is copied, since it would keep the whole array that it is part of alive
+        owned = {name: a if a is None or a.base is None else a.copy() for name, a in arrays.items()}
+        kept = TopLogProbs(top.tokens[:, :k].copy(), top.log_probs[:, :k].copy()) if k and top else None
+        return replace(rollout, **owned, top=kept)
 
     def _latest(self, groups: Iterable[Group]) -> dict[int, list[Rollout]]:
         """Rollouts that are kept as drafts, by sample, the oldest first."""
@@ -176,12 +173,3 @@ def _correct(group: Group) -> list[Sample]:
 
 def _same(one: Rollout, other: Rollout) -> bool:
     return np.array_equal(one.tokens, other.tokens) and np.array_equal(one.sampled_at, other.sampled_at)
-
-
-def _columns(array: np.ndarray, k: int) -> np.ndarray:
-    return array if array.shape[1] <= k else array[:, :k]
-
-
-def _owned(array: np.ndarray) -> np.ndarray:
-    """The array, copied if it is a part of another, which would stay alive with it."""
-    return array if array.base is None else array.copy()
