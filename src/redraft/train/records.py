@@ -17,7 +17,7 @@ from redraft.rollout.types import Finish, Group
 
 
 class StageClock:
-    """Seconds of a step by stage; `others` is what no stage claims, so that stages always sum to the step.
+    """Seconds of a step by stage; `others` is the rest, so that stages always sum to the step.
 
     Args:
         now: seconds, of the device or machine that does the work.
@@ -30,7 +30,7 @@ class StageClock:
         self.seconds = dict.fromkeys(STEP_STAGES, 0.0)
 
     def add(self, seconds: Mapping[str, float], unseen: float = 0.0) -> None:
-        """Claim seconds for stages; `unseen` of them passed while the clock stood still."""
+        """Add seconds to stages; `unseen` of them passed while the clock did not advance."""
         for stage, value in seconds.items():
             self.seconds[stage] += value
         self._left_out -= unseen
