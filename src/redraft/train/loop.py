@@ -157,7 +157,8 @@ class TrainingLoop:
 
     def tasks(self, step: int) -> list[Task]:
         """Tasks of a step, with the lenience that a controller has set."""
-        return with_lenience(self.schedule.next(step), self.lenience)
+        tasks = self.schedule.next(step)
+        return tasks if self.lenience is None else with_lenience(tasks, self.lenience)
 
     @property
     def lenience(self) -> float | None:
