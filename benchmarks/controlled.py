@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from redraft.config.retention import Retention
-from redraft.methods.drafts.groups import reuse_drafts
-from redraft.methods.drafts.response import Verification
+from redraft.methods.drafts.response import Verification, reuse_drafts
 from redraft.methods.strategy import Strategy
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Engine, Session

@@ -17,10 +17,9 @@ from benchmarks.side_by_side import line, ratio, seconds
 from redraft.config.retention import Retention
 from redraft.engines.torch.engine import TorchEngine
 from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
-from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.rule import Distributions, Rule
 from redraft.rollout.engine import Gumbel
 from redraft.rollout.memory import Memory
 from redraft.rollout.types import Finish, Group, Rollout, Sample, TopLogProbs

@@ -35,8 +35,8 @@ from benchmarks.vllm_rollout import TINY_VOCABULARY, save
 from redraft.config import TinyModel
 from redraft.engines.distributions import LOGITS_AT_ONCE
 from redraft.engines.vllm import local as vllm_local
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule
+from redraft.methods.acceptance.rule import Distributions
 
 from vllm import SamplingParams  # isort: skip  # after the environment variables of vllm_local
 from vllm.inputs.engine import tokens_input  # isort: skip

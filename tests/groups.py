@@ -15,8 +15,7 @@ from redraft.methods.speculative import Speculative
 from redraft.rollout.context import Meter, RolloutContext, Streams
 from redraft.rollout.engine import Continuation, Inversion, Scores
 from redraft.rollout.memory import Memory
-from redraft.rollout.noise import gumbel
-from redraft.rollout.streams import stream
+from redraft.rollout.streams import gumbel, stream
 from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLogProbs
 
 EOS, VOCABULARY, LIMIT, GROUP = 0, 6, 8, 4

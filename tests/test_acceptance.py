@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.acceptance.ratio import SpecRLRule
+from redraft.methods.acceptance.rule import Distributions
 
 LENIENCES = [0.0, 0.3, 1.0, math.exp(0.5), 4.0, math.inf]
 

@@ -25,7 +25,7 @@ from redraft.errors import UserError
 from redraft.files import read_json, read_json_lines, sha256, write_json
 from redraft.rollout.types import Finish, Group, Rollout, Sample
 from redraft.train import checkpoint, contract, loop
-from redraft.train.contract import Fresh, RolloutResult, Updated
+from redraft.train.contract import FreshSamples, RolloutResult, UpdateResult
 from redraft.train.loop import TrainingLoop
 from tests.trainers import make_trainer
 
@@ -94,19 +94,19 @@ class Scripted:
         groups = [Group(t.prompt, t.visit, tuple(a_sample(t, s, step) for s in range(t.samples))) for t in tasks]
         return RolloutResult(groups, {"rollout": 0.25}, cached=3, grading_seconds=0.5)
 
-    def update(self, groups: contract.Sequence[Group]) -> Updated:
+    def update(self, groups: contract.Sequence[Group]) -> UpdateResult:
         self.call("update")
         self.policy.append([group.prompt for group in groups])
-        return Updated({"gradient_norm": float(len(groups))}, {"update_actor": 0.5})
+        return UpdateResult({"gradient_norm": float(len(groups))}, {"update_actor": 0.5})
 
     def publish(self) -> None:
         self.call("publish")
         self.published = list(self.policy)
 
-    def fresh(self, tasks: contract.Sequence[contract.Task], step: int) -> Fresh:
+    def fresh(self, tasks: contract.Sequence[contract.Task], step: int) -> FreshSamples:
         self.call("fresh")
         assert self.published == self.policy, "fresh samples are the updated policy's"
-        return Fresh([float(len(self.policy)), 0.0], kl=0.125 * step)
+        return FreshSamples([float(len(self.policy)), 0.0], kl=0.125 * step)
 
     def save(self, folder: contract.Path) -> None:
         self.call("save")

@@ -14,10 +14,10 @@ from redraft.engines.requests import chunk_end
 from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.vllm.engine import BLOCK, VLLMEngine
 from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
+from redraft.methods.acceptance.rule import Distributions
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.block import BlockReuse
 from redraft.methods.gumbel import CoupledReuse

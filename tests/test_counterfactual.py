@@ -26,7 +26,7 @@ from redraft.methods.one_hot import OneHotReuse
 from redraft.methods.random import RandomReuse
 from redraft.methods.residual import ResidualReuse
 from redraft.methods.speculative import Speculative
-from redraft.rollout.noise import gumbel
+from redraft.rollout.streams import gumbel
 
 SPACE = Space(vocabulary=4, longest=3)
 NAMES = {rule.name for rule in candidates(top=2)}

@@ -17,8 +17,7 @@ from redraft.methods.random import RandomReuse
 from redraft.methods.speculative import Speculative
 from redraft.methods.vanilla import Vanilla
 from redraft.rollout.engine import Gumbel, Inversion, Residual
-from redraft.rollout.noise import gumbel
-from redraft.rollout.streams import stream, uniforms
+from redraft.rollout.streams import gumbel, stream, uniforms
 from redraft.rollout.types import Finish
 from tests.groups import (
     EOS,

@@ -16,7 +16,7 @@ from redraft.lab.audit.goodness import LEVEL, POWER, g_test, power, samples_for
 from redraft.lab.audit.samplers import count_responses, sample_last_pass
 from redraft.lab.audit.tiny_models import ModelPolicy, drifting
 from redraft.methods.block import BlockReuse
-from redraft.methods.drafts.groups import is_renewed
+from redraft.methods.drafts.response import is_renewed
 from redraft.methods.gumbel import CoupledReuse
 from redraft.methods.one_hot import OneHotReuse
 from redraft.methods.residual import ResidualReuse

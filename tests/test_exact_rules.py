@@ -20,11 +20,10 @@ from redraft.lab.audit.enumeration import (
 from redraft.lab.audit.rules import EXACT, RULES, SPACE, enumerate_rules, mean_kept
 from redraft.methods.acceptance.block import BlockRule
 from redraft.methods.acceptance.coupling import first_difference
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
-from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
-from redraft.rollout.noise import gumbel
+from redraft.methods.acceptance.rule import Distributions, FromTheLeft, LongestPrefix
+from redraft.rollout.streams import gumbel
 
 SMALL = Space(vocabulary=3, longest=3)
 EXACT_RULES = {"residual": ResidualRule(), "half": ResidualRule(0.5), "block": BlockRule()}

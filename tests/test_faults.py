@@ -22,7 +22,7 @@ from redraft.files import read_json, write_json
 from redraft.methods.schedule import ScheduleState
 from redraft.ops.locking.entries import latest
 from redraft.ops.locking.lease import acquire, lease, participants
-from redraft.train.checkpoint import Checkpoints, State, damage, measure
+from redraft.train.checkpoint import Checkpoints, TrainingState, damage, measure
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.verl.launch import reject_code_in_pickles
 from tests.test_lease import age, never, rewrite
@@ -144,7 +144,7 @@ def path_of(checkpoints, step):
 
 
 def a_checkpoint(checkpoints, step, content=None):
-    state = State(step, training_step=step - 1, seconds=1.5, commits=["abc"])
+    state = TrainingState(step, training_step=step - 1, seconds=1.5, commits=["abc"])
     with checkpoints.written(step, state) as folder:
         for name in OWN:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -180,12 +180,12 @@ def test_without_an_undamaged_checkpoint_of_verls_the_run_is_at_its_start(verl, 
     for step in (2, 4):
         a_checkpoint(verl, step)
         flip(path_of(verl, step) / OWN[1])
-    assert verl.latest(hashes=True) == (None, State())
+    assert verl.latest(hashes=True) == (None, TrainingState())
     assert "starts anew" in capfd.readouterr().err
 
 
 def test_the_last_whole_checkpoint_counts_and_two_are_kept(verl):
-    assert verl.latest(hashes=True) == (None, State())
+    assert verl.latest(hashes=True) == (None, TrainingState())
     for step in (2, 4, 10):
         state = a_checkpoint(verl, step)
     assert verl.latest(hashes=True) == (path_of(verl, 10), state)
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_another_experiment_is_refused_and_of_other_inputs_set_a
     a_checkpoint(verl, 2)
     with pytest.raises(UserError, match="another experiment"):
         Checkpoints(verl.folder, "other", {"policy": "p"}).latest(hashes=False)
-    assert Checkpoints(verl.folder, "run", {"policy": "q"}).latest(hashes=False) == (None, State())
+    assert Checkpoints(verl.folder, "run", {"policy": "q"}).latest(hashes=False) == (None, TrainingState())
     assert not verl.folder.exists()
 
 
@@ -224,7 +224,7 @@ class Code:
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_that_would_execute_code_never_reaches_verl(protocol, verl, tmp_path):
-    with verl.written(2, State(2)) as folder:
+    with verl.written(2, TrainingState(2)) as folder:
         (folder / OWN[0]).parent.mkdir()
         torch.save({"x": Code(tmp_path / "executed")}, folder / OWN[0], pickle_protocol=protocol)
     with pytest.raises(UserError, match="execute code|cannot be checked") as error:
@@ -302,7 +302,7 @@ def test_a_disk_that_fills_up_ends_in_one_message_and_goes_on_when_there_is_spac
 
 def filled_up(checkpoints, disk, ballast):
     """A checkpoint whose files fill the disk."""
-    with checkpoints.written(4, State(4)) as folder:
+    with checkpoints.written(4, TrainingState(4)) as folder:
         shutil.copytree(path_of(checkpoints, 2), folder, dirs_exist_ok=True)
         (folder / "state.json").unlink()
         ballast.append(fill(disk, 0))

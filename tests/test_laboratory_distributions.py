@@ -16,11 +16,10 @@ from redraft.lab.audit.epoch_passes import PassChain, common_uniforms
 from redraft.lab.audit.rules import EXACT, stored_top
 from redraft.lab.audit.uniforms import CommonUniforms, IndependentUniforms
 from redraft.methods.acceptance.block import BlockRule
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.random_cut import RandomCut
 from redraft.methods.acceptance.ratio import SpecRLRule
 from redraft.methods.acceptance.residual import ResidualRule
-from redraft.methods.acceptance.rule import FromTheLeft, LongestPrefix
+from redraft.methods.acceptance.rule import Distributions, FromTheLeft, LongestPrefix
 
 SPACE = Space(vocabulary=3, longest=2)
 POLICIES = [Policy(SPACE, 0, number, 0.6) for number in range(1, 5)]

@@ -18,7 +18,7 @@ from redraft.rollout.types import Finish, Group, OldLogProbs, Rollout, Sample, U
 from redraft.tasks.tokenizer import make_tokenizer
 from redraft.train import models
 from redraft.train.local.learner import Learner
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 from tests.trainers import make_trainer
 
 CPU = torch.device("cpu")

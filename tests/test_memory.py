@@ -151,7 +151,7 @@ def test_drafts_go_by_sample_and_not_by_position():
 
 def test_a_group_with_a_sample_twice_is_refused():
     twice = Group(3, 1, (Sample(make(3, 0), 0.0), Sample(make(3, 0, seed=1), 1.0)))
-    with pytest.raises(ValueError, match="a sample stands twice in visit 1 of prompt 3"):
+    with pytest.raises(ValueError, match="a sample occurs twice in visit 1 of prompt 3"):
         memory_of(twice, visits=1)
 
 
@@ -470,8 +470,8 @@ def test_a_file_that_cannot_be_written_leaves_the_last_one(tmp_path):
 
 
 DAMAGED = {
-    "a visit stands there twice": [group(seed=1), group(seed=2)],
-    "a sample stands twice in visit 0": [Group(0, 0, (Sample(make(), 0.0), Sample(make(seed=1), 0.0)))],
+    "a visit occurs twice": [group(seed=1), group(seed=2)],
+    "a sample occurs twice in visit 0": [Group(0, 0, (Sample(make(), 0.0), Sample(make(seed=1), 0.0)))],
 }
 
 

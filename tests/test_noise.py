@@ -7,7 +7,7 @@ from scipy import stats
 
 from redraft.engines.torch.sampling import gumbel as gumbel_of_torch
 from redraft.engines.torch.sampling import keys_of
-from redraft.rollout.noise import BITS, _mixed, gumbel, hashed, signed
+from redraft.rollout.streams import BITS, _mixed, gumbel, hashed, signed
 
 UNLIKELY = 1e-4
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 60)
@@ -80,7 +80,7 @@ def test_one_bit_of_a_key_position_or_token_changes_half_of_the_bits():
 def test_noise_is_finite_at_both_ends(monkeypatch):
     """Uniforms of 0 and 1 would give infinite noise."""
     ends = np.array([0, 2**BITS - 1])
-    monkeypatch.setattr("redraft.rollout.noise.hashed", lambda *_: ends)
+    monkeypatch.setattr("redraft.rollout.streams.hashed", lambda *_: ends)
     monkeypatch.setattr("redraft.engines.torch.sampling.hashed", lambda *_: torch.tensor(ends))
     low, high = gumbel(0, np.zeros(1), np.zeros(1))
     assert -4 < low < -3

@@ -11,7 +11,7 @@ from redraft.analysis.data.quantities import RUN_QUANTITIES, STEP_QUANTITIES, by
 from redraft.config.base import STEP_STAGES
 from redraft.config.decoding import BLOCK_STARTS
 from redraft.errors import UserError
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 
 EPOCHS = (0, 0, 1, 1, 2, 2, 2)
 """Of the steps; five have drafts, so that their thirds have two, two and one."""

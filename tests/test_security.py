@@ -380,12 +380,12 @@ def test_a_checkpoint_whose_files_are_pickles_is_refused_even_with_the_right_has
     from redraft.config.retention import Retention
     from redraft.methods.schedule import ScheduleState
     from redraft.rollout.memory import Memory
-    from redraft.train.checkpoint import Checkpoints, State
+    from redraft.train.checkpoint import Checkpoints, TrainingState
     from redraft.train.local.tensors import save_parts
 
     content, harm = bomb
     parts, checkpoints = {"actor": torch.nn.Linear(2, 2)}, Checkpoints(tmp_path / "run", "run", {})
-    with checkpoints.written(1, State(step=1)) as folder:  # hashes are of the bombs
+    with checkpoints.written(1, TrainingState(step=1)) as folder:  # hashes are of the bombs
         save_parts(folder, parts)
         Memory(Retention(visits=1)).save(folder / "memory.arrow")
         checkpoints.save_schedule(folder, ScheduleState({"waiting": []}))

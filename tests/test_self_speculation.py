@@ -18,8 +18,7 @@ from redraft.engines.torch.drafter import QuantisedDrafter
 from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine, Speculated, agree, keep
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
-from redraft.rollout.noise import hashed, uniform
-from redraft.rollout.streams import uniforms
+from redraft.rollout.streams import hashed, uniform, uniforms
 from redraft.rollout.types import Finish
 from tests.test_torch_engine import (
     EOS,

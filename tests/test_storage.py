@@ -114,7 +114,7 @@ UNFIT = {
         "top": TopLogProbs(np.zeros((3, 2), np.int32), np.zeros((3, 1), np.float32))
     },
     "top tokens of prompt 7, sample 1 do not fit": {"top": TopLogProbs(np.zeros(3, np.int32), np.zeros(3, np.float32))},
-    "prompt 8, sample 1 stands in a group of prompt 7": {"prompt": 8},
+    "prompt 8, sample 1 is in a group of prompt 7": {"prompt": 8},
 }
 
 

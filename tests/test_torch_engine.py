@@ -26,8 +26,7 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside
 from redraft.errors import UserError
 from redraft.rollout.engine import Gumbel, Inversion, Residual
-from redraft.rollout.noise import gumbel
-from redraft.rollout.streams import stream, uniforms
+from redraft.rollout.streams import gumbel, stream, uniforms
 from redraft.rollout.types import Finish
 
 VOCABULARY, EOS, LIMIT = 23, 1, 14

@@ -61,7 +61,7 @@ from redraft.train import initial_policy as make
 from redraft.train import job, models
 from redraft.train.local.trainer import LocalTrainer
 from redraft.train.loop import TrainingLoop
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 from tests.selfspec import QWEN
 from tests.trainers import make_trainer
 

@@ -7,7 +7,7 @@ from redraft.config import Vanilla
 from redraft.methods.vanilla import vanilla
 from redraft.rollout.types import Task
 from redraft.train.local.trainer import LocalTrainer
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 from tests.groups import a_draft, group_of
 from tests.test_trainer import make_run
 

@@ -9,8 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
-    "redraft.methods.acceptance.rule": ("Rule",),
-    "redraft.methods.acceptance.distributions": ("Distributions",),
+    "redraft.methods.acceptance.rule": ("Rule", "Distributions"),
     "redraft.methods.acceptance.ratio": ("SpecRLRule",),
     "redraft.methods.acceptance.residual": ("ResidualRule",),
     "redraft.methods.acceptance.block": ("BlockRule",),

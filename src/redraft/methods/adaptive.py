@@ -49,7 +49,7 @@ class AdaptiveReuse(DraftsOfLastVisit):
 
     def strategy(self) -> Strategy:
         """SPEC-RL's with the initial lenience, which the task's replaces."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier
 
         return reuse_drafts(spec_rl_verifier(self.initial), fresh_every=self.fresh_every)

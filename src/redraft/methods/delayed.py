@@ -20,7 +20,7 @@ class DelayedReuse(ReuseMethod):
 
     def strategy(self) -> Strategy:
         """Reuse of older drafts by the published rule."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier
 
         return reuse_drafts(spec_rl_verifier(self.lenience), visits_ago=2)

@@ -52,11 +52,12 @@ class EpochSchedule:
 
     def __init__(self, trainer: Trainer, problems: int, seed: int) -> None:
         self.trainer, self.problems, self.seed = trainer, problems, seed
+        self.steps_per_epoch = trainer.steps_per_epoch(problems)
         self.waiting: list[Group] = []
 
     def epoch(self, step: int) -> int:
         """Pass that the step belongs to."""
-        return step // self.trainer.steps_per_epoch(self.problems)
+        return step // self.steps_per_epoch
 
     def next(self, step: int) -> list["Task"]:
         """The next prompts of the pass that the step belongs to."""
@@ -64,7 +65,7 @@ class EpochSchedule:
         from redraft.rollout.types import Task
 
         size = self.trainer.prompts_per_step
-        epoch, position = divmod(step, self.trainer.steps_per_epoch(self.problems))
+        epoch, position = divmod(step, self.steps_per_epoch)
         order = stream(self.seed, "order", epoch).permutation(self.problems)
         chosen = order[position * size : (position + 1) * size].tolist()
         return [Task(prompt, epoch, self.trainer.group_size) for prompt in chosen]

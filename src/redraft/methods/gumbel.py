@@ -8,14 +8,15 @@ from redraft.methods.reuse import Candidate, DraftsOfLastVisit
 from redraft.methods.strategy import Strategy
 
 if TYPE_CHECKING:
-    from redraft.methods.drafts.response import DraftVerifier, Sampler, Verification
+    from redraft.methods.drafts.response import DraftVerifier, SamplingNumbers, Verification
     from redraft.rollout.context import RolloutContext
     from redraft.rollout.engine import Gumbel, Scores, Session
     from redraft.rollout.types import Rollout, Task
 
 
 class CoupledReuse(DraftsOfLastVisit):
-    """Exact reuse by Gumbel coupling: each visit draws by the same noise, which is not stored (arXiv 2408.07978)."""
+    """Exact reuse by Gumbel coupling: each visit samples with the same noise, which is not stored (arXiv
+    2408.07978)."""
 
     order: ClassVar[int] = 90
     exact: ClassVar[bool] = True
@@ -24,10 +25,10 @@ class CoupledReuse(DraftsOfLastVisit):
 
     def strategy(self) -> Strategy:
         """Reuse of drafts by common noise."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
 
-        verifier, sampler = coupled(self.fresh_every)
-        return reuse_drafts(verifier, fresh_every=self.fresh_every, sampler=sampler)
+        verifier, numbers = coupled(self.fresh_every)
+        return reuse_drafts(verifier, fresh_every=self.fresh_every, numbers=numbers)
 
     @property
     def needs(self) -> frozenset[Capability]:
@@ -48,19 +49,19 @@ class CoupledReuse(DraftsOfLastVisit):
         return [Candidate("Gumbel", "gumbel", True, True, lambda at: kept(at.whole.same))]
 
 
-def coupled(fresh_every: int) -> tuple["DraftVerifier", "Sampler"]:
-    """Keep what the policy samples again by the draft's own noise, and sample by it.
+def coupled(fresh_every: int) -> tuple["DraftVerifier", "SamplingNumbers"]:
+    """Verifier and random numbers: keep the tokens that the policy samples again with the draft's own noise.
 
-    The noise of a sample is the same in all its visits until its turn without a draft. Noise that changed where a token
-    was rejected, and stayed where it was kept, would not be independent of the token, and the distribution not the
-    policy's.
+    The noise of a sample is the same in all its visits until its turn without a draft. If it changed after a rejection
+    and stayed after an acceptance, it would depend on the token, and responses would not have the policy's
+    distribution.
     """
     from redraft.methods.acceptance.coupling import first_difference
     from redraft.methods.drafts.response import Verification
     from redraft.methods.drafts.verification import verify
     from redraft.rollout.engine import Gumbel
 
-    def sampler(prompt: int, sample: int, limit: int, task: "Task", context: "RolloutContext") -> "Gumbel":
+    def numbers(prompt: int, sample: int, limit: int, task: "Task", context: "RolloutContext") -> "Gumbel":
         generation = (task.visit + sample) // fresh_every if fresh_every else 0
         return Gumbel(context.streams.key("noise", prompt, sample, generation))
 
@@ -69,8 +70,8 @@ def coupled(fresh_every: int) -> tuple["DraftVerifier", "Sampler"]:
             assert scores.drawn is not None
             return first_difference(draft.tokens[positions], scores.drawn)
 
-        noise = sampler(draft.prompt, draft.sample, draft.length, task, context)
+        noise = numbers(draft.prompt, draft.sample, draft.length, task, context)
         kept, scores = await verify(draft.tokens, session, context, judge, draws=noise)
         return Verification(kept, scores.log_probs[:kept], len(scores.log_probs))
 
-    return verifier, sampler
+    return verifier, numbers

@@ -20,7 +20,7 @@ class OneHotReuse(DraftsOfLastVisit):
     def strategy(self) -> Strategy:
         """Reuse of drafts that are taken to be certain."""
         from redraft.methods.acceptance.residual import ResidualRule
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import one_hot_verifier
 
         return reuse_drafts(one_hot_verifier(ResidualRule()), fresh_every=self.fresh_every)
@@ -45,8 +45,8 @@ class OneHotReuse(DraftsOfLastVisit):
     @classmethod
     def candidates(cls, top: int, leniences: Sequence[float]) -> list[Candidate]:
         """Tokens by the policy's probability."""
-        from redraft.methods.acceptance.distributions import Distributions
         from redraft.methods.acceptance.residual import ResidualRule
+        from redraft.methods.acceptance.rule import Distributions
 
         rule = ResidualRule()
         return [

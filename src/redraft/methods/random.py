@@ -23,7 +23,7 @@ class RandomReuse(ReuseMethod):
 
     def strategy(self) -> Strategy:
         """Reuse of drafts up to a random token."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
 
         return reuse_drafts(at_random)
 

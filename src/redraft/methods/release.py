@@ -31,7 +31,7 @@ class ReleaseVariant(ReuseMethod):
 
     def strategy(self) -> Strategy:
         """Reuse of drafts by the published rule with the chosen deviations."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier
 
         return reuse_drafts(spec_rl_verifier(self.lenience, self.fixed_uniforms, self.refreshed_log_probs))

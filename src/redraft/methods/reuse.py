@@ -199,7 +199,7 @@ class StoredTop(DraftsOfLastVisit):
 
     def strategy(self) -> Strategy:
         """Reuse of drafts by the rule."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import stored_top_verifier
 
         return reuse_drafts(stored_top_verifier(self.rule()), fresh_every=self.fresh_every)

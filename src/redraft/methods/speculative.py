@@ -21,7 +21,7 @@ class Speculative(DraftsOfLastVisit):
 
     def strategy(self) -> Strategy:
         """Reuse of drafts by the published rule."""
-        from redraft.methods.drafts.groups import reuse_drafts
+        from redraft.methods.drafts.response import reuse_drafts
         from redraft.methods.drafts.verification import spec_rl_verifier
 
         return reuse_drafts(spec_rl_verifier(self.lenience), fresh_every=self.fresh_every)

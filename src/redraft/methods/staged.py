@@ -100,8 +100,7 @@ def staged(method: Staged, verifier: "DraftVerifier | None" = None) -> Strategy:
         method: sizes and options.
         verifier: of each sample's last rollout, as a draft; None samples every response from its first token.
     """
-    from redraft.methods.drafts.groups import graded
-    from redraft.methods.drafts.response import complete, no_draft
+    from redraft.methods.drafts.response import complete, graded, no_draft
     from redraft.rollout.types import Group
 
     async def run(task: "Task", context: "RolloutContext") -> "Group":

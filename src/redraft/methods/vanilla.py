@@ -38,8 +38,7 @@ class Vanilla(ReuseMethod):
 
 async def vanilla(task: "Task", context: "RolloutContext") -> "Group":
     """Sample every rollout from its first token on."""
-    from redraft.methods.drafts.groups import graded, indices
-    from redraft.methods.drafts.response import complete, no_draft
+    from redraft.methods.drafts.response import complete, graded, indices, no_draft
 
     samples = (complete(no_draft(task.prompt, sample), task, context) for sample in indices(task))
     return await graded(task, await asyncio.gather(*samples), context)

@@ -79,7 +79,7 @@ def batches(groups: Iterable[Group]) -> Iterator[pa.RecordBatch]:
 def _check_shapes(group: Group, r: Rollout) -> None:
     where = f"prompt {r.prompt}, sample {r.sample}"
     if r.prompt != group.prompt:
-        raise ValueError(f"{where} stands in a group of prompt {group.prompt}")
+        raise ValueError(f"{where} is in a group of prompt {group.prompt}")
     names = ("tokens", "log_probs", "sampled_at", *["log_weights"] * (r.log_weights is not None))
     shapes: dict[str, tuple[np.ndarray, tuple[int, ...]]] = {name: (getattr(r, name), (r.length,)) for name in names}
     if r.top is not None:

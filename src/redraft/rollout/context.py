@@ -28,7 +28,7 @@ class Meter:
 
     Attributes:
         assembly_seconds: processor time of acceptance and of joining prefix and continuation.
-        cached_tokens: tokens of prompt and prefix that the engine did not compute again, behind kept prefixes.
+        cached_tokens: tokens of prompt and kept prefix that the engine did not compute again.
     """
 
     assembly_seconds: float = 0.0
@@ -55,11 +55,11 @@ class Streams:
         return uniforms(self.seed, f"{self.purpose}/{use}", self.step, prompt, sample, count=count)
 
     def fixed_uniforms(self, use: str, prompt: int, sample: int, count: int) -> np.ndarray:
-        """The same numbers at every step, as from a generator that is seeded anew at every call."""
+        """The same numbers at every step, like a generator that is seeded again at every call."""
         return uniforms(self.seed, f"{self.purpose}/{use}/fixed", prompt, sample, count=count)
 
     def key(self, use: str, prompt: int, sample: int, generation: int) -> int:
-        """64 bits that name the noise of a sample, the same at every step of a generation."""
+        """64-bit key of a sample's noise, the same at every step of a generation."""
         return int(
             stream(self.seed, f"{self.purpose}/{use}", prompt, sample, generation).integers(2**64, dtype="uint64")
         )

@@ -1,7 +1,7 @@
 """Protocol of inference engines, as strategies use them.
 
-A session is one response in the making. It scores a draft and decodes behind any prefix of it; an engine keeps what
-it computed for the one for use in the other. Sessions run concurrently: an engine batches whatever waits.
+A session generates one response. It scores a draft and decodes after any prefix of it; the engine reuses the KV cache
+of the one for the other. Sessions run concurrently: an engine batches all requests that wait.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from redraft.rollout.types import Finish, TopLogProbs
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """Draws by inversion of the cumulative distribution, by float64 (n,) on (0, 1], one for each token that may be
-    sampled."""
+    """Inverse-CDF sampling, with uniforms float64 (n,) on (0, 1], one for each token that may be sampled."""
 
     uniforms: np.ndarray
 
 
 @dataclass(frozen=True)
 class Gumbel:
-    """Draws as argmax of log-probabilities plus Gumbel noise, which `redraft.rollout.noise` makes again from the key.
+    """Sampling as argmax of log-probabilities plus Gumbel noise, which `redraft.rollout.streams` makes again from the
+    key.
 
     Attributes:
-        key: 64 bits that name the response; the noise of a token depends on key, position and token alone.
+        key: 64-bit key of the response; the noise of a token depends on key, position and token alone.
     """
 
     key: int
@@ -39,7 +39,7 @@ Draws = Inversion | Gumbel
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """The distribution p less what was accepted of it, normalised: the first token behind a rejection.
+    """The residual distribution: p less its accepted mass, normalised. The first token after a rejection has it.
 
     Attributes:
         tokens: int32 (k,), tokens of which something may have been accepted, each once.
@@ -58,9 +58,9 @@ class Scores:
     Attributes:
         log_probs: float32 (n,), of the draft's tokens. With `top`, an engine without `Capability.OTHER_SCORES` may have
             -inf for one that is not in it.
-        others: float32 (n, k), of the tokens asked for at each position; None if none were.
-        top: top of the distribution at each position, if asked for.
-        drawn: int32 (n,), tokens that the policy draws in the draft's places, if noise was given.
+        others: float32 (n, k), of the requested other tokens at each position; None if none were requested.
+        top: top-k log-probs at each position, if requested.
+        drawn: int32 (n,), tokens that the policy samples at the draft's positions, if noise was given.
     """
 
     log_probs: np.ndarray
@@ -71,14 +71,14 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Continuation:
-    """Tokens decoded behind a prompt and a prefix.
+    """Tokens decoded after a prompt and a prefix.
 
     Attributes:
         tokens: int32 (n,), the stop token included where there is one.
-        log_probs: float32 (n,), of each token under the policy, also of one drawn from a residual.
+        log_probs: float32 (n,), of each token under the policy, also of one sampled from a residual.
         finish: why it ended.
         cached: tokens of prompt and prefix that were not computed again.
-        top: top of the policy's distribution at each token, if asked for.
+        top: top-k log-probs of the policy at each token, if requested.
     """
 
     tokens: np.ndarray
@@ -89,7 +89,7 @@ class Continuation:
 
 
 class Session(Protocol):
-    """One response in the making."""
+    """Generates one response."""
 
     async def score(
         self,
@@ -103,19 +103,19 @@ class Session(Protocol):
 
         Args:
             draft: int32 (n,), at least one token.
-            at: int32 (n, k), tokens whose log-probabilities are wanted too, in place of the draft's at each position
+            at: int32 (n, k), other tokens at each position, whose log-probabilities are requested too
                 (`Capability.OTHER_SCORES`).
             top: most probable tokens to report at each position (`Capability.TOP_LOG_PROBS`).
-            draws: noise by which the policy draws a token in each of the draft's places (`Capability.GUMBEL`).
+            draws: noise with which the policy samples a token at each of the draft's positions (`Capability.GUMBEL`).
             behind: leading tokens that this session has scored, below n. Scores are then of the next chunk alone, which
-                is as long as the engine likes, and nothing is computed behind it. None for the whole draft.
+                is as long as the engine likes, and nothing is computed after it. None for the whole draft.
         """
         ...
 
     async def decode(
         self, prefix: np.ndarray, max_new_tokens: int, draws: Draws, first: Residual | None = None, top: int = 0
     ) -> Continuation:
-        """Sample behind prompt and prefix until a stop token or `max_new_tokens`.
+        """Sample after prompt and prefix until a stop token or `max_new_tokens`.
 
         Tokens that were scored or decoded in this session before, and that the prefix begins with, are not computed
         again.

@@ -1,4 +1,4 @@
-"""Memory: what a method's retention says of each prompt's earlier rollouts, and nothing else.
+"""Memory: the earlier rollouts of each prompt that the method's retention covers.
 
 Rollouts are found by the prompt's visit, not by an epoch's number, so that a prompt which was skipped keeps its
 drafts. Content is bounded by the retention: `put` drops what it no longer covers. A token takes 12 bytes and 8
@@ -39,10 +39,10 @@ class Memory:
         return sorted(self._groups)
 
     def put(self, group: Group) -> None:
-        """Keep what the retention says of a group; one of the same prompt and visit is replaced.
+        """Store a group as far as the retention covers it; it replaces one of the same prompt and visit.
 
         Raises:
-            ValueError: if a sample stands in the group twice.
+            ValueError: if a sample occurs twice in the group.
         """
         earlier = (g for g in self._groups.get(group.prompt, []) if g.visit < group.visit)
         known = [s.rollout for g in earlier for s in _correct(g)] if self.retention.correct else []
@@ -50,7 +50,7 @@ class Memory:
         self._add(replace(group, samples=tuple(samples)))
 
     def drafts(self, prompt: int, visits_ago: int = 1, before: int | None = None) -> dict[int, Rollout]:
-        """Rollouts of a prompt by sample, of so many visits ago or, if the sample had fewer, the oldest that is kept.
+        """Rollouts of a prompt by sample, from `visits_ago` visits ago; the oldest one if the sample has fewer.
 
         Args:
             visits_ago: counts the visits that made the sample, from 1.
@@ -73,7 +73,7 @@ class Memory:
         return [sample.rollout for sample in self._kept_correct(self._groups.get(prompt, []))]
 
     def part(self, prompt: int) -> "Memory":
-        """Content of one prompt, as whoever rolls it out needs it; the rollouts are shared."""
+        """A memory with the content of one prompt, for the process that rolls it out; the rollouts are not copied."""
         part = Memory(self.retention)
         if prompt in self._groups:
             part._groups[prompt] = list(self._groups[prompt])
@@ -123,15 +123,15 @@ class Memory:
 
     def _filled(self, groups: Sequence[Group]) -> "Memory":
         if len({(group.prompt, group.visit) for group in groups}) < len(groups):
-            raise ValueError("a visit stands there twice")
+            raise ValueError("a visit occurs twice")
         for group in groups:
             self._add(group)
         return self
 
     def _add(self, group: Group) -> None:
-        """Keep a group in place of an earlier one of the same visit, and drop what the retention does not cover."""
+        """Add a group, in place of an earlier one of the same visit, and drop what the retention does not cover."""
         if len({r.sample for r in group.rollouts}) < len(group.samples):
-            raise ValueError(f"a sample stands twice in visit {group.visit} of prompt {group.prompt}")
+            raise ValueError(f"a sample occurs twice in visit {group.visit} of prompt {group.prompt}")
         samples = (replace(s, rollout=self._retained(s.rollout)) for s in group.samples)
         others = (g for g in self._groups.get(group.prompt, []) if g.visit != group.visit)
         groups = sorted([*others, replace(group, samples=tuple(samples))], key=lambda g: g.visit)
@@ -143,16 +143,13 @@ class Memory:
             del self._groups[group.prompt]
 
     def _retained(self, rollout: Rollout) -> Rollout:
-        """The rollout with as much of its top distribution as is kept, and with arrays of its own."""
+        """The rollout with its top-k log-probs cut to the retained k, in arrays that no other object shares."""
         k, top = self.retention.top, rollout.top
-        return replace(
-            rollout,
-            tokens=_owned(rollout.tokens),
-            log_probs=_owned(rollout.log_probs),
-            sampled_at=_owned(rollout.sampled_at),
-            log_weights=None if rollout.log_weights is None else _owned(rollout.log_weights),
-            top=TopLogProbs(_owned(_columns(top.tokens, k)), _owned(_columns(top.log_probs, k))) if k and top else None,
-        )
+        arrays = {name: getattr(rollout, name) for name in ("tokens", "log_probs", "sampled_at", "log_weights")}
+        # a view is copied, since it would keep the whole array that it is part of alive
+        owned = {name: a if a is None or a.base is None else a.copy() for name, a in arrays.items()}
+        kept = TopLogProbs(top.tokens[:, :k].copy(), top.log_probs[:, :k].copy()) if k and top else None
+        return replace(rollout, **owned, top=kept)
 
     def _latest(self, groups: Iterable[Group]) -> dict[int, list[Rollout]]:
         """Rollouts that are kept as drafts, by sample, the oldest first."""
@@ -176,12 +173,3 @@ def _correct(group: Group) -> list[Sample]:
 
 def _same(one: Rollout, other: Rollout) -> bool:
     return np.array_equal(one.tokens, other.tokens) and np.array_equal(one.sampled_at, other.sampled_at)
-
-
-def _columns(array: np.ndarray, k: int) -> np.ndarray:
-    return array if array.shape[1] <= k else array[:, :k]
-
-
-def _owned(array: np.ndarray) -> np.ndarray:
-    """The array, copied if it is a part of another, which would stay alive with it."""
-    return array if array.base is None else array.copy()

@@ -55,7 +55,7 @@ class Rollout:
         verified: draft tokens scored under the current policy.
         top: top of the distribution whose log-probabilities these are, where the method retains it.
         log_weights: float32, (length,), log of each token's importance weight, where the method has any: the current
-            policy's probability of the token over that with which it came to stand there.
+            policy's probability of the token over the probability with which it was generated.
     """
 
     prompt: int
@@ -77,7 +77,7 @@ class Rollout:
 
     @property
     def behaviour(self) -> np.ndarray:
-        """Logarithm of the density with which each token came to stand there, float32 (length,)."""
+        """Log-probability with which each token was generated, weights included, float32 (length,)."""
         return self.log_probs if self.log_weights is None else self.log_probs - self.log_weights
 
     @property
@@ -87,7 +87,7 @@ class Rollout:
 
     @property
     def fully_reused(self) -> bool:
-        """True if a draft was taken over whole."""
+        """True if the whole draft was kept."""
         return self.draft_length > 0 and self.prefix_length == self.draft_length
 
 
@@ -98,7 +98,7 @@ class Use(StrEnum):
     STOPPED = "gradient stopped"
     """Its reward enters the group's baseline, and nothing else."""
     REPLACED = "replaced"
-    """No part: a response of an earlier step stands in its place. Its cost counts all the same."""
+    """No part: a response of an earlier step replaces it. Its cost still counts."""
 
 
 class OldLogProbs(StrEnum):
@@ -161,7 +161,7 @@ class Group:
 
     @property
     def replayed(self) -> Sample | None:
-        """The sample of an earlier step that stands in the place of another, if there is one."""
+        """The sample of an earlier step that replaces another, if there is one."""
         replaces = any(sample.use is Use.REPLACED for sample in self.samples)
         return next(sample for sample in reversed(self.samples) if sample.carried) if replaces else None
 

@@ -1,9 +1,9 @@
-"""Checkpoints: everything a run needs to go on as if it had not been stopped.
+"""Checkpoints: everything a run needs to continue as if it had not been interrupted.
 
 A checkpoint is a folder that is renamed into place when complete, with the size and hash of every file in it. The last
-two are kept; one that was damaged since is set aside. What a trainer puts into it is the trainer's.
+two are kept; one that was damaged since is set aside. The trainer decides what it stores in the folder.
 
-Sizes are compared first: they tell a truncated file without reading it. Then every byte is hashed, several files at a
+Sizes are compared first: they detect a truncated file without reading it. Then every byte is hashed, several files at a
 time, since a flipped bit in the middle of an optimizer's state would train on unnoticed (costs: docs/faults.md).
 """
 
@@ -24,24 +24,24 @@ from redraft.rollout.storage import load_groups, save_groups
 
 KEPT = 2
 FORMAT = 3
-"""Version of a checkpoint's files. The first kept drafts by epoch; nobody can tell their visits. The second had no
+"""Version of a checkpoint's files. The first kept drafts by epoch; their visits are unknown. The second had no
 weights and no lenience."""
 STATE = "state.json"
 VALUES = "schedule/counters.json"
 THREADS = min(16, os.cpu_count() or 1)
-"""Files that are hashed at once; hashing leaves Python's lock to others."""
+"""Files that are hashed at once, in threads: hashing releases the GIL."""
 
 
 @dataclass
-class State:
+class TrainingState:
     """Progress of a run.
 
     Attributes:
         step: steps done.
-        training_step: those of them that updated the policy.
-        seconds: that they took, in whichever process.
-        commits: of the code that took the steps, in order; None where it was no checkout.
-        lenience: that a controller has set for the next step; None where there is none.
+        training_step: number of steps that updated the policy.
+        seconds: total wall time of the steps, over all processes.
+        commits: of the code that ran the steps, in order; None if it was not a checkout.
+        lenience: of the next step, set by a controller; None without one.
     """
 
     step: int = 0
@@ -55,10 +55,10 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        fingerprint: of the run; a checkpoint of another experiment is refused.
+        fingerprint: of the run; a checkpoint of another experiment is an error.
         inputs: hashes of the files' contents that it starts from, by name; checkpoints that started from others are
-            set aside, since a model or a problem file made anew leaves the fingerprint as it was.
-        screen: looks at a whole checkpoint before any of its files is loaded; raises a UserError to refuse it.
+            set aside, since a regenerated model or problem file does not change the fingerprint.
+        screen: checks a complete checkpoint before any of its files is loaded; raises a UserError to reject it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Checkpoints:
         self.run = {"run": fingerprint, "inputs": inputs, "format": FORMAT}
 
     @contextmanager
-    def written(self, step: int, state: State) -> Iterator[Path]:
+    def written(self, step: int, state: TrainingState) -> Iterator[Path]:
         """A checkpoint's folder, to be filled in the block; it counts, with the state of then, when the block ends."""
         with atomic_folder(self.folder / f"step-{step:06d}") as unfinished:
             yield unfinished
@@ -97,7 +97,7 @@ class Checkpoints:
     def _complete(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
-    def latest(self, *, hashes: bool) -> tuple[Path | None, State]:
+    def latest(self, *, hashes: bool) -> tuple[Path | None, TrainingState]:
         """The last undamaged checkpoint and its state; None and the start of the run if there is none.
 
         Damaged checkpoints are set aside. All are if they started from other inputs.
@@ -107,7 +107,7 @@ class Checkpoints:
                 done.
 
         Raises:
-            UserError: if the latest belongs to another experiment or to an earlier version, or is refused.
+            UserError: if the latest belongs to another experiment or to an earlier version, or is rejected.
         """
         for folder in self.folder.glob("global_step_*"):  # of verl's naming, which the first version left to verl
             raise _earlier(folder, "state.json")
@@ -116,15 +116,15 @@ class Checkpoints:
             content, wrong = self._read(folder)
             if not wrong and content["inputs"] != self.inputs:
                 self.folder.rename(self.folder.with_name(f".{self.folder.name}"))  # at once; removing takes longer
-                return None, State()
+                return None, TrainingState()
             if not (wrong := wrong or damage(folder, content, sizes_only=not hashes)):
                 if hashes:
                     self.screen(folder)
-                return folder, State(**{name: content[name] for name in asdict(State())})
+                return folder, TrainingState(**{name: content[name] for name in asdict(TrainingState())})
             set_aside(folder, wrong)
         if complete:
             print(f"{self.folder}: no undamaged checkpoint is left; the run starts anew", file=sys.stderr, flush=True)
-        return None, State()
+        return None, TrainingState()
 
     def _read(self, folder: Path) -> tuple[dict[str, Any], str]:
         """State of a checkpoint, and what is wrong with it.
@@ -199,9 +199,9 @@ def _hashes(folder: Path, names: list[str]) -> dict[str, str]:
 
 
 def set_aside(checkpoint: Path, why: str) -> Path:
-    """Rename a damaged checkpoint, so that none takes it for one; returns where it lies now.
+    """Rename a damaged checkpoint, so that it is not loaded again; returns its new path.
 
-    Says so on standard error, in one line.
+    Prints one line to standard error.
     """
     aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
     number = 1

@@ -1,4 +1,4 @@
-"""A trainer's part of a step. The campaign loop (`redraft.train.loop`) does the rest, for every trainer alike."""
+"""A trainer's part of a step. The training loop (`redraft.train.loop`) does the rest, the same for every trainer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ Metrics = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class RolloutResult:
-    """Groups of a step, and what they cost.
+    """Groups of a step, and their cost.
 
     Attributes:
         groups: in the order of their tasks.
         seconds: by stage.
         cached: tokens of prompts and kept prefixes that engines did not compute again.
-        grading_seconds: processor seconds that graders worked, mostly beside the engine.
-        unseen: seconds of `seconds` in which the trainer's clock stood still.
+        grading_seconds: processor time of the graders, most of it while the engine was decoding.
+        unseen: part of `seconds` during which the trainer's clock did not advance.
         measured: further fields of the step's record.
     """
 
@@ -32,20 +32,20 @@ class RolloutResult:
 
 
 @dataclass(frozen=True)
-class Updated:
-    """Measurements of an update, and its seconds by stage."""
+class UpdateResult:
+    """Metrics of an update, and its wall time by stage, in seconds."""
 
     metrics: Metrics
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Fresh:
-    """New samples of the current policy, which nothing is trained on."""
+class FreshSamples:
+    """Samples of the current policy that are only measured, not trained on."""
 
     rewards: list[float]
     kl: float | None = None
-    """Of the policy from the reference policy, on these samples, nats a token; None without a reference."""
+    """KL divergence of the policy from the reference policy on these samples, nats per token; None without one."""
 
 
 class Trainer(Protocol):
@@ -53,27 +53,27 @@ class Trainer(Protocol):
 
     @property
     def no_update(self) -> Metrics:
-        """Metrics of a step that only rolls out: those of an update, all None."""
+        """Metrics of a step without an update: the keys of an update's metrics, all None."""
         ...
 
     def now(self) -> float:
-        """Clock that steps are timed by, seconds."""
+        """Clock that times the steps, in seconds."""
         ...
 
     def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
-        """Roll tasks out under the current policy and remember what the method retains."""
+        """Roll out tasks under the current policy, and store in memory what the method retains."""
         ...
 
-    def update(self, groups: Sequence[Group]) -> Updated:
-        """Update the policy from graded groups; a UserError if it has diverged."""
+    def update(self, groups: Sequence[Group]) -> UpdateResult:
+        """Update the policy from graded groups; raises a UserError if it has diverged."""
         ...
 
     def publish(self) -> None:
         """Let the engine sample from the updated policy."""
         ...
 
-    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
-        """Measure new samples of the current policy, as many for each task as it says."""
+    def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
+        """Measure new samples of the current policy, `task.samples` for each task."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -81,9 +81,9 @@ class Trainer(Protocol):
         ...
 
     def restore(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Load what `save` wrote."""
         ...
 
     def save_policy(self, checkpoint: Path, folder: Path) -> None:
-        """Write the policy in transformers' format, whole or not at all; `checkpoint` holds this step's `save`."""
+        """Write the policy atomically in transformers' format; the folder `checkpoint` holds this step's `save`."""
         ...

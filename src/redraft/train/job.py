@@ -41,8 +41,8 @@ def _train(run: Run, model: Path, folder: Path, git: dict[str, Any], held: Any) 
         folder / "manifest.json",
         run,
         outputs,
-        git=git | {"commits": trainer.state.commits},
-        seconds=trainer.state.seconds,
+        git=git | {"commits": loop.state.commits},
+        seconds=loop.state.seconds,
         inputs=inputs,
         processes=participants(folder, run_fingerprint(run), loop.steps),
     )

@@ -1,4 +1,4 @@
-"""The loop of every run: resume, roll out, update, record, keep policies, write checkpoints. One for all trainers."""
+"""The training loop of a run: resume, roll out, update, record, keep policies, write checkpoints; for all trainers."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,18 +13,24 @@ from redraft.methods.adaptive import AdaptiveReuse, with_lenience
 from redraft.ops.locking.lease import Lease
 from redraft.rollout.types import Task
 from redraft.tasks.problems import Problem
-from redraft.train.checkpoint import Checkpoints, State
+from redraft.train.checkpoint import Checkpoints, TrainingState
 from redraft.train.contract import Trainer
-from redraft.train.records import append_record, describe, describe_batch, save_groups_of_step, truncate_records
+from redraft.train.records import (
+    StageClock,
+    append_record,
+    describe,
+    describe_batch,
+    save_groups_of_step,
+    truncate_records,
+)
 from redraft.train.run_folder import RunFolder
-from redraft.train.stages import StageClock
 
 Progress = Callable[[int, int, dict[str, Any]], None]
 """Called after each step with (steps done, steps in all, the step's record)."""
 
 
 def inputs_of(model_folder: Path, problems: Sequence[Problem]) -> dict[str, str]:
-    """Hashes of what a run starts from, by name."""
+    """Hashes of a run's initial policy and problems, by name."""
     return {
         "initial_policy": sha256(model_folder / "model.safetensors"),
         "problems": fingerprint([[problem.prompt, problem.answer] for problem in problems]),
@@ -32,7 +38,7 @@ def inputs_of(model_folder: Path, problems: Sequence[Problem]) -> dict[str, str]
 
 
 class TrainingLoop:
-    """A run's folder, and how far the run is.
+    """A run's folder and progress, and the steps that are left.
 
     Args:
         problems: number of prompts in the training data.
@@ -54,14 +60,14 @@ class TrainingLoop:
         self.steps, self.steps_per_epoch = run.steps, run.trainer.steps_per_epoch(problems)
         self.schedule = run.schedule.schedule(run.trainer, problems, run.seed)
         self.checkpoints = Checkpoints(self.folder.checkpoints(self.identity), self.identity, dict(inputs), screen)
-        self.state = State()
+        self.state = TrainingState()
         self.check: Callable[[], None] = lambda: None
 
     def prepare(self, commit: str | None, lease: Lease | None = None) -> None:
-        """Find the last undamaged checkpoint, and remove from the folder what lies behind it.
+        """Find the last undamaged checkpoint, and remove all files of later steps from the folder.
 
         Args:
-            commit: of the code that goes on, for the record.
+            commit: of the code that continues the run, for the manifest.
             lease: on the folder; without it, concurrent writers are not excluded.
 
         Raises:
@@ -82,7 +88,7 @@ class TrainingLoop:
             self.state.commits.append(commit)
 
     def restore(self, trainer: Trainer) -> None:
-        """Bring trainer and schedule to the last checkpoint, which `prepare` has found whole."""
+        """Load the last checkpoint, which `prepare` has verified, into trainer and schedule."""
         folder, _ = self.checkpoints.latest(hashes=False)
         if folder:
             trainer.restore(folder)
@@ -93,50 +99,50 @@ class TrainingLoop:
 
         Raises:
             LeaseLost: if another process has taken the folder.
-            UserError: if the policy diverges or the disk is full; what was finished before is not lost.
+            UserError: if the policy diverges or the disk is full; finished steps are kept.
         """
-        for record in self.taken(trainer):
+        for record in self.remaining_steps(trainer):
             progress(self.state.step, self.steps, record)
 
-    def taken(self, trainer: Trainer) -> Iterator[dict[str, Any]]:
-        """Records of the steps that are not done yet, each of which is taken when its record is asked for."""
+    def remaining_steps(self, trainer: Trainer) -> Iterator[dict[str, Any]]:
+        """Take the steps that are not done yet, lazily, and yield the record of each."""
         while self.state.step < self.steps:
             yield self._step(trainer, time.perf_counter())
 
     def _step(self, trainer: Trainer, began: float) -> dict[str, Any]:
-        """Roll out, update if there is enough to update from, and leave record, policy and checkpoint."""
+        """Roll out, update once a batch is full, and write record, policy and checkpoint."""
         step, clock = self.state.step, StageClock(trainer.now)
         epoch, tasks = self.schedule.epoch(step), self.tasks(step)
-        rolled = trainer.roll_out(tasks, step)
-        clock.add(rolled.seconds, rolled.unseen)
-        self.schedule.finished(rolled.groups)
+        rollout = trainer.roll_out(tasks, step)
+        clock.add(rollout.seconds, rollout.unseen)
+        self.schedule.finished(rollout.groups)
         batch = self.schedule.batch()
-        if batch is None:
+        if batch is None:  # the schedule waits for more groups
             metrics = trainer.no_update
         else:
             self.state.training_step += 1
-            updated = trainer.update([group.updated for group in batch])
-            clock.add(updated.seconds)
-            metrics = updated.metrics
+            update = trainer.update([group.updated for group in batch])
+            clock.add(update.seconds)
+            metrics = update.metrics
         record: dict[str, Any] = {
             "step": step,
             "epoch": epoch,
             "training_step": self.state.training_step,
-            **describe(rolled.groups, step, self.steps_per_epoch),
+            **describe(rollout.groups, step, self.steps_per_epoch),
             **self.schedule.counts(),
             **describe_batch(batch, step),
             "updated": batch is not None,
-            "tokens_cached": rolled.cached,
-            "grading_seconds": rolled.grading_seconds,
-            **rolled.measured,
+            "tokens_cached": rollout.cached,
+            "grading_seconds": rollout.grading_seconds,
+            **rollout.measured,
             **metrics,
         }
         lenience, reuse = self.lenience, self.run.reuse
         if lenience is not None and isinstance(reuse, AdaptiveReuse):
             self.state.lenience = reuse.next_lenience(lenience, record)
             record["lenience"] = lenience
-        self.check()
-        save_groups_of_step(self.folder.rollouts(step), epoch, rolled.groups)
+        self.check()  # the lease, before anything is written
+        save_groups_of_step(self.folder.rollouts(step), epoch, rollout.groups)
         with self._checkpoint(trainer, clock, batch is not None):
             if batch:
                 trainer.publish()
@@ -150,32 +156,33 @@ class TrainingLoop:
         return record
 
     def tasks(self, step: int) -> list[Task]:
-        """Tasks of a step, from 0, with the lenience that a controller has set."""
-        return with_lenience(self.schedule.next(step), self.lenience)
+        """Tasks of a step, with the lenience that a controller has set."""
+        tasks = self.schedule.next(step)
+        return tasks if self.lenience is None else with_lenience(tasks, self.lenience)
 
     @property
     def lenience(self) -> float | None:
-        """Lenience of the next step by a controller; None without one."""
+        """Lenience of the next step, set by a controller; None without one."""
         reuse = self.run.reuse
         return (self.state.lenience or reuse.initial) if isinstance(reuse, AdaptiveReuse) else None
 
     @property
     def evaluated_steps(self) -> list[int]:
-        """Steps done by the policies that are kept for evaluation so far."""
+        """Steps after which a policy was kept for evaluation."""
         return self.run.evaluated_steps(read_json_lines(self.folder.records))
 
     def _fresh(self, trainer: Trainer, tasks: Sequence[Task]) -> dict[str, float | None]:
-        """Mean reward and KL of new samples: reused rollouts say what an older policy could, and where it was."""
+        """Mean reward and KL of new samples; those of reused rollouts would describe older policies."""
         samples = self.run.trainer.fresh_samples
-        new = [task for task in tasks if not task.carried]  # prompts that are continued were chosen by their rewards
+        new = [task for task in tasks if not task.carried]  # continued prompts were selected by their rewards
         if not samples or not new:
             return {"fresh_reward": None, "fresh_kl": None}
-        found = trainer.fresh([Task(task.prompt, task.visit, samples) for task in new], self.state.step)
-        return {"fresh_reward": sum(found.rewards) / len(found.rewards), "fresh_kl": found.kl}
+        fresh = trainer.fresh([Task(task.prompt, task.visit, samples) for task in new], self.state.step)
+        return {"fresh_reward": sum(fresh.rewards) / len(fresh.rewards), "fresh_kl": fresh.kl}
 
     @contextmanager
     def _checkpoint(self, trainer: Trainer, clock: StageClock, updated: bool) -> Iterator[None]:
-        """Write what is due before the block; the checkpoint counts once the block has written the step's record."""
+        """Write checkpoint and policy if due; the checkpoint is valid when the block has written the record."""
         done, every = self.state.step + 1, self.run.engine.checkpoint_every
         evaluated = self.run.evaluates(done, self.state.training_step, updated)
         if not evaluated and done % every:

@@ -1,17 +1,64 @@
-"""Files of a step: its record, and the rollouts that it made. They are the same for every trainer."""
+"""A step's record: wall time by stage, counts and means, and the files it is kept in; the same for every trainer."""
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from redraft.config.base import STEP_STAGES
 from redraft.errors import UserError
 from redraft.files import atomic, write_atomically
 from redraft.rollout.types import Finish, Group
+
+
+class StageClock:
+    """Seconds of a step by stage; `others` is the rest, so that stages always sum to the step.
+
+    Args:
+        now: seconds, of the device or machine that does the work.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self._began = now()
+        self._left_out = 0.0
+        self.seconds = dict.fromkeys(STEP_STAGES, 0.0)
+
+    def add(self, seconds: Mapping[str, float], unseen: float = 0.0) -> None:
+        """Add seconds to stages; `unseen` of them passed while the clock did not advance."""
+        for stage, value in seconds.items():
+            self.seconds[stage] += value
+        self._left_out -= unseen
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count a block's time as that stage."""
+        began = self.now()
+        try:
+            yield
+        finally:
+            self.seconds[name] += self.now() - began
+
+    @contextmanager
+    def excluded(self) -> Iterator[None]:
+        """Leave a block's time out of the step: measurement and checkpoints, which training itself does not need."""
+        began = self.now()
+        try:
+            yield
+        finally:
+            self._left_out += self.now() - began
+
+    def finish(self) -> dict[str, float]:
+        """Seconds by stage and in `total`."""
+        total = self.now() - self._began - self._left_out
+        claimed = sum(seconds for name, seconds in self.seconds.items() if name != "others")
+        self.seconds["others"] = max(total - claimed, 0.0)
+        return {**self.seconds, "total": claimed + self.seconds["others"]}
 
 
 def describe(groups: Sequence[Group], step: int, steps_per_epoch: int) -> dict[str, Any]:

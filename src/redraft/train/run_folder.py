@@ -26,9 +26,9 @@ class RunFolder:
         return self.path / "manifest.json"
 
     def keep_finished(self, fingerprint: str, inputs: Mapping[str, str]) -> None:
-        """Refuse to train again what is finished: a run without its last checkpoint would overwrite its own results.
+        """Raise an error if the run is finished: without its last checkpoint it would overwrite its own results.
 
-        The workflow removes the manifest of what it has to make anew, and other inputs make another run.
+        The workflow removes the manifest of a run that it has to train again; other inputs are another run.
 
         Raises:
             UserError: if there is a manifest of this experiment from these inputs.
@@ -45,7 +45,7 @@ class RunFolder:
             )
 
     def policy(self, step: int) -> Path:
-        """The model after so many steps, in transformers' format."""
+        """The policy after `step` steps, in transformers' format."""
         return self.path / "policies" / f"step-{step:04d}"
 
     def keep_policies(self, steps: Sequence[int]) -> None:
@@ -75,7 +75,7 @@ class RunFolder:
             shutil.rmtree(other)
 
     def rollouts(self, step: int) -> Path:
-        """Rollouts that a step made."""
+        """Rollouts of a step."""
         return self.path / "rollouts" / f"step-{step:04d}.parquet"
 
     def truncate_rollouts(self, count: int) -> None:

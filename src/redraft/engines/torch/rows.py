@@ -15,7 +15,7 @@ import torch
 
 from redraft.engines.torch.kv_cache import SlotCache
 from redraft.rollout.engine import Continuation, Draws, Gumbel, Inversion, Residual, Scores
-from redraft.rollout.noise import signed
+from redraft.rollout.streams import signed
 
 
 @dataclass(eq=False)

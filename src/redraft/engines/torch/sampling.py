@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from redraft.rollout.engine import Residual
-from redraft.rollout.noise import BITS, hashed, signed
+from redraft.rollout.streams import BITS, hashed, signed
 
 
 def log_probs_of(logits: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -72,7 +72,7 @@ def keys_of(keys: Sequence[int], device: torch.device) -> torch.Tensor:
 
 
 def gumbel(keys: torch.Tensor, positions: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Noise, float64 (rows, vocabulary), of keys and positions, int64 (rows,); see `redraft.rollout.noise.gumbel`."""
+    """Noise, float64 (rows, vocabulary), of keys and positions, int64 (rows,); see `redraft.rollout.streams.gumbel`."""
     numbers = hashed(keys[:, None], positions[:, None], torch.arange(vocabulary, device=keys.device)[None])
     return -(-((numbers.double() + 0.5) * 2.0**-BITS).log()).log()
 

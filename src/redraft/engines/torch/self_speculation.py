@@ -29,7 +29,7 @@ from redraft.engines.torch.engine import TorchEngine
 from redraft.engines.torch.loop import Outside, now
 from redraft.engines.torch.rows import Row
 from redraft.engines.torch.sampling import gumbel, invert, keys_of, sample_specially
-from redraft.rollout.noise import uniform
+from redraft.rollout.streams import uniform
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from redraft.methods.acceptance.distributions import Distributions
-from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.rule import Distributions, Rule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.rollout.engine import Residual
 from redraft.rollout.streams import stream

@@ -14,9 +14,9 @@ from redraft.engines.torch.self_speculation import Fixed, SelfSpeculativeEngine
 from redraft.lab.audit.enumeration import Space
 from redraft.lab.audit.goodness import GTest, g_test, samples_for
 from redraft.lab.audit.tiny_models import PROMPT, ModelPolicy, drifting
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.residual import ResidualRule
-from redraft.methods.drafts.groups import reuse_drafts
+from redraft.methods.acceptance.rule import Distributions
+from redraft.methods.drafts.response import reuse_drafts
 from redraft.methods.drafts.verification import stored_top_verifier
 from redraft.methods.reuse import ReuseMethod
 from redraft.methods.strategy import Strategy

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.methods.acceptance.distributions import Distributions
-from redraft.methods.acceptance.rule import LongestPrefix
+from redraft.methods.acceptance.rule import Distributions, LongestPrefix
 from redraft.rollout.engine import Residual
 
 ROUNDING = 1e-12

@@ -5,7 +5,7 @@ draft is kept up to the first position where the current policy samples another 
 token continues the response. The result is what the policy samples from the first token on: the draft changes its cost.
 Tokens agree with probability sum over v of 1 / sum over w of max(p_w / p_v, q_w / q_v), at least (1 - TV) / (1 + TV).
 
-Stored: nothing; the noise is made again from its key (`redraft.rollout.noise`). Scored in addition to
+Stored: nothing; the noise is made again from its key (`redraft.rollout.streams`). Scored in addition to
 the draft: the argmax over the vocabulary at each position.
 """
 

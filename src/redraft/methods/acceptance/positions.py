@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.methods.acceptance.distributions import Distributions
-from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.rule import Distributions, Rule
 
 NOWHERE = -1
 """A token that no vocabulary has."""

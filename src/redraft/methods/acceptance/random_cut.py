@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.methods.acceptance.distributions import Distributions
-from redraft.methods.acceptance.rule import FromTheLeft, checked
+from redraft.methods.acceptance.rule import Distributions, FromTheLeft, checked
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule
-from redraft.methods.acceptance.rule import FromTheLeft
+from redraft.methods.acceptance.rule import Distributions, FromTheLeft
 
 
 @dataclass(frozen=True, eq=False)

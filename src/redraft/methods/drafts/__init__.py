@@ -1,1 +1,1 @@
-"""Machinery that methods share: one response from a draft, verification chunk by chunk, and groups."""
+"""Shared by methods that reuse drafts: responses from drafts, and their verification, chunk by chunk."""

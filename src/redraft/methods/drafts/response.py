@@ -1,26 +1,33 @@
-"""One response: what is kept of its draft, and what is sampled after it."""
+"""Responses from drafts: a group of them, and one, which keeps a prefix of its draft and samples the rest.
 
-from collections.abc import Collection
+A strategy reads from top to bottom here: `reuse_drafts` finds a draft for each sample, `complete` has it verified and
+continued, `graded` adds the rewards. The verifiers are in `redraft.methods.drafts.verification`.
+"""
+
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from redraft.methods.acceptance.weighted import Weights
+from redraft.methods.strategy import Strategy
 from redraft.rollout.context import RolloutContext
 from redraft.rollout.engine import Continuation, Draws, Inversion, Residual, Session
-from redraft.rollout.types import Finish, Rollout, Task, TopLogProbs
+from redraft.rollout.types import Finish, Group, Rollout, Sample, Task, TopLogProbs
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Part of a draft that is kept.
+    """Result of verifying a draft.
 
     Attributes:
+        prefix: number of leading tokens that are kept.
         log_probs: float32 (prefix,), stored with them.
-        verified: draft tokens that were scored to find out.
+        verified: number of draft tokens that were scored.
         first: distribution of the token after the prefix, the policy's if None.
-        top: top distributions stored with them; the draft's own if None.
+        top: top-k log-probs stored with the prefix; the draft's own if None.
         weights: importance weights of the response; all 1 if None.
     """
 
@@ -33,24 +40,68 @@ class Verification:
 
 
 class DraftVerifier(Protocol):
-    """A coroutine function that decides what is kept of a draft that is not empty."""
+    """A coroutine function that decides how much of a non-empty draft is kept."""
 
     async def __call__(self, draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
-        """Judge the draft in a session of its prompt."""
+        """Verify the draft in a session of its prompt."""
         ...
 
 
-class Sampler(Protocol):
-    """A function that makes the random numbers by which a response is sampled."""
+class SamplingNumbers(Protocol):
+    """A function that makes the random numbers a response is sampled with."""
 
     def __call__(self, prompt: int, sample: int, limit: int, task: Task, context: RolloutContext) -> Draws:
         """Numbers for at most `limit` tokens."""
         ...
 
 
-def by_inversion(prompt: int, sample: int, limit: int, task: Task, context: RolloutContext) -> Inversion:
-    """Inverse-CDF sampling, with numbers of this step."""
+def inverse_cdf(prompt: int, sample: int, limit: int, task: Task, context: RolloutContext) -> Inversion:
+    """Uniforms of this step, for inverse-CDF sampling."""
     return Inversion(context.streams.uniforms("sampling", prompt, sample, limit))
+
+
+def reuse_drafts(
+    verifier: DraftVerifier, visits_ago: int = 1, fresh_every: int = 0, numbers: SamplingNumbers = inverse_cdf
+) -> Strategy:
+    """Strategy whose drafts are each sample's earlier rollout: keep the verified prefix, sample the rest.
+
+    Args:
+        verifier: decides how much of a draft is kept.
+        visits_ago: age of the drafts, from 1; the oldest rollout where there are fewer.
+        fresh_every: visits after which a sample is sampled without a draft; 0 for never.
+        numbers: random numbers for the sampled tokens.
+    """
+
+    async def run(task: Task, context: RolloutContext) -> Group:
+        drafts = context.memory.drafts(task.prompt, visits_ago, before=task.visit)
+        responses = []
+        for sample in indices(task):
+            draft = None if is_renewed(task, sample, fresh_every) else drafts.get(sample)
+            draft = draft or no_draft(task.prompt, sample)
+            responses.append(complete(draft, task, context, verifier, numbers))
+        return await graded(task, await asyncio.gather(*responses), context)
+
+    return run
+
+
+def is_renewed(task: Task, sample: int, fresh_every: int) -> bool:
+    """True if a sample is sampled from its first token in this visit; samples of a group take turns.
+
+    The visit's number decides, and nothing that happened to the sample: if old tokens alone were resampled, those that
+    verification had kept would have another distribution than the others, and an exact rule would no longer be exact.
+    """
+    return fresh_every > 0 and (task.visit + sample) % fresh_every == 0
+
+
+def indices(task: Task) -> range:
+    """Indices of the samples to make, after those that the task carries."""
+    return range(len(task.carried), len(task.carried) + task.samples)
+
+
+def no_draft(prompt: int, sample: int) -> Rollout:
+    """A draft without tokens, for a response that is sampled from its first token."""
+    empty = np.zeros(0, dtype=np.int32)
+    return Rollout(prompt, sample, empty, np.zeros(0, dtype=np.float32), empty, Finish.LENGTH)
 
 
 async def complete(
@@ -58,62 +109,54 @@ async def complete(
     task: Task,
     context: RolloutContext,
     verifier: DraftVerifier | None = None,
-    sampler: Sampler = by_inversion,
+    numbers: SamplingNumbers = inverse_cdf,
 ) -> Rollout:
-    """Keep what the verifier decides of a draft, if it has tokens, and sample the rest of the response."""
+    """Verify a draft, if it has tokens, and sample the rest of the response after the kept prefix."""
     async with context.engine.session(context.prompts[draft.prompt]) as session:
         kept = Verification(0, draft.log_probs)
         if verifier and draft.length:
             kept = await verifier(draft, session, task, context)
-        prefix = draft.tokens[: kept.prefix]
-        if finish := _finish(prefix, context.engine.stops, context.limit):
-            continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], finish)
+        prefix, remaining = draft.tokens[: kept.prefix], context.limit - kept.prefix
+        if kept.prefix and int(prefix[-1]) in context.engine.stops:
+            continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], Finish.EOS)
+        elif remaining <= 0:
+            continuation = Continuation(draft.tokens[:0], draft.log_probs[:0], Finish.LENGTH)
         else:
-            room = context.limit - kept.prefix
-            draws = sampler(draft.prompt, draft.sample, room, task, context)
-            continuation = await session.decode(prefix, room, draws, kept.first, context.memory.retention.top)
+            draws = numbers(draft.prompt, draft.sample, remaining, task, context)
+            continuation = await session.decode(prefix, remaining, draws, kept.first, context.memory.retention.top)
             if kept.prefix:
                 context.meter.cached_tokens += continuation.cached
     with context.meter.assembling():
-        return _assemble(draft, kept, continuation, context.streams.step)
-
-
-def no_draft(prompt: int, sample: int) -> Rollout:
-    """A draft without tokens: nothing of it can be kept."""
-    nothing = np.zeros(0, dtype=np.int32)
-    return Rollout(prompt, sample, nothing, np.zeros(0, dtype=np.float32), nothing, Finish.LENGTH)
-
-
-def _finish(kept: np.ndarray, stops: Collection[int], limit: int) -> Finish | None:
-    """End of what was kept of a draft, if that is already a whole response."""
-    if len(kept) and int(kept[-1]) in stops:
-        return Finish.EOS
-    return Finish.LENGTH if len(kept) >= limit else None
-
-
-def _assemble(draft: Rollout, kept: Verification, continuation: Continuation, step: int) -> Rollout:
-    """Join the draft's prefix, which keeps its history, and the continuation."""
-    sampled_now = np.full(len(continuation.tokens), step, dtype=np.int32)
-    return Rollout(
-        draft.prompt,
-        draft.sample,
-        tokens=np.concatenate([draft.tokens[: kept.prefix], continuation.tokens]),
-        log_probs=np.concatenate([kept.log_probs, continuation.log_probs]),
-        sampled_at=np.concatenate([draft.sampled_at[: kept.prefix], sampled_now]),
-        finish=continuation.finish,
-        prefix_length=kept.prefix,
-        draft_length=draft.length,
-        verified=kept.verified,
-        top=_joined(kept.top or draft.top, kept.prefix, continuation.top),
-        log_weights=None if kept.weights is None else kept.weights.of_response(continuation.tokens),
-    )
+        sampled_now = np.full(len(continuation.tokens), context.streams.step, dtype=np.int32)
+        top = kept.top or draft.top
+        return Rollout(
+            draft.prompt,
+            draft.sample,
+            tokens=np.concatenate([prefix, continuation.tokens]),
+            log_probs=np.concatenate([kept.log_probs, continuation.log_probs]),
+            # kept tokens keep the step at which they were sampled, however often they are reused
+            sampled_at=np.concatenate([draft.sampled_at[: kept.prefix], sampled_now]),
+            finish=continuation.finish,
+            prefix_length=kept.prefix,
+            draft_length=draft.length,
+            verified=kept.verified,
+            top=_joined(top, kept.prefix, continuation.top) if top or continuation.top else None,
+            log_weights=None if kept.weights is None else kept.weights.of_response(continuation.tokens),
+        )
 
 
 def _joined(draft: TopLogProbs | None, prefix: int, continuation: TopLogProbs | None) -> TopLogProbs | None:
-    """Top distributions of prefix and continuation, of as many tokens as both have."""
+    """Top-k log-probs of prefix and continuation, cut to the smaller k of the two."""
     parts = [draft.leading(prefix)] if draft and prefix else []
     parts += [continuation] if continuation else []
     if not parts:
         return None
     k = min(part.tokens.shape[1] for part in parts)
     return TopLogProbs(*(np.concatenate([getattr(p, name)[:, :k] for p in parts]) for name in ("tokens", "log_probs")))
+
+
+async def graded(task: Task, rollouts: Sequence[Rollout], context: RolloutContext) -> Group:
+    """The task's group: the samples it carries, and these rollouts with their rewards."""
+    rewards = await context.reward(task.prompt, rollouts)
+    samples = (Sample(rollout, float(reward)) for rollout, reward in zip(rollouts, rewards, strict=True))
+    return Group(task.prompt, task.visit, (*task.carried, *samples))

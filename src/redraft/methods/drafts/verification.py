@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from redraft.config.capability import Capability
-from redraft.methods.acceptance.distributions import Distributions
 from redraft.methods.acceptance.ratio import SpecRLRule
-from redraft.methods.acceptance.rule import Rule
+from redraft.methods.acceptance.rule import Distributions, Rule
 from redraft.methods.acceptance.weighted import WeightedRule
 from redraft.methods.drafts.response import DraftVerifier, Verification
 from redraft.rollout.context import RolloutContext
@@ -22,10 +21,10 @@ from redraft.rollout.types import Rollout, Task, TopLogProbs
 
 
 class Judge(Protocol):
-    """A function that decides how much of a chunk is kept. All before the chunk has been kept."""
+    """A function that decides how much of a chunk is kept; it is called only if all tokens before the chunk are."""
 
     def __call__(self, scores: Scores, positions: slice) -> int:
-        """Number of leading tokens that are kept of the draft's tokens at `positions`, which have these scores."""
+        """Number of leading tokens to keep of the draft's tokens at `positions`, which have these scores."""
         ...
 
 
@@ -40,31 +39,29 @@ async def verify(
     top: int = 0,
     draws: Gumbel | None = None,
 ) -> tuple[int, Scores]:
-    """Score and judge a draft up to the chunk in which a token is rejected; other arguments as of `Session.score`.
+    """Score and judge a draft up to the chunk that has a rejection; other arguments are those of `Session.score`.
 
     Args:
         draft: int32 (n,), at least one token.
         judge: gets each chunk once, in order.
-        whole: judge the whole draft at once, as a rule needs that does not stop early.
+        whole: judge the whole draft at once, for a rule that does not stop early.
 
     Returns:
-        number of leading tokens that are kept, and the scores of all that were scored.
+        number of leading tokens to keep, and the scores of all tokens that were scored.
     """
-    kept, parts, known = 0, [], 0
-    while kept == known < len(draft):
-        scores = await session.score(draft, at, top, draws, None if whole else known)
-        positions = slice(known, known + len(scores.log_probs))
+    kept, chunks, scored = 0, [], 0
+    while kept == scored < len(draft):  # every token so far was kept, and some are left
+        scores = await session.score(draft, at, top, draws, None if whole else scored)
+        positions = slice(scored, scored + len(scores.log_probs))
         with context.meter.assembling():
             kept += judge(scores, positions)
-        parts.append(scores)
-        known = positions.stop
-    return kept, _joined(parts)
+        chunks.append(scores)
+        scored = positions.stop
+    return kept, chunks[0] if len(chunks) == 1 else _joined(chunks)
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:
-    """Scores of chunks as those of one."""
-    if len(parts) == 1:
-        return parts[0]
+    """Scores of successive chunks as one."""
     tops = [part.top for part in parts if part.top]
     columns = (
         [getattr(part, name) for part in parts if getattr(part, name) is not None]
@@ -84,27 +81,27 @@ def spec_rl_verifier(lenience: float, fixed_uniforms: bool = False, refreshed_lo
     """SPEC-RL's verification (arXiv 2509.23232, Algorithm 1).
 
     Args:
-        lenience: of equation (3); a task's own replaces it.
-        fixed_uniforms: decide by the same numbers at every step.
-        refreshed_log_probs: store the current policy's log-probability of a kept token; else that of the policy which
-            sampled it stays.
+        lenience: ℓ of equation (3); a task's own lenience overrides it.
+        fixed_uniforms: use the same acceptance uniforms at every step.
+        refreshed_log_probs: store the current policy's log-probability with a kept token, instead of that of the policy
+            which sampled it.
     """
 
     async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
         rule = SpecRLRule(lenience if task.lenience is None else task.lenience)
-        draw = context.streams.fixed_uniforms if fixed_uniforms else context.streams.uniforms
+        uniforms = context.streams.fixed_uniforms if fixed_uniforms else context.streams.uniforms
         with context.meter.assembling():
-            u = draw("acceptance", draft.prompt, draft.sample, draft.length)
+            u = uniforms("acceptance", draft.prompt, draft.sample, draft.length)
 
         def judge(scores: Scores, positions: slice) -> int:
             drafts = Distributions.of_tokens(draft.tokens[positions], scores.log_probs, draft.log_probs[positions])
             return rule.kept(rule.accepts(drafts, u[positions]))
 
-        known = context.scores.get((draft.prompt, draft.sample))
-        if known is None:
+        by_trainer = context.scores.get((draft.prompt, draft.sample))
+        if by_trainer is None:
             prefix, scores = await verify(draft.tokens, session, context, judge)
         else:
-            scores = Scores(known)
+            scores = Scores(by_trainer)
             with context.meter.assembling():
                 prefix = judge(scores, slice(0, draft.length))
         new = scores.log_probs
@@ -114,7 +111,7 @@ def spec_rl_verifier(lenience: float, fixed_uniforms: bool = False, refreshed_lo
 
 
 def one_hot_verifier(rule: Rule) -> DraftVerifier:
-    """Verification by a rule that takes the draft to be certain."""
+    """Verification by a rule that treats the draft's distribution as one-hot."""
 
     async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
         def drafts_of(scores: Scores, positions: slice) -> Distributions:
@@ -126,9 +123,9 @@ def one_hot_verifier(rule: Rule) -> DraftVerifier:
 
 
 def stored_top_verifier(rule: Rule) -> DraftVerifier:
-    """Verification by a rule that knows the top of the distribution that the draft was sampled from, stored with it.
+    """Verification by a rule that uses the stored top-k log-probs of the distribution the draft was sampled from.
 
-    A rule with importance weights gives them to the response.
+    A rule with importance weights attaches them to the response.
     """
 
     async def verifier(draft: Rollout, session: Session, task: Task, context: RolloutContext) -> Verification:
@@ -144,10 +141,10 @@ def stored_top_verifier(rule: Rule) -> DraftVerifier:
 async def _judged_by_top(
     rule: Rule, draft: Rollout, session: Session, context: RolloutContext
 ) -> tuple[Verification, Distributions]:
-    """What is kept by the distributions at a draft's positions: what is stored with it, and the current policy's.
+    """Verification by the stored distributions and the current policy's, and both distributions.
 
-    Of an engine that reports the top of the policy's distribution and no other tokens, S is what both tops have. It
-    depends on the tokens before a position alone, as either does, so that responses have the policy's distribution.
+    If the engine reports only the policy's own top k, S is the intersection of both tops. Like either of them it
+    depends on the tokens before a position alone, so responses still have the policy's distribution.
     """
     if draft.top is None:
         raise ValueError(f"the draft of prompt {draft.prompt}, sample {draft.sample}, has no stored distribution")
@@ -173,7 +170,7 @@ async def _judged(
     context: RolloutContext,
     **wanted: Any,
 ) -> tuple[Verification, Distributions]:
-    """What a rule keeps, and the distributions at the positions that were scored to find out."""
+    """Verification by a rule, and the distributions at the scored positions; `wanted` as of `verify`."""
     parts: list[Distributions] = []
     with context.meter.assembling():
         u = context.streams.uniforms("acceptance", draft.prompt, draft.sample, draft.length)

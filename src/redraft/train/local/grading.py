@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
+from pebble import ProcessExpired, ProcessPool
 
 from redraft.ops.locking.termination import sigterm_deferred
 from redraft.rollout.types import Rollout
@@ -35,9 +35,10 @@ class Graders:
 
     def __enter__(self) -> "Graders":
         self.pool = pool(self.processes)
-        ready = [self._scheduled([""], self.answers[0]) for _ in range(self.processes)]
+        arguments = ([""], self.answers[0], self.rule)
+        ready = [self.pool.schedule(reward, args=arguments, timeout=SECONDS) for _ in range(self.processes)]
         for each in ready:
-            each.result()  # what a process takes to load the grader is no step's reward
+            each.result()  # loading the grader must not count as reward time of the first step
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,9 +54,12 @@ class Graders:
         return np.array(await self._graded(texts, self.answers[prompt]), dtype=np.float32)
 
     async def _graded(self, texts: list[str], answer: str) -> list[float]:
-        """Rewards; a text that hangs or ends its process is found by grading each alone, and earns nothing."""
+        """Rewards; if a batch hangs or kills its process, each text is graded alone, and the culprit earns 0."""
+        assert self.pool is not None, "graders are used as a context"
         with sigterm_deferred():  # both take locks that the pool's threads wait for
-            future = asyncio.wrap_future(self._scheduled(texts, answer))
+            future = asyncio.wrap_future(
+                self.pool.schedule(reward, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))
+            )
         try:
             rewards, seconds = await future
         except (TimeoutError, ProcessExpired, MemoryError):
@@ -64,7 +68,3 @@ class Graders:
             return [reward for text in texts for reward in await self._graded([text], answer)]
         self.seconds += seconds
         return rewards
-
-    def _scheduled(self, texts: list[str], answer: str) -> ProcessFuture:
-        assert self.pool is not None, "graders are used as a context"
-        return self.pool.schedule(reward, args=(texts, answer, self.rule), timeout=SECONDS * len(texts))

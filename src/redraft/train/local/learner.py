@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ import torch
 from redraft.config.algorithm import PPO
 from redraft.config.experiment import Run
 from redraft.errors import UserError
-from redraft.rollout.types import Group, OldLogProbs, Rollout, Sample, Use
+from redraft.rollout.types import Group, OldLogProbs, Rollout, Use
 from redraft.train import models
 from redraft.train.local.batch import Batch
 from redraft.train.losses import WEIGHTS, PolicyLoss, advantages, importance_weights, shaped, value_loss
 from redraft.train.pretrained.precision import computing_in, dtype_of
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 
 NO_UPDATE: dict[str, float | None] = dict.fromkeys(("entropy", "drift", "kl", "clip_fraction", "gradient_norm"))
 """Metrics of a step without an update."""
@@ -33,13 +32,14 @@ class Learner:
 
     Args:
         policy: the initial policy; it is trained in place.
-        model_folder: where it came from; reference policy and critic start from there too.
-        pad: token that fills rows behind a response's end.
+        model_folder: the model that policy, reference policy and critic start from.
+        pad: token that fills rows after the end of a response.
     """
 
     def __init__(self, run: Run, policy: Any, model_folder: Path, device: torch.device, pad: int) -> None:
         self.run, self.policy, self.device, self.pad = run, policy.to(device), device, pad
         self.loss, self.dtype = PolicyLoss(run.algorithm), dtype_of(run.engine)
+        self.importance = run.reuse.importance
         self.parts: dict[str, Any] = {"model": self.policy, "optimizer": self._adamw(self.policy, 1.0)}
         self.reference = self.critic = None
         if run.algorithm.kl_loss_coef:
@@ -57,29 +57,25 @@ class Learner:
             model.parameters(), lr=trainer.learning_rate * ratio, weight_decay=trainer.weight_decay, fused=True
         )
 
-    def _computing(self) -> AbstractContextManager[None]:
-        return computing_in(self.dtype, self.device)
-
     def warm_up(self, batches: int) -> None:
         """Set the learning rates of the next update.
 
         Args:
-            batches: update batches that were trained on before; the rates rise with them, from 0, as in verl.
+            batches: number of earlier update batches; the rates rise linearly with it, from 0, as in verl.
         """
         steps, rate = self.run.trainer.warmup_steps, self.run.trainer.learning_rate
         share = min(batches / steps, 1.0) if steps else 1.0
-        self._set_rate("optimizer", rate * share)
+        rates = {"optimizer": rate * share}
         if isinstance(self.run.algorithm, PPO):
-            self._set_rate("critic_optimizer", rate * share * self.run.algorithm.critic_learning_rate_ratio)
-
-    def _set_rate(self, optimizer: str, rate: float) -> None:
-        for group in self.parts[optimizer].param_groups:
-            group["lr"] = rate
+            rates["critic_optimizer"] = rate * share * self.run.algorithm.critic_learning_rate_ratio
+        for optimizer, warmed in rates.items():
+            for group in self.parts[optimizer].param_groups:
+                group["lr"] = warmed
 
     @property
     def metrics_without_update(self) -> dict[str, float | None]:
-        """Metrics of a step that only gathers rollouts."""
-        weights = WEIGHTS if self.run.reuse.importance else ()
+        """Metrics of a step without an update."""
+        weights = WEIGHTS if self.importance else ()
         return NO_UPDATE | (dict.fromkeys(CRITIC) if self.critic else {}) | dict.fromkeys(weights)
 
     def update(
@@ -95,7 +91,9 @@ class Learner:
             UserError: before an update that is not finite.
         """
         samples = [sample for group in groups for sample in group.samples]
-        batch = self._batch(samples, prompts)
+        rollouts = [sample.rollout for sample in samples]
+        stopped = [sample.use is Use.STOPPED for sample in samples]
+        batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device, stopped)
         owner = np.repeat(np.arange(len(groups)), [len(group.samples) for group in groups])
         with torch.no_grad(), clock.stage("old_log_probs"):
             old, entropy = self.log_probs(self.policy, batch, entropy=True)
@@ -103,7 +101,7 @@ class Learner:
                 if sample.old_log_probs is OldLogProbs.STORED:
                     stored = torch.from_numpy(sample.rollout.log_probs)
                     old[row, : len(stored)] = stored.to(old)
-            drift = _drift(old, samples, batch.mask)
+            drift = _drift(old, rollouts, batch.mask)
         ref = values = None
         if self.reference is not None:
             with torch.no_grad(), clock.stage("ref"):
@@ -113,19 +111,19 @@ class Learner:
                 values = self._values(batch)
         with clock.stage("adv"):
             rewards = np.array([sample.reward for sample in samples], dtype=np.float32)
-            lengths = np.array([sample.rollout.length for sample in samples])
+            lengths = np.array([rollout.length for rollout in rollouts])
             rewards = shaped(self.run.algorithm, rewards, lengths, self.run.trainer.max_response_tokens)
             on_device = torch.from_numpy(rewards).to(self.device)
             advantage, returns = advantages(self.run.algorithm, on_device, batch.mask, owner, values)
         metrics: dict[str, float | None] = {"entropy": float(entropy.sum() / batch.mask.sum()), "drift": drift}
         weights = None
-        if importance := self.run.reuse.importance:
-            found = (sample.rollout.log_weights for sample in samples)
-            log_weights = _padded([np.zeros(0, np.float32) if each is None else each for each in found], batch.mask)
-            weights, measured = importance_weights(importance, log_weights, batch.mask)
+        if self.importance:
+            none = np.zeros(0, np.float32)  # padded with 0, the log of weight 1
+            rows = [none if r.log_weights is None else r.log_weights for r in rollouts]
+            weights, measured = importance_weights(self.importance, _padded(rows, batch.mask), batch.mask)
             metrics |= measured
         minis = self._mini_batches(batch, owner)
-        if not minis:
+        if not minis:  # every gradient is stopped
             return self.metrics_without_update | metrics
         if values is not None:
             with clock.stage("update_critic"):
@@ -133,19 +131,15 @@ class Learner:
         with clock.stage("update_actor"):
             return metrics | self._update_actor(batch, minis, old, ref, advantage, weights)
 
-    def _batch(self, samples: Sequence[Sample], prompts: Sequence[Sequence[int]]) -> Batch:
-        rollouts, stopped = [sample.rollout for sample in samples], [sample.use is Use.STOPPED for sample in samples]
-        return Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device, stopped)
-
     def log_probs(self, model: Any, batch: Batch, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies (zero unless asked for) at the run's temperature.
+        """Log-probabilities and entropies at the run's temperature; entropies are 0 unless requested.
 
         Both are float32 (rows, longest response).
         """
         model.eval()
         log_probs, entropies = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows, part in self._parts(batch):
-            with self._computing():
+            with computing_in(self.dtype, self.device):
                 log_probs[rows], of_part = part.log_probs(model, entropy, self.run.trainer.temperature)
             if of_part is not None:
                 entropies[rows] = of_part
@@ -154,14 +148,14 @@ class Learner:
     def divergence(self, rollouts: Sequence[Rollout], prompts: Sequence[Sequence[int]]) -> float | None:
         """KL divergence of the policy from the reference policy over the whole vocabulary, nats a token.
 
-        It is the mean over the tokens of rollouts that were sampled from the policy as it is, at the run's temperature;
-        None without a reference policy.
+        The mean over the tokens of rollouts that the current policy sampled, at the run's temperature; None without a
+        reference policy.
         """
         if self.reference is None:
             return None
         batch = Batch.of([prompts[r.prompt] for r in rollouts], rollouts, self.pad, self.device)
         self.policy.eval()
-        with torch.no_grad(), self._computing():
+        with torch.no_grad(), computing_in(self.dtype, self.device):
             total = sum(
                 float(part.divergences(self.policy, self.reference, self.run.trainer.temperature).sum())
                 for _, part in self._parts(batch)
@@ -174,7 +168,7 @@ class Learner:
         self.critic.eval()
         values = torch.zeros_like(batch.mask)
         for rows, part in self._parts(batch):
-            with self._computing():
+            with computing_in(self.dtype, self.device):
                 values[rows] = part.values(self.critic)
         return values
 
@@ -183,9 +177,9 @@ class Learner:
         return batch.parts(torch.arange(len(batch.mask), device=self.device), self.run.engine.rows_per_micro_batch)
 
     def _mini_batches(self, batch: Batch, owner: np.ndarray) -> list[MiniBatch]:
-        """Rows of each update, in the order of the batch as verl takes them, and what its losses divide by.
+        """Rows of each mini-batch, in the order of the batch as in verl, and the normalisers of its losses.
 
-        A mini-batch whose gradient is stopped everywhere is left out: there is nothing to divide by.
+        A mini-batch whose gradient is stopped everywhere is left out, since its normalisers are 0.
         """
         sizes = self.run.trainer.groups_of_updates(int(owner[-1]) + 1)
         update = np.repeat(np.arange(len(sizes)), sizes)[owner]
@@ -208,7 +202,7 @@ class Learner:
             self.parts["critic_optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
-                with self._computing():
+                with computing_in(self.dtype, self.device):
                     values = part.values(self.critic)
                 loss = value_loss(self.run.algorithm, values, old[rows], returns[rows], part.trained, whole)
                 loss.backward()
@@ -232,7 +226,7 @@ class Learner:
             self.parts["optimizer"].zero_grad(set_to_none=True)
             total = 0.0
             for rows, part in batch.parts(mini, self.run.engine.rows_per_micro_batch):
-                with self._computing():
+                with computing_in(self.dtype, self.device):
                     log_probs, _ = part.log_probs(self.policy, temperature=self.run.trainer.temperature)
                 reference = None if ref is None else ref[rows]
                 weight = None if weights is None else weights[rows]
@@ -265,18 +259,17 @@ class Learner:
         return norm
 
 
-def _drift(old: torch.Tensor, samples: Sequence[Sample], mask: torch.Tensor) -> float:
-    """Estimate of the KL divergence of the policies that sampled from the current one, nats a token.
+def _drift(old_BT: torch.Tensor, rollouts: Sequence[Rollout], mask_BT: torch.Tensor) -> float:
+    """KL divergence of the behaviour policies q from the current policy p, estimated on the batch, nats per token.
 
-    The estimator is exp(d) - 1 - d of d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3), on the
-    log-densities q of how tokens came to stand there.
+    The estimator is exp(d) - 1 - d with d = log p - log q (Schulman, 2020, "Approximating KL Divergence", k3).
     """
-    gaps = (old - _padded([sample.rollout.behaviour for sample in samples], mask)).double() * mask
-    return float((gaps.expm1() - gaps).sum() / mask.sum())
+    gaps_BT = (old_BT - _padded([rollout.behaviour for rollout in rollouts], mask_BT)).double() * mask_BT
+    return float((gaps_BT.expm1() - gaps_BT).sum() / mask_BT.sum())
 
 
 def _padded(rows: Sequence[np.ndarray], like: torch.Tensor) -> torch.Tensor:
-    """Rows of numbers in a tensor of that shape and device, filled with 0."""
+    """Rows of numbers in a tensor of the shape and device of `like`, padded with 0."""
     padded = torch.zeros_like(like)
     for row, values in enumerate(rows):
         padded[row, : len(values)] = torch.from_numpy(values)

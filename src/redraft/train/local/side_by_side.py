@@ -126,7 +126,7 @@ class _Rehearsal:
         self.trainer = LocalTrainer(self.run, model, folder)
         stack.enter_context(self.trainer.graders)
         self.trainer.loop.prepare(None)
-        self.records: Iterator[dict[str, Any]] = self.trainer.loop.taken(self.trainer)
+        self.records: Iterator[dict[str, Any]] = self.trainer.loop.remaining_steps(self.trainer)
 
     def rehearsed(self, step: int, number: int) -> dict[str, Any]:
         rolled = self.trainer.rehearse(self.trainer.loop.tasks(step), step)

@@ -14,8 +14,7 @@ from redraft.config.capability import Capability
 from redraft.config.experiment import Run
 from redraft.engines.torch.loop import Outside, now
 from redraft.files import read_json, sha256, write_json
-from redraft.methods.drafts.groups import indices
-from redraft.methods.strategy import Strategy
+from redraft.methods.drafts.response import indices
 from redraft.methods.vanilla import vanilla
 from redraft.ops.locking.lease import Lease
 from redraft.rollout.context import Meter, RolloutContext, Streams
@@ -24,16 +23,16 @@ from redraft.rollout.types import Group, Rollout, Task
 from redraft.tasks.problems import load_problems
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
+from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateResult
 from redraft.train.local.batch import Batch
 from redraft.train.local.decoding import open_decoding
 from redraft.train.local.grading import Graders
 from redraft.train.local.learner import Learner
 from redraft.train.local.tensors import restore_parts, save_parts
-from redraft.train.loop import Progress, State, TrainingLoop, inputs_of
+from redraft.train.loop import Progress, TrainingLoop, inputs_of
 from redraft.train.pretrained.memory_check import available, check_memory, training
 from redraft.train.pretrained.precision import dtype_of, rounded
-from redraft.train.stages import StageClock
+from redraft.train.records import StageClock
 
 MEMORY = "memory.arrow"
 DECODING = "decoding.json"
@@ -64,15 +63,11 @@ class LocalTrainer:
         self.learner = Learner(run, model, model_folder, self.device, self.tokenizer.eos_token_id)
         self.memory = Memory(run.reuse.retention)
         self.strategy = run.reuse.strategy()
+        self.scores_drafts = Capability.TRAINER_SCORES in run.reuse.needs
         answers = [problem.answer for problem in self.problems]
         self.graders = Graders(answers, self.tokenizer, run.engine.grading_workers, run.reward)
         self.decoding = open_decoding(run, self.learner.policy, self.tokenizer, longest)
         self.engine = self.decoding.engine
-
-    @property
-    def state(self) -> State:
-        """Progress of the run."""
-        return self.loop.state
 
     def train(self, progress: Progress = lambda *_: None, lease: Lease | None = None) -> None:
         """Take all steps that are not done yet; see `TrainingLoop.prepare` and `TrainingLoop.train`."""
@@ -87,31 +82,32 @@ class LocalTrainer:
         return self.learner.metrics_without_update
 
     def now(self) -> float:
-        """Seconds of this process on a CPU; wall seconds on a GPU, when it has done what it was given."""
+        """Processor seconds of this process on a CPU; on a GPU wall seconds, after all its work is finished."""
         return now(self.device)
 
     def roll_out(self, tasks: Sequence[Task], step: int) -> RolloutResult:
         """Roll out a batch and remember it."""
-        rolled = self.rehearse(tasks, step)
-        for group in rolled.groups:
+        result = self.rehearse(tasks, step)
+        for group in result.groups:
             self.memory.put(group)
         self.decoding.adapt()
-        return rolled
+        return result
 
     def rehearse(self, tasks: Sequence[Task], step: int) -> RolloutResult:
-        """Rollouts of a batch; decoding, scheduling and prefill count as rollout, as in the paper.
+        """Roll out a batch without a lasting effect: the same tasks at the same step give the same rollouts again.
 
-        Nothing is changed by it: the same tasks at the same step are the same rollouts again, with the same work.
+        The stage `rollout` includes decoding, scheduling and prefill, as in the paper.
         """
         clock, meter, outside = StageClock(self.now), Meter(), Outside()
         worked = self.graders.seconds
-        context = self._context(Streams(self.run.seed, step), meter, outside, self._scores(tasks, clock))
+        scores = self._scores(tasks, clock) if self.scores_drafts else {}
+        context = self._context(Streams(self.run.seed, step), meter, outside, scores)
         before, began = self.engine.usage.verification_seconds, self.now()
-        groups = self._groups(self.strategy, tasks, context, outside)
+        groups = self.engine.run(*(self.strategy(task, context) for task in tasks), outside=outside)
         total, grading = self.now() - began, self.graders.seconds - worked
         verification = self.engine.usage.verification_seconds - before
-        # On a CPU seconds are processor seconds: this process takes none while it waits for rewards, and the graders no
-        # more than they worked, however busy the machine is.
+        # On a CPU, seconds are processor seconds. This process uses none while it waits for rewards, so the waiting
+        # time is added, but at most the graders' processor time: a busy machine must not make a step look longer.
         unseen = min(outside.seconds, grading) if self.device.type == "cpu" else 0.0
         reward = unseen if self.device.type == "cpu" else outside.seconds
         rollout = total + unseen - reward - verification - meter.assembly_seconds
@@ -129,15 +125,8 @@ class LocalTrainer:
         limit = self.run.trainer.max_response_tokens
         return RolloutContext(self.engine, reward, self.memory, meter, streams, self.prompts, limit, scores)
 
-    def _groups(
-        self, method: Strategy, tasks: Sequence[Task], context: RolloutContext, outside: Outside
-    ) -> list[Group]:
-        return self.engine.run(*(method(task, context) for task in tasks), outside=outside)
-
     def _scores(self, tasks: Sequence[Task], clock: StageClock) -> dict[tuple[int, int], np.ndarray]:
-        """Log-probabilities of drafts under the current policy, by the training engine, if the method asks for them."""
-        if Capability.TRAINER_SCORES not in self.run.reuse.needs:
-            return {}
+        """Log-probabilities of drafts under the current policy, computed by the training engine."""
         with torch.no_grad(), clock.stage("verification"):
             drafts: list[Rollout] = []
             for task in tasks:
@@ -149,24 +138,25 @@ class LocalTrainer:
             log_probs = self.learner.log_probs(self.learner.policy, batch)[0].cpu().numpy()
             return {(d.prompt, d.sample): row[: d.length] for d, row in zip(drafts, log_probs, strict=True)}
 
-    def update(self, groups: Sequence[Group]) -> Updated:
+    def update(self, groups: Sequence[Group]) -> UpdateResult:
         """Update policy and critic."""
         clock = StageClock(self.now)
-        self.learner.warm_up(self.state.training_step - 1)
+        self.learner.warm_up(self.loop.state.training_step - 1)
         metrics = self.learner.update(groups, self.prompts, clock)
-        return Updated(metrics, clock.seconds)
+        return UpdateResult(metrics, clock.seconds)
 
     def publish(self) -> None:
-        """Tell the decoding of the updated weights."""
+        """Refresh the engine's weights from the updated policy."""
         self.decoding.publish()
 
-    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
-        """Measure new samples of the current policy; the divergence is exact, over the vocabulary."""
+    def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
+        """Measure new samples of the current policy; the KL divergence is exact, over the full vocabulary."""
         meter, outside = Meter(), Outside()
         context = self._context(Streams(self.run.seed, step, "fresh"), meter, outside, {})
-        groups = self._groups(vanilla, tasks, context, outside)
+        groups = self.engine.run(*(vanilla(task, context) for task in tasks), outside=outside)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
-        return Fresh(rewards, self.learner.divergence([r for group in groups for r in group.rollouts], self.prompts))
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        return FreshSamples(rewards, self.learner.divergence(rollouts, self.prompts))
 
     def save(self, folder: Path) -> None:
         """Write models, optimizers, random state, memory and the decoding's state."""
@@ -176,11 +166,11 @@ class LocalTrainer:
             write_json(folder / DECODING, dict(state))
 
     def restore(self, folder: Path) -> None:
-        """Go on from there."""
+        """Load what `save` wrote."""
         restore_parts(folder, self.learner.parts)
         self.memory = Memory.load(folder / MEMORY, self.run.reuse.retention)
         self.decoding.restore(read_json(folder / DECODING) if (folder / DECODING).exists() else {})
 
     def save_policy(self, checkpoint: Path, folder: Path) -> None:
-        """Write the policy in transformers' format, in the precision that it rolls out with."""
+        """Write the policy in transformers' format, in the precision of rollouts."""
         models.save(rounded(self.learner.policy, dtype_of(self.run.engine)), self.tokenizer, folder)

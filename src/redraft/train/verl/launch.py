@@ -30,7 +30,7 @@ from redraft.ops.locking.termination import exit_on_sigterm
 from redraft.tasks.problems import Problem
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.checkpoint import State
+from redraft.train.checkpoint import TrainingState
 from redraft.train.loop import Progress as Report
 from redraft.train.loop import TrainingLoop, inputs_of
 from redraft.train.verl.config import compose, environment
@@ -82,7 +82,7 @@ class VerlTrainer:
         self.lease: Lease | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> TrainingState:
         """Progress of the run."""
         return self.loop.state
 

@@ -25,7 +25,7 @@ from redraft.ops.locking.lease import check_owner
 from redraft.rollout.types import Group, Task
 from redraft.tasks.prompts import encode
 from redraft.train import models
-from redraft.train.contract import Fresh, Metrics, RolloutResult, Updated
+from redraft.train.contract import FreshSamples, Metrics, RolloutResult, UpdateResult
 from redraft.train.loop import TrainingLoop
 from redraft.train.losses import WEIGHTS, estimator
 from redraft.train.verl.problem_files import read_problems
@@ -122,12 +122,12 @@ class VerlSteps(PPOTrainerSync):
         share = (self.now() - began) / (sum(waited.values()) or 1.0)
         return RolloutResult(groups, {stage: seconds * share for stage, seconds in waited.items()}, cached, grading)
 
-    def update(self, groups: Sequence[Group]) -> Updated:
+    def update(self, groups: Sequence[Group]) -> UpdateResult:
         """One step of verl on these groups; a UserError if the policy has diverged."""
         self.global_steps += 1
         minis = mini_batches(groups, self.run.trainer)
         if not minis:
-            return Updated(self.no_update)
+            return UpdateResult(self.no_update)
         self.stored = stored_keys([group for mini in minis for group in mini])
         self.replay_buffer.batch = self.rows.put(minis, self.global_steps)
         metrics: dict[str, Any] = {}
@@ -146,26 +146,26 @@ class VerlSteps(PPOTrainerSync):
                 )
             measured[key] = None if value is None else float(value)
         seconds = {stage: self.timing_raw.get(timer, 0.0) for timer, stage in TIMERS.items()}
-        return Updated(measured | gaps, seconds)
+        return UpdateResult(measured | gaps, seconds)
 
     def publish(self) -> None:
         """Give vLLM the updated weights."""
         self._wake()
 
-    def fresh(self, tasks: Sequence[Task], step: int) -> Fresh:
+    def fresh(self, tasks: Sequence[Task], step: int) -> FreshSamples:
         """Measure new samples of the current policy; the KL divergence is estimated from the sampled tokens."""
         self._wake()
         groups = self.agent_loop_manager.fresh(tasks, step)
         rewards = [reward for group in groups for reward in group.rewards.tolist()]
         if not self.use_reference_policy:
-            return Fresh(rewards)
+            return FreshSamples(rewards)
         self._rest()  # frees vLLM's memory for the reference policy
         batch = self._balance_batch(self.rows.put_unmasked(groups, self.global_steps), {})
         batch = self._compute_ref_log_prob(batch, {})
         divergence = low_variance_kl(batch)
         tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
         self._wake()
-        return Fresh(rewards, divergence)
+        return FreshSamples(rewards, divergence)
 
     def save(self, folder: Path) -> None:
         """Let each process write its part of a checkpoint; vLLM's memory is freed for them."""
