@@ -88,6 +88,7 @@ def test_its_name_does_not_depend_on_the_order_of_settings(folder):
     [
         (["reuse.lenience=1"], "grpo-spec-l0.5-lenience0"),
         (["reuse.lenience=inf"], "grpo-spec-l0.5-lenienceinf"),
+        (["reuse.lenience=0"], "grpo-spec-l0.5-lenience_zero"),
         (["trainer.learning_rate=5e-7"], "grpo-spec-l0.5-learning_rate5e-07"),
         (["trainer_factors.epochs=1/2"], "grpo-spec-l0.5-epochsx1-2"),
         (["reuse.kind=random"], "grpo-spec-l0.5-random"),
@@ -96,6 +97,16 @@ def test_its_name_does_not_depend_on_the_order_of_settings(folder):
 )
 def test_names_follow_from_settings(experiments, settings, name):
     assert variants.variant(experiments, BASE, settings).name == name
+
+
+def test_a_variant_without_lenience_keeps_the_name_that_an_earlier_version_gave_it(folder):
+    assert keep(folder, "reuse.lenience=0") == "own/grpo-spec-l0.5-lenience_zero"
+    file = folder / "experiments/own/cells.yaml"
+    file.write_text(file.read_text().replace("lenience_zero", "lenience-inf"))
+    before = file.read_text()
+    assert keep(folder, "reuse.lenience=0") == "own/grpo-spec-l0.5-lenience-inf"
+    assert file.read_text() == before, "its finished runs are found by that name"
+    assert keep(folder, "reuse.lenience=0", "trainer.group_size=4") == "own/grpo-spec-l0.5-group_size4-lenience_zero"
 
 
 def test_two_names_with_the_same_settings_are_two_runs(folder):
