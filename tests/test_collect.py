@@ -295,7 +295,7 @@ def test_a_run_of_a_cell_that_is_gone_is_left_out(layout, capsys):
 def test_records_that_lost_lines_are_refused(layout):
     file = layout.run(CELL, 0) / "steps.jsonl"
     file.write_text(file.read_text().splitlines()[0] + "\n")
-    with pytest.raises(UserError, match=r"steps\.jsonl: this file is not the one that manifest\.json names"):
+    with pytest.raises(UserError, match=r"steps\.jsonl: this file differs from the hash in manifest\.json"):
         collected(layout)
 
 

@@ -92,7 +92,7 @@ def test_a_cell_that_asks_for_less_than_one_prompt_of_a_preset_is_left_out_and_n
     experiments = Experiments(ROOT)
     found = {preset: experiments.misfit("spec_rl/grpo-vanilla-u16", preset) for preset in PRESETS}
     assert {preset for preset, reason in found.items() if reason} == {"smol", "verl-smol"}
-    assert found["smol"] == "prompts_per_update would be 0.5 at the preset smol"
+    assert found["smol"] == "prompts_per_update would be 0.5 at preset smol"
     others = [cell.id for cell in experiments.cells("spec_rl") if "u16" not in cell.name]
     assert not any(experiments.misfit(cell, "smol") for cell in others)
     with pytest.raises(UserError, match="integer"):
@@ -599,7 +599,7 @@ WRONG_PRESET = {
     "an unknown probe": (lambda p: p.update(probe="prompts"), ["no such protocol", "prompts", "tiny_prompts"]),
     "protocols without protocol": (
         lambda p: p.update(protocols={"spec_rl": "tiny"}, protocol="", benchmarks=SUMS),
-        ["protocols are what differs from protocol"],
+        ["protocols needs protocol"],
     ),
     "an unknown protocol": (lambda p: p.update(protocol="spec-rl"), ["spec-rl", "spec_rl"]),
     "an unknown backend": (lambda p: p.update(evaluation={"backend": "x"}), ["evaluation.backend", "x", "vllm"]),
@@ -661,10 +661,10 @@ def test_a_preset_that_fits_no_run_is_named_with_file_key_and_value(experiments,
     assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
 
 
-def test_a_key_that_stands_twice_is_refused(experiments):
+def test_a_key_that_occurs_twice_is_refused(experiments):
     path = experiments / "experiments/presets/tiny.yaml"
     path.write_text(path.read_text() + "\nname: tiny\n")
-    with pytest.raises(UserError, match="'name' stands twice"):
+    with pytest.raises(UserError, match="'name' occurs twice"):
         Experiments(experiments).preset("tiny")
 
 
@@ -816,7 +816,7 @@ def test_an_engine_must_have_all_that_a_method_needs_and_what_it_lacks_is_named(
     run = tiny_run().model_copy(update={"reuse": Demanding()})
     assert run.unsupported == ""
     lacking = run.model_copy(update={"engine": VerlEngine()}).unsupported
-    assert lacking == f"engine.kind verl cannot do {Capability.GUMBEL} or {Capability.OTHER_SCORES}"
+    assert lacking == f"engine.kind verl does not support {Capability.GUMBEL} or {Capability.OTHER_SCORES}"
 
 
 def benchmarks(**changes):

@@ -310,7 +310,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
         ("bins", LINE, "needs `by`"),
         ("bins", LINE | {"by": "pass_rate", "bins": [0, 1, 1]}, "must rise"),
         ("surface", LINE | {"axes": ["reuse.lenience"]}, "two axes"),
-        ("surface", {"quantity": "q", "title": "t"}, "either cells or published"),
+        ("surface", {"quantity": "q", "title": "t"}, "exactly one of cells, published"),
         (
             "bins",
             {
@@ -326,7 +326,7 @@ def test_bars_and_sweeps_draw_declared_baselines_in_grey(runs):
         ("step", LINE | {"axes": ["a", "b"]}, "axes is for surface"),
         ("roofline", {"quantity": "q", "title": "t", "roofline": SWEEP}, "needs `roofline` and `gamma`"),
         ("roofline", LINE, "needs `roofline` and `gamma`"),
-        ("roofline", LINE | {"roofline": SWEEP, "gamma": 7}, "either cells or published"),
+        ("roofline", LINE | {"roofline": SWEEP, "gamma": 7}, "exactly one of cells, published"),
         ("surface", {"quantity": "q", "title": "t", "roofline": SWEEP}, "roofline is for roofline, not for x: surface"),
         ("cell", LINE | {"gamma": 7}, "gamma is for roofline, not for x: cell"),
     ],

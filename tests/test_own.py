@@ -367,7 +367,7 @@ def test_wrong_files(folder, mistake, monkeypatch):
     monkeypatch.setenv(own.VARIABLE, "")
     assert "no such file" in mistake(folder, "list", "--cells", "nothing.yaml")
     cells_file(folder, "spec_rl.yaml")
-    assert "called so" in mistake(folder, "list", "--cells", "spec_rl.yaml")
+    assert "another paper has this name" in mistake(folder, "list", "--cells", "spec_rl.yaml")
     cells_file(folder, "My-cells.yaml")
     text = mistake(folder, "show", "My-cells/l0.4", "--cells", "My-cells.yaml")
     assert "a-z, 0-9 and _" in text
@@ -376,7 +376,7 @@ def test_wrong_files(folder, mistake, monkeypatch):
 def test_tables_stand_in_one_place(folder):
     file = cells_file(folder, "mine/cells.yaml", tables=[TABLE])
     (file.parent / "tables.yaml").write_text("tables: []\n")
-    assert "file of their own" in message(Experiments(folder, file).tables, "mine")
+    assert "two files" in message(Experiments(folder, file).tables, "mine")
 
 
 def test_commands_take_a_file(folder, monkeypatch, capsys):

@@ -1,4 +1,7 @@
-"""Configuration as Pydantic models. It imports without torch, so that commands and the workflow start at once."""
+"""Configuration as Pydantic models. `config/X.py` is the configuration of X.
+
+The package imports without torch, so that commands and the workflow start at once.
+"""
 
 from redraft.config.algorithm import DAPO, GRPO, PPO, REINFORCE, RLOO, Algorithm, Overlong
 from redraft.config.base import Config, format_lenience, id_of, parse_lenience

@@ -98,7 +98,7 @@ def _of_the_command(error: UserError, cell: Cell, file: Path) -> UserError:
     if error.file != file:
         return error
     key = (error.key or "").removeprefix(f"{cell.name}.")
-    return error.told(file=SET, key=key)
+    return error.replace(file=SET, key=key)
 
 
 def variant(experiments: Experiments, cell_id: str, settings: Sequence[str], name: str = "") -> Cell:

@@ -95,7 +95,7 @@ def check(runs: Sequence[Run]) -> int:
             if kind not in kinds:
                 compose(run, places[0], Path("run"), places[1], gpu=gpu)
         except UserError as error:
-            raise error.told(message=f"{run.paper}/{run.cell}: {error.message}") from None
+            raise error.replace(message=f"{run.paper}/{run.cell}: {error.message}") from None
         kinds.add(kind)
     return len(kinds)
 
