@@ -132,7 +132,7 @@ def test_diversity_of_other_rollouts_is_an_error(layout):
     folder = layout.run(CELL, 1)
     frame = pd.DataFrame({"step": [0, 1], "epoch": [0, 1], "self_bleu_within": 0.25})
     frame.to_parquet(folder / "diversity.parquet")
-    with pytest.raises(UserError, match=r"not the one that diversity\.json names"):
+    with pytest.raises(UserError, match=r"differs from the hash in diversity\.json"):
         collected(layout)
 
 

@@ -704,7 +704,7 @@ WRONG_REPORT = {
     "all benchmarks against the baseline": (
         "tables",
         lambda c: next(k for k in c["tables"][0]["columns"] if k["name"] == "accuracy").update(relative="difference"),
-        ["tables.0", "accuracy:* (accuracy)", "absolute", "accuracy:all is their mean"],
+        ["tables.0", "accuracy:* (accuracy)", "absolute", "accuracy:all, their mean"],
     ),
     "a table twice": ("tables", lambda c: c["tables"].append(c["tables"][0]), ["tables", "3", "twice"]),
     "a figure twice": ("figures", lambda c: c["figures"].append(c["figures"][0]), ["figures", "2", "twice"]),
@@ -816,7 +816,7 @@ def test_an_engine_must_have_all_that_a_method_needs_and_what_it_lacks_is_named(
     run = tiny_run().model_copy(update={"reuse": Demanding()})
     assert run.unsupported == ""
     lacking = run.model_copy(update={"engine": VerlEngine()}).unsupported
-    assert lacking == f"engine.kind verl does not support {Capability.GUMBEL} or {Capability.OTHER_SCORES}"
+    assert lacking == f"engine.kind verl does not support {Capability.OTHER_SCORES} or {Capability.GUMBEL}"
 
 
 def benchmarks(**changes):

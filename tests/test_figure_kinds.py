@@ -181,7 +181,7 @@ def test_pass_rates_of_an_initial_policy_are_those_of_its_probe(runs, tmp_path):
     assert figure_data(whole, runs, paper_scale=False).empty, "the preset has no probe"
     data = figure_data(whole, runs, paper_scale=False, probe="prompts")
     assert list(data["reproduced"]) == [0.25, 0.25, 0.5]
-    with pytest.raises(ValidationError, match="the share of prompts by pass_rate alone"):
+    with pytest.raises(ValidationError, match="needs quantity: share and by: pass_rate"):
         figure("bins", panel | {"quantity": "responses"})
 
 

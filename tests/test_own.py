@@ -205,7 +205,7 @@ def test_a_difference_is_what_makes_one_cell_of_another(experiments):
         (["trainer..x=1"], ["--set", "trainer..x=1", "key=value"]),
         (["trainer={"], ["--set", "not valid YAML"]),
         (["name=x"], ["--set", "name", "--name", "trainer"]),
-        (["base=spec_rl/grpo-vanilla"], ["--set", "base", "is not set"]),
+        (["base=spec_rl/grpo-vanilla"], ["--set", "base", "cannot be set"]),
         (["trainer.group_size=4", "trainer.group_size=8"], ["twice", "trainer.group_size"]),
         (["reuse={kind: random}", "reuse.kind=random"], ["twice", "reuse.kind"]),
         (["model=gpt-9"], ["preset", "models", "gpt-9", "qwen3-1.7b-base"]),
