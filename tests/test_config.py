@@ -29,7 +29,7 @@ from redraft.config import (
     Preset,
     ReleaseVariant,
     Run,
-    Trainer,
+    TrainerConfig,
     VerlEngine,
     benchmarks_fingerprint,
     fingerprint,
@@ -795,7 +795,7 @@ def test_identity_is_what_defines_the_experiment_and_nothing_else():
 
 
 def test_a_new_field_with_a_default_changes_no_fingerprint():
-    class WiderTrainer(Trainer):
+    class WiderTrainer(TrainerConfig):
         patience: int = Field(default=3)
 
     class WiderRun(Run):

@@ -51,7 +51,7 @@ from redraft.config.tables import (
     TableWithoutRuns,
     TargetTable,
 )
-from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, Trainer, VerlEngine
+from redraft.config.trainer import Clock, Engine, Evaluation, InProcessEngine, TrainerConfig, VerlEngine
 from redraft.methods.adaptive import AdaptiveReuse
 from redraft.methods.block import BlockReuse
 from redraft.methods.delayed import DelayedReuse
@@ -152,7 +152,7 @@ __all__ = [
     "TargetTable",
     "Test",
     "TinyModel",
-    "Trainer",
+    "TrainerConfig",
     "Trend",
     "Vanilla",
     "VerlEngine",

@@ -54,9 +54,9 @@ class Cell(Config):
     decoding: Decoding = Plain()
     """Generation of tokens by the engine."""
     trainer: TrainerFields = {}
-    """Fields of [`Trainer`](#trainer) that this cell replaces, at every scale."""
+    """Fields of [`TrainerConfig`](#trainerconfig) that this cell replaces, at every scale."""
     trainer_factors: dict[str, Factor] = {}
-    """Factors of fields of [`Trainer`](#trainer), for changes that hold at every scale."""
+    """Factors of fields of [`TrainerConfig`](#trainerconfig), for changes that hold at every scale."""
     base: CellId | None = None
     """Cell that this one starts from, set by its grid."""
 

@@ -14,7 +14,7 @@ from redraft.config.model import Model
 from redraft.config.preset import parted
 from redraft.config.reuse import Reuse
 from redraft.config.schedule import Schedule
-from redraft.config.trainer import Engine, InProcessEngine, Reward, Trainer
+from redraft.config.trainer import Engine, InProcessEngine, Reward, TrainerConfig
 from redraft.errors import UserError
 from redraft.layout import Layout
 
@@ -60,7 +60,7 @@ class Run(Config):
     """Selection of prompts and groups."""
     decoding: Decoding = Plain()
     """Generation of tokens by the engine."""
-    trainer: Trainer
+    trainer: TrainerConfig
     """Batch, length and duration of training, from the paper, the preset and the cell."""
     engine: Engine
     """Execution; not part of the identity."""
@@ -81,7 +81,7 @@ class Run(Config):
         return math.ceil(self.steps / self.trainer.evaluate_every)
 
     def evaluates(self, done: int, training_steps: int, updated: bool) -> bool:
-        """True if a policy is evaluated: by the evaluation clock (`Trainer.evaluates`), or because it is the last
+        """True if a policy is evaluated: by the evaluation clock (`TrainerConfig.evaluates`), or because it is the last
         one."""
         return done == self.steps or self.trainer.evaluates(done, training_steps, updated)
 

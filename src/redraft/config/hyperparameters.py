@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from redraft.config.base import Config, Name
 from redraft.config.read import parse
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 
 Source = Annotated[str, Field(min_length=4)]
@@ -36,7 +36,7 @@ Wrap = Callable[[CoreSchema], CoreSchema]
 
 
 class _Fields:
-    """Schema of a mapping from fields of `Trainer` to values of the field's type and range.
+    """Schema of a mapping from fields of `TrainerConfig` to values of the field's type and range.
 
     The mapping has no defaults: a preset or a cell lists only the fields that it replaces.
 
@@ -50,7 +50,7 @@ class _Fields:
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         fields = {}
-        for name, field in Trainer.model_fields.items():
+        for name, field in TrainerConfig.model_fields.items():
             typed: Any = Annotated[(field.annotation, *field.metadata, Field(description=field.description))]  # type: ignore[name-defined]
             schema = self.wrap(handler.generate_schema(typed))
             fields[name] = core_schema.typed_dict_field(schema, required=self.complete and field.is_required())
@@ -65,7 +65,7 @@ def _with_source(value: CoreSchema) -> CoreSchema:
 
 
 TrainerFields = Annotated[dict[str, Any], _Fields()]
-"""Some fields of `Trainer` with their values."""
+"""Some fields of `TrainerConfig` with their values."""
 
 
 class HyperparameterFile(Config):
@@ -77,9 +77,9 @@ class HyperparameterFile(Config):
     """
 
     trainer: Annotated[dict[str, Stated], _Fields(_with_source, complete=True)]
-    """Fields of `Trainer` at the paper's scale; those without a default are required."""
+    """Fields of `TrainerConfig` at the paper's scale; those without a default are required."""
     at: dict[Name, Annotated[dict[str, Stated], _Fields(_with_source)]] = {}
-    """Preset to fields of `Trainer` that this paper replaces at it, such as a batch that cannot be scaled down."""
+    """Preset to fields of `TrainerConfig` that it replaces there, such as a batch that cannot be scaled."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ class Setting:
 
 
 Settings = dict[str, Setting]
-"""Settings by field of `Trainer`."""
+"""Settings by field of `TrainerConfig`."""
 
 
 def defaults() -> Settings:
-    """Fields of `Trainer` that have a default."""
-    fields = {name: field for name, field in Trainer.model_fields.items() if not field.is_required()}
+    """Fields of `TrainerConfig` that have a default."""
+    fields = {name: field for name, field in TrainerConfig.model_fields.items() if not field.is_required()}
     return {name: Setting(field.default, "default", None, name) for name, field in fields.items()}
 
 
@@ -130,7 +130,11 @@ def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, fil
         value = settings[name].value if name in settings else None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(
-                "the trainer has no number with this name", file=file, key=key, value=name, allowed=Trainer.model_fields
+                "the trainer has no number with this name",
+                file=file,
+                key=key,
+                value=name,
+                allowed=TrainerConfig.model_fields,
             )
         exact = Fraction(str(value)) * factor
         product = exact.numerator if exact.denominator == 1 else float(exact)
@@ -138,14 +142,14 @@ def scaled(settings: Settings, factors: Mapping[str, Fraction], origin: str, fil
     return products
 
 
-def trainer_of(settings: Settings) -> Trainer:
-    """Trainer with these settings.
+def trainer_of(settings: Settings) -> TrainerConfig:
+    """TrainerConfig with these settings.
 
     Raises:
         UserError: for the first value that is out of range or does not fit another, with its file and key.
     """
     try:
-        return parse(Trainer, {name: setting.value for name, setting in settings.items()}, "")
+        return parse(TrainerConfig, {name: setting.value for name, setting in settings.items()}, "")
     except UserError as error:
         setting = settings[(error.key or "").split(".")[0]]
         raise error.replace(file=setting.file, key=setting.key) from None

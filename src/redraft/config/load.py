@@ -24,7 +24,7 @@ from redraft.config.preset import Preset
 from redraft.config.read import check_known, parse, read_yaml
 from redraft.config.reported import Reported
 from redraft.config.tables import DecodedModel, DecompositionTable, TableFile, TargetTable
-from redraft.config.trainer import Trainer
+from redraft.config.trainer import TrainerConfig
 from redraft.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
@@ -125,11 +125,11 @@ class Experiments(PaperFiles):
         """Parsed `hyperparameters.yaml` of a paper.
 
         Raises:
-            UserError: if the file is missing, lacks a field of `Trainer`, or names an unknown preset.
+            UserError: if the file is missing, lacks a field of `TrainerConfig`, or names an unknown preset.
         """
         file = self._hyperparameters(paper)
         if not file.exists():
-            needed = [name for name, field in Trainer.model_fields.items() if field.is_required()]
+            needed = [name for name, field in TrainerConfig.model_fields.items() if field.is_required()]
             raise UserError(
                 "no such file; it must have the paper's hyperparameters", file=file, key="trainer", allowed=needed
             )
@@ -458,6 +458,6 @@ class Experiments(PaperFiles):
         settings = self.trainer_settings(cell, preset) if cell.trainer_factors else {}
         for name in cell.trainer_factors:
             value = settings[name].value
-            if Trainer.model_fields[name].annotation is int and 0 < value < 1:
+            if TrainerConfig.model_fields[name].annotation is int and 0 < value < 1:
                 return f"{name} would be {value:g} at preset {preset.name}"
         return ""

@@ -33,9 +33,9 @@ class Preset(Config):
     data: dict[Name, Data]
     """Training data that are used for the papers' data, by the papers' names."""
     trainer: TrainerFields = {}
-    """Fields of `Trainer` that this scale replaces, for every paper."""
+    """Fields of `TrainerConfig` that this scale replaces, for every paper."""
     trainer_factors: dict[str, Factor] = {}
-    """Factors of fields of `Trainer` at this scale, such as the prompts of a step and of an update."""
+    """Factors of fields of `TrainerConfig` at this scale, such as the prompts of a step and of an update."""
     engine: Engine = InProcessEngine()
     """Execution of runs."""
     evaluation: Evaluation = Evaluation()

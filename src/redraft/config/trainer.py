@@ -16,7 +16,7 @@ Clock = Literal["steps", "training_steps"]
 """Clock of a run: number of rollout batches, or number of update batches."""
 
 
-class Trainer(Config):
+class TrainerConfig(Config):
     """Settings of the training loop that change what is learned.
 
     Each paper sets the fields without a default (`experiments/<paper>/hyperparameters.yaml`).
