@@ -58,12 +58,14 @@ def _path_in_file(error: ErrorDetails, content: Any) -> str:
     other union (`epochs.int`) and `[key]` for a wrong key of a mapping. None of these is in the file.
     """
     path: list[str] = []
-    node, tagged = content, False
+    node: Any = content
+    tagged = False
     for part in error["loc"]:
         is_mapping = isinstance(node, dict)
+        is_item = isinstance(node, list) and isinstance(part, int)
         if is_mapping and node.get("kind") == part and not tagged:
             tagged = True  # once for each mapping, since a key may have the tag's name
-        elif (is_mapping and part in node) or (isinstance(node, list) and isinstance(part, int)):
+        elif is_item or (is_mapping and part in node):
             path.append(str(part))
             node, tagged = node[part], False
         elif is_mapping and error["type"] == "missing" and part == error["loc"][-1]:
