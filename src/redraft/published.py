@@ -27,7 +27,7 @@ def read_curve(file: Path, time: str, fields: Sequence[str]) -> list[tuple[float
     Args:
         file: JSON Lines, one object per validation.
         time: key of the time or step of a validation.
-        fields: keys, in which a `*` stands for any text; each must match one key.
+        fields: keys, in which a `*` is any text; each must match one key.
 
     Raises:
         UserError: if the file is missing, empty or truncated, if a validation lacks a number, or if time runs

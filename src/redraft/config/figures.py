@@ -71,7 +71,7 @@ class PublishedCurves(Config):
     scale: float = 1.0
     """Factor from its unit to that of the horizontal axis."""
     fields: list[str] = Field(min_length=1)
-    """Keys of the JSON objects whose mean is drawn; a `*` in a key stands for any text, and one key must match."""
+    """Keys of the JSON objects whose mean is drawn. A `*` in a key is any text, and exactly one key must match."""
 
 
 class PublishedSweep(Config):
